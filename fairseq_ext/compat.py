@@ -1,0 +1,5 @@
+"""Placeholder while the module is being written."""
+
+
+def apply() -> None:
+    """Nothing yet."""

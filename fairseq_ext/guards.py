@@ -1,0 +1,5 @@
+"""Placeholder while the module is being written."""
+
+
+def install() -> None:
+    """Nothing yet."""

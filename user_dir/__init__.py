@@ -1,0 +1,3 @@
+"""Give this folder to ``--user-dir``: importing ``fairseq_ext`` registers everything."""
+
+import fairseq_ext  # noqa: F401
