@@ -1,0 +1,310 @@
+"""``fairseq-ext``: what is needed around fairseq's own commands, as thin subcommands.
+
+The work is elsewhere, and is imported by the subcommand that needs it, so that ``--help`` is
+instant and ``doctor`` runs where torch or fairseq is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.errors import ConfigError, FairseqExtError
+from fairseq_ext.version import __version__
+
+DESCRIPTION = "What is needed around fairseq's own commands."
+Subparsers = Any  # argparse keeps this class private
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one subcommand; a user's error is one message on standard error and exit status 1."""
+    args = build_parser().parse_args(arguments)
+    try:
+        status = args.run(args)
+    except FairseqExtError as error:
+        print(f"fairseq-ext: error: {error}", file=sys.stderr)
+        status = 1
+    sys.exit(status)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of ``fairseq-ext`` with every subcommand."""
+    parser = argparse.ArgumentParser(prog="fairseq-ext", description=DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"fairseq-ext {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    for add in (_add_user_dir, _add_doctor, _add_average, _add_hypotheses, _add_score, _add_plot):
+        add(commands)
+    return parser
+
+
+def _add_user_dir(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "user-dir",
+        help="print the folder to give to fairseq's --user-dir",
+        description='Usage: fairseq-train … --user-dir "$(fairseq-ext user-dir)"',
+    )
+    parser.set_defaults(run=_user_dir)
+
+
+def _user_dir(_: argparse.Namespace) -> int:
+    print(Path(__file__).resolve().parent)
+    return 0
+
+
+def _add_doctor(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="check the installation and name the cure of each problem",
+        description="One line per check; the exit status is 1 when something essential is wrong.",
+    )
+    _add_json(parser, "the checks")
+    parser.set_defaults(run=_doctor)
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from fairseq_ext import doctor
+
+    checks = doctor.examine()
+    passed = doctor.passed(checks)
+    _write_json(args.json, {"ok": passed, "checks": [check.as_dict() for check in checks]})
+    print(doctor.as_table(checks))
+    return 0 if passed else 1
+
+
+def _add_average(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "average",
+        help="average the weights of checkpoints",
+        description="Write the mean of several checkpoints' weights as one checkpoint.",
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--inputs", nargs="+", type=Path, metavar="FILE", help="checkpoints, oldest first"
+    )
+    source.add_argument("--dir", type=Path, help="the run's --save-dir; choose with one of:")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--last-epochs", type=int, metavar="N", help="last N of checkpointEPOCH.pt")
+    which.add_argument(
+        "--last-updates", type=int, metavar="N", help="last N of checkpoint_EPOCH_UPDATE.pt"
+    )
+    which.add_argument(
+        "--best", type=int, metavar="N", help="best N of checkpoint.best_METRIC_VALUE.pt"
+    )
+    _add_output(parser, "OUT.pt", "the averaged checkpoint, without optimizer state")
+    parser.set_defaults(run=_average)
+
+
+def _average(args: argparse.Namespace) -> int:
+    choice = {
+        name: getattr(args, name)
+        for name in ("last_epochs", "last_updates", "best")
+        if getattr(args, name) is not None
+    }
+    if (args.dir is not None) != bool(choice):
+        raise ConfigError(
+            "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`, and `--inputs` "
+            "none of them."
+        )
+    from fairseq_ext import compat
+    from fairseq_ext.evaluation import average
+
+    compat.apply()  # allows the harmless classes in checkpoints of stock architectures
+    paths = args.inputs
+    for name, count in choice.items():
+        paths = getattr(average, name)(args.dir, count)
+    result = average.write_average(paths, args.output)
+    for path in paths:
+        print(path)
+    print(f"averaged {len(paths)} checkpoints, {len(result['model'])} tensors, in {args.output}")
+    return 0
+
+
+def _add_hypotheses(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "hypotheses",
+        help="extract the translations from fairseq-generate's output, in corpus order",
+        description="One line per sentence of the corpus, in its order; a hole is an error.",
+    )
+    _add_generated(parser)
+    parser.add_argument("--remove-bpe", action="store_true", help="join subword pieces (`@@ `)")
+    parser.add_argument(
+        "--detokenize", metavar="LANG", help="undo Moses tokenisation for this language, e.g. de"
+    )
+    parser.add_argument(
+        "--expected", type=int, metavar="N", help="how many sentences the corpus has, to be checked"
+    )
+    _add_output(parser, "FILE", "the translations")
+    parser.set_defaults(run=_hypotheses)
+
+
+def _hypotheses(args: argparse.Namespace) -> int:
+    from fairseq_ext import files
+    from fairseq_ext.evaluation import outputs
+
+    sentences = outputs.read_generated(args.generated, args.expected)
+    lines = outputs.best_hypotheses(sentences, bpe=args.remove_bpe, language=args.detokenize)
+    with files.atomic_write(args.output) as file:
+        file.writelines(line + "\n" for line in lines)
+    print(f"{len(lines)} translations in {args.output}")
+    return 0
+
+
+def _add_score(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "score",
+        help="BLEU and chrF with sacrebleu signatures",
+        description="Score detokenised text, or fairseq-generate's output against it.",
+    )
+    parser.add_argument(
+        "--ref", type=Path, required=True, metavar="FILE", help="reference, detokenised text"
+    )
+    translations = parser.add_mutually_exclusive_group(required=True)
+    translations.add_argument(
+        "--hyp", type=Path, metavar="FILE", help="translations, detokenised text"
+    )
+    translations.add_argument(
+        "--generated", type=Path, metavar="FILE", help="output of fairseq-generate"
+    )
+    parser.add_argument(
+        "--detokenize",
+        metavar="LANG",
+        help="with --generated: undo Moses tokenisation for this language, e.g. de; leave out "
+        "where the corpus was never tokenised",
+    )
+    parser.add_argument(
+        "--tokenized-ref",
+        type=Path,
+        metavar="FILE",
+        help="reference tokens without subword pieces, for tokenised BLEU (with --generated the "
+        "T lines serve where this is not given)",
+    )
+    parser.add_argument(
+        "--tokenized-hyp", type=Path, metavar="FILE", help="with --hyp: its tokens, likewise"
+    )
+    _add_json(parser, "the scores")
+    parser.set_defaults(run=_score)
+
+
+def _score(args: argparse.Namespace) -> int:
+    if args.generated and args.tokenized_hyp:
+        raise ConfigError("`--tokenized-hyp` goes with `--hyp`; `--generated` has the tokens.")
+    if args.hyp and args.detokenize:
+        raise ConfigError("`--detokenize` goes with `--generated`; `--hyp` is detokenised text.")
+    if args.hyp and (args.tokenized_ref is None) != (args.tokenized_hyp is None):
+        raise ConfigError("Give both `--tokenized-ref` and `--tokenized-hyp`, or neither.")
+    from fairseq_ext.evaluation import score
+
+    if args.generated:
+        scores = score.score_generated(
+            args.generated, args.ref, args.detokenize, args.tokenized_ref
+        )
+    else:
+        scores = score.score_files(args.ref, args.hyp, args.tokenized_ref, args.tokenized_hyp)
+    _write_json(args.json, {"scores": [one.as_dict() for one in scores]})
+    print(score.as_table(scores))
+    return 0
+
+
+def _add_plot(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "plot",
+        help="learning curves and attention heat maps, as PNG, SVG and JSON",
+        description="Each picture is written as PNG, SVG and, with its numbers, JSON.",
+    )
+    pictures = parser.add_subparsers(required=True, metavar="PICTURE")
+    curves = pictures.add_parser(
+        "curves",
+        help="loss, perplexity and BLEU over updates",
+        description="Learning curves of one or several runs.",
+    )
+    curves.add_argument(
+        "--log",
+        action="append",
+        required=True,
+        metavar="NAME=FILE",
+        help="a run's name and its --log-file or captured output; repeat to compare runs",
+    )
+    _add_output(curves, "OUT.png", "the picture; OUT.svg and OUT.json are written beside it")
+    curves.set_defaults(run=_plot_curves)
+    heat = pictures.add_parser(
+        "alignment",
+        help="attention of single sentences",
+        description="Attention heat maps: translation in rows, source in columns.",
+    )
+    _add_generated(heat)
+    heat.add_argument(
+        "--index",
+        type=int,
+        nargs="+",
+        required=True,
+        metavar="I",
+        help="sentence numbers, counted from 0 in corpus order",
+    )
+    heat.add_argument(
+        "--remove-bpe",
+        action="store_true",
+        help="merge subword pieces: sum of source columns, mean of target rows",
+    )
+    _add_output(heat, "OUT.png", "the picture; OUT.svg and OUT.json are written beside it")
+    heat.set_defaults(run=_plot_alignment)
+
+
+def _plot_curves(args: argparse.Namespace) -> int:
+    runs: dict[str, Path] = {}
+    for item in args.log:
+        name, equals, path = item.partition("=")
+        if not (name and equals and path) or name in runs:
+            raise ConfigError(f"`--log` must be NAME=FILE with a name of its own, but is `{item}`.")
+        runs[name] = Path(path)
+    from fairseq_ext.evaluation import plots
+
+    curves = {name: plots.read_log(path) for name, path in runs.items()}
+    return _print_paths(plots.plot_curves(curves, args.output))
+
+
+def _plot_alignment(args: argparse.Namespace) -> int:
+    from fairseq_ext.evaluation import outputs, plots
+
+    sentences = {one.index: one for one in outputs.read_generated(args.generated)}
+    absent = [index for index in args.index if index not in sentences]
+    if absent:
+        raise ConfigError(
+            f"`--index {absent[0]}`: `{args.generated}` holds sentences 0 to {max(sentences)}."
+        )
+    chosen = [plots.alignment(sentences[i], merge_bpe=args.remove_bpe) for i in args.index]
+    return _print_paths(plots.plot_alignments(chosen, args.output))
+
+
+def _add_generated(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "generated",
+        type=Path,
+        metavar="GENERATED",
+        help="standard output of fairseq-generate (or generate-SUBSET.txt of --results-path)",
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser, metavar: str, what: str) -> None:
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar=metavar, help=what)
+
+
+def _add_json(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--json", type=Path, metavar="FILE", help=f"write {what} as JSON too")
+
+
+def _write_json(path: Path | None, data: Any) -> None:
+    if path is not None:
+        from fairseq_ext import files
+
+        with files.atomic_write(path) as file:
+            file.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+
+
+def _print_paths(paths: Sequence[Path]) -> int:
+    for path in paths:
+        print(path)
+    return 0

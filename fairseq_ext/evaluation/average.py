@@ -1,0 +1,240 @@
+"""The mean of several checkpoints' weights, summed in float64, one checkpoint in memory at a time.
+
+The mean of the last checkpoints usually translates better than each of them (Vaswani et al.
+2017, section 6.1 average 5 or 20). Parameters are averaged; integer and boolean buffers, which
+count or index something, are the last checkpoint's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_ext import files
+from fairseq_ext.errors import CheckpointError, ConfigError
+
+_DROPPED = ("last_optimizer_state", "optimizer")
+_SHOWN = 4  # names shown in a message
+
+
+def last_epochs(folder: str | Path, count: int) -> list[Path]:
+    """The last ``count`` of ``checkpointN.pt``, oldest first.
+
+    Raises:
+        CheckpointError: the folder holds fewer.
+    """
+    return _pick(folder, r"checkpoint(\d+)\.pt", count, "checkpointEPOCH.pt")
+
+
+def last_updates(folder: str | Path, count: int) -> list[Path]:
+    """The last ``count`` of ``checkpoint_EPOCH_UPDATE.pt`` (``--save-interval-updates``).
+
+    Raises:
+        CheckpointError: the folder holds fewer.
+    """
+    return _pick(folder, r"checkpoint_\d+_(\d+)\.pt", count, "checkpoint_EPOCH_UPDATE.pt")
+
+
+def best(folder: str | Path, count: int) -> list[Path]:
+    """The best ``count`` of ``checkpoint.best_METRIC_VALUE.pt`` (``--keep-best-checkpoints``).
+
+    Whether more is better is what the run was told (``--maximize-best-checkpoint-metric``).
+
+    Raises:
+        CheckpointError: the folder holds fewer.
+    """
+    pattern = r"checkpoint\.best_.+_(\d+\.?\d*)\.pt"
+    found = _matching(folder, pattern)
+    maximize = bool(found) and _maximizes(found[0])
+    return _pick(folder, pattern, count, "checkpoint.best_METRIC_VALUE.pt", largest=maximize)
+
+
+def average_checkpoints(
+    paths: Sequence[str | Path],
+    load: Callable[[str | Path], dict[str, Any]] = files.load_checkpoint,
+) -> dict[str, Any]:
+    """The last checkpoint with averaged weights and without optimizer state.
+
+    Every floating-point entry becomes the mean over all checkpoints, summed in float64 and
+    rounded once to its own type. Entries that share memory in every checkpoint (tied
+    embeddings) share it in the result.
+
+    Args:
+        paths: checkpoints of one model, oldest first.
+        load: reads one of them.
+
+    Raises:
+        CheckpointError: checkpoints of different architectures, names or shapes, a weight that
+            is not a number, or a file that cannot be read.
+    """
+    if not paths:
+        raise ConfigError("There are no checkpoints to average; name at least one.")
+    sums: dict[str, Tensor] = {}
+    ties: set[frozenset[str]] = set()
+    architecture: str | None = None
+    for number, path in enumerate(paths):
+        checkpoint = load(path)
+        model = _model(checkpoint, path)
+        if number == 0:
+            architecture = _architecture(checkpoint)
+            sums = {
+                name: torch.zeros(weight.shape, dtype=_sum_type(weight))
+                for name, weight in model.items()
+                if _is_averaged(weight)
+            }
+            shapes = {name: tuple(weight.shape) for name, weight in model.items()}
+            ties = _ties(model)
+        else:
+            _check_same(architecture, shapes, checkpoint, model, paths[0], path)
+            ties &= _ties(model)
+        for name, total in sums.items():
+            if model[name].isnan().any():
+                raise CheckpointError(f"`{path}`: the weight `{name}` holds NaN; leave it out.")
+            total.add_(model[name])
+    _set_means(model, sums, len(paths), ties)
+    return _without_training_state(checkpoint, paths)
+
+
+def write_average(paths: Sequence[str | Path], output: str | Path) -> dict[str, Any]:
+    """Average ``paths`` into the file ``output``, which appears whole or not at all.
+
+    Raises:
+        CheckpointError: as :func:`average_checkpoints`.
+    """
+    result = average_checkpoints(paths)
+    with files.atomic_write(output, "wb") as file:
+        torch.save(result, file)
+    return result
+
+
+def _is_averaged(weight: Tensor) -> bool:
+    return weight.is_floating_point() or weight.is_complex()
+
+
+def _sum_type(weight: Tensor) -> torch.dtype:
+    return torch.complex128 if weight.is_complex() else torch.float64
+
+
+def _set_means(
+    model: dict[str, Tensor], sums: dict[str, Tensor], count: int, ties: set[frozenset[str]]
+) -> None:
+    for name in sums:
+        model[name] = sums[name].div_(count).to(model[name].dtype)
+    for names in ties:
+        first, *others = sorted(names)
+        for name in others:
+            if name in sums:
+                model[name] = model[first]
+
+
+def _ties(model: Mapping[str, Tensor]) -> set[frozenset[str]]:
+    """Groups of names whose tensors are one and the same piece of memory."""
+    groups: dict[tuple[Any, ...], set[str]] = {}
+    for name, weight in model.items():
+        if weight.numel():
+            view = (weight.data_ptr(), weight.dtype, tuple(weight.shape), weight.stride())
+            groups.setdefault(view, set()).add(name)
+    return {frozenset(names) for names in groups.values() if len(names) > 1}
+
+
+def _model(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
+    model = checkpoint["model"]
+    others = [name for name, weight in model.items() if not torch.is_tensor(weight)]
+    if others:
+        raise CheckpointError(
+            f"`{path}`: `{others[0]}` under `model` is not a tensor; name a file that "
+            "`fairseq-train` wrote."
+        )
+    return model
+
+
+def _setting(checkpoint: Mapping[str, Any], group: str, name: str) -> Any:
+    """A setting of the run, from the nested ``cfg`` or the older flat ``args``."""
+    section = (checkpoint.get("cfg") or {}).get(group) or checkpoint.get("args")
+    return section.get(name) if isinstance(section, Mapping) else getattr(section, name, None)
+
+
+def _architecture(checkpoint: Mapping[str, Any]) -> str | None:
+    return _setting(checkpoint, "model", "_name") or _setting(checkpoint, "model", "arch")
+
+
+def _maximizes(path: Path) -> bool:
+    checkpoint = files.load_checkpoint(path)
+    return bool(_setting(checkpoint, "checkpoint", "maximize_best_checkpoint_metric"))
+
+
+def _check_same(
+    architecture: str | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    checkpoint: Mapping[str, Any],
+    model: Mapping[str, Tensor],
+    first: str | Path,
+    path: str | Path,
+) -> None:
+    other = _architecture(checkpoint)
+    if other != architecture:
+        raise CheckpointError(
+            f"`{path}` is a `{other}`, but `{first}` a `{architecture}`; only checkpoints of one "
+            "model can be averaged."
+        )
+    differing = [
+        f"`{name}` {_shape(shapes.get(name))} and {_shape(_shape_of(model, name))}"
+        for name in (*shapes, *(name for name in model if name not in shapes))
+        if shapes.get(name) != _shape_of(model, name)
+    ]
+    if differing:
+        more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+        raise CheckpointError(
+            f"`{first}` and `{path}` hold different weights: {', '.join(differing[:_SHOWN])}"
+            f"{more}; only checkpoints of one model can be averaged."
+        )
+
+
+def _shape_of(model: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
+    return tuple(model[name].shape) if name in model else None
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else "×".join(map(str, shape)) or "a single number"
+
+
+def _without_training_state(
+    checkpoint: dict[str, Any], paths: Sequence[str | Path]
+) -> dict[str, Any]:
+    kept = {name: value for name, value in checkpoint.items() if name not in _DROPPED}
+    extra = checkpoint.get("extra_state") or {}
+    # A second, exponentially averaged copy of the model would not belong to these weights.
+    kept["extra_state"] = {
+        **{name: value for name, value in extra.items() if not name.startswith("ema")},
+        "averaged": [Path(path).name for path in paths],
+    }
+    return kept
+
+
+def _matching(folder: str | Path, pattern: str) -> list[Path]:
+    def keyed() -> Iterator[tuple[float, str, Path]]:
+        for path in Path(folder).iterdir():
+            match = re.fullmatch(pattern, path.name)
+            if match:
+                yield float(match[1]), path.name, path
+
+    if not Path(folder).is_dir():
+        raise CheckpointError(f"`{folder}` is not a folder; name the run's `--save-dir`.")
+    return [path for _, _, path in sorted(keyed())]
+
+
+def _pick(
+    folder: str | Path, pattern: str, count: int, shape: str, *, largest: bool = True
+) -> list[Path]:
+    found = _matching(folder, pattern)
+    if count < 1 or len(found) < count:
+        raise CheckpointError(
+            f"`{folder}` holds {len(found)} checkpoints named `{shape}`, but {count} were asked "
+            "for; ask for at least 1 and at most that many."
+        )
+    return found[-count:] if largest else found[:count][::-1]

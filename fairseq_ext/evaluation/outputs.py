@@ -1,0 +1,223 @@
+"""Read what ``fairseq-generate`` and ``fairseq-interactive`` print, in corpus order.
+
+Sentences come out sorted by length, as tab-separated lines named by letter and sentence number::
+
+    S-7  source      T-7  target        H-7  score  hypothesis     D-7  score  detokenised
+    P-7  score of each target token     A-7  alignment (--print-alignment)
+
+With ``--nbest``, the lines H to A repeat for each hypothesis, best first. A soft alignment has
+one space-separated row per target token and in it one comma-separated weight per source token,
+six decimals; both sides end with the end-of-sentence symbol, which the S and H lines leave out.
+A hard alignment is a list of ``source-target`` positions without that symbol.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairseq_ext.errors import ConfigError, DataError
+
+_LINE = re.compile(r"([STHDPA])-(\d+)\t(.*)", re.DOTALL)
+_FLOAT = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)"
+_SCORED = re.compile(rf"({_FLOAT})\t(.*)", re.DOTALL)
+_SHOWN = 5  # missing sentence numbers named in a message
+
+
+@dataclass
+class Hypothesis:
+    """One translation.
+
+    Attributes:
+        text: the tokens as the model wrote them, separated by spaces.
+        score: log-probability in base 2, normalised by length as the generator was told.
+        detokenized: the D line (equal to ``text`` unless fairseq knew the tokenizer).
+        token_scores: log-probability (base 2) of each token, the last is end of sentence.
+        soft: attention weights ``[target tokens + 1][source tokens + 1]``, or empty.
+        hard: ``(source position, target position)`` pairs, or empty.
+    """
+
+    text: str
+    score: float
+    detokenized: str | None = None
+    token_scores: tuple[float, ...] = ()
+    soft: tuple[tuple[float, ...], ...] = ()
+    hard: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass
+class Sentence:
+    """One sentence of the corpus and its translations, best first."""
+
+    index: int
+    source: str | None = None
+    target: str | None = None
+    hypotheses: list[Hypothesis] = field(default_factory=list)
+
+    @property
+    def best(self) -> Hypothesis:
+        return self.hypotheses[0]
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """The lines of a UTF-8 text file, split at ``\\n`` only, as fairseq counts them.
+
+    Raises:
+        DataError: the file is missing or unreadable, or not UTF-8 (names line and byte).
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"`{path}` cannot be read: {error.strerror}.") from error
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"`{path}`, line {line}: byte 0x{data[error.start]:02x} (byte {error.start} of the "
+            "file) is not UTF-8; convert the file with `iconv`."
+        ) from error
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def read_generated(path: str | Path, expected: int | None = None) -> list[Sentence]:
+    """Every sentence of a ``fairseq-generate`` output, sorted by sentence number.
+
+    Args:
+        path: its standard output, or ``generate-SUBSET.txt`` from ``--results-path``.
+        expected: how many sentences the corpus has, where known; without it, a hole in the
+            numbering is noticed but sentences missing from the very end are not.
+
+    Raises:
+        DataError: unreadable, without hypotheses, with a sentence missing or there twice, or
+            with a malformed line (named by number).
+    """
+    sentences: dict[int, Sentence] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        match = _LINE.fullmatch(line)
+        if match:
+            try:
+                _take(sentences, match[1], int(match[2]), match[3])
+            except ValueError as error:
+                raise DataError(f"`{path}`, line {number}: {error}") from error
+    _check_complete(path, sentences, expected)
+    return [sentences[index] for index in sorted(sentences)]
+
+
+def _take(sentences: dict[int, Sentence], kind: str, index: int, rest: str) -> None:
+    sentence = sentences.setdefault(index, Sentence(index))
+    if kind == "S" or (kind == "T" and sentence.source is None):
+        name = "source" if kind == "S" else "target"
+        if getattr(sentence, name) is not None:
+            raise ValueError(f"sentence {index} occurs twice; the file holds more than one run.")
+    if kind == "S":
+        sentence.source = rest
+    elif kind == "T":
+        sentence.target = rest
+    elif kind == "H":
+        score, text = _scored(rest)
+        sentence.hypotheses.append(Hypothesis(text, score))
+    elif not sentence.hypotheses:
+        raise ValueError(f"`{kind}-{index}` comes before its hypothesis `H-{index}`.")
+    else:
+        _complete(sentence.hypotheses[-1], kind, rest)
+
+
+def _complete(hypothesis: Hypothesis, kind: str, rest: str) -> None:
+    if kind == "D":
+        hypothesis.detokenized = _scored(rest)[1]
+    elif kind == "P":
+        hypothesis.token_scores = tuple(float(value) for value in rest.split())
+    elif "," in rest or "." in rest:
+        rows = tuple(tuple(float(value) for value in row.split(",")) for row in rest.split())
+        if len({len(row) for row in rows}) > 1:
+            raise ValueError("the rows of the soft alignment differ in length.")
+        hypothesis.soft = rows
+    else:
+        pairs = (pair.split("-") for pair in rest.split())
+        hypothesis.hard = tuple((int(source), int(target)) for source, target in pairs)
+
+
+def _scored(rest: str) -> tuple[float, str]:
+    match = _SCORED.fullmatch(rest)
+    if not match:
+        raise ValueError(f"expected a score, a tab and text, but found {rest[:60]!r}.")
+    return float(match[1]), match[2]
+
+
+def _check_complete(path: str | Path, sentences: dict[int, Sentence], expected: int | None) -> None:
+    found = {index for index, sentence in sentences.items() if sentence.hypotheses}
+    if not found:
+        raise DataError(
+            f"`{path}` holds no hypotheses (`H-` lines); give it the standard output of "
+            "`fairseq-generate` without `--quiet`."
+        )
+    count = max(sentences) + 1 if expected is None else expected
+    missing = sorted(set(range(count)) - found)
+    if missing:
+        named = ", ".join(map(str, missing[:_SHOWN])) + (", …" if len(missing) > _SHOWN else "")
+        raise DataError(
+            f"`{path}` lacks {len(missing)} of {count} sentences: number {named}. Generate again "
+            "without `--skip-invalid-size-inputs-valid-test`, and let it finish."
+        )
+    if max(found) >= count:
+        raise DataError(
+            f"`{path}` translates {max(found) + 1} sentences, but {count} were expected; it "
+            "belongs to another corpus."
+        )
+
+
+def remove_bpe(text: str, separator: str = "@@") -> str:
+    """Join subword-nmt pieces: ``"Stra@@ ße"`` becomes ``"Straße"``."""
+    return (text + " ").replace(separator + " ", "").rstrip()
+
+
+def bpe_groups(tokens: Sequence[str], separator: str = "@@") -> list[list[int]]:
+    """Positions of the pieces of each word: ``["a@@", "b", "c"]`` gives ``[[0, 1], [2]]``."""
+    groups: list[list[int]] = []
+    open_word = False
+    for position, token in enumerate(tokens):
+        if open_word:
+            groups[-1].append(position)
+        else:
+            groups.append([position])
+        open_word = token.endswith(separator)
+    return groups
+
+
+def detokenize(lines: Iterable[str], language: str) -> Iterator[str]:
+    """Undo Moses tokenisation with sacremoses.
+
+    Raises:
+        ConfigError: sacremoses is not installed.
+    """
+    try:
+        from sacremoses import MosesDetokenizer
+    except ImportError as error:
+        raise ConfigError(
+            "`--detokenize` needs sacremoses, which is not installed: `pip install sacremoses`."
+        ) from error
+    moses = MosesDetokenizer(lang=language)
+    for line in lines:
+        yield moses.detokenize(line.split())
+
+
+def best_hypotheses(
+    sentences: Iterable[Sentence], *, bpe: bool = False, language: str | None = None
+) -> list[str]:
+    """The best hypothesis of each sentence, in corpus order.
+
+    Args:
+        sentences: from :func:`read_generated`.
+        bpe: join subword pieces.
+        language: detokenise as this language (``de``), or None to leave the tokens apart.
+    """
+    texts = [sentence.best.text for sentence in sentences]
+    if bpe:
+        texts = [remove_bpe(text) for text in texts]
+    return list(detokenize(texts, language)) if language else texts

@@ -1,0 +1,329 @@
+"""Pictures of a run: learning curves from fairseq's logs, heat maps from its soft alignments.
+
+Every picture is written three times: PNG to look at, SVG to print, and JSON with the numbers.
+Colours are Okabe and Ito's, which colour-blind readers can tell apart.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_ext import files
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.evaluation.outputs import Sentence, bpe_groups, read_lines, remove_bpe
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # covers every Latin script, Vietnamese included
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "#d9d9d9",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "text.parse_math": False,  # a token like "$" is not the start of a formula
+    "svg.hashsalt": "fairseq-ext",  # the same data gives the same file
+}
+PANELS = {
+    "loss": ("Loss", "loss (bits per target token)"),
+    "ppl": ("Perplexity", "perplexity (per target token, log scale)"),
+    "bleu": ("Translation quality", "BLEU (0 to 100)"),
+}
+END = "</s>"
+_METRICS = ("loss", "nll_loss", "ppl", "bleu")
+_STEP = re.compile(r"epoch \d+:\s+\d+ / \d+ (.*)")
+_VALID = re.compile(r"epoch \d+ \| (\S+) on '.*?' subset \| (.*)")
+_EPOCH = re.compile(r"epoch \d+ \| (\w+ .*)")
+_ROW_SUM_TOLERANCE = 0.02  # six printed decimals, and half-precision attention
+
+Points = dict[int, float]  # update → value
+
+
+@dataclass
+class Curves:
+    """One run's metrics (``loss``, ``nll_loss``, ``ppl``, ``bleu``): update → value."""
+
+    train: dict[str, Points] = field(default_factory=dict)
+    valid: dict[str, Points] = field(default_factory=dict)
+
+
+def read_log(path: str | Path) -> Curves:
+    """The learning curves in a log of ``fairseq-train`` (``--log-file``, or captured output).
+
+    ``--log-format json``, ``simple`` and ``tqdm`` are understood. A resumed run may log the
+    same update twice; the later line counts. Training values are those of every
+    ``--log-interval``, or the epochs' averages where a log has only these.
+
+    Raises:
+        DataError: unreadable, or without a single loss.
+    """
+    steps, epochs, valid = Curves(), Curves(), Curves()
+    kinds = {"step": steps.train, "train": epochs.train, "valid": valid.valid}
+    for line in read_lines(path):
+        kind, stats = _stats(line)
+        target = kinds.get(kind)
+        if target is None or "num_updates" not in stats:
+            continue
+        for metric in _METRICS:
+            value = stats.get(metric, math.nan)
+            if math.isfinite(value):
+                target.setdefault(metric, {})[int(stats["num_updates"])] = value
+    curves = Curves(steps.train or epochs.train, valid.valid)
+    if "loss" not in curves.train and "loss" not in curves.valid:
+        raise DataError(
+            f"`{path}` holds no loss; give it the `--log-file` of fairseq-train, or its output, "
+            "with `--log-format json` or `simple` and a `--log-interval` shorter than the run."
+        )
+    return curves
+
+
+def _stats(line: str) -> tuple[str, dict[str, float]]:
+    """What a log line reports on (``step``, ``train``, ``valid``, or nothing) and its numbers."""
+    if line.endswith("}") and '"epoch"' in line:
+        return _json_stats(line[line.index("{") :])
+    if match := _STEP.search(line):
+        return "step", _numbers(pair.partition("=")[::2] for pair in match[1].split(", "))
+    if match := _VALID.search(line):
+        return match[1], _numbers(pair.partition(" ")[::2] for pair in match[2].split(" | "))
+    if match := _EPOCH.search(line):
+        return "train", _numbers(pair.partition(" ")[::2] for pair in match[1].split(" | "))
+    return "", {}
+
+
+def _json_stats(text: str) -> tuple[str, dict[str, float]]:
+    try:
+        stats = json.loads(text)
+    except json.JSONDecodeError:
+        return "", {}
+    if "num_updates" in stats:
+        return "step", _numbers(iter(stats.items()))
+    for kind in ("train", "valid"):
+        prefix = f"{kind}_"
+        if f"{prefix}num_updates" in stats:
+            return kind, _numbers((key.removeprefix(prefix), stats[key]) for key in stats)
+    return "", {}
+
+
+def _numbers(pairs: Iterator[tuple[str, Any]]) -> dict[str, float]:
+    numbers = {}
+    for key, value in pairs:
+        try:
+            numbers[key] = float(value)
+        except (TypeError, ValueError):
+            continue
+    return numbers
+
+
+def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
+    """Draw the curves of one or several runs; returns the files written (PNG, SVG, JSON)."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    shown = [
+        metric
+        for metric in PANELS
+        if any(curve.train.get(metric) or curve.valid.get(metric) for curve in runs.values())
+    ]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.2 * len(shown), 4.2), layout="constrained")
+        panels = figure.subplots(1, len(shown), squeeze=False)[0]
+        for axes, metric in zip(panels, shown, strict=True):
+            _draw_metric(axes, metric, runs)
+        return _save(figure, output, {"runs": {name: _data(runs[name]) for name in runs}})
+
+
+def _data(curves: Curves) -> dict[str, dict[str, list[list[float]]]]:
+    return {
+        split: {
+            metric: [[x, y] for x, y in sorted(points.items())] for metric, points in by.items()
+        }
+        for split, by in asdict(curves).items()
+    }
+
+
+def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
+    """One panel: training thin and pale, validation with markers, one colour per run."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for number, (name, curves) in enumerate(runs.items()):
+        colour = PALETTE[number % len(PALETTE)]
+        prefix = f"{name}, " if len(runs) > 1 else ""
+        train, valid = curves.train.get(metric, {}), curves.valid.get(metric, {})
+        if train:
+            line = {"alpha": 0.55, "lw": 1.2, "color": colour, "label": f"{prefix}training"}
+            axes.plot(*_xy(train), **line)
+        if valid:
+            if len(runs) == 1:
+                colour = PALETTE[1]
+            choose = max if metric == "bleu" else min
+            update = choose(valid, key=valid.__getitem__)
+            label = f"{prefix}validation (best {valid[update]:.4g} at {update:,})"
+            line = {"marker": "o", "ms": 4, "lw": 1.8, "color": colour, "label": label}
+            axes.plot(*_xy(valid), **line)
+    title, unit = PANELS[metric]
+    axes.set(title=title, xlabel="updates (optimiser steps)", ylabel=unit)
+    if metric == "ppl":
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_xlim(left=0)
+    axes.grid(True)
+    axes.legend(fontsize=8.5)
+
+
+def _xy(points: Points) -> tuple[list[int], list[float]]:
+    updates = sorted(points)
+    return updates, [points[update] for update in updates]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Attention of one translation.
+
+    Attributes:
+        index: number of the sentence.
+        source: source tokens with end of sentence (columns).
+        target: target tokens with end of sentence (rows).
+        weights: ``[target][source]``, each row sums to 1.
+    """
+
+    index: int
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    weights: tuple[tuple[float, ...], ...]
+
+
+def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
+    """The attention matrix of a sentence's best hypothesis, with its tokens.
+
+    Args:
+        sentence: from ``--print-alignment soft``, generated without ``--remove-bpe``.
+        merge_bpe: make one column of a source word's pieces (sum, for attention to a word is
+            attention to any piece of it) and one row of a target word's pieces (mean).
+
+    Raises:
+        DataError: there is no soft alignment, or it does not belong to the printed tokens.
+    """
+    name = f"Sentence {sentence.index}"
+    weights = sentence.best.soft
+    if sentence.source is None or not weights:
+        raise DataError(
+            f"{name} has no soft alignment; generate with `--print-alignment soft`, with a model "
+            "that returns attention weights."
+        )
+    source = (*sentence.source.split(), END)
+    target = (*sentence.best.text.split(), END)
+    if (len(weights), len(weights[0])) != (len(target), len(source)):
+        raise DataError(
+            f"{name}: the alignment is {len(weights)} × {len(weights[0])}, but the sentences have "
+            f"{len(target)} × {len(source)} tokens; generate without `--remove-bpe`, "
+            "`--post-process` and `--replace-unk`."
+        )
+    worst = min((sum(row) for row in weights), key=lambda total: -abs(total - 1))
+    if not abs(worst - 1) <= _ROW_SUM_TOLERANCE:
+        raise DataError(
+            f"{name}: attention weights sum to {worst:.3f} instead of 1, so the columns are not "
+            "the printed source words (fairseq's own `lstm` does this to padded sentences); "
+            "generate with `--batch-size 1`."
+        )
+    whole = Alignment(sentence.index, source, target, weights)
+    return _merged(whole) if merge_bpe else whole
+
+
+def _merged(pieces: Alignment) -> Alignment:
+    columns, rows = bpe_groups(pieces.source), bpe_groups(pieces.target)
+    by_word = [[sum(row[i] for i in group) for group in columns] for row in pieces.weights]
+    weights = tuple(
+        tuple(sum(by_word[i][j] for i in group) / len(group) for j in range(len(columns)))
+        for group in rows
+    )
+    return Alignment(
+        pieces.index, _joined(pieces.source, columns), _joined(pieces.target, rows), weights
+    )
+
+
+def _joined(tokens: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    return tuple(remove_bpe(" ".join(tokens[i] for i in group)) for group in groups)
+
+
+def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list[Path]:
+    """Draw heat maps, target words down and source words across; returns the files written."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    if not alignments:
+        raise ConfigError("There is no sentence to draw; name at least one with `--index`.")
+    columns = min(2, len(alignments))
+    rows = -(-len(alignments) // columns)
+    label, cell = 1.1, 0.34  # inches for the words, and for one weight
+    widths = [label + cell * _most(alignments[c::columns], "source") for c in range(columns)]
+    heights = [
+        label + 0.5 + cell * _most(alignments[r * columns : (r + 1) * columns], "target")
+        for r in range(rows)
+    ]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(
+            figsize=(max(4.5, sum(widths) + 1.0), max(3.0, sum(heights))), layout="constrained"
+        )
+        grid = {"width_ratios": widths, "height_ratios": heights}
+        panels = figure.subplots(rows, columns, squeeze=False, gridspec_kw=grid).ravel()
+        for axes, shown in zip(panels, alignments, strict=False):
+            image = _draw_alignment(axes, shown)
+        for axes in panels[len(alignments) :]:
+            axes.set_axis_off()
+        bar = figure.colorbar(image, ax=figure.axes, shrink=0.8, pad=0.02)
+        bar.set_label("attention weight (each row sums to 1)")
+        bar.outline.set_visible(False)
+        return _save(figure, output, {"sentences": [asdict(shown) for shown in alignments]})
+
+
+def _most(alignments: Sequence[Alignment], side: str) -> int:
+    return max(len(getattr(shown, side)) for shown in alignments)
+
+
+def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
+    image = axes.imshow(shown.weights, cmap="Blues", vmin=0.0, vmax=1.0, aspect="equal")
+    axes.set_xticks(range(len(shown.source)), shown.source, rotation=60, ha="left")
+    axes.set_yticks(range(len(shown.target)), shown.target)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, pad=3)
+    axes.set_xticks([i - 0.5 for i in range(len(shown.source) + 1)], minor=True)
+    axes.set_yticks([i - 0.5 for i in range(len(shown.target) + 1)], minor=True)
+    axes.tick_params(which="minor", length=0)
+    axes.grid(which="minor")
+    axes.spines[:].set_visible(False)
+    axes.set_title(f"Sentence {shown.index}", pad=8)
+    axes.set_xlabel("source (tokens read)")
+    axes.set_ylabel("translation (tokens written)")
+    return image
+
+
+def _save(figure: Figure, output: str | Path, data: Mapping[str, Any]) -> list[Path]:
+    """Write ``output`` as PNG, and SVG and JSON beside it under the same name."""
+    stem = Path(output).with_suffix("") if Path(output).suffix == ".png" else Path(output)
+    written = []
+    for suffix in ("png", "svg"):
+        path = stem.parent / f"{stem.name}.{suffix}"
+        metadata = {"Date": None} if suffix == "svg" else {}
+        with files.atomic_write(path, "wb") as file:
+            figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
+        written.append(path)
+    path = stem.parent / f"{stem.name}.json"
+    with files.atomic_write(path) as file:
+        file.write(json.dumps(data, ensure_ascii=False) + "\n")
+    return [*written, path]

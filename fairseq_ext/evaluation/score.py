@@ -1,0 +1,167 @@
+"""BLEU and chrF through sacrebleu, with the signatures that make them comparable.
+
+Real scores are computed on detokenised text, since sacrebleu tokenises itself (Post 2018, "A
+Call for Clarity in Reporting BLEU Scores"). Papers of 2014 to 2020 mostly report BLEU on their
+own tokens (``multi-bleu.perl``); that figure is offered too, under a name that says what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext import text
+from fairseq_ext.errors import DataError, EnvironmentProblem
+from fairseq_ext.evaluation.outputs import (
+    best_hypotheses,
+    detokenize,
+    read_generated,
+    read_lines,
+    remove_bpe,
+)
+
+TOKENIZED_BLEU = "BLEU-tok (multi-bleu style, not comparable)"
+
+
+@dataclass(frozen=True)
+class Score:
+    """One figure: ``name``, ``value`` (0 to 100), sacrebleu's ``signature`` and long form."""
+
+    name: str
+    value: float
+    signature: str
+    detail: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def sacre_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[Score]:
+    """BLEU (13a tokenisation, mixed case) and chrF2 of detokenised text.
+
+    Raises:
+        DataError: unequal numbers of lines, or none.
+    """
+    sacrebleu = _sacrebleu()
+    _check_counts(hypotheses, references)
+    scores = []
+    for name, metric in (("BLEU", sacrebleu.BLEU()), ("chrF", sacrebleu.CHRF())):
+        result = metric.corpus_score(list(hypotheses), [list(references)])
+        signature = str(metric.get_signature())
+        scores.append(Score(name, result.score, signature, str(result)))
+    return scores
+
+
+def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """BLEU on tokens as they are and without smoothing, as ``multi-bleu.perl`` computes it.
+
+    Raises:
+        DataError: unequal numbers of lines, or none.
+    """
+    sacrebleu = _sacrebleu()
+    _check_counts(hypotheses, references)
+    metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True)
+    result = metric.corpus_score(list(hypotheses), [list(references)])
+    return Score(TOKENIZED_BLEU, result.score, str(metric.get_signature()), str(result))
+
+
+def score_files(
+    reference: str | Path,
+    hypothesis: str | Path,
+    tokenized_reference: str | Path | None = None,
+    tokenized_hypothesis: str | Path | None = None,
+) -> list[Score]:
+    """Score plain text files: detokenised ones, and tokenised ones where given.
+
+    Raises:
+        DataError: a file is unreadable, or two files differ in their number of lines.
+    """
+    scores = sacre_scores(*_paired(hypothesis, reference))
+    if tokenized_reference and tokenized_hypothesis:
+        scores.append(tokenized_bleu(*_paired(tokenized_hypothesis, tokenized_reference)))
+    return scores
+
+
+def score_generated(
+    generated: str | Path,
+    reference: str | Path,
+    language: str | None,
+    tokenized_reference: str | Path | None = None,
+) -> list[Score]:
+    """Score the best hypotheses of a ``fairseq-generate`` output.
+
+    Subword pieces are joined (``@@``). Tokenised BLEU is against ``tokenized_reference`` or,
+    without one, the T lines; there, fairseq writes a word outside the target dictionary as
+    ``<<unk>>``, which nothing matches.
+
+    Args:
+        generated: standard output of ``fairseq-generate``.
+        reference: detokenised reference text.
+        language: detokenise the hypotheses as this language; None where text is untokenised.
+        tokenized_reference: the reference as tokens, without subword pieces.
+
+    Raises:
+        DataError: unreadable or incomplete files.
+    """
+    references = _plain(reference)
+    sentences = read_generated(generated, expected=len(references))
+    tokens = best_hypotheses(sentences, bpe=True)
+    scores = sacre_scores(list(detokenize(tokens, language)) if language else tokens, references)
+    if tokenized_reference is not None:
+        token_references = _plain(tokenized_reference)
+        _check_counts(tokens, token_references, generated, tokenized_reference)
+    else:
+        token_references = [
+            remove_bpe(sentence.target) for sentence in sentences if sentence.target is not None
+        ]
+    if len(token_references) == len(tokens):
+        scores.append(tokenized_bleu(tokens, token_references))
+    return scores
+
+
+def as_table(scores: Sequence[Score]) -> str:
+    """A table of names, values (two decimals) and signatures."""
+    width = max(len(score.name) for score in scores)
+    return "\n".join(
+        f"{score.name:<{width}}  {score.value:6.2f}  {score.signature}" for score in scores
+    )
+
+
+def _plain(path: str | Path) -> list[str]:
+    """Lines of a text in which fairseq and sacrebleu see the same sentences."""
+    text.check_text(path, empty_lines=True, max_tokens=None)
+    return read_lines(path)
+
+
+def _paired(hypothesis: str | Path, reference: str | Path) -> tuple[list[str], list[str]]:
+    hypotheses, references = _plain(hypothesis), _plain(reference)
+    _check_counts(hypotheses, references, hypothesis, reference)
+    return hypotheses, references
+
+
+def _check_counts(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    hypothesis_name: str | Path = "the hypotheses",
+    reference_name: str | Path = "the references",
+) -> None:
+    if len(hypotheses) != len(references):
+        raise DataError(
+            f"`{hypothesis_name}` has {len(hypotheses)} lines, but `{reference_name}` has "
+            f"{len(references)}; each line must be the translation of the same sentence."
+        )
+    if not references:
+        raise DataError(f"`{reference_name}` is empty; there is nothing to score.")
+
+
+def _sacrebleu() -> Any:
+    try:
+        import sacrebleu
+        from sacrebleu.metrics import BLEU  # noqa: F401  an unrelated old release lacks it
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "Scoring needs sacrebleu 2 or later: `pip install 'sacrebleu>=2.4'`."
+        ) from error
+    return sacrebleu
