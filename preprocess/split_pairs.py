@@ -1,0 +1,333 @@
+#!/usr/bin/env python
+"""Split sentence pairs into train, valid and test so that no sentence leaks between them.
+
+    python preprocess/split_pairs.py spa-eng.zip --columns 2,1 --src-lang es --tgt-lang en \\
+        --lowercase --tokenize --max-words 50 --valid 2000 --test 2000 --out data/es-en
+
+A corpus often gives one sentence several translations; a random split then puts some into train
+and others into test. Here a hash of the sentence, not of the pair, decides. See README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pair_files import aligned, tab_separated
+from textfiles import plain, sha256, write_all
+from tqdm import tqdm
+
+SPLITS = ("train", "valid", "test")
+SIDES = ("source", "target")
+SentencePair = tuple[str, str]
+
+
+@dataclass
+class Report:
+    """How many pairs went where, and why others were left out."""
+
+    read: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    splits: dict[str, int] = field(default_factory=dict)
+    key: str | None = None
+    leaks: dict[str, int] = field(default_factory=dict)
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        """Count ``count`` pairs left out for ``reason``."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+
+def normalised(sentence: str) -> str:
+    """What makes two sentences the same: letters and digits, whatever the case or punctuation."""
+    letters = "".join(c if c.isalnum() else " " for c in sentence.casefold())
+    return " ".join(letters.split()) or sentence
+
+
+def cleaned(
+    pairs: Iterable[SentencePair],
+    clean: tuple[Callable[[str], str], Callable[[str], str]],
+    max_words: int | None,
+    report: Report,
+    unique: bool = True,
+) -> list[SentencePair]:
+    """Clean both sides; drop pairs with an empty or too long side and, if ``unique``, repeats.
+
+    Args:
+        clean: what to do with a source and with a target sentence.
+        max_words: most words on either side after cleaning; ``None`` for any number.
+        report: counts what was read and dropped.
+    """
+    kept: dict[SentencePair, None] | list[SentencePair] = {} if unique else []
+    for pair in pairs:
+        report.read += 1
+        source, target = (plain(do(text)) for do, text in zip(clean, pair, strict=True))
+        if not source or not target:
+            report.drop("empty side")
+        elif max_words and max(source.count(" "), target.count(" ")) >= max_words:
+            report.drop(f"more than {max_words} words")
+        elif isinstance(kept, list):
+            kept.append((source, target))
+        elif (source, target) in kept:
+            report.drop("repeated pair")
+        else:
+            kept[source, target] = None
+    return list(kept)
+
+
+def repeating_side(pairs: list[SentencePair]) -> int:
+    """0 when source sentences repeat more often (fewer distinct ones), 1 when targets do."""
+    distinct = [len({normalised(pair[side]) for pair in pairs}) for side in (0, 1)]
+    return int(distinct[1] < distinct[0])
+
+
+def split(
+    pairs: list[SentencePair],
+    *,
+    valid: int,
+    test: int,
+    key: int,
+    salt: str = "1",
+    strict: bool = True,
+    report: Report | None = None,
+) -> dict[str, list[SentencePair]]:
+    """Split ``pairs`` so that no (normalised) sentence of the key side is in two splits.
+
+    The distinct key sentences are put in the order of their SHA-256 hashes; the first ``test``
+    go into the test set, the next ``valid`` into the validation set, all others into train. Of
+    several pairs with one key sentence, valid and test keep one, so their sizes are exact.
+
+    Args:
+        key: the side that decides, 0 for source or 1 for target.
+        salt: hashed with each sentence; another salt gives another split.
+        strict: also drop from train the pairs whose *other* side stands in valid or test.
+        report: counts what was dropped and what leaked on the other side.
+
+    Raises:
+        ValueError: fewer distinct key sentences than ``valid + test + 1``.
+    """
+    report = report if report is not None else Report()
+    keys = [normalised(pair[key]) for pair in pairs]
+    others = [normalised(pair[1 - key]) for pair in pairs]
+    order = sorted({*keys}, key=lambda text: (_hash(salt, text), text))
+    if len(order) <= valid + test:
+        raise ValueError(
+            f"--valid {valid} and --test {test} together need more than {valid + test} distinct "
+            f"{SIDES[key]} sentences, but there are {len(order)}; ask for fewer."
+        )
+    place = dict.fromkeys(order[:test], "test") | dict.fromkeys(order[test : test + valid], "valid")
+    best = _one_pair_per_key(pairs, keys, place, salt)
+    held_out = {name: {others[i] for i in best if place[keys[i]] == name} for name in SPLITS[1:]}
+    splits: dict[str, list[SentencePair]] = {name: [] for name in SPLITS}
+    leaks = {"train": 0, "valid and test": len(held_out["valid"] & held_out["test"])}
+    for index, pair in enumerate(pairs):
+        name = place.get(keys[index], "train")
+        if name != "train":
+            if index in best:
+                splits[name].append(pair)
+            else:
+                report.drop("further pair of a held-out sentence")
+            continue
+        leaked = any(others[index] in texts for texts in held_out.values())
+        leaks["train"] += leaked
+        if leaked and strict:
+            report.drop(f"{SIDES[1 - key]} side held out")
+        else:
+            splits["train"].append(pair)
+    report.key, report.leaks = SIDES[key], leaks
+    return splits
+
+
+def _hash(salt: str, text: str) -> bytes:
+    return hashlib.sha256(f"{salt}\n{text}".encode()).digest()
+
+
+def _one_pair_per_key(
+    pairs: list[SentencePair], keys: list[str], place: dict[str, str], salt: str
+) -> set[int]:
+    """For each key in ``place``, the index of one of its pairs: the one of smallest hash."""
+    best: dict[str, tuple[bytes, int]] = {}
+    for index, (pair, key) in enumerate(zip(pairs, keys, strict=True)):
+        if key in place:
+            found = (_hash(salt, "\t".join(pair)), index)
+            best[key] = min(best.get(key, found), found)
+    return {index for _, index in best.values()}
+
+
+def cleaner(language: str, tokenize: bool, lowercase: bool) -> Callable[[str], str]:
+    """The function that cleans one side: tokenise (Moses rules, no escapes), then lower-case."""
+    if not tokenize:
+        return str.lower if lowercase else str
+    from sacremoses import MosesTokenizer
+
+    moses = MosesTokenizer(lang=language)
+
+    def clean(text: str) -> str:
+        words = moses.tokenize(text, return_str=True, escape=False)
+        return words.lower() if lowercase else words
+
+    return clean
+
+
+def write(
+    folder: Path,
+    splits: dict[str, list[SentencePair]],
+    langs: tuple[str, str],
+    record: dict[str, object],
+) -> None:
+    """Write ``{split}.{language}`` of each split, and ``record`` with checksums as a manifest."""
+    files = {
+        f"{name}.{lang}": [pair[side] for pair in pairs]
+        for name, pairs in splits.items()
+        for side, lang in enumerate(langs)
+    }
+    write_all(folder, files)
+    record = {**record, "sha256": {name: sha256(folder / name) for name in files}}
+    name = "manifest.json" if len(splits) > 1 else f"manifest.{next(iter(splits))}.json"
+    text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True, default=str)
+    write_all(folder, {name: [text]})
+
+
+def summary(report: Report, splits: dict[str, list[SentencePair]], langs: tuple[str, str]) -> str:
+    """A table of the splits; what was dropped; what leaked."""
+    rows = [f"{'split':6} {'pairs':>8} {'side':>6} {'words':>9} {'types':>7} {'words/line':>11}"]
+    for name, pairs in splits.items():
+        for side, lang in enumerate(langs):
+            words = [word for pair in pairs for word in pair[side].split()]
+            mean = len(words) / max(1, len(pairs))
+            rows.append(
+                f"{name:6} {len(pairs):8} {lang:>6} {len(words):9} {len({*words}):7} {mean:11.1f}"
+            )
+    rows.append(f"pairs read: {report.read}")
+    rows += [f"dropped, {reason}: {count}" for reason, count in report.dropped.items()]
+    if report.key:
+        other = SIDES[1 - SIDES.index(report.key)]
+        rows += [
+            f"split by the {report.key} sentence; none of them is in two splits",
+            f"train pairs whose {other} sentence is held out: {report.leaks['train']}",
+            f"{other} sentences in both valid and test: {report.leaks['valid and test']}",
+        ]
+    return "\n".join(rows)
+
+
+def _columns(text: str) -> tuple[int, int]:
+    numbers = text.split(",")
+    if len(numbers) != 2 or not all(n.isdecimal() and int(n) > 0 for n in numbers):
+        raise argparse.ArgumentTypeError(
+            f"`{text}` must be two column numbers, source then target, such as 2,1"
+        )
+    return int(numbers[0]), int(numbers[1])
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"`{text}` must be a whole number, not negative")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    add = options.add_argument
+    add("pairs", nargs="?", type=Path, help="tab-separated pairs: a plain, .gz or .zip file")
+    add("--member", help="the file inside the .zip, when it holds several")
+    add(
+        "--columns",
+        type=_columns,
+        default=(1, 2),
+        metavar="SRC,TGT",
+        help="columns of source and target, counted from 1 (default: 1,2); others are ignored",
+    )
+    add("--source", type=Path, help="instead of PAIRS: source lines (plain or .gz) …")
+    add("--target", type=Path, help="… and the target lines aligned with them")
+    add("--swap", action="store_true", help="exchange source and target as read")
+    add("--src-lang", required=True, help="source language: file suffix and tokeniser rules")
+    add("--tgt-lang", required=True, help="target language")
+    add("--tokenize", action="store_true", help="Moses tokenisation (sacremoses), no escapes")
+    add("--lowercase", action="store_true", help="lower-case both sides")
+    add("--max-words", type=_natural, metavar="N", help="drop pairs with a longer side")
+    add("--valid", type=_natural, default=1000, metavar="N", help="default: %(default)s")
+    add("--test", type=_natural, default=1000, metavar="N", help="default: %(default)s")
+    add(
+        "--key",
+        choices=(*SIDES, "auto"),
+        default="auto",
+        help="side whose sentences must not be in two splits (default: the one that repeats more)",
+    )
+    add(
+        "--strict",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="drop from train the pairs whose other side is in valid or test (default: yes)",
+    )
+    add("--salt", default="1", help="another salt gives another split (default: 1)")
+    add(
+        "--as",
+        dest="as_split",
+        choices=SPLITS,
+        help="do not split: write all pairs, in order and repeats too, as this split",
+    )
+    add("--out", type=Path, required=True, help="folder to write into")
+    return options
+
+
+def _read(args: argparse.Namespace) -> Iterator[SentencePair]:
+    if (args.pairs is None) == (args.source is None) or (args.source is None) != (
+        args.target is None
+    ):
+        raise ValueError("give either PAIRS or both --source and --target.")
+    if args.src_lang == args.tgt_lang:
+        raise ValueError("--src-lang and --tgt-lang are the same; their files would collide.")
+    if args.pairs is not None:
+        found = tab_separated(args.pairs, args.columns, args.member)
+    else:
+        found = aligned(args.source, args.target)
+    return ((target, source) for source, target in found) if args.swap else found
+
+
+def run(args: argparse.Namespace) -> str:
+    """Read, clean, split and write as the options say; returns the summary.
+
+    Raises:
+        ValueError: an option or input that cannot be used; nothing has been written then.
+    """
+    report, langs = Report(), (args.src_lang, args.tgt_lang)
+    clean = tuple(cleaner(lang, args.tokenize, args.lowercase) for lang in langs)
+    found = tqdm(_read(args), desc="pairs", unit="", file=sys.stderr)
+    pairs = cleaned(found, clean, args.max_words, report, unique=args.as_split is None)
+    if not pairs:
+        raise ValueError(f"no pairs are left of {report.read} read; nothing to write.")
+    if args.as_split:
+        splits = {args.as_split: pairs}
+    else:
+        key = repeating_side(pairs) if args.key == "auto" else SIDES.index(args.key)
+        sizes = {"valid": args.valid, "test": args.test}
+        splits = split(pairs, **sizes, key=key, salt=args.salt, strict=args.strict, report=report)
+    report.splits = {name: len(kept) for name, kept in splits.items()}
+    inputs = [path for path in (args.pairs, args.source, args.target) if path]
+    record = {
+        "options": {name: value for name, value in vars(args).items() if name != "out"},
+        "inputs": {path.name: sha256(path) for path in inputs},
+        "report": vars(report),
+    }
+    write(args.out, splits, langs, record)
+    return summary(report, splits, langs)
+
+
+def main() -> None:
+    """Run the command; a user's error ends it with one line and status 1."""
+    args = parser().parse_args()
+    try:
+        print(run(args))
+    except ValueError as error:
+        raise SystemExit(f"split_pairs: error: {error}") from None
+    except OSError as error:
+        raise SystemExit(f"split_pairs: error: {error}") from None
+
+
+if __name__ == "__main__":
+    main()
