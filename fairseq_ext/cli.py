@@ -260,9 +260,9 @@ def _plot_curves(args: argparse.Namespace) -> int:
         if not (name and equals and path) or name in runs:
             raise ConfigError(f"`--log` must be NAME=FILE with a name of its own, but is `{item}`.")
         runs[name] = Path(path)
-    from fairseq_ext.evaluation import plots
+    from fairseq_ext.evaluation import plots, training_log
 
-    curves = {name: plots.read_log(path) for name, path in runs.items()}
+    curves = {name: training_log.read_log(path) for name, path in runs.items()}
     return _print_paths(plots.plot_curves(curves, args.output))
 
 

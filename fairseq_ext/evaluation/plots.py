@@ -7,16 +7,15 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart.
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext import files
 from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.evaluation.outputs import Sentence, bpe_groups, read_lines, remove_bpe
+from fairseq_ext.evaluation.outputs import Sentence, bpe_groups, remove_bpe
+from fairseq_ext.evaluation.training_log import Curves, Points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,88 +42,7 @@ PANELS = {
     "bleu": ("Translation quality", "BLEU (0 to 100)"),
 }
 END = "</s>"
-_METRICS = ("loss", "nll_loss", "ppl", "bleu")
-_STEP = re.compile(r"epoch \d+:\s+\d+ / \d+ (.*)")
-_VALID = re.compile(r"epoch \d+ \| (\S+) on '.*?' subset \| (.*)")
-_EPOCH = re.compile(r"epoch \d+ \| (\w+ .*)")
 _ROW_SUM_TOLERANCE = 0.02  # six printed decimals, and half-precision attention
-
-Points = dict[int, float]  # update → value
-
-
-@dataclass
-class Curves:
-    """One run's metrics (``loss``, ``nll_loss``, ``ppl``, ``bleu``): update → value."""
-
-    train: dict[str, Points] = field(default_factory=dict)
-    valid: dict[str, Points] = field(default_factory=dict)
-
-
-def read_log(path: str | Path) -> Curves:
-    """The learning curves in a log of ``fairseq-train`` (``--log-file``, or captured output).
-
-    ``--log-format json``, ``simple`` and ``tqdm`` are understood. A resumed run may log the
-    same update twice; the later line counts. Training values are those of every
-    ``--log-interval``, or the epochs' averages where a log has only these.
-
-    Raises:
-        DataError: unreadable, or without a single loss.
-    """
-    steps, epochs, valid = Curves(), Curves(), Curves()
-    kinds = {"step": steps.train, "train": epochs.train, "valid": valid.valid}
-    for line in read_lines(path):
-        kind, stats = _stats(line)
-        target = kinds.get(kind)
-        if target is None or "num_updates" not in stats:
-            continue
-        for metric in _METRICS:
-            value = stats.get(metric, math.nan)
-            if math.isfinite(value):
-                target.setdefault(metric, {})[int(stats["num_updates"])] = value
-    curves = Curves(steps.train or epochs.train, valid.valid)
-    if "loss" not in curves.train and "loss" not in curves.valid:
-        raise DataError(
-            f"`{path}` holds no loss; give it the `--log-file` of fairseq-train, or its output, "
-            "with `--log-format json` or `simple` and a `--log-interval` shorter than the run."
-        )
-    return curves
-
-
-def _stats(line: str) -> tuple[str, dict[str, float]]:
-    """What a log line reports on (``step``, ``train``, ``valid``, or nothing) and its numbers."""
-    if line.endswith("}") and '"epoch"' in line:
-        return _json_stats(line[line.index("{") :])
-    if match := _STEP.search(line):
-        return "step", _numbers(pair.partition("=")[::2] for pair in match[1].split(", "))
-    if match := _VALID.search(line):
-        return match[1], _numbers(pair.partition(" ")[::2] for pair in match[2].split(" | "))
-    if match := _EPOCH.search(line):
-        return "train", _numbers(pair.partition(" ")[::2] for pair in match[1].split(" | "))
-    return "", {}
-
-
-def _json_stats(text: str) -> tuple[str, dict[str, float]]:
-    try:
-        stats = json.loads(text)
-    except json.JSONDecodeError:
-        return "", {}
-    if "num_updates" in stats:
-        return "step", _numbers(iter(stats.items()))
-    for kind in ("train", "valid"):
-        prefix = f"{kind}_"
-        if f"{prefix}num_updates" in stats:
-            return kind, _numbers((key.removeprefix(prefix), stats[key]) for key in stats)
-    return "", {}
-
-
-def _numbers(pairs: Iterator[tuple[str, Any]]) -> dict[str, float]:
-    numbers = {}
-    for key, value in pairs:
-        try:
-            numbers[key] = float(value)
-        except (TypeError, ValueError):
-            continue
-    return numbers
 
 
 def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
@@ -268,48 +186,86 @@ def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list
 
     if not alignments:
         raise ConfigError("There is no sentence to draw; name at least one with `--index`.")
-    columns = min(2, len(alignments))
-    rows = -(-len(alignments) // columns)
-    label, cell = 1.1, 0.34  # inches for the words, and for one weight
-    widths = [label + cell * _most(alignments[c::columns], "source") for c in range(columns)]
-    heights = [
-        label + 0.5 + cell * _most(alignments[r * columns : (r + 1) * columns], "target")
-        for r in range(rows)
-    ]
+    boxes = [_box(shown) for shown in alignments]
+    places, width, height = _flow(boxes)
+    width += 1.2  # for the colour bar
+    height = max(3.0, height)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(
-            figsize=(max(4.5, sum(widths) + 1.0), max(3.0, sum(heights))), layout="constrained"
-        )
-        grid = {"width_ratios": widths, "height_ratios": heights}
-        panels = figure.subplots(rows, columns, squeeze=False, gridspec_kw=grid).ravel()
-        for axes, shown in zip(panels, alignments, strict=False):
-            image = _draw_alignment(axes, shown)
-        for axes in panels[len(alignments) :]:
-            axes.set_axis_off()
-        bar = figure.colorbar(image, ax=figure.axes, shrink=0.8, pad=0.02)
-        bar.set_label("attention weight (each row sums to 1)")
+        figure = Figure(figsize=(width, height))
+        for shown, box, (left, top) in zip(alignments, boxes, places, strict=True):
+            x, y = left + box.left, height - top - box.above - box.down
+            place = (x / width, y / height, box.across / width, box.down / height)
+            image = _draw_alignment(figure.add_axes(place), shown)
+        place = (1 - 1.0 / width, 1 - 2.9 / height, 0.15 / width, 2.2 / height)
+        bar = figure.colorbar(image, cax=figure.add_axes(place))
+        bar.set_label("attention weight (each row sums to 1)", fontsize=8.5, labelpad=6)
         bar.outline.set_visible(False)
         return _save(figure, output, {"sentences": [asdict(shown) for shown in alignments]})
 
 
-def _most(alignments: Sequence[Alignment], side: str) -> int:
-    return max(len(getattr(shown, side)) for shown in alignments)
+@dataclass(frozen=True)
+class _Box:
+    """Room for one heat map, in inches: its cells, and the words left of and above them."""
+
+    across: float
+    down: float
+    left: float
+    above: float
+
+    @property
+    def width(self) -> float:
+        return self.left + self.across + max(0.25, 0.55 * (self.above - 0.75))
+
+    @property
+    def height(self) -> float:
+        return self.above + self.down + 0.35
+
+
+def _box(shown: Alignment) -> _Box:
+    cell, letter = 0.34, 0.09
+    return _Box(
+        across=cell * len(shown.source),
+        down=cell * len(shown.target),
+        left=0.5 + letter * max(map(len, shown.target)),
+        above=0.75 + 0.85 * letter * max(map(len, shown.source)),
+    )
+
+
+def _flow(
+    boxes: Sequence[_Box], most: float = 12.0
+) -> tuple[list[tuple[float, float]], float, float]:
+    """Place boxes like words in lines at most ``most`` inches wide.
+
+    Returns:
+        (left, top) of each box, and the width and height of all.
+    """
+    places: list[tuple[float, float]] = []
+    left = top = line = width = 0.0
+    for box in boxes:
+        if left and left + box.width > most:
+            left, top, line = 0.0, top + line, 0.0
+        places.append((left, top))
+        left, line = left + box.width, max(line, box.height)
+        width = max(width, left)
+    return places, width, top + line
 
 
 def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
-    image = axes.imshow(shown.weights, cmap="Blues", vmin=0.0, vmax=1.0, aspect="equal")
-    axes.set_xticks(range(len(shown.source)), shown.source, rotation=60, ha="left")
+    image = axes.imshow(shown.weights, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
+    tilt = {"rotation": 60, "ha": "left", "va": "center", "rotation_mode": "anchor"}
+    axes.set_xticks(range(len(shown.source)), shown.source, **tilt)
     axes.set_yticks(range(len(shown.target)), shown.target)
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0, pad=3)
     axes.set_xticks([i - 0.5 for i in range(len(shown.source) + 1)], minor=True)
     axes.set_yticks([i - 0.5 for i in range(len(shown.target) + 1)], minor=True)
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.tick_params(length=0, pad=4)
     axes.tick_params(which="minor", length=0)
     axes.grid(which="minor")
     axes.spines[:].set_visible(False)
-    axes.set_title(f"Sentence {shown.index}", pad=8)
-    axes.set_xlabel("source (tokens read)")
-    axes.set_ylabel("translation (tokens written)")
+    axes.set_title(f"Sentence {shown.index}", loc="left")
+    axes.set_xlabel("source word", fontsize=8.5, color="#555555", loc="left")
+    axes.set_ylabel("translation", fontsize=8.5, color="#555555", loc="top")
     return image
 
 

@@ -1,0 +1,102 @@
+"""Learning curves out of the logs of ``fairseq-train``.
+
+fairseq logs a line each ``--log-interval`` updates, one per validation and one per epoch. As JSON
+the keys of the last two carry a prefix (``valid_loss``, ``train_loss``); in the simple format a
+line is ``epoch 001:  2 / 4 loss=4.03, …``, ``epoch 001 | valid on 'valid' subset | loss 4 | …`` or
+``epoch 001 | loss 4 | …``. Losses are in bits per target token, as fairseq divides by log 2.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.errors import DataError
+from fairseq_ext.evaluation.outputs import read_lines
+
+_METRICS = ("loss", "nll_loss", "ppl", "bleu")
+_STEP = re.compile(r"epoch \d+:\s+\d+ / \d+ (.*)")
+_VALID = re.compile(r"epoch \d+ \| (\S+) on '.*?' subset \| (.*)")
+_EPOCH = re.compile(r"epoch \d+ \| (\w+ .*)")
+
+Points = dict[int, float]  # update → value
+
+
+@dataclass
+class Curves:
+    """One run's metrics (``loss``, ``nll_loss``, ``ppl``, ``bleu``): update → value."""
+
+    train: dict[str, Points] = field(default_factory=dict)
+    valid: dict[str, Points] = field(default_factory=dict)
+
+
+def read_log(path: str | Path) -> Curves:
+    """The learning curves in a log of ``fairseq-train`` (``--log-file``, or captured output).
+
+    ``--log-format json``, ``simple`` and ``tqdm`` are understood. A resumed run may log the
+    same update twice; the later line counts. Training values are those of every
+    ``--log-interval``, or the epochs' averages where a log has only these.
+
+    Raises:
+        DataError: unreadable, or without a single loss.
+    """
+    steps, epochs, valid = Curves(), Curves(), Curves()
+    kinds = {"step": steps.train, "train": epochs.train, "valid": valid.valid}
+    for line in read_lines(path):
+        kind, stats = _stats(line)
+        target = kinds.get(kind)
+        if target is None or "num_updates" not in stats:
+            continue
+        for metric in _METRICS:
+            value = stats.get(metric, math.nan)
+            if math.isfinite(value):
+                target.setdefault(metric, {})[int(stats["num_updates"])] = value
+    curves = Curves(steps.train or epochs.train, valid.valid)
+    if "loss" not in curves.train and "loss" not in curves.valid:
+        raise DataError(
+            f"`{path}` holds no loss; give it the `--log-file` of fairseq-train, or its output, "
+            "with `--log-format json` or `simple` and a `--log-interval` shorter than the run."
+        )
+    return curves
+
+
+def _stats(line: str) -> tuple[str, dict[str, float]]:
+    """What a log line reports on (``step``, ``train``, ``valid``, or nothing) and its numbers."""
+    if line.endswith("}") and '"epoch"' in line:
+        return _json_stats(line[line.index("{") :])
+    if match := _STEP.search(line):
+        return "step", _numbers(pair.partition("=")[::2] for pair in match[1].split(", "))
+    if match := _VALID.search(line):
+        return match[1], _numbers(pair.partition(" ")[::2] for pair in match[2].split(" | "))
+    if match := _EPOCH.search(line):
+        return "train", _numbers(pair.partition(" ")[::2] for pair in match[1].split(" | "))
+    return "", {}
+
+
+def _json_stats(text: str) -> tuple[str, dict[str, float]]:
+    try:
+        stats = json.loads(text)
+    except json.JSONDecodeError:
+        return "", {}
+    if "num_updates" in stats:
+        return "step", _numbers(stats.items())
+    for kind in ("train", "valid"):
+        prefix = f"{kind}_"
+        if f"{prefix}num_updates" in stats:
+            return kind, _numbers((key.removeprefix(prefix), stats[key]) for key in stats)
+    return "", {}
+
+
+def _numbers(pairs: Iterable[tuple[str, Any]]) -> dict[str, float]:
+    numbers = {}
+    for key, value in pairs:
+        try:
+            numbers[key] = float(value)
+        except (TypeError, ValueError):
+            continue
+    return numbers
