@@ -1,0 +1,249 @@
+"""Checks of a corpus before fairseq reads it: text, dictionaries and binarised data.
+
+fairseq reads text in Python's universal-newline mode and splits each line at white space. So
+``\\n``, ``\\r\\n`` and a lone ``\\r`` end a line; form feed, next line (U+0085), no-break space
+and the line and paragraph separators (U+2028, U+2029) only separate words, as a space does, and
+are let through. A lone ``\\r`` is refused: it shifts every later sentence against its translation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairseq_ext.errors import DataError
+from fairseq_ext.files import require_file
+
+BLOCK = 1 << 24  # bytes read at a time; no sensible line is longer
+MAX_TOKENS = 10_000  # in one line; fairseq would drop it in training, or run out of memory on it
+TOKEN_TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2", 9: "<u4", 10: "<u8"}
+EXAMPLES = 5  # line numbers named in one message
+BYTE_ORDER_MARKS = {
+    b"\xef\xbb\xbf": "UTF-8",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+
+
+class _Lines:
+    """Counts lines with one defect and keeps the first few of their numbers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[int] = []
+
+    def add(self, number: int) -> None:
+        self.count += 1
+        if self.count <= EXAMPLES:
+            self.first.append(number)
+
+    def __str__(self) -> str:
+        more = self.count - len(self.first)
+        named = ", ".join(map(str, self.first)) + (f" and {more:,} more" if more else "")
+        return f"line{'s' if self.count > 1 else ''} {named}"
+
+
+def check_text(
+    path: str | Path, *, empty_lines: bool = False, max_tokens: int | None = MAX_TOKENS
+) -> int:
+    """Check that fairseq will read a text file as one sentence per line; return its line count.
+
+    Args:
+        path: a UTF-8 file with ``\\n`` or ``\\r\\n`` line ends; the last may be missing.
+        empty_lines: allow lines without a word, which fairseq keeps as an empty sentence.
+        max_tokens: the most words in a line, or None.
+
+    Raises:
+        DataError: with the line, and the byte where that helps, and the cure.
+    """
+    path = require_file(path, "text file")
+    lines = 0
+    returns, empty, long = _Lines(), _Lines(), _Lines()
+    for offset, block in _blocks(path):
+        if offset == 0:
+            _require_no_mark(path, block)
+        if len(block) >= 2 * BLOCK:
+            raise DataError(
+                f"{path}, line {lines + block.count(10) + 1}: longer than {BLOCK:,} bytes. "
+                "Split the text into one sentence per line."
+            )
+        text = _decode(path, block, offset, lines)
+        if "\r" in text:
+            for number in _lone_returns(text):
+                returns.add(lines + number)
+        found = text.split("\n")
+        if not found[-1]:
+            found.pop()
+        for number, line in enumerate(found, start=lines + 1):
+            if not line or line.isspace():
+                empty.add(number)
+            elif max_tokens and len(line) >= 2 * max_tokens and len(line.split()) > max_tokens:
+                long.add(number)
+        lines += len(found)
+    if not lines:
+        raise DataError(f"{path} is empty; it needs at least one line.")
+    if returns.count:
+        raise DataError(
+            f"{path}, {returns}: carriage return inside the line, which fairseq would take for the "
+            f"end of a sentence. Replace it by a space: tr '\\r' ' ' < {path} > {path}.clean"
+        )
+    if long.count:
+        raise DataError(
+            f"{path}, {long}: more than {max_tokens:,} tokens in one line. "
+            "Split the line into sentences, or delete it from both files of the pair."
+        )
+    if empty.count and not empty_lines:
+        raise DataError(
+            f"{path}, {empty}: empty, and fairseq would train on an empty sentence. "
+            "Delete the same lines from both files of the pair."
+        )
+    return lines
+
+
+def check_parallel(
+    source: str | Path,
+    target: str | Path,
+    *,
+    empty_lines: bool = False,
+    max_tokens: int | None = MAX_TOKENS,
+) -> int:
+    """Check both sides of a parallel corpus; return their common line count.
+
+    Raises:
+        DataError: as :func:`check_text`, or the files have unequal line counts.
+    """
+    counts = [
+        check_text(path, empty_lines=empty_lines, max_tokens=max_tokens)
+        for path in (source, target)
+    ]
+    if counts[0] != counts[1]:
+        raise DataError(
+            f"{source} has {counts[0]:,} lines but {target} has {counts[1]:,}. "
+            "Line n of one must be the translation of line n of the other."
+        )
+    return counts[0]
+
+
+def check_dictionary(path: str | Path) -> None:
+    """Check a fairseq dictionary: one ``<token> <count>`` per line, no token twice.
+
+    Raises:
+        DataError: naming the line.
+    """
+    path = require_file(path, "dictionary")
+    row = re.compile(r"(.+) -?\d+( #fairseq:overwrite)?")
+    seen: dict[str, int] = {}
+    text = _decode(path, path.read_bytes(), 0, 0)
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+        found = row.fullmatch(line.rstrip())
+        if found is None:
+            raise DataError(
+                f"{path}, line {number}: `{line[:60]}` is not `<token> <count>`. "
+                "Give a dict.*.txt that fairseq-preprocess wrote."
+            )
+        if found[1] in seen and not found[2]:
+            raise DataError(
+                f"{path}, line {number}: `{found[1]}` is already in line {seen[found[1]]}. "
+                "Delete one of the two."
+            )
+        seen.setdefault(found[1], number)
+
+
+def check_indexed(prefix: str | Path, vocabulary: int | None = None) -> None:
+    """Check that ``<prefix>.idx`` and ``<prefix>.bin`` are whole and belong together.
+
+    Does nothing when neither exists, or for the layouts other than fairseq's default, ``mmap``.
+
+    Args:
+        prefix: the path without its ending, such as ``data-bin/train.de-en.de``.
+        vocabulary: the size of the dictionary the tokens must lie in, if known.
+
+    Raises:
+        DataError: a file is missing, truncated or empty, or a token is not in the dictionary.
+    """
+    import numpy as np
+
+    index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    if not index.exists() and not data.exists():
+        return
+    require_file(index, "index"), require_file(data, "data file")
+    again = "Run fairseq-preprocess again."
+    header = np.dtype("S9,<u8,u1,<u8")  # magic, version, type of a token, number of sentences
+    with index.open("rb") as file:
+        head = file.read(header.itemsize)
+    if head.startswith((b"TNTIDX", b"HUFFIDX")):
+        return
+    if not head.startswith(b"MMIDIDX") or len(head) < header.itemsize:
+        raise DataError(f"{index} is not the index of a fairseq dataset, or is truncated. {again}")
+    _, _, code, sentences = np.frombuffer(head, header)[0].item()
+    expected = header.itemsize + 12 * sentences  # an int32 size and an int64 address for each
+    if index.stat().st_size != expected or code not in TOKEN_TYPES:
+        raise DataError(
+            f"{index} is damaged: {index.stat().st_size:,} bytes, not {expected:,}. {again}"
+        )
+    if not sentences:
+        raise DataError(f"{index} has no sentences. Give fairseq-preprocess a text with lines.")
+    sizes = np.memmap(index, "<i4", "r", header.itemsize, (sentences,))
+    expected = int(sizes.sum(dtype=np.int64)) * np.dtype(TOKEN_TYPES[code]).itemsize
+    if data.stat().st_size != expected:
+        raise DataError(
+            f"{data} is damaged: {data.stat().st_size:,} bytes, but its index {index.name} "
+            f"expects {expected:,}. {again}"
+        )
+    if vocabulary and (largest := int(np.memmap(data, TOKEN_TYPES[code], "r").max())) >= vocabulary:
+        raise DataError(
+            f"{data} has the token number {largest:,}, but its dictionary only {vocabulary:,} "
+            f"entries: one of them was replaced or is damaged. {again}"
+        )
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, bytes) in blocks that end with a line, unless that line is absurdly long."""
+    offset = 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            if not block.endswith(b"\n"):
+                block += file.readline(BLOCK)
+            yield offset, block
+            offset += len(block)
+
+
+def _require_no_mark(path: Path, block: bytes) -> None:
+    for mark, encoding in BYTE_ORDER_MARKS.items():
+        if block.startswith(mark):
+            skip = f" | tail -c +{len(mark) + 1}" if encoding == "UTF-8" else ""
+            convert = f"cat {path}{skip}" if skip else f"iconv -f utf-16 -t utf-8 {path}"
+            raise DataError(
+                f"{path}, line 1: starts with a byte-order mark ({encoding}), which would become "
+                f"part of the first word. Remove it: {convert} > {path}.clean"
+            )
+
+
+def _decode(path: Path, block: bytes, offset: int, lines: int) -> str:
+    """Decode whole lines; ``offset`` bytes and ``lines`` lines of the file come before them."""
+    try:
+        text = block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = lines + block.count(10, 0, error.start) + 1
+        raise DataError(
+            f"{path}, line {line}: not UTF-8, byte 0x{block[error.start]:02x} at offset "
+            f"{offset + error.start:,}. If the file is Latin-1, convert it: "
+            f"iconv -f latin1 -t utf-8 {path} > {path}.clean"
+        ) from None
+    if "\0" in text:
+        at = block.index(0)
+        raise DataError(
+            f"{path}, line {lines + block.count(10, 0, at) + 1}: NUL byte at offset "
+            f"{offset + at:,}, so this is binary data or UTF-16. Give plain UTF-8 text."
+        )
+    return text
+
+
+def _lone_returns(text: str) -> Iterator[int]:
+    """The line number (from 1) of each carriage return that no line feed follows."""
+    line, start = 1, 0
+    for found in re.finditer(r"\r(?!\n|\Z)", text):
+        line += text.count("\n", start, found.start())
+        start = found.start()
+        yield line
