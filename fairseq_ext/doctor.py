@@ -1,0 +1,298 @@
+"""``fairseq-ext doctor``: does this installation work, and if not, what cures it?
+
+Each check is one line: ``ok``, ``note`` (worth knowing), ``warning`` (something will be missing
+or slow) or ``ERROR`` (training or translating cannot work), with its cure. Versions are read
+from package metadata, so that most checks also work where the packages do not import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import io
+import os
+import shutil
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.errors import EnvironmentProblem
+
+OK, NOTE, WARNING, ERROR = "ok", "note", "warning", "ERROR"
+
+TESTED_FAIRSEQ = ("fairseq-fixed", "0.12.3.1")
+INSTALL_FAIRSEQ = (
+    "pip install torch numpy cython setuptools wheel && "
+    f"pip install --no-build-isolation {TESTED_FAIRSEQ[0]}=={TESTED_FAIRSEQ[1]}"
+)
+PYTHONS = ((3, 10), (3, 12))  # oldest and newest supported
+OLDEST_TORCH = (2, 6)  # the first whose torch.load is safe by default
+REQUIRED_EXTRAS = ("sacrebleu", "sacremoses", "subword-nmt", "matplotlib")
+CORPUS_EXTRAS = ("babel", "num2words")  # only for the corpus generator
+LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes; a training run's checkpoints, a single checkpoint
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the table."""
+
+    status: str
+    topic: str
+    finding: str
+    cure: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def fairseq_distributions() -> list[str]:
+    """Names of the installed distributions that provide the package ``fairseq``, sorted."""
+    names = importlib.metadata.packages_distributions().get("fairseq", [])
+    return sorted({name.lower().replace("_", "-") for name in names if name})
+
+
+def check_single_fairseq() -> None:
+    """Refuse an environment in which two distributions have written into one ``fairseq`` folder.
+
+    Raises:
+        EnvironmentProblem: more than one distribution provides ``fairseq``.
+    """
+    names = fairseq_distributions()
+    if len(names) > 1:
+        raise EnvironmentProblem(
+            f"{' and '.join(f'`{name}`' for name in names)} both provide the package `fairseq`, "
+            f"so its files are a mixture. {_reinstall(names)}"
+        )
+
+
+def examine() -> list[Check]:
+    """Run every check; none of them raises."""
+    checks: list[Check] = []
+    groups: tuple[Callable[[], list[Check]], ...] = (
+        _python,
+        _torch,
+        _fairseq_distribution,
+        _plugin,
+        _numpy,
+        _apex,
+        _extras,
+        _compiler,
+        _machine,
+    )
+    for group in groups:
+        try:
+            checks += group()
+        except Exception as error:  # a broken package may raise anything
+            topic = group.__name__.strip("_").replace("_", " ")
+            checks.append(Check(ERROR, topic, f"{type(error).__name__}: {error}", "reinstall it"))
+    return checks
+
+
+def passed(checks: Sequence[Check]) -> bool:
+    """Whether nothing essential is wrong."""
+    return all(check.status != ERROR for check in checks)
+
+
+def as_table(checks: Sequence[Check]) -> str:
+    """The checks as aligned lines, each cure below its finding."""
+    topic = max(len(check.topic) for check in checks)
+    indent = " " * (7 + 2 + topic + 2)
+    lines = []
+    for check in checks:
+        wrapped = textwrap.wrap(check.finding, 110 - len(indent), break_on_hyphens=False) or [""]
+        lines.append(f"{check.status:<7}  {check.topic:<{topic}}  {wrapped[0]}")
+        lines += [indent + rest for rest in wrapped[1:]]
+        if check.cure:
+            lines.append(f"{indent}cure: {check.cure}")  # unbroken, to be copied
+    wrong = sum(check.status == ERROR for check in checks)
+    lines.append(f"\n{wrong} essential problem(s)" if wrong else "\nready")
+    return "\n".join(lines)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """``"2.13.0+cpu"`` as ``(2, 13)``."""
+    numbers = []
+    for part in version.split("+")[0].split(".")[:2]:
+        digits = "".join(character for character in part if character.isdigit())
+        numbers.append(int(digits or 0))
+    return tuple(numbers)
+
+
+def _python() -> list[Check]:
+    found = f"{sys.version.split()[0]} ({sys.executable})"
+    if PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
+        return [Check(OK, "Python", found)]
+    supported = " to ".join(".".join(map(str, version)) for version in PYTHONS)
+    return [Check(ERROR, "Python", found, f"use Python {supported}")]
+
+
+def _torch() -> list[Check]:
+    version = _version("torch")
+    cure = "pip install 'torch>=2.6'"
+    if version is None:
+        return [Check(ERROR, "torch", "not installed", cure)]
+    if _release(version) < OLDEST_TORCH:
+        return [Check(ERROR, "torch", f"{version} is too old to load checkpoints safely", cure)]
+    torch = importlib.import_module("torch")
+    checks = [Check(OK, "torch", f"{version}, {torch.get_num_threads()} threads")]
+    if torch.cuda.is_available():
+        name, bf16 = torch.cuda.get_device_name(0), torch.cuda.is_bf16_supported()
+        kind = f"{torch.cuda.device_count()} × {name}, bf16 {'yes' if bf16 else 'no'}"
+        checks.append(Check(OK, "CUDA", kind))
+    elif Path("/dev/nvidia0").exists():
+        finding = "this machine has an NVIDIA device that torch cannot use"
+        checks.append(Check(WARNING, "CUDA", finding, "install torch's CUDA build and a driver"))
+    else:
+        native = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)()
+        finding = f"none; training runs on the CPU, bf16 {'in hardware' if native else 'emulated'}"
+        checks.append(Check(NOTE, "CUDA", finding))
+    return checks
+
+
+def _reinstall(names: Sequence[str]) -> str:
+    return f"Run: pip uninstall -y {' '.join(names)} && {INSTALL_FAIRSEQ}"
+
+
+def _fairseq_distribution() -> list[Check]:
+    names = fairseq_distributions()
+    found = ", ".join(f"{name} {_version(name)}" for name in names)
+    if len(names) > 1:
+        finding = f"{found}: both write into the same folder"
+        return [Check(ERROR, "fairseq", finding, _reinstall(names).removeprefix("Run: "))]
+    if not names:
+        if importlib.util.find_spec("fairseq") is None:
+            return [Check(ERROR, "fairseq", "not installed", INSTALL_FAIRSEQ)]
+        finding = "a source folder on Python's path, of unknown version"
+        return [Check(NOTE, "fairseq", finding, f"tested is {' '.join(TESTED_FAIRSEQ)}")]
+    if found == " ".join(TESTED_FAIRSEQ):
+        return [Check(OK, "fairseq", f"{found} (the tested one)")]
+    broken = names == ["fairseq"] and _release(_version("fairseq") or "") <= (0, 12)
+    if broken and sys.version_info >= (3, 11):
+        finding = f"{found} does not import on Python 3.11 and later"
+        return [Check(ERROR, "fairseq", finding, _reinstall(names).removeprefix("Run: "))]
+    return [Check(NOTE, "fairseq", found, f"tested is {' '.join(TESTED_FAIRSEQ)}")]
+
+
+def _quietly(action: Callable[[], Any]) -> str | None:
+    """Run ``action``; its exception in one line, or None. What it prints is dropped."""
+    silent = io.StringIO()
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(silent):
+            warnings.simplefilter("ignore")
+            with contextlib.redirect_stdout(silent):
+                action()
+    except (Exception, SystemExit) as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
+
+
+def _plugin() -> list[Check]:
+    """Import fairseq, then register: fixes and architectures."""
+    failure = _quietly(lambda: importlib.import_module("fairseq.models"))
+    if failure:
+        return [Check(ERROR, "import fairseq", failure, INSTALL_FAIRSEQ)]
+    checks = [Check(OK, "import fairseq", "works")]
+    import fairseq_ext
+
+    failure = _quietly(fairseq_ext.register)
+    if failure:
+        cure = "see the message; uninstall the other plugin, or reinstall fairseq-ext"
+        return [*checks, Check(ERROR, "fairseq-ext", failure, cure)]
+    names = ", ".join(_architectures())
+    version = fairseq_ext.__version__
+    checks.append(Check(OK, "fairseq-ext", f"{version}, architectures: {names or 'none'}"))
+    return checks + _fixes()
+
+
+def _architectures() -> list[str]:
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    return sorted(
+        name
+        for name, model in ARCH_MODEL_REGISTRY.items()
+        if model.__module__.startswith("fairseq_ext.")
+    )
+
+
+def _fixes() -> list[Check]:
+    from fairseq_ext import compat
+
+    status = getattr(compat, "status", list)()
+    active = [fix for fix, is_active in status if is_active]
+    idle = [fix.name for fix, is_active in status if not is_active]
+    checks = [Check(OK, f"fix {fix.name}", f"{fix.reason} (until {fix.until})") for fix in active]
+    if idle:
+        checks.append(Check(OK, "fixes not needed", ", ".join(idle)))
+    return checks
+
+
+def _numpy() -> list[Check]:
+    version = _version("numpy")
+    cure = "pip install 'numpy>=1.26'"
+    if version is None:
+        return [Check(ERROR, "numpy", "not installed", cure)]
+    failure = _quietly(lambda: importlib.import_module("numpy"))
+    if failure:
+        return [Check(ERROR, "numpy", f"{version}: {failure}", cure)]
+    return [Check(OK if _release(version) >= (1, 26) else WARNING, "numpy", version)]
+
+
+def _apex() -> list[Check]:
+    """NVIDIA's apex, or the web toolkit of that name; found by its files, without running them."""
+    spec = importlib.util.find_spec("apex")
+    if spec is None:
+        finding = "not installed; NVIDIA's fused Adam and LayerNorm are optional"
+        return [Check(OK, "apex", finding)]
+    folders = [Path(folder) for folder in spec.submodule_search_locations or []]
+    if all(any((f / part).is_dir() for f in folders) for part in ("optimizers", "normalization")):
+        return [Check(OK, "apex", "NVIDIA's; fairseq uses its fused Adam and LayerNorm on CUDA")]
+    finding = "an unrelated project of this name, which is not NVIDIA's apex"
+    return [Check(WARNING, "apex", finding, "pip uninstall apex")]
+
+
+def _extras() -> list[Check]:
+    checks = []
+    for names, status, topic in (
+        (REQUIRED_EXTRAS, WARNING, "extras"),
+        (CORPUS_EXTRAS, NOTE, "corpus extras"),
+    ):
+        found = {name: _version(name) for name in names}
+        missing = [name for name, version in found.items() if version is None]
+        listing = ", ".join(f"{name} {version or 'MISSING'}" for name, version in found.items())
+        cure = f"pip install {' '.join(missing)}" if missing else ""
+        checks.append(Check(status if missing else OK, topic, listing, cure))
+    return checks
+
+
+def _compiler() -> list[Check]:
+    names = [name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name]
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found:
+        return [Check(OK, "C++ compiler", found)]
+    finding = "none; only needed to build fairseq from source"
+    return [Check(NOTE, "C++ compiler", finding, "install g++ or clang++")]
+
+
+def _machine() -> list[Check]:
+    free = shutil.disk_usage(Path.cwd()).free
+    status = OK if free >= LOW_DISK else WARNING if free >= NO_DISK else ERROR
+    cure = "" if status == OK else "free some space, or work on another disk"
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = os.environ.get("OMP_NUM_THREADS", "not set")
+    return [
+        Check(status, "free disk", f"{free / 1e9:.1f} GB in {Path.cwd()}", cure),
+        Check(OK, "CPU", f"{usable} usable cores, OMP_NUM_THREADS {threads}"),
+    ]
