@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from babel import Locale, UnknownLocaleError, languages, numbers, units
+from babel import Locale, UnknownLocaleError, dates, languages, numbers, units
 from babel.core import get_global
 from babel.localedata import locale_identifiers
 from num2words import CONVERTER_CLASSES, num2words
@@ -26,15 +26,16 @@ UNITS_OF = {
     "pressure": "bar hectopascal",
     "speed": "kilometer-per-hour knot meter-per-second mile-per-hour",
     "temperature": "celsius fahrenheit kelvin",
-    "volume": "centiliter cubic-centimeter cubic-kilometer cubic-meter cup gallon hectoliter liter milliliter pint tablespoon teaspoon",
+    "volume": "centiliter cubic-centimeter cubic-kilometer cubic-meter cup gallon hectoliter"
+    " liter milliliter pint tablespoon teaspoon",
 }
 UNITS = tuple(f"{kind}-{unit}" for kind, members in UNITS_OF.items() for unit in members.split())
 RATED = ("length-meter", "mass-gram", "mass-kilogram", "volume-liter", "volume-cubic-meter")
 PERIODS = ("duration-second", "duration-minute", "duration-hour", "duration-day", "duration-week")
 # Which currency is tender depends on the day; a fixed one keeps the corpus the same for ever.
 TENDER_DAY = dt.date(2024, 1, 1)
-# Ordinals that num2words 0.5.14 misspells ("décimoprimero", "quadragésimo").
-MISSPELT_ORDINALS = {"es": {*range(11, 20), *range(40, 50)}}
+# Ordinals that num2words 0.5.14 misspells: "décimoprimero", "quadragésimo", "quatre-vingtsième".
+MISSPELT_ORDINALS = {"es": {11, 12, *range(40, 50)}, "fr": {80}}
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Inventory:
     tender: dict[str, str]
     ordinals: tuple[int, ...]
     styles: tuple[str, ...]  # of lists: standard (and), or
+    short_months: frozenset[int]  # months whose medium date looks unlike the long one
 
 
 def _named(names: Iterable[dict[str, str]], candidates: Iterable[str]) -> tuple[str, ...]:
@@ -114,9 +116,7 @@ def inventory(*sides: Language) -> Inventory:
     territories = _named(
         (locale.territories for locale in locales), set(letters) - {"EU", "EZ", "QO", "UN", "ZZ"}
     )
-    known = _named(
-        (locale.languages for locale in locales), (c for c in locales[0].languages if len(c) == 2)
-    )
+    known = _languages(locales, territories)
     tender = {
         territory: current[0]
         for territory in territories
@@ -150,7 +150,28 @@ def inventory(*sides: Language) -> Inventory:
             for style in ("standard", "or")
             if all(style in locale.list_patterns for locale in locales)
         ),
+        short_months=frozenset(
+            month
+            for month in range(1, 13)
+            if all(_shortens_month(month, locale) for locale in locales)
+        ),
     )
+
+
+def _languages(locales: list[Locale], territories: tuple[str, ...]) -> tuple[str, ...]:
+    """Languages with a two-letter code, but not Nauru's or Fiji's, named as their territory."""
+    places = {locale.territories[code] for locale in locales for code in territories}
+    candidates = [code for code in locales[0].languages if len(code) == 2]
+    return tuple(
+        code
+        for code in _named((locale.languages for locale in locales), candidates)
+        if all(locale.languages[code] not in places for locale in locales)
+    )
+
+
+def _shortens_month(month: int, locale: Locale) -> bool:
+    day = dt.date(2000, month, 5)
+    return dates.format_date(day, "medium", locale) != dates.format_date(day, "long", locale)
 
 
 def _says_unit(unit: str, locale: Locale) -> bool:

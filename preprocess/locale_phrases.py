@@ -9,6 +9,7 @@ separators and conjunctions all come from Babel (Unicode CLDR) and num2words.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
@@ -37,7 +38,12 @@ SPANS = {
 
 
 def _day(rng: Random) -> dt.date:
-    return FIRST_DAY + dt.timedelta(days=rng.randrange(DAYS))
+    return _not_the_first(FIRST_DAY + dt.timedelta(days=rng.randrange(DAYS)))
+
+
+def _not_the_first(day: dt.date) -> dt.date:
+    # French says "1er mai", Italian "1º maggio"; CLDR writes the bare digit, so no such day here.
+    return day if day.day > 1 else day + dt.timedelta(days=1)
 
 
 def _clock(rng: Random) -> dt.time:
@@ -60,8 +66,15 @@ def _quantity(rng: Random) -> Decimal:
 # --- Dates and times ----------------------------------------------------------------------------
 
 
-def date(rng: Random, _: Inventory) -> Phrase:
-    day, style = _day(rng), rng.choice(("full", "long", "long", "medium"))
+def _style(rng: Random, day: dt.date, known: Inventory) -> str:
+    style = rng.choice(("full", "long", "medium"))
+    # "May 5" alone does not tell whether the other language shortens the month.
+    return "long" if style == "medium" and day.month not in known.short_months else style
+
+
+def date(rng: Random, known: Inventory) -> Phrase:
+    day = _day(rng)
+    style = _style(rng, day, known)
     return lambda side: dates.format_date(day, style, side.locale)
 
 
@@ -75,8 +88,9 @@ def time(rng: Random, _: Inventory) -> Phrase:
     return lambda side: dates.format_time(clock, "short", locale=side.locale)
 
 
-def date_time(rng: Random, _: Inventory) -> Phrase:
-    day, clock, style = _day(rng), _clock(rng), rng.choice(("full", "long", "medium"))
+def date_time(rng: Random, known: Inventory) -> Phrase:
+    day, clock = _day(rng), _clock(rng)
+    style = _style(rng, day, known)
 
     def phrase(side: Language) -> str:
         # The locale's order and separator, with the short time (the others name a time zone).
@@ -95,19 +109,20 @@ def zoned_time(rng: Random, known: Inventory) -> Phrase:
 
 def date_range(rng: Random, _: Inventory) -> Phrase:
     first = _day(rng)
-    last = first + dt.timedelta(days=rng.randint(1, 120))
+    last = _not_the_first(first + dt.timedelta(days=rng.randint(1, 120)))
     skeleton = rng.choice(("yMMMd", "MMMd", "yMMMM"))
     return lambda side: dates.format_interval(first, last, skeleton, locale=side.locale)
 
 
 def long_date_range(rng: Random, _: Inventory) -> Phrase:
     """A range and its length: "Mar 5 – 14, 2023 (9 days)"."""
-    first, days = _day(rng), dt.timedelta(days=rng.randint(1, 99))
+    first = _day(rng)
+    last = _not_the_first(first + dt.timedelta(days=rng.randint(1, 99)))
 
     def phrase(side: Language) -> str:
-        both = dates.format_interval(first, first + days, "yMMMd", locale=side.locale)
+        both = dates.format_interval(first, last, "yMMMd", locale=side.locale)
         # An endless threshold for all units but the last keeps Babel from rounding to weeks.
-        length = dates.format_timedelta(days, "day", threshold=1e9, locale=side.locale)
+        length = dates.format_timedelta(last - first, "day", threshold=1e9, locale=side.locale)
         return f"{both} ({length})"
 
     return phrase
@@ -292,11 +307,11 @@ NOTES = {
     "month": ("percentage", "amount", "measure"),
     "relative time": ("date", "territory"),
     "amount": ("percentage", "date", "relative time"),
-    "measure": ("percentage", "amount", "duration"),
+    "measure": ("percentage", "amount"),
     "rate": ("percentage", "duration"),
-    "territory": ("date", "amount", "percentage", "measure"),
+    "territory": ("date", "amount", "percentage"),
     "language": ("percentage", "territory"),
-    "ordinal": ("territory", "language", "date", "amount", "measure"),
+    "ordinal": ("territory", "language", "date", "amount"),
 }
 # Phrases that hold commas themselves: no more than two in one sentence.
 LONG = {
@@ -308,6 +323,11 @@ LONG = {
     "tender",
     "time with zone",
 }
+
+
+# Spanish turns "y" into "e" before the sound i and "o" into "u" before o ("francés e inglés",
+# "siete u ocho"). Babel does not, so such lists are left out.
+CLASHES = {"es": re.compile(r"\by h?i(?![aeo])|\bo (?:h?o|8|11\b)", re.IGNORECASE)}
 
 
 def join(texts: list[str], style: str, side: Language) -> str:
@@ -345,9 +365,13 @@ def _noted(
 
 
 def _listing(phrases: list[Phrase], style: str, side: Language) -> str:
+    """The phrases as a list, or an empty text, which drops the pair, where that reads wrong."""
     texts = [phrase(side) for phrase in phrases]
-    # Nobody says "Peru and Peru": an empty text makes the corpus drop the pair.
-    return join(texts, style, side) if len({*texts}) == len(texts) else ""
+    if len({*texts}) < len(texts):
+        return ""  # nobody says "Peru and Peru"
+    listing = join(texts, style, side)
+    clash = CLASHES.get(side.locale.language)
+    return "" if clash and clash.search(listing) else listing
 
 
 def usable_kinds(known: Inventory, *sides: Language) -> tuple[dict[str, Kind], dict[str, str]]:
