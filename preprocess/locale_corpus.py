@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 
 from locale_inventory import inventory, language
-from locale_phrases import sentence, usable_kinds
+from locale_sentences import sentence, usable_kinds
 from textfiles import plain, sha256, write_all
 from tqdm import tqdm
 
