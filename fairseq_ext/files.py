@@ -15,6 +15,7 @@ import stat
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -139,7 +140,7 @@ def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
 
 @contextmanager
 def no_empty_folder(folder: str | Path) -> Iterator[None]:
-    """After an error, remove ``folder`` and its parents where the block made and left them empty."""
+    """After an error, remove ``folder`` and its parents if the block made but did not fill them."""
     missing = [path for path in (Path(folder), *Path(folder).parents) if not os.path.lexists(path)]
     try:
         yield
@@ -197,7 +198,7 @@ def _whole_archive(path: str | Path) -> Path:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # torch.load itself never looks at the checksums
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError) as error:
         raise CheckpointError(
             f"{path} is truncated or damaged ({error}; {path.stat().st_size:,} bytes). {again}"
         ) from None
@@ -228,10 +229,10 @@ def _refusal(path: Path, reason: str) -> str:
     found = re.search(
         r"(?:GLOBAL|Unsupported (?:global|class)\S*:?(?: GLOBAL)?) `?([\w.]+)", reason
     )
-    what = f"the object `{found[1]}`" if found else "an object that is not plain data"
+    what = f"the object `{found[1]}`" if found else "an object"
     return (
-        f"{path} contains {what}, which could run code when loaded, so it was refused and "
-        "nothing was run. Do not use this file unless you can explain what put it there."
+        f"{path} contains {what}, which is not plain data and could run code, so it was refused "
+        "and nothing was run. Do not use this file unless you know what put it there."
     )
 
 

@@ -7,7 +7,6 @@ one of :mod:`fairseq_ext.errors`; none repeats fairseq's work. They serve stock 
 from __future__ import annotations
 
 import errno
-import functools
 import logging
 import re
 import shutil
@@ -19,15 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext import errors, files, text
+from fairseq_ext.compat import wrap
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
-
-try:
-    from fairseq_ext.compat import wrap
-except ImportError:  # TODO: compat.py is being written
-
-    def wrap(owner: object, name: str, make: Callable[[Callable], Callable]) -> None:
-        setattr(owner, name, make(getattr(owner, name)))
-
 
 USER_CAUSED = files.FULL_DISK | {
     *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
@@ -102,7 +94,6 @@ def one_message(folder: str | None = None) -> Iterator[None]:
 def _call_main(original: Callable) -> Callable:
     """`fairseq-train`, `-interactive` and `-validate`, before they start any process."""
 
-    @functools.wraps(original)
     def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
         command = main.__globals__["__name__"]
         if command == "__main__":
@@ -125,7 +116,6 @@ def _require_path(cfg: Any) -> None:
 def _generate(original: Callable) -> Callable:
     """`fairseq-generate`; with `--results-path` the old results stay until the new are whole."""
 
-    @functools.wraps(original)
     def main(cfg: Any) -> Any:
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
@@ -146,7 +136,6 @@ def _generate(original: Callable) -> Callable:
 def _preprocess(original: Callable) -> Callable:
     """`fairseq-preprocess`: check every input, then write all results or none."""
 
-    @functools.wraps(original)
     def main(args: Namespace) -> None:
         destdir = args.destdir
         _require_no_dictionary(args)
@@ -160,10 +149,13 @@ def _preprocess(original: Callable) -> Callable:
                 shutil.copyfile(log, stage / log.name)  # fairseq appends to it
             naming = _naming(str(stage), destdir)
             logger.addFilter(naming)
+            # on a full disk the log fails first, and Python would print a traceback for each line
+            shown, logging.raiseExceptions = logging.raiseExceptions, False
             try:
                 original(Namespace(**{**vars(args), "destdir": str(stage)}))
             finally:
                 logger.removeFilter(naming)
+                logging.raiseExceptions = shown
 
     return main
 
@@ -212,7 +204,6 @@ def _check_texts(args: Namespace) -> int:
 
 
 def _setup_task(original: Callable) -> Callable:
-    @functools.wraps(original)
     def setup_task(cfg: Any, **options: Any) -> Any:
         try:
             return original(cfg, **options)
@@ -233,7 +224,6 @@ def _setup_task(original: Callable) -> Callable:
 
 
 def _add_from_file(original: Callable) -> Callable:
-    @functools.wraps(original)
     def add_from_file(self: Any, f: Any) -> None:
         if not isinstance(f, str):
             return original(self, f)
@@ -250,7 +240,6 @@ def _add_from_file(original: Callable) -> Callable:
 
 
 def _load_indexed_dataset(original: Callable) -> Callable:
-    @functools.wraps(original)
     def load_indexed_dataset(path: str, dictionary: Any = None, *rest: Any, **options: Any) -> Any:
         text.check_indexed(path, len(dictionary) if dictionary is not None else None)
         return original(path, dictionary, *rest, **options)
@@ -259,7 +248,6 @@ def _load_indexed_dataset(original: Callable) -> Callable:
 
 
 def _load_dataset(original: Callable) -> Callable:
-    @functools.wraps(original)
     def load_dataset(self: Any, split: str, *rest: Any, **options: Any) -> None:
         again = "Run fairseq-preprocess again."
         try:
@@ -282,7 +270,6 @@ def _clear(marker: str, cure: str) -> Callable[[Callable], Callable]:
     """Make a wrapper under which an error whose text has ``marker`` becomes a DataError."""
 
     def make(original: Callable) -> Callable:
-        @functools.wraps(original)
         def wrapper(*arguments: Any, **options: Any) -> Any:
             try:
                 return original(*arguments, **options)
@@ -302,7 +289,6 @@ def _clear(marker: str, cure: str) -> Callable[[Callable], Callable]:
 
 
 def _load_checkpoint_to_cpu(original: Callable) -> Callable:
-    @functools.wraps(original)
     def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
         files.load_checkpoint(path)
         return original(path, *rest, **options)
@@ -311,7 +297,6 @@ def _load_checkpoint_to_cpu(original: Callable) -> Callable:
 
 
 def _load_model_ensemble_and_task(original: Callable) -> Callable:
-    @functools.wraps(original)
     def load_model_ensemble_and_task(filenames: list[str], *rest: Any, **options: Any) -> Any:
         try:
             return original(filenames, *rest, **options)
@@ -332,7 +317,6 @@ def _load_model_ensemble_and_task(original: Callable) -> Callable:
 
 
 def _load_checkpoint(original: Callable) -> Callable:
-    @functools.wraps(original)
     def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
         default = cfg.restore_file == "checkpoint_last.pt"
         for option, path in (
@@ -349,7 +333,6 @@ def _load_checkpoint(original: Callable) -> Callable:
 
 
 def _trainer_load_checkpoint(original: Callable) -> Callable:
-    @functools.wraps(original)
     def load_checkpoint(self: Any, filename: str, *rest: Any, **options: Any) -> Any:
         try:
             return original(self, filename, *rest, **options)
@@ -370,7 +353,6 @@ def _trainer_load_checkpoint(original: Callable) -> Callable:
 
 
 def _persistent_save(original: Callable) -> Callable:
-    @functools.wraps(original)
     def persistent_save(obj: Any, f: Any) -> Any:
         import torch
 
@@ -378,8 +360,7 @@ def _persistent_save(original: Callable) -> Callable:
         try:
             return torch.save(obj, f)
         except (OSError, RuntimeError) as error:
-            name = Path(getattr(f, "name", str(f)))
-            name.unlink(missing_ok=True)
+            name = str(getattr(f, "name", f)).removesuffix(".tmp")
             raise EnvironmentProblem(
                 f"cannot save the checkpoint {name}: {error.__context__ or error}. Free some "
                 "space and start the same command again; it continues from the last checkpoint."

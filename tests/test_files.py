@@ -1,0 +1,359 @@
+"""Files are whole or absent: atomic writes, staged folders, safe checkpoints and archives."""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import subprocess
+import sys
+import tarfile
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NoReturn
+
+import pytest
+import torch
+
+from fairseq_ext import files
+from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
+
+
+@contextmanager
+def largest_file(size: int):
+    """Let writing beyond ``size`` bytes fail, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def write_then_fail(file: IO[str]) -> NoReturn:
+    file.write("new")
+    file.flush()
+    raise KeyError
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+class TestAtomicWrite:
+    def test_text_and_binary(self, tmp_path: Path):
+        with files.atomic_write(tmp_path / "a.txt") as file:
+            file.write("ä\n")
+        with files.atomic_write(tmp_path / "b.bin", "wb") as file:
+            file.write(b"\r\n\0")
+        assert (tmp_path / "a.txt").read_bytes() == b"\xc3\xa4\n"
+        assert (tmp_path / "b.bin").read_bytes() == b"\r\n\0"
+        assert names(tmp_path) == ["a.txt", "b.bin"]
+
+    def test_old_file_is_there_until_the_end(self, tmp_path: Path):
+        path = tmp_path / "a"
+        path.write_text("old")
+        with files.atomic_write(path) as file:
+            file.write("new")
+            file.flush()
+            assert path.read_text() == "old"
+        assert path.read_text() == "new"
+
+    def test_an_error_leaves_the_old_file_alone(self, tmp_path: Path):
+        path = tmp_path / "a"
+        path.write_text("old")
+        with pytest.raises(KeyError), files.atomic_write(path) as file:
+            write_then_fail(file)
+        assert path.read_text() == "old"
+        assert names(tmp_path) == ["a"]
+
+    def test_a_kill_leaves_the_old_file_alone(self, tmp_path: Path):
+        (tmp_path / "a").write_text("old")
+        code = (
+            "import os, sys; from fairseq_ext import files\n"
+            "with files.atomic_write(sys.argv[1]) as file:\n"
+            "    file.write('new'); file.flush(); os.kill(os.getpid(), 9)"
+        )
+        # the module alone, so that no fairseq is loaded: a command's name that needs none
+        code = "import sys; sys.argv[0] = 'fairseq-ext'\n" + code
+        done = subprocess.run([sys.executable, "-c", code, tmp_path / "a"], check=False)
+        assert done.returncode == -9
+        assert (tmp_path / "a").read_text() == "old"
+
+    def test_full_disk(self, tmp_path: Path):
+        path = tmp_path / "a"
+        path.write_text("old")
+        with (
+            largest_file(1000),
+            pytest.raises(EnvironmentProblem, match=r"/a: File too large\. Free some space"),
+            files.atomic_write(path) as file,
+        ):
+            file.write("x" * 100_000)
+        assert path.read_text() == "old"
+        assert names(tmp_path) == ["a"]
+
+    def test_missing_folder(self, tmp_path: Path):
+        with (
+            pytest.raises(EnvironmentProblem, match="none/a: No such file"),
+            files.atomic_write(tmp_path / "none" / "a"),
+        ):
+            pass
+
+    def test_an_error_about_another_file_keeps_its_name(self, tmp_path: Path):
+        with pytest.raises(FileNotFoundError, match="other"), files.atomic_write(tmp_path / "a"):
+            (tmp_path / "other").read_text()
+
+    def test_through_a_symbolic_link(self, tmp_path: Path):
+        (tmp_path / "real").write_text("old")
+        (tmp_path / "link").symlink_to("real")
+        with files.atomic_write(tmp_path / "link") as file:
+            file.write("new")
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "real").read_text() == "new"
+
+    def test_permissions_follow_the_umask(self, tmp_path: Path):
+        old = os.umask(0o027)
+        try:
+            with files.atomic_write(tmp_path / "a") as file:
+                file.write("x")
+        finally:
+            os.umask(old)
+        assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
+
+
+def test_sha256(tmp_path: Path):
+    (tmp_path / "abc").write_bytes(b"abc")  # the example of FIPS 180-2, appendix B.1
+    assert files.sha256(tmp_path / "abc") == (
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
+
+
+def test_require_space(tmp_path: Path):
+    files.require_space(tmp_path / "not" / "yet", 1)
+    with pytest.raises(EnvironmentProblem, match=r"yet needs at least 1,000,000,000,000,000,000 "):
+        files.require_space(tmp_path / "not" / "yet", 10**18)
+
+
+class TestStagedFolder:
+    def test_results_appear_together_and_last_ones_last(self, tmp_path: Path, monkeypatch):
+        folder = tmp_path / "new" / "out"
+        order = []
+        replace = Path.replace
+        monkeypatch.setattr(Path, "replace", lambda s, t: (order.append(t.name), replace(s, t)))
+        with files.staged_folder(folder, last="dict.") as stage:
+            for name in ("dict.en", "b", "z"):
+                (stage / name).write_text(name)
+            assert not (folder / "b").exists()
+        assert names(folder) == ["b", "dict.en", "z"]
+        assert order == ["b", "z", "dict.en"]
+
+    def test_an_error_leaves_no_trace(self, tmp_path: Path):
+        with pytest.raises(KeyError), files.staged_folder(tmp_path / "new" / "out") as stage:
+            write_then_fail((stage / "a").open("w"))
+        assert names(tmp_path) == []
+
+    def test_an_error_leaves_what_was_there(self, tmp_path: Path):
+        (tmp_path / "a").write_text("old")
+        with pytest.raises(KeyError), files.staged_folder(tmp_path) as stage:
+            write_then_fail((stage / "a").open("w"))
+        assert names(tmp_path) == ["a"]
+        assert (tmp_path / "a").read_text() == "old"
+
+    def test_below_a_file(self, tmp_path: Path):
+        (tmp_path / "file").write_text("")
+        with (
+            pytest.raises(EnvironmentProblem, match="file/out: Not a directory"),
+            files.staged_folder(tmp_path / "file" / "out"),
+        ):
+            pass
+
+
+class Malicious:
+    """Unpickling it would make the file ``made_by_malicious_code`` in the working directory."""
+
+    def __reduce__(self):
+        return os.mkdir, ("made_by_malicious_code",)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    state = {"model": {"w": torch.arange(5000.0)}, "cfg": {"model": {"arch": "toy"}}}
+    torch.save(state, tmp_path / "good.pt")
+    return tmp_path / "good.pt"
+
+
+class TestLoadCheckpoint:
+    def test_good(self, checkpoint: Path):
+        state = files.load_checkpoint(checkpoint)
+        assert torch.equal(state["model"]["w"], torch.arange(5000.0))
+        assert state["cfg"] == {"model": {"arch": "toy"}}
+
+    def test_every_flipped_byte_of_the_weights_is_found(self, checkpoint: Path):
+        good = checkpoint.read_bytes()
+        start = good.index(torch.arange(5000.0).numpy().tobytes()[:64])
+        for position in (start, start + 9_999, start + 19_999):
+            bad = bytearray(good)
+            bad[position] ^= 1
+            checkpoint.write_bytes(bad)
+            torch.load(checkpoint, weights_only=True)  # notices nothing: why the check is needed
+            with pytest.raises(CheckpointError, match=r"good\.pt is damaged: the checksum"):
+                files.load_checkpoint(checkpoint)
+
+    def test_a_flipped_bit_anywhere_is_found_or_harmless(self, checkpoint: Path):
+        good = checkpoint.read_bytes()
+        found = 0
+        for position in range(0, len(good), 97):
+            bad = bytearray(good)
+            bad[position] ^= 1 << position % 8
+            checkpoint.write_bytes(bad)
+            try:
+                state = files.load_checkpoint(checkpoint)
+            except CheckpointError:
+                found += 1
+            else:
+                assert torch.equal(state["model"]["w"], torch.arange(5000.0)), position
+        assert found > 100
+
+    @pytest.mark.parametrize("size", [1, 64, 10_000, -22, -1])
+    def test_truncated(self, checkpoint: Path, size: int):
+        checkpoint.write_bytes(checkpoint.read_bytes()[:size])
+        with pytest.raises(CheckpointError, match=r"good\.pt is (truncated|not a checkpoint)"):
+            files.load_checkpoint(checkpoint)
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (b"", "is empty"),
+            (b"\n<!DOCTYPE html><html>", "is a web page"),
+            (b"hello", "is not a checkpoint .it starts with"),
+        ],
+    )
+    def test_something_else(self, checkpoint: Path, content: bytes, said: str):
+        checkpoint.write_bytes(content)
+        with pytest.raises(CheckpointError, match=rf"good\.pt {said}"):
+            files.load_checkpoint(checkpoint)
+
+    def test_not_there_or_not_a_file(self, tmp_path: Path):
+        with pytest.raises(CheckpointError, match=r"none\.pt does not exist"):
+            files.load_checkpoint(tmp_path / "none.pt")
+        with pytest.raises(CheckpointError, match="is a folder"):
+            files.load_checkpoint(tmp_path)
+        with pytest.raises(CheckpointError, match="is not a regular file"):
+            files.load_checkpoint("/dev/null")
+
+    def test_zip_of_something_else(self, tmp_path: Path):
+        with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+            archive.writestr("a", "b")
+        with pytest.raises(CheckpointError, match="not a checkpoint torch can read"):
+            files.load_checkpoint(tmp_path / "a.pt")
+
+    def test_weights_alone(self, tmp_path: Path):
+        torch.save({"w": torch.ones(1)}, tmp_path / "a.pt")
+        with pytest.raises(CheckpointError, match="no `model` entry"):
+            files.load_checkpoint(tmp_path / "a.pt")
+
+    def test_format_before_torch_1_6(self, tmp_path: Path):
+        torch.save({"model": {}}, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+        with pytest.raises(CheckpointError, match=r"format of torch before 1\.6"):
+            files.load_checkpoint(tmp_path / "a.pt")
+
+    def test_malicious(self, tmp_path: Path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        torch.save({"model": {}, "extra_state": Malicious()}, "bad.pt")
+        with pytest.raises(CheckpointError, match=r"contains the object `posix\.mkdir`"):
+            files.load_checkpoint("bad.pt")
+        assert names(tmp_path) == ["bad.pt"]
+        torch.load("bad.pt", weights_only=False)  # the test can fail: the file is malicious
+        assert names(tmp_path) == ["bad.pt", "made_by_malicious_code"]
+
+
+def make_tar(path: Path, *members: tarfile.TarInfo | str) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for member in members:
+            info = tarfile.TarInfo(member) if isinstance(member, str) else member
+            info.size = 5 if info.isreg() else 0
+            tar.addfile(info, io.BytesIO(b"hello"))
+    return path
+
+
+def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+class TestSafeExtract:
+    def test_tar_and_zip(self, tmp_path: Path):
+        tar = make_tar(tmp_path / "a.tgz", "top/a.txt", "b.txt")
+        assert files.safe_extract(tar, tmp_path / "t") == [tmp_path / "t/b.txt", tmp_path / "t/top"]
+        assert (tmp_path / "t/top/a.txt").read_text() == "hello"
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            archive.writestr("top/a.txt", "hello")
+        assert files.safe_extract(tmp_path / "a.zip", tmp_path / "z") == [tmp_path / "z/top"]
+        assert (tmp_path / "z/top/a.txt").read_text() == "hello"
+
+    @pytest.mark.parametrize(
+        "member",
+        [
+            "../out.txt",
+            "/out.txt",
+            "a/../../out.txt",
+            special("link", tarfile.SYMTYPE, "../out"),
+            special("link", tarfile.SYMTYPE, "/etc"),
+            special("link", tarfile.LNKTYPE, "../out"),
+            special("null", tarfile.CHRTYPE),
+            special("pipe", tarfile.FIFOTYPE),
+        ],
+        ids=lambda member: member if isinstance(member, str) else f"{member.name}{member.linkname}",
+    )
+    def test_unsafe_tar(self, tmp_path: Path, member: tarfile.TarInfo | str):
+        tar = make_tar(tmp_path / "a.tgz", "fine.txt", member)
+        with pytest.raises(DataError, match="unsafe"):
+            files.safe_extract(tar, tmp_path / "in" / "folder")
+        assert names(tmp_path) == ["a.tgz"]
+
+    @pytest.mark.parametrize("name", ["../out.txt", "/out.txt", "a\\..\\out.txt"])
+    def test_unsafe_zip(self, tmp_path: Path, name: str):
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            archive.writestr(name, "x")
+        with pytest.raises(DataError, match="would leave the folder"):
+            files.safe_extract(tmp_path / "a.zip", tmp_path / "folder")
+        assert names(tmp_path) == ["a.zip"]
+
+    def test_link_in_a_zip(self, tmp_path: Path):
+        link = zipfile.ZipInfo("link")
+        link.external_attr = 0o120777 << 16
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            archive.writestr(link, "/etc")
+        with pytest.raises(DataError, match=r"link or device in it \(`link`\)"):
+            files.safe_extract(tmp_path / "a.zip", tmp_path / "folder")
+
+    def test_size_limit(self, tmp_path: Path):
+        tar = make_tar(tmp_path / "a.tgz", "a", "b")
+        with pytest.raises(DataError, match="unpacks to 10 bytes; at most 9 are allowed"):
+            files.safe_extract(tar, tmp_path / "out", max_bytes=9)
+        assert names(files.safe_extract(tar, tmp_path / "out", max_bytes=10)[0].parent) == [
+            "a",
+            "b",
+        ]
+
+    def test_nothing_is_overwritten(self, tmp_path: Path):
+        tar = make_tar(tmp_path / "a.tgz", "a")
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out/a").write_text("mine")
+        with pytest.raises(DataError, match="out/a is there already"):
+            files.safe_extract(tar, tmp_path / "out")
+        assert (tmp_path / "out/a").read_text() == "mine"
+
+    def test_truncated(self, tmp_path: Path):
+        tar = make_tar(tmp_path / "a.tgz", *(f"name{n}" for n in range(100)))
+        tar.write_bytes(tar.read_bytes()[:200])
+        with pytest.raises(DataError, match=r"a\.tgz is damaged"):
+            files.safe_extract(tar, tmp_path / "out")
+        assert names(tmp_path) == ["a.tgz"]
+
+    def test_refused_without_the_safe_filter(self, tmp_path: Path, monkeypatch):
+        monkeypatch.delattr(tarfile, "data_filter")
+        with pytest.raises(EnvironmentProblem, match=r"3\.11\.4"):
+            files.safe_extract(make_tar(tmp_path / "a.tgz", "a"), tmp_path / "out")
