@@ -49,7 +49,9 @@ class Language:
 
 def num2words_name(code: str) -> str | None:
     """num2words' name of a Babel locale, or ``None`` when it has none."""
-    base = code.split("_")[0]
+    base, *variant = code.split("_")
+    if base == "sr" and "Latn" not in variant:
+        return None  # CLDR's Serbian is Cyrillic, num2words' Latin
     renamed = {"kk": "kz", "nb": "no"}.get(base, base)
     return next((name for name in (code, renamed) if name in CONVERTER_CLASSES), None)
 
@@ -181,7 +183,7 @@ def _says_unit(unit: str, locale: Locale) -> bool:
 
 def _says_rate(unit: str, period: str, locale: Locale) -> bool:
     text = units.format_compound_unit(2, unit, denominator_unit=period, locale=locale)
-    return bool(text) and unit not in text and period not in text
+    return bool(text) and unit not in text and period not in text and "-per-" not in text
 
 
 def _says_ordinal(number: int, side: Language) -> bool:

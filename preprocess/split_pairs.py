@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,10 +43,21 @@ class Report:
         self.dropped[reason] = self.dropped.get(reason, 0) + count
 
 
+class _Letters(dict):
+    """For ``str.translate``: punctuation, symbols and spaces become a space."""
+
+    def __missing__(self, code: int) -> int:
+        # P punctuation, S symbols, Z spaces, C controls; marks (M) stay, Indic vowels are such.
+        self[code] = ord(" ") if unicodedata.category(chr(code))[0] in "PSZC" else code
+        return self[code]
+
+
+_LETTERS = _Letters()
+
+
 def normalised(sentence: str) -> str:
     """What makes two sentences the same: letters and digits, whatever the case or punctuation."""
-    letters = "".join(c if c.isalnum() else " " for c in sentence.casefold())
-    return " ".join(letters.split()) or sentence
+    return " ".join(sentence.casefold().translate(_LETTERS).split()) or sentence
 
 
 def cleaned(
