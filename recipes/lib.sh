@@ -1,0 +1,310 @@
+# shellcheck shell=bash
+# Functions that the recipes share. A script sources this file first and gets strict mode:
+#
+#     source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+#     use_environment babel num2words     # Python with everything in it, made if need be
+#     open_run "$out" "$settings"         # the run's folder: locked, and fit to be continued
+#     stage text make_text                # runs the function once; the next start skips it
+#
+# DRY_RUN=1 prints the commands instead of running them.
+set -euo pipefail
+
+REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+USER_DIR="$REPO/user_dir"
+STAGE="" # the stage being run, for the message of an interrupted script
+RUN_OUT=""
+
+export PYTHONUTF8=1     # text is UTF-8, also under LANG=C
+export PYTHONNOUSERSITE=1 # packages from ~/.local would come before the pinned ones
+export TOKENIZERS_PARALLELISM=false
+export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-0}" # one GPU, or batches would grow
+if ! [[ -w "${HOME:-/}" ]]; then # matplotlib and pip want a folder of their own
+    export MPLCONFIGDIR="${MPLCONFIGDIR:-$REPO/.venv/.cache/matplotlib}"
+    export PIP_CACHE_DIR="${PIP_CACHE_DIR:-$REPO/.venv/.cache/pip}"
+fi
+
+log() { printf '[%(%H:%M:%S)T] %s\n' -1 "$*" >&2; }
+
+die() {
+    printf '%s: error: %s\n' "$(basename "$0")" "$*" >&2
+    exit 1
+}
+
+dry() { [[ "${DRY_RUN:-0}" == 1 ]]; }
+
+# run COMMAND...: shows the command, then runs it unless this is a dry run.
+run() {
+    show "$@"
+    dry || "$@"
+}
+
+# run_to FILE COMMAND...: the same; FILE gets the standard output once it is whole.
+run_to() {
+    local file="$1"
+    shift
+    show "$@" '>' "$file"
+    dry && return
+    "$@" >"$file.tmp"
+    mv "$file.tmp" "$file"
+}
+
+show() {
+    local word line=""
+    for word in "$@"; do
+        case "$word" in
+        '>') line+=" >" ;;
+        *) line+=" $(printf '%q' "$word")" ;;
+        esac
+    done
+    printf '+%s\n' "$line" >&2
+}
+
+# needs_value OPTION "$@": dies unless a value follows the option.
+needs_value() {
+    [[ $# -ge 3 && -n "$3" ]] || die "\`$1\` needs a value; --help lists the options."
+}
+
+# positive OPTION VALUE: dies unless VALUE is a whole number above zero.
+positive() {
+    [[ "$2" =~ ^[1-9][0-9]{0,9}$ ]] || die "\`$1\` must be a positive whole number, but is \`$2\`."
+}
+
+# ---- the Python environment ----------------------------------------------------------------------
+
+# use_environment MODULE...: puts a Python on PATH that has this clone's fairseq_ext, all that
+# `fairseq-ext doctor` asks for, and the modules: the active one if it works, or else .venv,
+# which is made, or completed, from the package index.
+use_environment() {
+    if dry; then return; fi
+    local reason
+    if reason="$(unusable "$@")"; then
+        log "Python: the active environment, $(command -v python)"
+        return
+    fi
+    log "Python: not the active environment ($reason); using .venv"
+    exec 8>"$REPO/.venv.lock" # two recipes may start at once
+    lock 8 "another process to finish installing into .venv"
+    if [[ -x "$REPO/.venv/bin/python" ]] && reason="$(in_venv unusable "$@")"; then
+        :
+    else
+        [[ -e "$REPO/.venv" ]] && log "Python: completing .venv (${reason:-broken})"
+        install
+        reason="$(in_venv unusable "$@")" ||
+            die "the installation in .venv does not work: $reason. See \`.venv/bin/fairseq-ext doctor\`."
+    fi
+    exec 8>&-
+    enter_venv
+}
+
+# unusable MODULE...: exit status 0 if the python on PATH has all we need; prints the reason if not.
+unusable() {
+    local here module
+    # Not in the clone, where the folder fairseq_ext would be importable without installation.
+    cd /
+    if ! command -v python >/dev/null || ! python -c '' 2>/dev/null; then
+        echo "no python" && return 1
+    fi
+    if ! here="$(python -c 'import importlib.util as u; print(u.find_spec("fairseq_ext").origin)' \
+        2>/dev/null)"; then
+        echo "fairseq-ext is not installed" && return 1
+    fi
+    if ! [[ "$here" -ef "$REPO/fairseq_ext/__init__.py" ]]; then
+        echo "its fairseq-ext is another copy, $here" && return 1
+    fi
+    for module in "$@"; do
+        python -c "import $module" 2>/dev/null || { echo "no $module" && return 1; }
+    done
+    fairseq-ext doctor >/dev/null 2>&1 || { echo "\`fairseq-ext doctor\` finds an error" && return 1; }
+}
+
+in_venv() { (enter_venv && "$@"); }
+
+enter_venv() {
+    export VIRTUAL_ENV="$REPO/.venv" PATH="$REPO/.venv/bin:$PATH"
+    unset PYTHONHOME
+    hash -r
+}
+
+# The order matters: fairseq's build imports torch, numpy and Cython, and without build isolation
+# it finds the ones installed here, not gigabytes of others. fairseq comes last and without its
+# requirements, because one of them, torchaudio, is large, is not used for text, and may not
+# exist for this torch; what text needs is installed before.
+install() {
+    local python began=$SECONDS
+    python="$(find_python)"
+    log "installing with $("$python" --version) into .venv; some minutes, once"
+    # An existing folder is repaired, not emptied.
+    "$python" -m venv "$REPO/.venv" ||
+        die "\`$python -m venv\` failed. On Debian and Ubuntu: apt install python3-venv"
+    in_venv install_packages
+    log "installed in $((SECONDS - began)) s"
+}
+
+install_packages() {
+    cd "$REPO"
+    local -x PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT="" PIP_REQUIRE_VIRTUALENV=1
+    pip_install torch numpy cython setuptools wheel
+    pip_install bitarray cffi hydra-core omegaconf packaging regex scikit-learn
+    pip_install --no-build-isolation -e '.[corpus,dev]'
+    command -v c++ >/dev/null || command -v g++ >/dev/null ||
+        log "no C++ compiler found: if fairseq has no wheel for this Python, install g++"
+    pip_install --no-build-isolation --no-deps fairseq-fixed
+}
+
+pip_install() {
+    show pip install "$@"
+    python -m pip install --quiet -c constraints.txt "$@" ||
+        die "pip could not install: $*. Its message is above; run the same command to try again."
+}
+
+find_python() {
+    local name
+    for name in python3.11 python3.12 python3.10 python3 python; do
+        if "$name" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' \
+            >/dev/null 2>&1; then
+            command -v "$name" && return
+        fi
+    done
+    die "no Python 3.10, 3.11 or 3.12 found; install one, and put it on PATH."
+}
+
+# lock DESCRIPTOR WHAT: waits for an exclusive lock, released when the script ends.
+lock() {
+    command -v flock >/dev/null || return 0
+    flock -n "$1" && return
+    log "waiting for $2"
+    flock "$1"
+}
+
+# ---- runs and their stages -----------------------------------------------------------------------
+
+# open_run OUT SETTINGS: enters the folder OUT, which no other process uses meanwhile. A run with
+# the same settings is continued; one with others is moved out of the way, never mixed or deleted.
+open_run() {
+    local out="$1" settings="$2" former=1
+    if dry; then
+        show cd "$out"
+        return
+    fi
+    [[ "$out" != *:* ]] || die "\`$out\` contains a colon, where fairseq splits paths; choose another."
+    if [[ -d "$out" && ! -e "$out/settings.txt" && -n "$(ls -A "$out" 2>/dev/null)" &&
+        ! -e "$out/.lock" ]]; then
+        die "\`$out\` exists but is no run of this recipe; choose another \`--out\`."
+    fi
+    mkdir -p "$out" 2>/dev/null || die "the folder \`$out\` cannot be made; choose another \`--out\`."
+    (: >>"$out/.lock") 2>/dev/null || die "cannot write into \`$out\`; choose another \`--out\`."
+    exec 9>>"$out/.lock"
+    lock 9 "another process that works in $out"
+    if [[ -e "$out/settings.txt" && "$(cat "$out/settings.txt")" != "$settings" ]]; then
+        while [[ -e "$out.old-$former" ]]; do former=$((former + 1)); done
+        log "settings changed (< before, > now):"
+        diff "$out/settings.txt" <(printf '%s\n' "$settings") >&2 || true
+        mv "$out" "$out.old-$former"
+        log "the former run is now $out.old-$former"
+        open_run "$out" "$settings"
+        return
+    fi
+    printf '%s\n' "$settings" >"$out/settings.tmp"
+    mv "$out/settings.tmp" "$out/settings.txt"
+    cd "$out"
+    mkdir -p .stages
+    RUN_OUT="$out"
+    trap explain_stop EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+}
+
+# stage NAME COMMAND...: runs the command unless it has succeeded here before, and notes how long
+# it took. What a stage leaves unfinished is done again (training goes on where it was).
+stage() {
+    local name="$1" began=$SECONDS
+    shift
+    if dry; then
+        "$@"
+        return
+    fi
+    if [[ -e ".stages/$name" ]]; then
+        log "$name: done before"
+        return
+    fi
+    log "$name …"
+    STAGE="$name"
+    "$@"
+    STAGE=""
+    printf '%d\n' $((SECONDS - began)) >".stages/$name.tmp"
+    mv ".stages/$name.tmp" ".stages/$name"
+    log "$name: $((SECONDS - began)) s"
+}
+
+explain_stop() {
+    local status=$?
+    [[ "$status" == 0 || -z "$STAGE" ]] ||
+        log "stopped in stage \`$STAGE\` of $RUN_OUT; run the same command again to continue."
+}
+
+# ---- steps that several recipes take -------------------------------------------------------------
+
+# learn_bpe MERGES SRC TGT: joint byte-pair encoding of text/ into bpe/.
+learn_bpe() {
+    local merges="$1" split side
+    run mkdir -p bpe
+    run subword-nmt learn-joint-bpe-and-vocab --symbols "$merges" \
+        --input "text/train.$2" "text/train.$3" \
+        --output bpe/codes --write-vocabulary "bpe/vocabulary.$2" "bpe/vocabulary.$3"
+    for split in train valid test; do
+        for side in "$2" "$3"; do
+            run subword-nmt apply-bpe --codes bpe/codes \
+                --input "text/$split.$side" --output "bpe/$split.$side"
+        done
+    done
+}
+
+# binarise FOLDER SRC TGT FLAG...: fairseq's dictionaries and binary data, from FOLDER into bin/.
+binarise() {
+    local folder="$1" src="$2" tgt="$3"
+    shift 3
+    run rm -rf bin
+    quietly preprocess.log fairseq-preprocess --user-dir "$USER_DIR" \
+        --source-lang "$src" --target-lang "$tgt" --trainpref "$folder/train" \
+        --validpref "$folder/valid" --testpref "$folder/test" --destdir bin --workers 2 "$@"
+}
+
+# train FOLDER FLAG...: fairseq-train on bin/, going on from FOLDER's last checkpoint if any.
+# The terminal gets the progress bar and validation losses, FOLDER/train.log everything.
+train() {
+    local folder="$1"
+    shift
+    run mkdir -p "$folder"
+    set -- fairseq-train bin --user-dir "$USER_DIR" --save-dir "$folder" \
+        --log-file "$folder/train.log" "$@"
+    show "$@"
+    dry && return
+    "$@" > >(training_progress)
+    [[ -s "$folder/checkpoint_last.pt" ]] || die "training left no $folder/checkpoint_last.pt."
+}
+
+training_progress() {
+    sed -un -e 's/^.*| \(epoch [0-9]*:  *[0-9]* \/ [0-9]* loss=[^,]*\),.* \(wps=[^,]*\),.*/  \1, \2/p' \
+        -e 's/^.*valid on .\([a-z]*\). subset | \(loss [0-9.]*\) .*num_updates \([0-9]*\).*/  update \3: \1 \2/p' >&2
+}
+
+# generate CHECKPOINT FILE FLAG...: translates the test set; FILE is fairseq-generate's output.
+generate() {
+    local checkpoint="$1" file="$2"
+    shift 2
+    run_to "$file" fairseq-generate bin --user-dir "$USER_DIR" --path "$checkpoint" \
+        --gen-subset test "$@"
+}
+
+# quietly FILE COMMAND...: like run, but what it prints goes to FILE, shown only if it fails.
+quietly() {
+    local file="$1" status=0
+    shift
+    show "$@"
+    dry && return
+    "$@" >"$file" 2>&1 || status=$?
+    if [[ "$status" != 0 ]]; then
+        tail -n 25 "$file" >&2
+        return "$status"
+    fi
+}

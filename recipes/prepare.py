@@ -1,0 +1,96 @@
+#!/usr/bin/env python
+"""Check a user's own corpus and copy it, tokenised if wanted, into a run's folder.
+
+    python recipes/prepare.py --data DIR --src es --tgt en --out text [--tokenize]
+
+DIR holds ``train``, ``valid`` and ``test``, each with the languages as endings. Every split is
+checked before anything is written, and the folder OUT appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fairseq_ext import text
+from fairseq_ext.errors import DataError, FairseqExtError
+
+SPLITS = ("train", "valid", "test")
+
+
+def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
+    """The number of pairs of each split.
+
+    Raises:
+        DataError: ``folder`` or one of its six files is missing or cannot be trained on.
+    """
+    if not folder.is_dir():
+        raise DataError(f"`--data {folder}` is no folder; give one with train.{src}, train.{tgt} …")
+    absent = [
+        f"{split}.{side}"
+        for split in SPLITS
+        for side in (src, tgt)
+        if not (folder / f"{split}.{side}").exists()
+    ]
+    if absent:
+        raise DataError(
+            f"`{folder}` lacks {', '.join(absent)}; it needs train, valid and test, each with the "
+            f"endings .{src} and .{tgt} (`--src`, `--tgt`)."
+        )
+    return {
+        split: text.check_parallel(folder / f"{split}.{src}", folder / f"{split}.{tgt}")
+        for split in SPLITS
+    }
+
+
+def tokenized(lines: Iterable[str], language: str) -> Iterator[str]:
+    """Moses tokens, without XML escapes, of each line."""
+    from sacremoses import MosesTokenizer
+
+    moses = MosesTokenizer(lang=language)
+    for line in lines:
+        yield moses.tokenize(line.strip(), return_str=True, escape=False)
+
+
+def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
+    """Write the six files into ``out``, which is replaced as a whole."""
+    stage = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    stage.mkdir(parents=True)
+    try:
+        for split in SPLITS:
+            for side in (src, tgt):
+                # "\n" alone ends a line; the check has refused other carriage returns.
+                with (folder / f"{split}.{side}").open(encoding="utf-8", newline="\n") as file:
+                    lines = (line.rstrip("\r\n") for line in file)
+                    written = tokenized(lines, side) if tokenize else lines
+                    with (stage / f"{split}.{side}").open("w", encoding="utf-8") as copy:
+                        copy.writelines(f"{line}\n" for line in written)
+        shutil.rmtree(out, ignore_errors=True)
+        stage.replace(out)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def main() -> None:
+    """Run the command; a user's error ends it with one line and status 1."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with the six text files")
+    parser.add_argument("--src", required=True, help="source language, the ending of its files")
+    parser.add_argument("--tgt", required=True, help="target language, the ending of its files")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--tokenize", action="store_true", help="Moses tokenisation (sacremoses)")
+    args = parser.parse_args()
+    try:
+        sizes = check_corpus(args.data, args.src, args.tgt)
+        copy_corpus(args.data, args.out, args.src, args.tgt, args.tokenize)
+    except (FairseqExtError, OSError) as error:
+        sys.exit(f"prepare: error: {error}")
+    print(", ".join(f"{split} {size:,} pairs" for split, size in sizes.items()))
+
+
+if __name__ == "__main__":
+    main()

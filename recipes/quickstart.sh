@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# The main job: install, make a corpus, train, translate, score and show the result.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+usage() {
+    cat <<'HELP'
+Usage: bash recipes/quickstart.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
+
+Installs everything into .venv (unless the active Python environment already works), makes a
+parallel corpus from locale data, trains a translation model on it, translates the test set and
+ends with scores, sample translations and two pictures. Some 6 minutes of two CPU cores after
+the installation. Stopped at any point and started again, it continues.
+
+  --arch A       fairseq architecture, ours or a stock one          (gru_attention)
+  --src L        source language                                    (en)
+  --tgt L        target language                                    (de)
+  --data DIR     your own text instead: train, valid and test, each with the
+                 endings .SRC and .TGT, one sentence per line
+  --tokenize     with --data: Moses tokenisation before, and undone after
+  --updates N    how many training updates                          (3600)
+  --bpe N        how many joint byte-pair merges                    (2000)
+  --out DIR      where everything goes               (runs/quickstart-SRC-TGT-ARCH)
+  --help         this text
+  -- FLAG...     more flags for fairseq-train; they win over the recipe's
+
+SMOKE=1 runs everything at a tiny size, in under a minute. DRY_RUN=1 only prints the commands.
+OMP_NUM_THREADS is the number of CPU threads (2).
+HELP
+}
+
+# What an ordinary run takes, and the size at which every step still means something.
+arch=gru_attention src=en tgt=de data="" tokenize="" out="" extra=()
+updates=3600 bpe=2000 sizes=(19000 500 500) name=quickstart
+if [[ "${SMOKE:-0}" == 1 ]]; then
+    updates=20 bpe=200 sizes=(400 40 40) name=smoke
+fi
+
+while (($#)); do
+    case "$1" in
+    --arch | --src | --tgt | --data | --updates | --bpe | --out)
+        needs_value "$1" "$@"
+        printf -v "${1#--}" '%s' "$2"
+        shift
+        ;;
+    --tokenize) tokenize=--tokenize ;;
+    --help | -h) usage && exit ;;
+    --) shift && extra=("$@") && break ;;
+    *) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
+    esac
+    shift
+done
+positive --updates "$updates"
+positive --bpe "$bpe"
+[[ "$src" != "$tgt" ]] || die "\`--src\` and \`--tgt\` are both \`$src\`; choose two languages."
+[[ -z "$tokenize" || -n "$data" ]] || die "\`--tokenize\` goes with \`--data\`."
+[[ -z "$data" ]] || data="$(cd "$data" 2>/dev/null && pwd)" ||
+    die "\`--data\` must be a folder with train, valid and test text, but cannot be entered."
+
+out="${out:-$REPO/runs/$name-${data:+$(basename "$data")-}$src-$tgt-$arch}"
+[[ "$out" == /* ]] || out="$PWD/$out"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
+# Twenty checkpoints a run; the last five are kept, to go on from and to average.
+interval=$((updates < 20 ? 1 : updates > 10000 ? 500 : updates / 20))
+
+make_text() {
+    if [[ -n "$data" ]]; then
+        run python "$REPO/recipes/prepare.py" --data "$data" --src "$src" --tgt "$tgt" \
+            --out text ${tokenize:+"$tokenize"}
+    else
+        run python "$REPO/preprocess/locale_corpus.py" --src "$src" --tgt "$tgt" --seed 1 \
+            --train "${sizes[0]}" --valid "${sizes[1]}" --test "${sizes[2]}" --out text
+    fi
+}
+
+# Small batches matter most here: with 3,000 tokens a batch, 19,000 pairs are learnt far slower.
+train_model() {
+    train checkpoints --arch "$arch" --dropout 0.1 \
+        --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
+        --lr 3e-3 --lr-scheduler polynomial_decay --total-num-update "$updates" \
+        --warmup-updates $((updates / 18)) --max-update "$updates" \
+        --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+        --max-tokens 800 --num-workers 0 --seed 1 --log-interval $((interval < 100 ? interval : 100)) \
+        --no-epoch-checkpoints --save-interval-updates "$interval" --keep-interval-updates 5 \
+        ${extra[@]+"${extra[@]}"}
+}
+
+average_checkpoints() {
+    run fairseq-ext average --dir checkpoints --last-updates 5 -o checkpoints/average.pt
+}
+
+translate() {
+    generate checkpoints/average.pt generated.txt --beam 5 --max-tokens 4000
+    run fairseq-ext hypotheses generated.txt -o "hyp.$tgt" --remove-bpe \
+        ${tokenize:+--detokenize "$tgt"}
+}
+
+score() {
+    run fairseq-ext score --ref "${data:-text}/test.$tgt" --hyp "hyp.$tgt" --json scores.json
+}
+
+# Not every stock architecture can give its attention; the rest of the report does not need it.
+draw() {
+    run fairseq-ext plot curves --log "$arch=checkpoints/train.log" -o curves.png
+    show fairseq-generate … --print-alignment soft '>' aligned.txt
+    dry && return
+    if fairseq-generate bin --user-dir "$USER_DIR" --path checkpoints/average.pt --gen-subset test \
+        --beam 5 --max-tokens 4000 --print-alignment soft >aligned.txt 2>alignment.log; then
+        run fairseq-ext plot alignment aligned.txt --index "$(long_sentence)" \
+            -o alignment.png --remove-bpe
+    else
+        log "no picture of the attention: \`$arch\` does not give it (see alignment.log)"
+    fi
+}
+
+# The number of the first test sentence of 8 to 14 words, or else of the first one.
+long_sentence() {
+    awk 'NF >= 8 && NF <= 14 { print NR - 1; found = 1; exit } END { if (!found) print 0 }' \
+        "text/test.$src"
+}
+
+use_environment babel num2words
+open_run "$out" "arch=$arch
+src=$src
+tgt=$tgt
+updates=$updates
+bpe=$bpe
+sizes=${sizes[*]}
+tokenize=$tokenize
+data=$data
+sums=$([[ -z "$data" ]] || cat "$data"/{train,valid,test}.{"$src","$tgt"} 2>/dev/null | cksum)
+flags=${extra[*]-}"
+stage corpus make_text
+stage bpe learn_bpe "$bpe" "$src" "$tgt"
+stage binarise binarise bpe "$src" "$tgt" --joined-dictionary
+stage train train_model
+stage average average_checkpoints
+stage translate translate
+stage score score
+stage draw draw
+dry && exit
+python "$REPO/recipes/report.py" run --dir . --src "$src" --tgt "$tgt" \
+    --title "$src → $tgt, $arch, beam 5, $(wc -l <"text/test.$tgt") unseen sentences"
+printf '\nEverything is in %s:\n' "$out"
+for file in results.md curves.png alignment.png checkpoints/average.pt; do
+    if [[ -e "$file" ]]; then echo "  $file"; fi
+done

@@ -1,0 +1,205 @@
+#!/usr/bin/env python
+"""The closing tables of the recipes: scores, speed, size and times, and sample translations.
+
+    python recipes/report.py run --dir runs/… --src en --tgt de --title TEXT
+    python recipes/report.py compare --dir runs/…
+
+It reads what the stages have left in the folder: ``scores.json``, ``train.log``, ``hyp.LANG``
+and the stage times; and writes ``results.json`` and ``results.md`` there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+EPOCH = re.compile(r"epoch (\d+) \| loss .*")
+PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
+TOKENIZED = "BLEU-tok"  # how the tokenised BLEU's name in scores.json begins
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a log of ``fairseq-train`` says about the run as a whole.
+
+    Attributes:
+        parameters: of the model.
+        updates: at the end of the last epoch logged.
+        tokens_per_second: target tokens over the seconds spent in updates (validation and
+            checkpoints not counted), or None where the log is too short to tell.
+        seconds: spent in updates.
+    """
+
+    parameters: int
+    updates: int
+    tokens_per_second: float | None
+    seconds: float
+
+
+def read_training(log: str) -> Training:
+    """Sum up a training log in fairseq's ``simple`` or ``tqdm`` format.
+
+    A run that was stopped may log an epoch twice; the later line counts.
+
+    Raises:
+        ValueError: the log holds no model size or no finished epoch.
+    """
+    found = PARAMETERS.search(log)
+    epochs: dict[int, dict[str, float]] = {}
+    for match in EPOCH.finditer(log):
+        pairs = (part.split(" ") for part in match[0].split(" | ")[1:])
+        epochs[int(match[1])] = {
+            name: float(value) for name, value in pairs if re.fullmatch(r"[\d.e+-]+", value)
+        }
+    if found is None or not epochs:
+        raise ValueError("the training log holds no finished epoch.")
+    tokens = seconds = before = 0.0
+    for stats in (epochs[number] for number in sorted(epochs)):
+        tokens += stats["wpb"] * (stats["num_updates"] - before)
+        seconds += stats["train_wall"]
+        before = stats["num_updates"]
+    speed = tokens / seconds if seconds >= 1 else None
+    return Training(int(found[1].replace(",", "")), int(before), speed, seconds)
+
+
+def stage_seconds(folder: Path) -> dict[str, int]:
+    """The wall time of each finished stage, in the order in which they finished."""
+    done = [path for path in (folder / ".stages").iterdir() if path.suffix != ".tmp"]
+    done.sort(key=lambda path: path.stat().st_mtime_ns)
+    return {path.name: int(path.read_text()) for path in done}
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as text columns, the last one ragged."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Rows, the first being the heading, as a Markdown table."""
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def summary(
+    scores: Sequence[dict], training: Training, seconds: dict[str, int]
+) -> list[tuple[str, str, str]]:
+    """Rows (what, figure, remark) of one run."""
+    speed = training.tokens_per_second
+    return [
+        *((score["name"], f"{score['value']:.2f}", score["signature"]) for score in scores),
+        ("parameters", f"{training.parameters:,}", ""),
+        ("updates", f"{training.updates:,}", ""),
+        ("training speed", f"{speed:,.0f}" if speed else "–", "target tokens per second"),
+        ("wall time", f"{sum(seconds.values()):,} s", _times(seconds)),
+    ]
+
+
+def _times(seconds: dict[str, int]) -> str:
+    return ", ".join(f"{name} {value} s" for name, value in seconds.items())
+
+
+def samples(folder: Path, src: str, tgt: str, count: int = 10) -> list[tuple[str, str, str]]:
+    """``count`` (source, reference, translation) spread evenly over the test set."""
+    paths = folder / "text" / f"test.{src}", folder / "text" / f"test.{tgt}", folder / f"hyp.{tgt}"
+    sides = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths]
+    triples = list(zip(*sides, strict=True))
+    count = min(count, len(triples))
+    return [triples[i * len(triples) // count] for i in range(count)]
+
+
+def report_run(folder: Path, src: str, tgt: str, title: str) -> str:
+    """The text that ends a recipe; writes ``results.json`` and ``results.md`` too."""
+    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["scores"]
+    log = (folder / "checkpoints" / "train.log").read_text(encoding="utf-8")
+    training, seconds = read_training(log), stage_seconds(folder)
+    rows, shown = summary(scores, training, seconds), samples(folder, src, tgt)
+    figures = {"title": title, "scores": scores, **asdict(training), "stages": seconds}
+    _write(folder / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
+    heading = ("", "figure", "remark")
+    translations = markdown([("source", "reference", "translation"), *shown])
+    table = markdown([heading, *rows])
+    _write(folder / "results.md", f"# {title}\n\n{table}\n\n## Samples\n\n{translations}")
+    listed = "\n\n".join(
+        f"  source       {source}\n  reference    {reference}\n  translation  {translation}"
+        for source, reference, translation in shown
+    )
+    return f"Sample translations\n\n{listed}\n\n{title}\n\n{aligned(rows)}"
+
+
+def report_comparison(folder: Path) -> str:
+    """The table of every finished model in ``folder``; writes it as JSON and Markdown too.
+
+    Raises:
+        ValueError: no model has been scored yet.
+    """
+    models = sorted(path.parent for path in folder.glob("models/*/scores.json"))
+    if not models:
+        raise ValueError(f"`{folder}` holds no finished model.")
+    rows, figures, signatures = [], {}, {}
+    for model in models:
+        scores = json.loads((model / "scores.json").read_text(encoding="utf-8"))["scores"]
+        training = read_training((model / "train.log").read_text(encoding="utf-8"))
+        settings = (model / "settings.txt").read_text(encoding="utf-8").strip().split("\n")
+        figures[model.name] = {"settings": settings, "scores": scores, **asdict(training)}
+        signatures |= {_short(score["name"]): score["signature"] for score in scores}
+        speed = training.tokens_per_second
+        rows.append(
+            (
+                model.name,
+                *(f"{score['value']:.2f}" for score in scores),
+                f"{training.parameters:,}",
+                f"{training.updates:,}",
+                f"{speed:,.0f}" if speed else "–",
+                f"{training.seconds / 60:.1f}",
+            )
+        )
+    columns = ("parameters", "updates", "tokens/s", "minutes in updates")
+    table = [("model", *signatures, *columns), *rows]
+    notes = "\n".join(f"- {name}: `{signature}`" for name, signature in signatures.items())
+    _write(folder / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
+    _write(folder / "results.md", f"{markdown(table)}\n\n{notes}")
+    return f"{aligned(table)}\n\n{notes}"
+
+
+def _short(name: str) -> str:
+    return TOKENIZED if name.startswith(TOKENIZED) else name
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def main() -> None:
+    """Run the command; a user's error ends it with one line and status 1."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    commands = parser.add_subparsers(required=True, dest="command")
+    one = commands.add_parser("run", help="one run")
+    one.add_argument("--src", required=True)
+    one.add_argument("--tgt", required=True)
+    one.add_argument("--title", required=True, help="the table's heading")
+    many = commands.add_parser("compare", help="the finished models of a comparison")
+    for command in (one, many):
+        command.add_argument("--dir", type=Path, required=True, help="the run's folder")
+    args = parser.parse_args()
+    try:
+        if args.command == "run":
+            print(report_run(args.dir, args.src, args.tgt, args.title))
+        else:
+            print(report_comparison(args.dir))
+    except (OSError, ValueError) as error:
+        sys.exit(f"report: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
