@@ -1,1 +1,284 @@
-"""Placeholder."""
+"""fairseq wiring of the GRU with attention: configuration, model, named architectures.
+
+Outside the maths fairseq's order holds: tokens ``[B, T]``, logits ``[B, T, V]``.
+"""
+
+# fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
+
+from argparse import ArgumentParser
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum
+from fairseq.models import (
+    FairseqEncoder,
+    FairseqEncoderDecoderModel,
+    FairseqIncrementalDecoder,
+)
+from fairseq.modules import FairseqDropout
+from fairseq.tasks import FairseqTask
+from torch import Tensor, nn
+
+from fairseq_ext import common
+from fairseq_ext.gru.decoding import AttentiveGRU, Source, State
+from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
+from fairseq_ext.padding import keep_sentences, select_sentences
+
+IncrementalState = dict[str, dict[str, Tensor | None]]
+
+
+@dataclass
+class GRUAttentionConfig(common.TranslationModelConfig):
+    """Options of ``gru_attention``; sizes default to the paper's, embeddings apart."""
+
+    encoder_hidden_size: int = field(
+        default=256, metadata={"help": "size of the encoder's GRU in each of its two directions"}
+    )
+    decoder_hidden_size: int = field(default=256, metadata={"help": "size of the decoder's GRU"})
+    attention_dim: int = field(
+        default=256, metadata={"help": "size of the hidden layer of --attention-type mlp"}
+    )
+    attention_type: ChoiceEnum(["mlp", "general", "dot"]) = field(
+        default="mlp",
+        metadata={
+            "help": "score between decoder state s and annotation h: v tanh(W [s; h] + b), s W h, "
+            "or s h (which needs a decoder twice as large as an encoder direction)"
+        },
+    )
+    decoder_order: ChoiceEnum(["bahdanau", "luong"]) = field(
+        default="bahdanau",
+        metadata={
+            "help": "attend with the state before the GRU step and feed it the context (bahdanau), "
+            "or with the state after it and feed it the attentional vector (luong)"
+        },
+    )
+    no_input_feeding: bool = field(
+        default=False,
+        metadata={"help": "the GRU reads only the embedding; much faster to train"},
+    )
+
+
+@common.register_model("gru_attention", dataclass=GRUAttentionConfig)
+class GRUAttentionModel(FairseqEncoderDecoderModel):
+    """Bidirectional GRU encoder and attentive GRU decoder."""
+
+    @staticmethod
+    def add_args(parser: ArgumentParser) -> None:
+        """Add the options of :class:`GRUAttentionConfig`."""
+        common.add_dataclass_args(parser, GRUAttentionConfig)
+
+    @classmethod
+    def build_model(cls, cfg: GRUAttentionConfig, task: FairseqTask) -> "GRUAttentionModel":
+        """Build the model for a task's dictionaries.
+
+        Raises:
+            ConfigError: embeddings that cannot be shared, or a dot score between unequal sizes.
+        """
+        source, target = task.source_dictionary, task.target_dictionary
+        encoder_embedding, decoder_embedding = common.build_embeddings(cfg, source, target)
+        encoder = GRUEncoder(cfg, source, encoder_embedding)
+        decoder = GRUAttentionDecoder(cfg, target, decoder_embedding)
+        return cls(encoder, decoder)
+
+
+class GRUEncoder(FairseqEncoder):
+    """Embedding, bidirectional GRU and the bridge to the decoder's first state."""
+
+    def __init__(
+        self, cfg: GRUAttentionConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
+    ) -> None:
+        super().__init__(dictionary)
+        self.max_source_positions = cfg.max_source_positions
+        self.padding_idx = dictionary.pad()
+        self.embed_tokens = embed_tokens
+        self.dropout = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
+        self.gru = BidirectionalGRU(cfg.encoder_embed_dim, cfg.encoder_hidden_size)
+        self.bridge = nn.Linear(2 * cfg.encoder_hidden_size, cfg.decoder_hidden_size)
+        common.init_linear_(self.bridge)
+
+    def forward(
+        self, src_tokens: Tensor, src_lengths: Tensor | None = None, **unused: Any
+    ) -> dict[str, list[Tensor]]:
+        """Encode ``src_tokens`` ``[B, S]``, padded on either side, in any order of lengths.
+
+        Returns:
+            ``encoder_out``: annotations ``[S, B, C]`` in the columns of ``src_tokens``, 0 on pads;
+            ``encoder_padding_mask``: ``[B, S]``; ``hidden``: ``s_0`` ``[B, H]``, of each row;
+            ``src_lengths``: ``[B, 1]``.
+        """
+        padding_mask = src_tokens.eq(self.padding_idx)
+        embedded = self.dropout(self.embed_tokens(src_tokens))
+        annotations, final = self.gru(embedded, padding_mask)
+        hidden = torch.tanh(self.bridge(final))  # s_0
+        return {
+            "encoder_out": [self.dropout(annotations).transpose(0, 1)],
+            "encoder_padding_mask": [padding_mask],
+            "hidden": [hidden],
+            "src_lengths": [(~padding_mask).sum(1, keepdim=True).int()],
+        }
+
+    def reorder_encoder_out(
+        self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
+    ) -> dict[str, list[Tensor]]:
+        """Take rows ``new_order`` ``[R']``; what all rows of a sentence share is kept only once."""
+        rows = encoder_out["hidden"][0]
+        annotations = encoder_out["encoder_out"][0]
+        sentences, _ = select_sentences(new_order, rows.size(0) // annotations.size(1))
+        reordered = {"hidden": [rows.index_select(0, new_order)]}
+        for name, axis in {"encoder_out": 1, "encoder_padding_mask": 0, "src_lengths": 0}.items():
+            reordered[name] = [keep_sentences(encoder_out[name][0], axis, sentences)]
+        return reordered
+
+    def max_positions(self) -> int:
+        """Longest source sentence, in tokens."""
+        return self.max_source_positions
+
+
+class GRUAttentionDecoder(FairseqIncrementalDecoder):
+    """Embedding, :class:`AttentiveGRU` and output layer."""
+
+    def __init__(
+        self, cfg: GRUAttentionConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
+    ) -> None:
+        super().__init__(dictionary)
+        self.max_target_positions = cfg.max_target_positions
+        self.need_attn = True
+        self.embed_tokens = embed_tokens
+        self.dropout = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
+        self.recurrence = AttentiveGRU(
+            cfg.decoder_embed_dim,
+            cfg.decoder_hidden_size,
+            2 * cfg.encoder_hidden_size,
+            cfg.attention_dim,
+            attention_type=str(cfg.attention_type),
+            order=str(cfg.decoder_order),
+            input_feeding=not cfg.no_input_feeding,
+        )
+        self.tied = cfg.share_decoder_input_output_embed or cfg.share_all_embeddings
+        # A tied output matrix has the embedding's width, so the features are brought to it.
+        self.to_embedding = (
+            nn.Linear(self.recurrence.output_dim, cfg.decoder_embed_dim) if self.tied else None
+        )
+        self.output_projection = nn.Linear(
+            cfg.decoder_embed_dim if self.tied else self.recurrence.output_dim, len(dictionary)
+        )
+        for module in self.recurrence.modules():
+            if isinstance(module, nn.Linear):
+                common.init_linear_(module)
+        xavier_uniform_per_gate_(self.recurrence.gru)
+        if self.to_embedding is not None:
+            common.init_linear_(self.to_embedding)
+        common.init_linear_(self.output_projection)
+        if self.tied:
+            self.output_projection.weight = embed_tokens.weight
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        incremental_state: IncrementalState | None = None,
+        features_only: bool = False,
+        **unused: Any,
+    ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
+        """Logits ``[B, T, V]`` (one step with ``incremental_state``: ``[R, 1, V]``) and attention.
+
+        The second part holds ``attn``: ``[B, T, S]`` over the columns of ``src_tokens``, without
+        gradient, or None where generation does not ask for it.
+        """
+        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        return (features if features_only else self.output_layer(features)), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        incremental_state: IncrementalState | None = None,
+        **unused: Any,
+    ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
+        """What the output layer reads, ``[B, T, O]``, and the attention as in :meth:`forward`."""
+        if incremental_state is None:
+            embedded = self._embed(prev_output_tokens).transpose(0, 1)  # [T, B, E]
+            hidden = encoder_out["hidden"][0]
+            features, weights, _ = self.recurrence(embedded, hidden, self._source(encoder_out))
+        else:
+            embedded = self._embed(prev_output_tokens[:, -1])  # [R, E]
+            state, source = self._load(incremental_state, encoder_out)
+            features, weights, state = self.recurrence.step(embedded, state, source)
+            self._store(incremental_state, state, source.keys)
+            features, weights = features.unsqueeze(0), weights.unsqueeze(0)
+        attention = weights.detach().transpose(0, 1) if self.need_attn else None
+        return self.dropout(features.transpose(0, 1)), {"attn": [attention]}
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """``W_o [s_t; c_t; E y_{t-1}] + b_o``: ``[B, T, O]`` to logits ``[B, T, V]``."""
+        if self.to_embedding is not None:
+            features = self.to_embedding(features)
+        return F.linear(features, self.output_projection.weight, self.output_projection.bias)
+
+    def reorder_incremental_state(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> None:
+        """Follow beam search: rows of the state, sentences of the keys."""
+        saved = self.get_incremental_state(incremental_state, "state")
+        if saved is None:
+            return
+        hidden, fed, keys = saved["hidden"], saved["fed"], saved["keys"]
+        sentences, _ = select_sentences(new_order, hidden.size(0) // keys.size(0))
+        state = State(
+            hidden.index_select(0, new_order),
+            None if fed is None else fed.index_select(0, new_order),
+        )
+        self._store(incremental_state, state, keep_sentences(keys, 0, sentences))
+
+    def max_positions(self) -> int:
+        """Longest target sentence, in tokens."""
+        return self.max_target_positions
+
+    def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
+        """Return attention only if ``--print-alignment`` asks for it."""
+        self.need_attn = bool(need_attn)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        return self.dropout(self.embed_tokens(tokens))
+
+    def _source(self, encoder_out: dict[str, list[Tensor]], keys: Tensor | None = None) -> Source:
+        annotations = encoder_out["encoder_out"][0].transpose(0, 1)
+        padding_mask = encoder_out["encoder_padding_mask"][0]
+        if keys is None:
+            return self.recurrence.source(annotations, padding_mask)
+        return Source(annotations, keys, padding_mask)
+
+    def _load(
+        self, incremental_state: IncrementalState, encoder_out: dict[str, list[Tensor]]
+    ) -> tuple[State, Source]:
+        saved = self.get_incremental_state(incremental_state, "state")
+        if saved is None:
+            return self.recurrence.initial(encoder_out["hidden"][0]), self._source(encoder_out)
+        return State(saved["hidden"], saved["fed"]), self._source(encoder_out, saved["keys"])
+
+    def _store(self, incremental_state: IncrementalState, state: State, keys: Tensor) -> None:
+        saved = {"hidden": state.hidden, "fed": state.fed, "keys": keys}
+        self.set_incremental_state(incremental_state, "state", saved)
+
+
+# The paper, section 5, and what its count of 43,564,519 parameters implies: embeddings of 100.
+# It states no dropout.
+common.register_architecture(
+    "gru_attention",
+    "gru_europarl_es_en",
+    encoder_embed_dim=100,
+    decoder_embed_dim=100,
+    dropout=0.0,
+)
+common.register_architecture(
+    "gru_attention",
+    "gru_tiny",
+    encoder_embed_dim=32,
+    decoder_embed_dim=32,
+    encoder_hidden_size=32,
+    decoder_hidden_size=32,
+    attention_dim=32,
+)

@@ -1,0 +1,208 @@
+"""The decoder's recurrence with attention: orders, input feeding, teacher forcing, one step.
+
+Torch only. Letters: ``T`` target length, ``B`` sentences, ``G`` rows per sentence, ``S`` source
+length, ``E`` embedding, ``H`` state, ``C`` annotation, ``A`` attention and ``O`` output sizes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_ext.gru.attention import ATTENTION_TYPES, masked_softmax
+from fairseq_ext.gru.recurrence import additive_recurrence, gru_update
+
+
+class Source(NamedTuple):
+    """What the decoder reads of a batch of source sentences, computed once for each.
+
+    Args:
+        annotations: ``[B, S, C]``, ``h_j``.
+        keys: ``[B, S, A]``, what the attention scores against.
+        padding_mask: ``[B, S]``, true on pads.
+    """
+
+    annotations: Tensor
+    keys: Tensor
+    padding_mask: Tensor
+
+
+class State(NamedTuple):
+    """What one step hands to the next, a row per hypothesis.
+
+    Args:
+        hidden: ``[B·G, H]``, ``s``.
+        fed: ``[B·G, H]``, the attentional vector that Luong's input feeding hands on, else None.
+    """
+
+    hidden: Tensor
+    fed: Tensor | None
+
+
+class AttentiveGRU(nn.Module):
+    """A GRU decoder that attends over the source, without embeddings and output layer.
+
+    Bahdanau order (Bahdanau et al. 2015; Saleem & Uprety, section 3.2), ``y = E y_{t-1}``::
+
+        c_t = Σ_j softmax_j(score(s_{t-1}, h_j)) h_j
+        s_t = GRU([y; c_t], s_{t-1})                    without input feeding: GRU(y, s_{t-1})
+        features = [s_t; c_t; y]
+
+    Luong order (Luong et al. 2015, section 3.3)::
+
+        s_t = GRU([y; h̃_{t-1}], s_{t-1})                without input feeding: GRU(y, s_{t-1})
+        c_t = Σ_j softmax_j(score(s_t, h_j)) h_j
+        features = h̃_t = tanh(W_c [c_t; s_t])
+
+    Without input feeding no step waits for the attention of the one before, so that teacher
+    forcing is one GRU call and one attention over all steps.
+
+    Args:
+        embed_dim, hidden_dim, annotation_dim, attention_dim: E, H, C, A.
+        attention_type: ``mlp``, ``general`` or ``dot``.
+        order: ``bahdanau`` or ``luong``.
+        input_feeding: whether the GRU reads what the attention found.
+
+    Raises:
+        ConfigError: ``dot`` between sizes that differ.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        hidden_dim: int,
+        annotation_dim: int,
+        attention_dim: int,
+        *,
+        attention_type: str = "mlp",
+        order: str = "bahdanau",
+        input_feeding: bool = True,
+    ) -> None:
+        super().__init__()
+        self.luong, self.input_feeding = order == "luong", input_feeding
+        self.embed_dim = embed_dim
+        self.attention = ATTENTION_TYPES[attention_type](hidden_dim, annotation_dim, attention_dim)
+        fed_dim = hidden_dim if self.luong else annotation_dim
+        self.gru = nn.GRU(embed_dim + (fed_dim if input_feeding else 0), hidden_dim)
+        self.combine = nn.Linear(annotation_dim + hidden_dim, hidden_dim) if self.luong else None
+        self.output_dim = hidden_dim if self.luong else hidden_dim + annotation_dim + embed_dim
+
+    def extra_repr(self) -> str:
+        order = "luong" if self.luong else "bahdanau"
+        return f"order={order}, input_feeding={self.input_feeding}"
+
+    def source(self, annotations: Tensor, padding_mask: Tensor) -> Source:
+        """Compute the keys of a batch of sentences: annotations ``[B, S, C]``, mask ``[B, S]``."""
+        return Source(annotations, self.attention.keys(annotations), padding_mask)
+
+    def initial(self, hidden: Tensor) -> State:
+        """The state before the first word, from ``s_0`` ``[B, H]``."""
+        feeds_vector = self.luong and self.input_feeding
+        return State(hidden, torch.zeros_like(hidden) if feeds_vector else None)
+
+    def attend(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor]:
+        """Contexts ``[B, G, C]`` and weights ``[B, G, S]`` of queries ``[B, G, H]``."""
+        scores = self.attention(query, source.keys)
+        weights = masked_softmax(scores, source.padding_mask.unsqueeze(1))
+        return torch.bmm(weights, source.annotations), weights
+
+    def step(self, embedded: Tensor, state: State, source: Source) -> tuple[Tensor, Tensor, State]:
+        """One target word for every row.
+
+        Args:
+            embedded: ``[B·G, E]``, the rows of a sentence next to each other.
+            state: of the step before.
+            source: of the B sentences.
+
+        Returns:
+            features ``[B·G, O]``, attention weights ``[B·G, S]`` and the new state.
+        """
+        return self._step(self._embedding_gates(embedded), embedded, state, source)
+
+    def forward(
+        self, embedded: Tensor, hidden: Tensor, source: Source
+    ) -> tuple[Tensor, Tensor, State]:
+        """All target words at once (teacher forcing).
+
+        Args:
+            embedded: ``[T, B, E]``.
+            hidden: ``[B, H]``, ``s_0``.
+            source: of the B sentences.
+
+        Returns:
+            features ``[T, B, O]``, attention weights ``[T, B, S]`` and the state after word T.
+        """
+        if not self.input_feeding:
+            return self._parallel(embedded, hidden, source)
+        gates = self._embedding_gates(embedded)  # [T, B, 3H], one product for all steps
+        if not self.luong and hasattr(self.attention, "score"):
+            states, contexts, weights = additive_recurrence(
+                gates,
+                hidden,
+                source.keys,
+                source.annotations,
+                source.padding_mask,
+                self.attention.query_weight,
+                self.attention.score.weight,
+                self.attention.score.bias,
+                self.gru.weight_ih_l0[:, self.embed_dim :],
+                self.gru.weight_hh_l0,
+                self.gru.bias_hh_l0,
+            )
+            features = torch.cat([states, contexts, embedded.type_as(states)], dim=-1)
+            return features, weights, State(states[-1], None)
+        return self._loop(gates, embedded, hidden, source)
+
+    def _loop(
+        self, gates: Tensor, embedded: Tensor, hidden: Tensor, source: Source
+    ) -> tuple[Tensor, Tensor, State]:
+        state, features, weights = self.initial(hidden), [], []
+        for step_gates, word in zip(gates, embedded, strict=True):
+            feature, weight, state = self._step(step_gates, word, state, source)
+            features.append(feature)
+            weights.append(weight)
+        return torch.stack(features), torch.stack(weights), state
+
+    def _parallel(
+        self, embedded: Tensor, hidden: Tensor, source: Source
+    ) -> tuple[Tensor, Tensor, State]:
+        states, _ = self.gru(embedded, hidden.unsqueeze(0).type_as(embedded))  # [T, B, H]
+        queries = states if self.luong else torch.cat([hidden.unsqueeze(0), states[:-1]])
+        context, weights = self.attend(queries.transpose(0, 1), source)
+        features = self._features(states, context.transpose(0, 1), embedded)
+        return features, weights.transpose(0, 1), State(states[-1], None)
+
+    def _step(
+        self, gates: Tensor, embedded: Tensor, state: State, source: Source
+    ) -> tuple[Tensor, Tensor, State]:
+        if self.luong:
+            hidden = self._advance(gates, state.fed, state.hidden)
+            context, weights = self._attend_rows(hidden, source)
+            features = self._features(hidden, context, embedded)
+            return features, weights, State(hidden, features if self.input_feeding else None)
+        context, weights = self._attend_rows(state.hidden, source)
+        hidden = self._advance(gates, context if self.input_feeding else None, state.hidden)
+        return self._features(hidden, context, embedded), weights, State(hidden, None)
+
+    def _embedding_gates(self, embedded: Tensor) -> Tensor:
+        weight = self.gru.weight_ih_l0[:, : self.embed_dim]
+        return F.linear(embedded, weight, self.gru.bias_ih_l0)
+
+    def _advance(self, gates: Tensor, fed: Tensor | None, hidden: Tensor) -> Tensor:
+        if fed is not None:
+            gates = gates + F.linear(fed, self.gru.weight_ih_l0[:, self.embed_dim :])
+        hidden_gates = F.linear(hidden, self.gru.weight_hh_l0, self.gru.bias_hh_l0)
+        return gru_update(gates, hidden_gates, hidden)
+
+    def _attend_rows(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor]:
+        grouped = query.view(source.annotations.size(0), -1, query.size(-1))  # [B, G, H]
+        context, weights = self.attend(grouped, source)
+        return context.flatten(0, 1), weights.flatten(0, 1)
+
+    def _features(self, hidden: Tensor, context: Tensor, embedded: Tensor) -> Tensor:
+        if self.luong:
+            return torch.tanh(self.combine(torch.cat([context, hidden], dim=-1)))
+        return torch.cat([hidden, context, embedded.type_as(hidden)], dim=-1)
