@@ -61,6 +61,9 @@ def _add_doctor(commands: Subparsers) -> None:
         help="check the installation and name the cure of each problem",
         description="One line per check; the exit status is 1 when something essential is wrong.",
     )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="give the reason of each fix to fairseq"
+    )
     _add_json(parser, "the checks")
     parser.set_defaults(run=_doctor)
 
@@ -71,7 +74,7 @@ def _doctor(args: argparse.Namespace) -> int:
     checks = doctor.examine()
     passed = doctor.passed(checks)
     _write_json(args.json, {"ok": passed, "checks": [check.as_dict() for check in checks]})
-    print(doctor.as_table(checks))
+    print(doctor.as_table(checks, verbose=args.verbose))
     return 0 if passed else 1
 
 

@@ -13,6 +13,7 @@ import importlib.metadata
 import importlib.util
 import io
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -25,6 +26,7 @@ from typing import Any
 from fairseq_ext.errors import EnvironmentProblem
 
 OK, NOTE, WARNING, ERROR = "ok", "note", "warning", "ERROR"
+FIX = "fix: "  # begins the topic of each repair to fairseq
 
 TESTED_FAIRSEQ = ("fairseq-fixed", "0.12.3.1")
 INSTALL_FAIRSEQ = (
@@ -99,8 +101,9 @@ def passed(checks: Sequence[Check]) -> bool:
     return all(check.status != ERROR for check in checks)
 
 
-def as_table(checks: Sequence[Check]) -> str:
-    """The checks as aligned lines, each cure below its finding."""
+def as_table(checks: Sequence[Check], *, verbose: bool = False) -> str:
+    """The checks as aligned lines, each cure below its finding; ``verbose`` explains each fix."""
+    checks = list(checks) if verbose else _without_reasons(checks)
     topic = max(len(check.topic) for check in checks)
     indent = " " * (7 + 2 + topic + 2)
     lines = []
@@ -115,6 +118,16 @@ def as_table(checks: Sequence[Check]) -> str:
     return "\n".join(lines)
 
 
+def _without_reasons(checks: Sequence[Check]) -> list[Check]:
+    """The same checks with all fixes in one line."""
+    fixes = [check for check in checks if check.topic.startswith(FIX)]
+    if not fixes:
+        return list(checks)
+    names = "; ".join(check.topic.removeprefix(FIX) for check in fixes)
+    line = Check(OK, "fixes", f"{len(fixes)} active (reasons: --verbose): {names}")
+    return [line if check is fixes[0] else check for check in checks if check not in fixes[1:]]
+
+
 def _version(distribution: str) -> str | None:
     try:
         return importlib.metadata.version(distribution)
@@ -124,11 +137,8 @@ def _version(distribution: str) -> str | None:
 
 def _release(version: str) -> tuple[int, ...]:
     """``"2.13.0+cpu"`` as ``(2, 13)``."""
-    numbers = []
-    for part in version.split("+")[0].split(".")[:2]:
-        digits = "".join(character for character in part if character.isdigit())
-        numbers.append(int(digits or 0))
-    return tuple(numbers)
+    found = re.match(r"\d+(?:\.\d+)?", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 def _python() -> list[Check]:
@@ -230,10 +240,10 @@ def _architectures() -> list[str]:
 def _fixes() -> list[Check]:
     from fairseq_ext import compat
 
-    status = getattr(compat, "status", list)()
+    status = compat.status()
     active = [fix for fix, is_active in status if is_active]
     idle = [fix.name for fix, is_active in status if not is_active]
-    checks = [Check(OK, f"fix {fix.name}", f"{fix.reason} (until {fix.until})") for fix in active]
+    checks = [Check(OK, FIX + fix.name, f"{fix.reason} (until {fix.until})") for fix in active]
     if idle:
         checks.append(Check(OK, "fixes not needed", ", ".join(idle)))
     return checks
@@ -247,7 +257,9 @@ def _numpy() -> list[Check]:
     failure = _quietly(lambda: importlib.import_module("numpy"))
     if failure:
         return [Check(ERROR, "numpy", f"{version}: {failure}", cure)]
-    return [Check(OK if _release(version) >= (1, 26) else WARNING, "numpy", version)]
+    if _release(version) < (1, 26):
+        return [Check(WARNING, "numpy", f"{version} is older than any tested version", cure)]
+    return [Check(OK, "numpy", version)]
 
 
 def _apex() -> list[Check]:

@@ -60,6 +60,8 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
         panels = figure.subplots(1, len(shown), squeeze=False)[0]
         for axes, metric in zip(panels, shown, strict=True):
             _draw_metric(axes, metric, runs)
+        if len(runs) == 1:
+            figure.suptitle(next(iter(runs)))
         return _save(figure, output, {"runs": {name: _data(runs[name]) for name in runs}})
 
 
