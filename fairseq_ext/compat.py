@@ -1,5 +1,0 @@
-"""Placeholder while the module is being written."""
-
-
-def apply() -> None:
-    """Nothing yet."""
