@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from random import Random
 
-from locale_inventory import inventory, language
+from locale_inventory import Language, inventory, language
 from locale_sentences import sentence, usable_kinds
 from textfiles import plain, sha256, write_all
 from tqdm import tqdm
@@ -40,7 +40,7 @@ class Pair:
 
 
 def pairs(src: str, tgt: str, seed: int = 1, max_words: int = 25) -> Iterator[Pair]:
-    """Yield sentence pairs without end, always the same for a seed and the libraries' versions.
+    """Sentence pairs without end, always the same for a seed and the libraries' versions.
 
     No source sentence comes twice, however it is capitalised.
 
@@ -50,12 +50,15 @@ def pairs(src: str, tgt: str, seed: int = 1, max_words: int = 25) -> Iterator[Pa
         max_words: pairs with more words (split at spaces) on either side are left out.
 
     Raises:
-        ValueError: an unknown language, twice the same, or ``max_words`` too small for any
-            new sentence.
+        ValueError: an unknown language, or twice the same; and while drawing, ``max_words``
+            is too small for any new sentence.
     """
     if src == tgt:
         raise ValueError(f"source and target language are the same (`{src}`); choose two.")
-    sides = language(src), language(tgt)
+    return _draw((language(src), language(tgt)), seed, max_words)
+
+
+def _draw(sides: tuple[Language, Language], seed: int, max_words: int) -> Iterator[Pair]:
     known = inventory(*sides)
     kinds, _ = usable_kinds(known, *sides)
     rng, seen, idle = Random(seed), set(), 0
