@@ -1,0 +1,128 @@
+"""Data folders, dictionaries, datasets and lengths, as fairseq's tasks read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_ext import files, text
+from fairseq_ext.compat import wrap
+from fairseq_ext.errors import DataError
+
+
+def install() -> None:
+    """Wrap the loading of data and the building of batches."""
+    from fairseq import tasks
+    from fairseq.data import Dictionary, data_utils
+    from fairseq.tasks.fairseq_task import FairseqTask
+    from fairseq.tasks.translation import TranslationTask
+
+    wrap(tasks, "setup_task", _setup_task)
+    wrap(Dictionary, "add_from_file", _add_from_file)
+    wrap(data_utils, "load_indexed_dataset", _load_indexed_dataset)
+    wrap(data_utils, "batch_by_size", _batch_by_size)
+    wrap(TranslationTask, "load_dataset", _load_dataset)
+    wrap(FairseqTask, "filter_indices_by_size", _filter_indices_by_size)
+
+
+def _setup_task(original: Callable) -> Callable:
+    def setup_task(cfg: Any, **options: Any) -> Any:
+        try:
+            return original(cfg, **options)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DataError(
+                f"{error.filename or error} does not exist; give the folder that "
+                "fairseq-preprocess wrote (`--destdir`)."
+            ) from error
+        except Exception as error:
+            if "infer language pair" not in str(error):
+                raise
+            raise DataError(
+                f"{cfg.data} has no file like train.de-en.de.idx, so the languages are unknown. "
+                "Give the folder that fairseq-preprocess wrote."
+            ) from error
+
+    return setup_task
+
+
+def _add_from_file(original: Callable) -> Callable:
+    def add_from_file(self: Any, f: Any) -> None:
+        if not isinstance(f, str):
+            return original(self, f)
+        files.require_file(f, "dictionary")
+        try:
+            return original(self, f)
+        except DataError:
+            raise
+        except Exception as error:
+            text.check_dictionary(f)  # finds the line
+            raise DataError(f"dictionary {f}: {error}") from error
+
+    return add_from_file
+
+
+def _load_indexed_dataset(original: Callable) -> Callable:
+    def load_indexed_dataset(path: str, dictionary: Any = None, *rest: Any, **options: Any) -> Any:
+        text.check_indexed(path, len(dictionary) if dictionary is not None else None)
+        return original(path, dictionary, *rest, **options)
+
+    return load_indexed_dataset
+
+
+def _load_dataset(original: Callable) -> Callable:
+    def load_dataset(self: Any, split: str, *rest: Any, **options: Any) -> None:
+        again = "Run fairseq-preprocess again."
+        try:
+            original(self, split, *rest, **options)
+        except FileNotFoundError as error:
+            name = f"{split}.{self.cfg.source_lang}-{self.cfg.target_lang}.{self.cfg.source_lang}"
+            raise DataError(
+                f"{self.cfg.data} has no {name}.idx with its .bin. Run fairseq-preprocess with "
+                "this split, or name another split."
+            ) from error
+        except AssertionError as error:
+            raise DataError(f"{self.cfg.data}, split `{split}`: {error}. {again}") from error
+        if split == self.cfg.train_subset and self.datasets[split].tgt is None:
+            raise DataError(f"{self.cfg.data} has no target side for the split `{split}`. {again}")
+
+    return load_dataset
+
+
+def _filter_indices_by_size(original: Callable) -> Callable:
+    def filter_indices_by_size(
+        self: Any, indices: Any, dataset: Any, max_positions: Any = None, *rest: Any, **options: Any
+    ) -> Any:
+        try:
+            return original(self, indices, dataset, max_positions, *rest, **options)
+        except Exception as error:
+            found = re.match(r"Size of sample #(\d+) is invalid", str(error))
+            if found is None:
+                raise
+            sizes = dataset.size(int(found[1]))
+            sizes = tuple(map(int, sizes)) if isinstance(sizes, tuple) else int(sizes)
+            raise DataError(
+                f"sentence {int(found[1]) + 1} has {sizes} tokens, but the model takes at most "
+                f"{max_positions}. Raise `--max-source-positions` and `--max-target-positions`, "
+                "or leave such sentences out with `--skip-invalid-size-inputs-valid-test`."
+            ) from error
+
+    return filter_indices_by_size
+
+
+def _batch_by_size(original: Callable) -> Callable:
+    def batch_by_size(
+        indices: Any, num_tokens_fn: Callable[[int], int], *rest: Any, **options: Any
+    ) -> Any:
+        try:
+            return original(indices, num_tokens_fn, *rest, **options)
+        except AssertionError as error:
+            if "max_tokens" not in str(error):
+                raise
+            longest = max(indices, key=num_tokens_fn)
+            raise DataError(
+                f"sentence {longest + 1} has {num_tokens_fn(longest)} tokens, too many for a "
+                "batch. Raise `--max-tokens` (or `--max-tokens-valid`), or remove the sentence."
+            ) from error
+
+    return batch_by_size
