@@ -1,0 +1,310 @@
+"""Each layer of the GRU against a naive twin written from the paper's equations, in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.gru.attention import ATTENTION_TYPES, masked_softmax
+from fairseq_ext.gru.decoding import AttentiveGRU
+from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
+from fairseq_ext.gru.recurrence import _tanh_of_sum, gru_update
+from fairseq_ext.padding import gather_columns, keep_sentences, real_first, select_sentences
+
+VARIANTS = [
+    (kind, order, feeding)
+    for kind in ("mlp", "general", "dot")
+    for order in ("bahdanau", "luong")
+    for feeding in (True, False)
+]
+
+
+def naive_score(module: nn.Module, kind: str, state: Tensor, annotation: Tensor) -> Tensor:
+    """One score of one state ``[H]`` and one annotation ``[C]``."""
+    if kind == "mlp":
+        hidden = torch.tanh(
+            module.hidden.weight @ torch.cat([state, annotation]) + module.hidden.bias
+        )
+        return module.score.weight[0] @ hidden + module.score.bias[0]
+    if kind == "general":
+        return state @ (module.hidden.weight @ annotation)
+    return state @ annotation
+
+
+def naive_gru(gru: nn.GRU, x: Tensor, s: Tensor) -> Tensor:
+    """One step of one sentence, from the equations in ``gru_update``'s docstring."""
+    w_r, w_z, w_n = (gru.weight_ih_l0 @ x + gru.bias_ih_l0).split(s.numel())
+    u_r, u_z, u_n = (gru.weight_hh_l0 @ s + gru.bias_hh_l0).split(s.numel())
+    r = 1 / (1 + torch.exp(-(w_r + u_r)))
+    z = 1 / (1 + torch.exp(-(w_z + u_z)))
+    n = torch.tanh(w_n + r * u_n)
+    return (1 - z) * n + z * s
+
+
+def naive_decoder(
+    model: AttentiveGRU, kind: str, words: Tensor, state: Tensor, annotations: Tensor, real: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One sentence, one word and one source position at a time; pads simply are not there."""
+    annotations = annotations[real]
+    fed = torch.zeros_like(state)
+    features, alphas = [], []
+
+    def attend(query: Tensor) -> tuple[Tensor, Tensor]:
+        scores = torch.stack([naive_score(model.attention, kind, query, h) for h in annotations])
+        alpha = torch.exp(scores) / torch.exp(scores).sum()
+        return sum(a * h for a, h in zip(alpha, annotations, strict=True)), alpha
+
+    for word in words:
+        if model.luong:
+            read = torch.cat([word, fed]) if model.input_feeding else word
+            state = naive_gru(model.gru, read, state)
+            context, alpha = attend(state)
+            both = torch.cat([context, state])
+            fed = torch.tanh(model.combine.weight @ both + model.combine.bias)
+            features.append(fed)
+        else:
+            context, alpha = attend(state)
+            read = torch.cat([word, context]) if model.input_feeding else word
+            state = naive_gru(model.gru, read, state)
+            features.append(torch.cat([state, context, word]))
+        alphas.append(alpha)
+    return torch.stack(features), torch.stack(alphas)
+
+
+def build(kind: str, order: str, feeding: bool, embed: int = 5, hidden: int = 6) -> AttentiveGRU:
+    torch.manual_seed(0)
+    annotation = hidden if kind == "dot" else 2 * hidden - 1
+    model = AttentiveGRU(
+        *(embed, hidden, annotation, 7),
+        attention_type=kind,
+        order=order,
+        input_feeding=feeding,
+    )
+    return model.double()
+
+
+def inputs(model: AttentiveGRU, length: int, source: int, batch: int = 3) -> tuple[Tensor, ...]:
+    """Random words, states, annotations and a mask with left, right and no padding."""
+    torch.manual_seed(1)
+    hidden = model.gru.hidden_size
+    annotation = model.output_dim - hidden - model.embed_dim
+    if model.luong:
+        annotation = model.combine.in_features - hidden
+    words = torch.randn(length, batch, model.embed_dim, dtype=torch.double, requires_grad=True)
+    state = torch.randn(batch, hidden, dtype=torch.double, requires_grad=True)
+    annotations = torch.randn(batch, source, annotation, dtype=torch.double, requires_grad=True)
+    mask = torch.zeros(batch, source, dtype=torch.bool)
+    if source > 1:
+        mask[0, : source // 2] = True
+        mask[1, source - source // 3 - 1 :] = True
+    return words, state, annotations, mask
+
+
+def gradients(loss: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    found = torch.autograd.grad(loss, tensors, allow_unused=True)
+    return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True)]
+
+
+@pytest.mark.parametrize(("length", "source"), [(1, 1), (2, 3), (9, 7)])
+@pytest.mark.parametrize(("kind", "order", "feeding"), VARIANTS)
+def test_decoder_equals_the_naive_loop(
+    kind: str, order: str, feeding: bool, length: int, source: int
+) -> None:
+    model = build(kind, order, feeding)
+    words, state, annotations, mask = inputs(model, length, source)
+    wanted = [words, state, annotations, *model.parameters()]
+
+    fast, weights, _ = model(words, state, model.source(annotations, mask))
+    direction = torch.randn_like(fast)
+    fast_gradients = gradients((fast * direction).sum(), wanted)
+
+    naive = []
+    for b in range(words.size(1)):
+        feature, alpha = naive_decoder(model, kind, words[:, b], state[b], annotations[b], ~mask[b])
+        naive.append(feature)
+        torch.testing.assert_close(weights[:, b][:, ~mask[b]], alpha, rtol=0, atol=1e-12)
+    naive = torch.stack(naive, dim=1)
+    torch.testing.assert_close(fast, naive, rtol=0, atol=1e-12)
+    naive_gradients = gradients((naive * direction).sum(), wanted)
+    for found, expected in zip(fast_gradients, naive_gradients, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "order", "feeding"), VARIANTS)
+def test_steps_equal_teacher_forcing(kind: str, order: str, feeding: bool) -> None:
+    model = build(kind, order, feeding)
+    words, state, annotations, mask = inputs(model, 8, 5)
+    source = model.source(annotations, mask)
+    full, weights, last = model(words, state, source)
+    step_state = model.initial(state)
+    for t, word in enumerate(words):
+        feature, weight, step_state = model.step(word, step_state, source)
+        torch.testing.assert_close(feature, full[t], rtol=0, atol=1e-12)
+        torch.testing.assert_close(weight, weights[t], rtol=0, atol=1e-12)
+    torch.testing.assert_close(step_state.hidden, last.hidden, rtol=0, atol=1e-12)
+
+
+def test_written_out_backward_against_finite_differences() -> None:
+    model = build("mlp", "bahdanau", True, embed=2, hidden=3)
+    words, state, annotations, mask = inputs(model, 3, 4, batch=2)
+
+    def function(*tensors: Tensor) -> Tensor:
+        return model(tensors[0], tensors[1], model.source(tensors[2], mask))[0]
+
+    assert torch.autograd.gradcheck(function, (words, state, annotations))
+    names = [name for name, _ in model.named_parameters()]
+
+    def of_parameters(*values: Tensor) -> Tensor:
+        parameters = dict(zip(names, values, strict=True))
+
+        class Bound(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = model
+
+            def forward(self) -> Tensor:
+                return self.model(words, state, self.model.source(annotations, mask))[0]
+
+        named = {f"model.{name}": value for name, value in parameters.items()}
+        return torch.func.functional_call(Bound(), named)
+
+    values = tuple(p.detach().clone().requires_grad_() for p in model.parameters())
+    assert torch.autograd.gradcheck(of_parameters, values)
+
+
+def test_large_keys_take_the_plain_tanh() -> None:
+    """Where an exponential would overflow, the sum is exact all the same."""
+    for scale in (1.0, 60.0):
+        keys = torch.linspace(-scale, scale, 24).view(1, 4, 6).float()
+        query_weight, state = torch.eye(6) * scale, torch.zeros(1, 6)
+        query = -keys[:, 0]
+        out = torch.empty(1, 4, 6)
+        _tanh_of_sum(keys, query_weight, state)(query, out)
+        torch.testing.assert_close(out, torch.tanh(keys + query.unsqueeze(1)), rtol=0, atol=2e-6)
+
+
+def test_update_is_torchs_cell_and_not_the_papers_reset() -> None:
+    """Which of the two GRUs the parameter count implies (docs/gru.md) decides this."""
+    torch.manual_seed(0)
+    cell = nn.GRUCell(5, 7).double()
+    x, s = torch.randn(4, 5, dtype=torch.double), torch.randn(4, 7, dtype=torch.double)
+    input_gates = x @ cell.weight_ih.t() + cell.bias_ih
+    hidden_gates = s @ cell.weight_hh.t() + cell.bias_hh
+    found = gru_update(input_gates, hidden_gates, s)
+    torch.testing.assert_close(found, cell(x, s), rtol=0, atol=1e-14)
+    r = torch.sigmoid(input_gates + hidden_gates)[:, :7]
+    z = torch.sigmoid(input_gates + hidden_gates)[:, 7:14]
+    printed = torch.tanh(input_gates[:, 14:] + (r * s) @ cell.weight_hh[14:].t())
+    assert (found - ((1 - z) * printed + z * s)).abs().max() > 0.01
+
+
+def test_dot_refuses_unequal_sizes() -> None:
+    with pytest.raises(ConfigError, match=r"512.*decoder-hidden-size.*256"):
+        ATTENTION_TYPES["dot"](256, 512, 0)
+
+
+def test_masked_softmax_is_exactly_zero_on_pads() -> None:
+    scores = torch.tensor([[1.0, 2.0, 50.0], [1.0, 2.0, 3.0]], dtype=torch.float16)
+    mask = torch.tensor([[False, False, True], [True, True, True]])
+    weights = masked_softmax(scores, mask)
+    assert weights.dtype == torch.float16
+    assert weights[0, 2] == 0
+    assert weights[1].eq(0).all()
+    expected = 1 / (1 + math.exp(-1))
+    assert weights[0, 1].item() == pytest.approx(expected, abs=1e-3)
+
+
+def test_encoder_equals_a_loop_over_each_sentence() -> None:
+    torch.manual_seed(0)
+    encoder = BidirectionalGRU(5, 6).double()
+    for parameter in encoder.gru.parameters():
+        nn.init.normal_(parameter)
+    embedded = torch.randn(4, 7, 5, dtype=torch.double, requires_grad=True)
+    mask = torch.zeros(4, 7, dtype=torch.bool)
+    mask[0, :3] = True  # left
+    mask[1, 2:] = True  # right, and longer sentences follow: lengths are unsorted
+    mask[3, 0] = mask[3, 5:] = True  # both
+    annotations, final = encoder(embedded, mask)
+    gru = encoder.gru
+    for b in range(4):
+        words = embedded[b][~mask[b]]
+        for direction, suffix in enumerate(("", "_reverse")):
+            state = torch.zeros(6, dtype=torch.double)
+            parameters = nn.GRU(5, 6).double()
+            for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+                setattr(parameters, name, nn.Parameter(getattr(gru, name + suffix).detach()))
+            ordered = words.flip(0) if direction else words
+            states = []
+            for word in ordered:
+                state = naive_gru(parameters, word, state)
+                states.append(state)
+            expected = torch.stack(states[::-1] if direction else states)
+            part = slice(6 * direction, 6 * direction + 6)
+            torch.testing.assert_close(
+                annotations[b][~mask[b]][:, part], expected, rtol=0, atol=1e-12
+            )
+            torch.testing.assert_close(final[b, part], state, rtol=0, atol=1e-12)
+    assert annotations[mask].eq(0).all()
+    grad = torch.autograd.grad(annotations.square().sum(), embedded)[0]
+    assert grad[mask].eq(0).all()
+    assert grad[~mask].abs().sum(-1).gt(0).all()
+
+
+def test_encoder_survives_a_sentence_of_pads() -> None:
+    encoder = BidirectionalGRU(3, 4)
+    mask = torch.tensor([[True, True], [False, False]])
+    annotations, _ = encoder(torch.randn(2, 2, 3), mask)
+    assert annotations[0].eq(0).all()
+    assert annotations[1].abs().sum() > 0
+
+
+def test_xavier_bound_of_each_gate() -> None:
+    """Glorot & Bengio's bound per gate; the stack of three would give a smaller one."""
+    torch.manual_seed(0)
+    gru = nn.GRU(100, 256)
+    xavier_uniform_per_gate_(gru)
+    for weight, fan_in in ((gru.weight_ih_l0, 100), (gru.weight_hh_l0, 256)):
+        bound = math.sqrt(6 / (fan_in + 256))
+        for gate in weight.chunk(3):
+            assert gate.abs().max() <= bound
+            assert gate.abs().max() > 0.99 * bound
+            assert gate.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.02)
+    assert gru.bias_ih_l0.eq(0).all()
+    assert gru.bias_hh_l0.eq(0).all()
+
+
+def test_real_first_and_back() -> None:
+    mask = torch.tensor([[True, True, False, False], [False, False, False, True]])
+    values = torch.arange(8).view(2, 4)
+    columns = real_first(mask)
+    moved = gather_columns(values, columns)
+    assert moved.tolist() == [[2, 3, 0, 1], [4, 5, 6, 7]]
+    assert gather_columns(moved, columns.argsort(1)).equal(values)
+
+
+@pytest.mark.parametrize(
+    ("order", "rows", "sentences", "group"),
+    [
+        ([0, 0, 1, 1], 1, [0, 1], 2),  # expansion to a beam of 2
+        ([1, 0, 3, 3], 2, [0, 1], 2),  # reordering inside each sentence
+        ([3, 2], 2, [1], 2),  # the first sentence is finished
+        ([2, 3, 0, 1], 2, [1, 0], 2),  # sentences change places
+        ([0, 1, 2], 2, [0, 0, 1], 1),  # groups of unequal size: a row each
+    ],
+)
+def test_select_sentences(order: list[int], rows: int, sentences: list[int], group: int) -> None:
+    kept, size = select_sentences(torch.tensor(order), rows)
+    assert (kept.tolist(), size) == (sentences, group)
+    values = torch.arange(2) * 10
+    expanded = keep_sentences(values, 0, kept).repeat_interleave(size)
+    assert expanded.equal(values.repeat_interleave(rows)[torch.tensor(order)])
+
+
+def test_keep_sentences_leaves_alone_what_is_in_order() -> None:
+    values = torch.randn(3, 2)
+    assert keep_sentences(values, 0, torch.arange(3)) is values
+    assert keep_sentences(values, 0, torch.tensor([1, 0, 2])).equal(values[[1, 0, 2]])
