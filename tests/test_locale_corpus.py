@@ -41,7 +41,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_sentences_are_clean_unique_and_short(direction):
-    found = list(islice(pairs(*direction.split("-")), 1500))
+    found = list(islice(pairs(*direction.split("-")), 800))
     for pair in found:
         for text in (pair.source, pair.target):
             assert text == text.strip()
@@ -116,7 +116,7 @@ def german_number(word: str) -> int:
 
 @pytest.fixture(scope="module")
 def english_german() -> list[tuple[str, str]]:
-    return [(pair.source, pair.target) for pair in islice(pairs("en", "de"), 6000)]
+    return [(pair.source, pair.target) for pair in islice(pairs("en", "de"), 3000)]
 
 
 def both(english_german, english: str, german: str) -> list[tuple[re.Match, re.Match]]:
@@ -217,7 +217,7 @@ def test_fast_enough():
 @pytest.mark.system
 def test_command_writes_the_same_bytes_again_and_no_leaks(tmp_path):
     first = generate(tmp_path / "1", PYTHONHASHSEED="1")
-    generate(tmp_path / "2", PYTHONHASHSEED="2")
+    generate(tmp_path / "2", PYTHONHASHSEED="2", TZ="Asia/Tokyo", LC_ALL="C")
     assert digests(tmp_path / "1") == digests(tmp_path / "2")
     sizes = {"train": 300, "valid": 50, "test": 50}
     for split, size in sizes.items():
