@@ -26,9 +26,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         status = args.run(args)
     except FairseqExtError as error:
-        print(f"fairseq-ext: error: {error}", file=sys.stderr)
-        status = 1
+        status = _fail(str(error))
+    except ModuleNotFoundError as error:
+        status = _fail(f"`{error.name}` is not installed; `fairseq-ext doctor` says what to do.")
     sys.exit(status)
+
+
+def _fail(message: str) -> int:
+    print(f"fairseq-ext: error: {message}", file=sys.stderr)
+    return 1
 
 
 def build_parser() -> argparse.ArgumentParser:

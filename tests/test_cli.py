@@ -50,6 +50,22 @@ def test_help_imports_nothing_heavy():
         assert command in done.stdout
 
 
+def test_missing_package_is_a_message(tmp_path):
+    code = (
+        "import sys; sys.path.insert(1, sys.argv[1])\n"
+        "sys.argv = ['fairseq-ext', 'average', '--inputs', 'a.pt', '-o', 'b.pt']\n"
+        "from fairseq_ext.cli import main; main()"
+    )
+    without_packages = [sys.executable, "-S", "-c", code, str(REPO)]
+    done = subprocess.run(
+        without_packages, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("fairseq-ext: error: `")
+    assert "`fairseq-ext doctor`" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(["--version"])

@@ -369,6 +369,7 @@ def test_log_of_epochs_only(tmp_path):
     lines = [
         "2026 | INFO | train | epoch 001 | loss 5 | ppl 32 | num_updates 7",
         "2026 | INFO | train | epoch 002 | loss nan | ppl inf | num_updates 14",
+        "2026 | INFO | other | epoch 002 | valid on 'other' subset | loss 4 | num_updates 14",
     ]
     curves = training_log.read_log(write_lines(tmp_path / "log", lines))
     assert (curves.train, curves.valid) == ({"loss": {7: 5.0}, "ppl": {7: 32.0}}, {})

@@ -21,7 +21,7 @@ from fairseq_ext.evaluation.outputs import read_lines
 
 _METRICS = ("loss", "nll_loss", "ppl", "bleu")
 _STEP = re.compile(r"epoch \d+:\s+\d+ / \d+ (.*)")
-_VALID = re.compile(r"epoch \d+ \| (\S+) on '.*?' subset \| (.*)")
+_VALID = re.compile(r"epoch \d+ \| valid on '(.*?)' subset \| (.*)")
 _EPOCH = re.compile(r"epoch \d+ \| (\w+ .*)")
 
 Points = dict[int, float]  # update → value
@@ -40,7 +40,8 @@ def read_log(path: str | Path) -> Curves:
 
     ``--log-format json``, ``simple`` and ``tqdm`` are understood. A resumed run may log the
     same update twice; the later line counts. Training values are those of every
-    ``--log-interval``, or the epochs' averages where a log has only these.
+    ``--log-interval``, or the epochs' averages where a log has only these; validation values are
+    those of the subset called ``valid``.
 
     Raises:
         DataError: unreadable, or without a single loss.
