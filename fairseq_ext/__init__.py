@@ -20,15 +20,14 @@ def register() -> None:
     Calling it again does nothing, because Python imports a module once.
 
     Raises:
-        EnvironmentProblem: a model name of ours is already taken by another plugin.
+        EnvironmentProblem: two distributions provide fairseq, or a model name of ours is taken.
         ImportError: fairseq or torch is missing; ``fairseq-ext doctor`` names the cure.
     """
-    from fairseq_ext import compat, errors
+    from fairseq_ext import compat, doctor, errors, guards
 
     errors.install_excepthook()
+    doctor.check_single_fairseq()
     compat.apply()
-    from fairseq_ext import guards
-
     guards.install()
     from fairseq_ext.gru import model as gru_model  # noqa: F401
 

@@ -1,0 +1,81 @@
+"""Architectures under the laws of ``test_laws.py``, built as the commands build them."""
+
+from __future__ import annotations
+
+import torch
+from fairseq import options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks.translation import TranslationTask
+from torch import Tensor
+
+import fairseq_ext  # noqa: F401
+
+# A new architecture, or a variant worth the same laws, is one line here.
+ARCHITECTURES: dict[str, list[str]] = {
+    "gru": ["--arch", "gru_tiny"],
+    "gru-general": ["--arch", "gru_tiny", "--attention-type", "general"],
+    "gru-dot": ["--arch", "gru_tiny", "--attention-type", "dot", "--decoder-hidden-size", "64"],
+    "gru-luong": ["--arch", "gru_tiny", "--decoder-order", "luong"],
+    "gru-no-feeding": ["--arch", "gru_tiny", "--no-input-feeding"],
+    "gru-luong-no-feeding": [
+        *("--arch", "gru_tiny", "--decoder-order", "luong", "--no-input-feeding"),
+    ],
+    "gru-shared": ["--arch", "gru_tiny", "--share-all-embeddings"],
+}
+# Parameters whose gradient is 0 by the mathematics, with the reason.
+NO_GRADIENT = {"score.bias": "b_v shifts every score of a softmax alike"}
+
+
+def dictionary(size: int = 30) -> Dictionary:
+    """A dictionary of exactly ``size`` symbols, the four special ones among them."""
+    words = Dictionary()
+    for index in range(size - words.nspecial):
+        words.add_symbol(f"w{index}")
+    return words
+
+
+def configuration(flags: list[str]):
+    """What ``fairseq-train`` makes of these flags."""
+    parser = options.get_training_parser()
+    args = options.parse_args_and_arch(parser, ["data", *flags])
+    return convert_namespace_to_omegaconf(args)
+
+
+def build(
+    flags: list[str], *, size: int = 30, target_size: int | None = None, seed: int = 0
+) -> tuple[BaseFairseqModel, TranslationTask]:
+    """Model and task; dropout is as the flags say, the model is in eval mode."""
+    torch.manual_seed(seed)
+    cfg = configuration(flags)
+    source = dictionary(size)
+    target = source if target_size is None else dictionary(target_size)
+    task = TranslationTask(cfg.task, source, target)
+    return task.build_model(cfg.model).eval(), task
+
+
+def padded(sentences: list[list[int]], *, left: bool, extra: int = 0, pad: int = 1) -> Tensor:
+    """``[B, S]`` with ``extra`` columns of pads on the padded side."""
+    width = max(map(len, sentences)) + extra
+    rows = []
+    for sentence in sentences:
+        pads = [pad] * (width - len(sentence))
+        rows.append(pads + sentence if left else sentence + pads)
+    return torch.tensor(rows)
+
+
+def random_sentences(lengths: list[int], size: int = 30, seed: int = 3) -> list[list[int]]:
+    """Random words and the end-of-sentence symbol, ``lengths`` in all."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        [*torch.randint(4, size, (length - 1,), generator=generator).tolist(), 2]
+        for length in lengths
+    ]
+
+
+def previous(target: Tensor, eos: int = 2, pad: int = 1) -> Tensor:
+    """Teacher-forcing input of right-padded targets ``[B, T]``: shifted, led by ``eos``."""
+    shifted = torch.full_like(target, eos)
+    shifted[:, 1:] = target[:, :-1]
+    return shifted.masked_fill(target.eq(pad), pad)
