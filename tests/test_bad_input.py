@@ -242,10 +242,6 @@ def put(name: str, content: bytes) -> Callable[[Path], None]:
 
 BAD_TEXTS = {
     "missing": (lambda folder: (folder / "test.tgt").unlink(), "test.tgt does not exist"),
-    "folder": (
-        lambda folder: ((folder / "valid.src").unlink(), (folder / "valid.src").mkdir()),
-        "valid.src is a folder",
-    ),
     "unequal": (put("valid.tgt", b"1\n2\n"), "valid.src has 3 lines but ", "valid.tgt has 2."),
     "carriage-return": (put("train.src", b"1\n2\r3\n4\n"), "train.src, line 2: carriage return"),
     "empty-file": (put("train.src", b""), "train.src is empty"),

@@ -149,9 +149,10 @@ def _naming(old: str, new: str) -> Callable[[logging.LogRecord], bool]:
 
 
 def _require_no_dictionary(args: Namespace) -> None:
-    sides = [(args.source_lang, args.srcdict)]
+    joined = args.joined_dictionary and (args.srcdict or args.tgtdict)
+    sides = [(args.source_lang, joined or args.srcdict)]
     if not args.only_source:
-        sides.append((args.target_lang, args.tgtdict))
+        sides.append((args.target_lang, joined or args.tgtdict))
     for language, given in sides:
         path = Path(args.destdir, f"dict.{language}.txt" if language else "dict.txt")
         if not given and path.exists():
