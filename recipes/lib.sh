@@ -16,7 +16,9 @@ RUN_OUT=""
 
 export PYTHONUTF8=1     # text is UTF-8, also under LANG=C
 export PYTHONNOUSERSITE=1 # packages from ~/.local would come before the pinned ones
-export TOKENIZERS_PARALLELISM=false
+# Threads that wait for each other sleep: by spinning they make training ten times slower
+# wherever another program wants the same cores.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-0}" # one GPU, or batches would grow
 if ! [[ -w "${HOME:-/}" ]]; then # matplotlib and pip want a folder of their own
     export MPLCONFIGDIR="${MPLCONFIGDIR:-$REPO/.venv/.cache/matplotlib}"
@@ -38,25 +40,11 @@ run() {
     dry || "$@"
 }
 
-# run_to FILE COMMAND...: the same; FILE gets the standard output once it is whole.
-run_to() {
-    local file="$1"
-    shift
-    show "$@" '>' "$file"
-    dry && return
-    "$@" >"$file.tmp"
-    mv "$file.tmp" "$file"
-}
-
+# show WORD...: one line that can be pasted into a shell; a lone > stays one.
 show() {
-    local word line=""
-    for word in "$@"; do
-        case "$word" in
-        '>') line+=" >" ;;
-        *) line+=" $(printf '%q' "$word")" ;;
-        esac
-    done
-    printf '+%s\n' "$line" >&2
+    local line
+    line="$(printf ' %q' "$@")"
+    printf '+%s\n' "${line// \\> / > }" >&2
 }
 
 # needs_value OPTION "$@": dies unless a value follows the option.
@@ -290,10 +278,17 @@ training_progress() {
 
 # generate CHECKPOINT FILE FLAG...: translates the test set; FILE is fairseq-generate's output.
 generate() {
-    local checkpoint="$1" file="$2"
+    local checkpoint="$1" file="$2" status=0
     shift 2
-    run_to "$file" fairseq-generate bin --user-dir "$USER_DIR" --path "$checkpoint" \
-        --gen-subset test "$@"
+    set -- fairseq-generate bin --user-dir "$USER_DIR" --path "$checkpoint" "$@"
+    show "$@" '>' "$file"
+    dry && return
+    "$@" >"$file.tmp" 2>"$file.log" || status=$?
+    if [[ "$status" != 0 ]]; then
+        tail -n 25 "$file.log" >&2
+        return "$status"
+    fi
+    mv "$file.tmp" "$file"
 }
 
 # quietly FILE COMMAND...: like run, but what it prints goes to FILE, shown only if it fails.
