@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairseq_ext.errors import DataError
@@ -27,7 +28,7 @@ BYTE_ORDER_MARKS = {
 
 
 class _Lines:
-    """Counts lines with one defect and keeps the first few of their numbers."""
+    """Counts the lines that have one defect and keeps the first few of their numbers."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -44,6 +45,16 @@ class _Lines:
         return f"line{'s' if self.count > 1 else ''} {named}"
 
 
+@dataclass
+class _Scan:
+    """What one pass over a text has found."""
+
+    lines: int = 0
+    returns: _Lines = field(default_factory=_Lines)
+    empty: _Lines = field(default_factory=_Lines)
+    long: _Lines = field(default_factory=_Lines)
+
+
 def check_text(
     path: str | Path, *, empty_lines: bool = False, max_tokens: int | None = MAX_TOKENS
 ) -> int:
@@ -58,47 +69,56 @@ def check_text(
         DataError: with the line, and the byte where that helps, and the cure.
     """
     path = require_file(path, "text file")
-    lines = 0
-    returns, empty, long = _Lines(), _Lines(), _Lines()
+    found = _scan(path, max_tokens)
+    if not found.lines:
+        raise DataError(f"{path} is empty; it needs at least one line.")
+    if found.returns.count:
+        new = "' '" if found.lines > 1 else r"'\n'"  # a whole text in one line: lines of old Macs
+        raise DataError(
+            f"{path}, {found.returns}: carriage return inside the line, which fairseq would take "
+            f"for the end of a sentence. Replace it: tr '\\r' {new} < {path} > {path}.clean"
+        )
+    if found.long.count:
+        raise DataError(
+            f"{path}, {found.long}: more than {max_tokens:,} tokens in one line. "
+            "Split the line into sentences, or delete it from both files of the pair."
+        )
+    if found.empty.count and not empty_lines:
+        raise DataError(
+            f"{path}, {found.empty}: empty, and fairseq would train on an empty sentence. "
+            "Delete the same lines from both files of the pair."
+        )
+    return found.lines
+
+
+def _scan(path: Path, max_tokens: int | None) -> _Scan:
+    """Read a text once, in blocks of whole lines.
+
+    Raises:
+        DataError: for what makes reading on pointless: not text, or a line beyond all measure.
+    """
+    scan = _Scan()
     for offset, block in _blocks(path):
         if offset == 0:
             _require_no_mark(path, block)
         if len(block) >= 2 * BLOCK:
             raise DataError(
-                f"{path}, line {lines + block.count(10) + 1}: longer than {BLOCK:,} bytes. "
+                f"{path}, line {scan.lines + block.count(10) + 1}: longer than {BLOCK:,} bytes. "
                 "Split the text into one sentence per line."
             )
-        text = _decode(path, block, offset, lines)
-        if "\r" in text:
-            for number in _lone_returns(text):
-                returns.add(lines + number)
-        found = text.split("\n")
-        if not found[-1]:
-            found.pop()
-        for number, line in enumerate(found, start=lines + 1):
+        text = _decode(path, block, offset, scan.lines)
+        lines = text.removesuffix("\n").split("\n")
+        for number, line in enumerate(lines, start=scan.lines + 1):
             if not line or line.isspace():
-                empty.add(number)
+                scan.empty.add(number)
             elif max_tokens and len(line) >= 2 * max_tokens and len(line.split()) > max_tokens:
-                long.add(number)
-        lines += len(found)
-    if not lines:
-        raise DataError(f"{path} is empty; it needs at least one line.")
-    if returns.count:
-        raise DataError(
-            f"{path}, {returns}: carriage return inside the line, which fairseq would take for the "
-            f"end of a sentence. Replace it by a space: tr '\\r' ' ' < {path} > {path}.clean"
-        )
-    if long.count:
-        raise DataError(
-            f"{path}, {long}: more than {max_tokens:,} tokens in one line. "
-            "Split the line into sentences, or delete it from both files of the pair."
-        )
-    if empty.count and not empty_lines:
-        raise DataError(
-            f"{path}, {empty}: empty, and fairseq would train on an empty sentence. "
-            "Delete the same lines from both files of the pair."
-        )
-    return lines
+                scan.long.add(number)
+        if "\r" in text:
+            for number, line in enumerate(lines, start=scan.lines + 1):
+                if "\r" in line.removesuffix("\r"):
+                    scan.returns.add(number)
+        scan.lines += len(lines)
+    return scan
 
 
 def check_parallel(
@@ -238,12 +258,3 @@ def _decode(path: Path, block: bytes, offset: int, lines: int) -> str:
             f"{offset + at:,}, so this is binary data or UTF-16. Give plain UTF-8 text."
         )
     return text
-
-
-def _lone_returns(text: str) -> Iterator[int]:
-    """The line number (from 1) of each carriage return that no line feed follows."""
-    line, start = 1, 0
-    for found in re.finditer(r"\r(?!\n|\Z)", text):
-        line += text.count("\n", start, found.start())
-        start = found.start()
-        yield line

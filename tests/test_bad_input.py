@@ -87,7 +87,10 @@ class TestCheckText:
             (b"a\nb\nc\0d\n", "a.txt, line 3: NUL byte at offset 5"),
             (b"a\nb\rc\nd\n", "a.txt, line 2: carriage return inside the line"),
             (b"a\r\r\nb\n", "a.txt, line 1: carriage return inside the line"),
-            (b"a\rb\rc", "lines 1, 1: carriage return"),
+            (b"a\rb\rc", "line 1: carriage return"),
+            (b"a\rb\rc", r"tr '\r' '\n' < "),
+            (b"a\rb\nc\rd\n", "lines 1, 2: carriage return"),
+            (b"a\rb\nc\n", r"tr '\r' ' ' < "),
             (b"a\n\nb\n", "a.txt, line 2: empty"),
             (b"\n" * 9, "lines 1, 2, 3, 4, 5 and 4 more: empty"),
             ("a\n \t\u00a0\u2028\nb\n".encode(), "a.txt, line 2: empty"),
@@ -519,9 +522,14 @@ def test_generate_without_a_checkpoint_or_with_other_dictionaries(data: Path, tr
 
 
 @pytest.mark.system
-def test_interactive_refuses_a_missing_input(copy_data: Path, trained: Path, tmp_path: Path):
+def test_interactive_refuses_input_that_is_missing_or_not_utf_8(
+    copy_data: Path, trained: Path, tmp_path: Path
+):
     options = (copy_data, "--path", trained, "--cpu", "--input", tmp_path / "none.txt")
     refused(fairseq("interactive", *options, ok=False), "none.txt does not exist")
+    words = ("fairseq-interactive", copy_data, "--path", trained, "--cpu", "--user-dir", USER_DIR)
+    latin1 = f'printf "1 \\351\\n" | PYTHONUTF8=1 {BIN}/"$@"'
+    refused(run("bash", "-c", latin1, "-", *words, ok=False), "the input is not UTF-8", "byte 0xe9")
 
 
 # ---- how errors reach the user -------------------------------------------------------------------

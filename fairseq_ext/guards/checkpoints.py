@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from fairseq_ext import files
@@ -27,8 +26,10 @@ def install() -> None:
 
 
 def _load_checkpoint_to_cpu(original: Callable) -> Callable:
+    from fairseq.file_io import PathManager
+
     def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
-        files.load_checkpoint(path)
+        files.load_checkpoint(PathManager.get_local_path(path))
         return original(path, *rest, **options)
 
     return load_checkpoint_to_cpu
@@ -55,6 +56,8 @@ def _load_model_ensemble_and_task(original: Callable) -> Callable:
 
 
 def _load_checkpoint(original: Callable) -> Callable:
+    from fairseq.file_io import PathManager
+
     def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
         default = cfg.restore_file == "checkpoint_last.pt"
         for option, path in (
@@ -62,7 +65,7 @@ def _load_checkpoint(original: Callable) -> Callable:
             ("--finetune-from-model", cfg.finetune_from_model),
         ):
             suffix = f"{trainer.checkpoint_suffix or ''}.pt"
-            if path and not any(Path(p).exists() for p in (path, path.replace(".pt", suffix))):
+            if path and not any(map(PathManager.exists, (path, path.replace(".pt", suffix)))):
                 # fairseq would start from random weights without a word
                 raise CheckpointError(f"`{option}` names {path}, which does not exist.")
         return original(cfg, trainer, **options)

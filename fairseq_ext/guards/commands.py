@@ -61,6 +61,11 @@ def one_message(folder: str | None = None) -> Iterator[None]:
             raise
         name = error.filename2 or error.filename or folder
         raise EnvironmentProblem(files.explain(error, name)) from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"the input is not UTF-8 ({error.reason}, byte 0x{error.object[error.start]:02x}). "
+            "If it is Latin-1, convert it: iconv -f latin1 -t utf-8"
+        ) from error
     except Exception as error:
         # torch.multiprocessing hands a child's error on as a traceback in text
         found = re.findall(r"^fairseq_ext\.errors\.(\w+): (.*)", str(error), re.MULTILINE)
@@ -73,9 +78,8 @@ def _call_main(original: Callable) -> Callable:
     """`fairseq-train`, `-interactive` and `-validate`, before they start any process."""
 
     def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
-        command = main.__globals__["__name__"]
-        if command == "__main__":
-            command = main.__globals__["__spec__"].name
+        spec = main.__globals__["__spec__"]  # its name is the module's also under `python -m`
+        command = spec.name if spec else ""
         if command in ("fairseq_cli.interactive", "fairseq_cli.validate"):
             _require_path(cfg)
         if command == "fairseq_cli.interactive" and cfg.interactive.input != "-":
