@@ -1,0 +1,86 @@
+"""What the tests of `fairseq_ext.compat` share: tiny models, and the plugin short of some fixes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ARCHITECTURES: dict[str, tuple[object, ...]] = {
+    "lstm": (
+        *("--arch", "lstm"),
+        *("--encoder-embed-dim", 16, "--encoder-hidden-size", 16),
+        *("--decoder-embed-dim", 16, "--decoder-hidden-size", 16, "--decoder-out-embed-dim", 16),
+    ),
+    "transformer": (
+        *("--arch", "transformer"),
+        *("--encoder-layers", 1, "--encoder-embed-dim", 16, "--encoder-ffn-embed-dim", 16),
+        *("--decoder-layers", 1, "--decoder-embed-dim", 16, "--decoder-ffn-embed-dim", 16),
+        *("--encoder-attention-heads", 2, "--decoder-attention-heads", 2),
+    ),
+}
+
+TRAINING: tuple[object, ...] = (
+    *("--optimizer", "adam", "--lr", 0.01, "--criterion", "label_smoothed_cross_entropy"),
+    *("--label-smoothing", 0.1, "--max-tokens", 400, "--cpu", "--no-progress-bar"),
+    *("--num-workers", 0, "--log-interval", 1),
+)
+"""Some ten updates per epoch on the digits corpus."""
+
+WITHOUT = """
+import sys
+name, sys.argv[0] = sys.argv[0], "fairseq-ext"  # importing the package must not register it yet
+import fairseq_ext
+sys.argv[0] = name
+from fairseq_ext import compat
+compat.FIXES = tuple(fix for fix in compat.FIXES if fix.name not in {names!r})
+fairseq_ext.register()
+"""
+
+
+def plugin_without(folder: Path, *names: str) -> Path:
+    """A ``--user-dir`` that applies every fix but those named, to see a check fail."""
+    from fairseq_ext import compat
+
+    unknown = set(names) - {fix.name for fix in compat.FIXES}
+    assert not unknown, unknown
+    plugin = folder / "plugin_without"
+    plugin.mkdir(parents=True)
+    (plugin / "__init__.py").write_text(WITHOUT.format(names=set(names)))
+    return plugin
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A checkpoint as it is on disk."""
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def training_state(path: Path) -> dict[str, Any]:
+    """Everything in a checkpoint that decides how training goes on: no clocks, no paths."""
+    checkpoint = load(path)
+    extra = checkpoint["extra_state"]
+    history = checkpoint["optimizer_history"][-1]
+    return {
+        "model": checkpoint["model"],
+        "optimizer": checkpoint["last_optimizer_state"],
+        "updates": history["num_updates"],
+        "scheduler": history["lr_scheduler_state"],
+        "position": extra["train_iterator"],
+        "best": extra.get("best"),
+        "val_loss": extra["val_loss"],
+        "early_stopping": extra.get("early_stopping"),
+    }
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two nested states are equal bit for bit."""
+    if torch.is_tensor(left):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right

@@ -1,0 +1,322 @@
+"""Every fix of `fairseq_ext.compat`: what fails without it works with it."""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from compat_tools import ARCHITECTURES, TRAINING, load, plugin_without
+from harness import USER_DIR, binarise, digits_corpus, fairseq, hypotheses, run
+
+from fairseq_ext import compat
+from fairseq_ext.compat import batches, machine
+from fairseq_ext.errors import EnvironmentProblem
+
+LAST = "checkpoint_last.pt"
+ALARM = re.compile(r"warning|deprecat|\| error|traceback", re.IGNORECASE)
+
+
+def train(data: Path, save_dir: Path, *options: object, **how: object):
+    plugin = how.pop("plugin", USER_DIR)
+    command = ("fairseq-train", data, "--save-dir", save_dir, "--user-dir", plugin, *TRAINING)
+    return run(*command, *options, **how)
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def trained(request, copy_data, tmp_path_factory):
+    """Two epochs of a stock architecture: the folder and everything the command said."""
+    folder = tmp_path_factory.mktemp(request.param)
+    done = train(copy_data, folder, *ARCHITECTURES[request.param], "--max-epoch", 2)
+    return folder, done.stdout + done.stderr
+
+
+# The list of fixes
+
+
+def test_fixes_are_applied_once_and_listed():
+    compat.apply()
+    names = compat.active()
+    assert len(names) == len(set(names)) > 10
+    assert {fix.name for fix, is_active in compat.status() if is_active} == set(names)
+    assert all(fix.reason and fix.until for fix in compat.FIXES)
+
+    from fairseq.data import data_utils
+
+    function = data_utils.batch_by_size
+    compat.apply()
+    assert data_utils.batch_by_size is function
+
+
+def test_a_fix_is_applied_where_needed_and_once(monkeypatch):
+    calls: list[str] = []
+    fixes = (
+        compat.Fix("a", "why", "when", apply=lambda: calls.append("a")),
+        compat.Fix("b", "why", "when", apply=lambda: calls.append("b"), needed=lambda: False),
+    )
+    monkeypatch.setattr(compat, "FIXES", fixes)
+    monkeypatch.setattr(compat, "_active", set())
+    compat.apply()
+    compat.apply()
+    assert calls == ["a"]
+    assert compat.active() == ("a",)
+    assert [is_active for _, is_active in compat.status()] == [True, False]
+
+
+def test_a_fix_that_does_not_fit_names_itself(monkeypatch):
+    fix = compat.Fix("misfit", "why", "when", apply=lambda: compat.wrap(pickle, "nothing", batches))
+    monkeypatch.setattr(compat, "FIXES", (fix,))
+    with pytest.raises(EnvironmentProblem, match="misfit.*fairseq-fixed==0.12.3.1"):
+        compat.apply()
+
+
+def test_the_list_shows_where_fairseq_is_missing():
+    code = (
+        "import sys; sys.argv[0] = 'fairseq-ext'; sys.modules['fairseq'] = None\n"
+        "from fairseq_ext import compat; print(len(compat.status()), compat.active())"
+    )
+    said = run(sys.executable, "-c", code).stdout
+    assert said.split(maxsplit=1) == [str(len(compat.FIXES)), "()\n"]
+
+
+def add_one(original):
+    return lambda *args: original(*args) + 1
+
+
+def test_wrap_wraps_once_and_keeps_the_kind_of_method():
+    class Owner:
+        @staticmethod
+        def static(x):
+            return x
+
+        @classmethod
+        def of_class(cls, x):
+            return x
+
+        def method(self, x):
+            return x
+
+    for name in ("static", "of_class", "method"):
+        compat.wrap(Owner, name, add_one)
+        compat.wrap(Owner, name, add_one)
+        assert getattr(Owner(), name)(1) == 2
+    assert isinstance(vars(Owner)["static"], staticmethod)
+    assert isinstance(vars(Owner)["of_class"], classmethod)
+
+
+# Checkpoints
+
+
+@pytest.mark.system
+def test_stock_checkpoints_hold_only_allowed_classes(trained):
+    folder, _ = trained
+    unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(folder / LAST)
+    assert set(unsafe) <= {"argparse.Namespace"}
+
+
+def test_meters_of_eval_bleu_can_be_loaded(tmp_path):
+    """Counts of n-grams are numpy arrays; options a Namespace. Fails in a bare torch."""
+    path = tmp_path / "state.pt"
+    torch.save({"args": argparse.Namespace(a=1), "counts": np.arange(4), "n": np.int64(3)}, path)
+    state = torch.load(path)
+    assert state["args"] == argparse.Namespace(a=1)
+    assert np.array_equal(state["counts"], np.arange(4))
+    code = f"import torch; torch.load({str(path)!r})"
+    assert "UnpicklingError" in run(sys.executable, "-c", code, ok=False).stderr
+
+
+class Malice:
+    def __reduce__(self):
+        return (print, ("code has run",))
+
+
+def test_other_classes_are_still_refused(tmp_path, capsys):
+    torch.save({"args": Malice()}, tmp_path / "evil.pt")
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(tmp_path / "evil.pt")
+    assert "code has run" not in capsys.readouterr().out
+
+
+@pytest.mark.system
+def test_generate_needs_the_allowed_classes(trained, copy_data, tmp_path):
+    folder, _ = trained
+    command = ("fairseq-generate", copy_data, "--path", folder / LAST, "--cpu", "--user-dir")
+    assert len(hypotheses(run(*command, USER_DIR).stdout)) == 50
+    stock = run(*command, plugin_without(tmp_path, "safe checkpoint classes"), ok=False)
+    assert "argparse.Namespace" in stock.stdout + stock.stderr
+
+
+# Batches
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 10, 16, 50])
+@pytest.mark.parametrize("limit", [{"max_tokens": 60}, {"max_sentences": 9}])
+def test_no_sentence_is_lost(size, limit):
+    from fairseq.data import data_utils
+
+    lengths = np.arange(size) % 5 + 1
+    result = data_utils.batch_by_size(
+        list(range(size)),
+        lambda index: lengths[index],
+        num_tokens_vec=lengths,
+        required_batch_size_multiple=8,
+        **limit,
+    )
+    assert [index for batch in result for index in batch] == list(range(size))
+    assert all(len(batch) % 8 == 0 for batch in result if len(batch) > 8)
+    assert all(len(batch) <= 9 for batch in result if "max_sentences" in limit)
+
+
+@pytest.mark.system
+def test_generation_returns_every_line(trained, tmp_path):
+    folder, _ = trained
+    data = binarise(digits_corpus(tmp_path / "text", test=10), tmp_path / "bin")
+    command = ("fairseq-generate", data, "--path", folder / LAST, "--cpu", "--user-dir")
+    assert len(hypotheses(run(*command, USER_DIR).stdout)) == 10
+    stock = run(*command, plugin_without(tmp_path, "last batch"))
+    assert len(hypotheses(stock.stdout)) == 8
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_grouped_shuffling_visits_every_batch(shards):
+    from fairseq.data import ListDataset
+    from fairseq.data.iterators import EpochBatchIterator
+
+    seen: list[int] = []
+    for shard in range(shards):
+        iterator = EpochBatchIterator(
+            ListDataset(range(7)),
+            collate_fn=list,
+            batch_sampler=[[index] for index in range(7)],
+            num_shards=shards,
+            shard_id=shard,
+            grouped_shuffling=True,
+        )
+        epoch = list(iterator.next_epoch_itr())
+        assert len(epoch) == -(-7 // shards)
+        seen += [index for batch in epoch for index in batch]
+    assert sorted(seen) == list(range(7))
+
+
+def test_buckets_cut_the_corpus_evenly():
+    from fairseq.data import bucket_pad_length_dataset
+
+    assert bucket_pad_length_dataset.get_buckets(range(1, 101), 4).tolist() == [25, 50, 75, 100]
+    assert bucket_pad_length_dataset.get_buckets([3, 3, 3], 2).tolist() == [3]
+
+
+@pytest.mark.system
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="numpy 1 needs no fix")
+def test_num_batch_buckets(copy_data, tmp_path):
+    options = (*ARCHITECTURES["lstm"], "--num-batch-buckets", 3, "--max-update", 2)
+    train(copy_data, tmp_path / "ours", *options)
+    assert (tmp_path / "ours" / LAST).exists()
+    for name, complaint in {
+        "length buckets": "interpolation",
+        "old names of numpy": "compat",
+    }.items():
+        plugin = plugin_without(tmp_path / name, name)
+        assert complaint in train(copy_data, tmp_path, *options, plugin=plugin, ok=False).stderr
+
+
+# CPUs
+
+
+@pytest.mark.system
+def test_bf16_trains_on_the_cpu(copy_data, tmp_path):
+    options = (*ARCHITECTURES["transformer"], "--bf16", "--max-update", 2)
+    done = train(copy_data, tmp_path, *options)
+    assert not ALARM.search(done.stdout + done.stderr)
+    assert load(tmp_path / LAST)["cfg"]["common"]["bf16"]
+    plugin = plugin_without(tmp_path, "bf16 without a TPU")
+    assert "xla_device" in train(copy_data, tmp_path, *options, plugin=plugin, ok=False).stderr
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("option", ["fp16", "amp"])
+def test_half_precision_on_the_cpu_is_refused_by_name(option, copy_data, tmp_path):
+    options = (*ARCHITECTURES["lstm"], f"--{option}", "--max-update", 2)
+    done = train(copy_data, tmp_path, *options, ok=False)
+    assert f"`--{option}` trains on a CUDA device only" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def distributed_options(**given: object) -> SimpleNamespace:
+    fields = {
+        "distributed_init_method": None,
+        "distributed_world_size": 1,
+        "distributed_rank": 0,
+        "distributed_port": -1,
+        "distributed_no_spawn": False,
+        "distributed_num_procs": None,
+        "distributed_backend": "nccl",
+        "device_id": 0,
+    }
+    return SimpleNamespace(**{**fields, **given})
+
+
+def test_processes_are_found_from_torchrun_or_spawned(monkeypatch):
+    alone = distributed_options()
+    machine.join_processes(alone)
+    assert alone == distributed_options()
+
+    spawning = distributed_options(distributed_world_size=2)
+    machine.join_processes(spawning)
+    assert spawning.distributed_init_method.startswith("tcp://localhost:")
+    assert spawning.distributed_backend == "gloo"
+    assert not spawning.distributed_no_spawn
+
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    launched = distributed_options()
+    machine.join_processes(launched)
+    assert launched.distributed_init_method == "env://"
+    assert (launched.distributed_rank, launched.distributed_world_size) == (1, 2)
+    assert launched.distributed_no_spawn
+
+
+# Warnings
+
+
+@pytest.mark.system
+def test_training_prints_no_warnings(trained):
+    _, said = trained
+    assert "done training" in said
+    assert not ALARM.search(said), ALARM.search(said)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", ["generate", "validate", "interactive"])
+def test_other_commands_print_no_warnings(name, trained, copy_data):
+    folder, _ = trained
+    options = ("--task", "translation", "--max-tokens", 400) if name == "validate" else ()
+    stdin = "1 2 3\n" if name == "interactive" else None
+    done = fairseq(name, copy_data, "--path", folder / LAST, "--cpu", *options, stdin=stdin)
+    said = done.stdout + done.stderr
+    assert not ALARM.search(said), ALARM.search(said)
+
+
+@pytest.mark.system
+def test_preprocessing_prints_no_warnings(tmp_path):
+    text = digits_corpus(tmp_path / "text")
+    done = fairseq(
+        "preprocess",
+        *("--source-lang", "src", "--target-lang", "tgt"),
+        *("--trainpref", text / "train", "--destdir", tmp_path / "bin"),
+    )
+    assert not ALARM.search(done.stdout + done.stderr)
+
+
+@pytest.mark.system
+def test_without_the_filters_training_warns(copy_data, tmp_path):
+    plugin = plugin_without(tmp_path, "warnings of a normal run")
+    options = (*ARCHITECTURES["transformer"], "--max-update", 1, "--disable-validation")
+    said = train(copy_data, tmp_path, *options, plugin=plugin).stderr
+    for words in ("autocast", "pin_memory", "mismatched key_padding_mask", "hydra"):
+        assert words in said
