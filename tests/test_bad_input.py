@@ -528,7 +528,7 @@ def test_interactive_refuses_input_that_is_missing_or_not_utf_8(
     options = (copy_data, "--path", trained, "--cpu", "--input", tmp_path / "none.txt")
     refused(fairseq("interactive", *options, ok=False), "none.txt does not exist")
     words = ("fairseq-interactive", copy_data, "--path", trained, "--cpu", "--user-dir", USER_DIR)
-    latin1 = f'printf "1 \\351\\n" | PYTHONUTF8=1 {BIN}/"$@"'
+    latin1 = f'printf "1 \\351\\n" | LC_ALL=C {BIN}/"$@"'
     refused(run("bash", "-c", latin1, "-", *words, ok=False), "the input is not UTF-8", "byte 0xe9")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import re
 import shutil
@@ -82,12 +83,20 @@ def _call_main(original: Callable) -> Callable:
         command = spec.name if spec else ""
         if command in ("fairseq_cli.interactive", "fairseq_cli.validate"):
             _require_path(cfg)
-        if command == "fairseq_cli.interactive" and cfg.interactive.input != "-":
-            text.check_text(cfg.interactive.input, empty_lines=True, max_tokens=None)
+        if command == "fairseq_cli.interactive":
+            _check_input(cfg.interactive.input)
         with one_message(), files.no_empty_folder(cfg.checkpoint.save_dir):
             return original(cfg, main, **options)
 
     return call_main
+
+
+def _check_input(path: str) -> None:
+    if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
+        # as fairseq reads files; some locales would turn what is not UTF-8 into unknown words
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")
+    elif path != "-" and not Path(path).is_fifo() and not Path(path).is_char_device():
+        text.check_text(path, empty_lines=True, max_tokens=None)  # a pipe can be read only once
 
 
 def _require_path(cfg: Any) -> None:
