@@ -11,8 +11,9 @@ set -euo pipefail
 
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 USER_DIR="$REPO/user_dir"
-STAGE="" # the stage being run, for the message of an interrupted script
-RUN_OUT=""
+STAGE=""         # the stage being run, for the message of an interrupted script
+STAGES=".stages" # the folder that says which stages are done
+RUN_OUT=""       # the run's folder
 
 export PYTHONUTF8=1     # text is UTF-8, also under LANG=C
 export PYTHONNOUSERSITE=1 # packages from ~/.local would come before the pinned ones
@@ -195,12 +196,16 @@ open_run() {
     printf '%s\n' "$settings" >"$out/settings.tmp"
     mv "$out/settings.tmp" "$out/settings.txt"
     cd "$out"
-    mkdir -p .stages
+    STAGES=.stages
+    mkdir -p "$STAGES"
     RUN_OUT="$out"
     trap explain_stop EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
 }
+
+# close_run: lets other processes into the folder.
+close_run() { exec 9>&-; }
 
 # stage NAME COMMAND...: runs the command unless it has succeeded here before, and notes how long
 # it took. What a stage leaves unfinished is done again (training goes on where it was).
@@ -211,7 +216,7 @@ stage() {
         "$@"
         return
     fi
-    if [[ -e ".stages/$name" ]]; then
+    if [[ -e "$STAGES/$name" ]]; then
         log "$name: done before"
         return
     fi
@@ -219,8 +224,8 @@ stage() {
     STAGE="$name"
     "$@"
     STAGE=""
-    printf '%d\n' $((SECONDS - began)) >".stages/$name.tmp"
-    mv ".stages/$name.tmp" ".stages/$name"
+    printf '%d\n' $((SECONDS - began)) >"$STAGES/$name.tmp"
+    mv "$STAGES/$name.tmp" "$STAGES/$name"
     log "$name: $((SECONDS - began)) s"
 }
 

@@ -107,32 +107,42 @@ def _times(seconds: dict[str, int]) -> str:
     return ", ".join(f"{name} {value} s" for name, value in seconds.items())
 
 
-def samples(folder: Path, src: str, tgt: str, count: int = 10) -> list[tuple[str, str, str]]:
-    """``count`` (source, reference, translation) spread evenly over the test set."""
-    paths = folder / "text" / f"test.{src}", folder / "text" / f"test.{tgt}", folder / f"hyp.{tgt}"
+def samples(
+    text: Path, translations: Path, src: str, tgt: str, count: int
+) -> list[tuple[str, str, str]]:
+    """At most ``count`` (source, reference, translation) spread evenly over the test set."""
+    paths = text / f"test.{src}", text / f"test.{tgt}", translations / f"hyp.{tgt}"
     sides = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths]
     triples = list(zip(*sides, strict=True))
     count = min(count, len(triples))
     return [triples[i * len(triples) // count] for i in range(count)]
 
 
-def report_run(folder: Path, src: str, tgt: str, title: str) -> str:
-    """The text that ends a recipe; writes ``results.json`` and ``results.md`` too."""
-    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["scores"]
+def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, count: int = 10) -> str:
+    """The text that ends a recipe; ``results.json`` and ``results.md`` go to ``decoded``.
+
+    Args:
+        folder: the run, with ``text``, ``checkpoints/train.log`` and the stage times.
+        decoded: the folder with ``hyp.TGT`` and ``scores.json``.
+        src, tgt: languages.
+        title: the table's heading.
+        count: how many sample translations.
+    """
+    scores = json.loads((decoded / "scores.json").read_text(encoding="utf-8"))["scores"]
     log = (folder / "checkpoints" / "train.log").read_text(encoding="utf-8")
     training, seconds = read_training(log), stage_seconds(folder)
-    rows, shown = summary(scores, training, seconds), samples(folder, src, tgt)
+    rows = summary(scores, training, seconds)
+    shown = samples(folder / "text", decoded, src, tgt, count)
     figures = {"title": title, "scores": scores, **asdict(training), "stages": seconds}
-    _write(folder / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
-    heading = ("", "figure", "remark")
+    _write(decoded / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
     translations = markdown([("source", "reference", "translation"), *shown])
-    table = markdown([heading, *rows])
-    _write(folder / "results.md", f"# {title}\n\n{table}\n\n## Samples\n\n{translations}")
-    listed = "\n\n".join(
-        f"  source       {source}\n  reference    {reference}\n  translation  {translation}"
+    table = markdown([("", "figure", "remark"), *rows])
+    _write(decoded / "results.md", f"# {title}\n\n{table}\n\n## Samples\n\n{translations}")
+    listed = "".join(
+        f"  source       {source}\n  reference    {reference}\n  translation  {translation}\n\n"
         for source, reference, translation in shown
     )
-    return f"Sample translations\n\n{listed}\n\n{title}\n\n{aligned(rows)}"
+    return f"Sample translations\n\n{listed}{title}\n\n{aligned(rows)}"
 
 
 def report_comparison(folder: Path) -> str:
@@ -141,7 +151,8 @@ def report_comparison(folder: Path) -> str:
     Raises:
         ValueError: no model has been scored yet.
     """
-    models = sorted(path.parent for path in folder.glob("models/*/scores.json"))
+    found = (path.parent for path in folder.glob("models/*/scores.json"))
+    models = sorted(model for model in found if ".old-" not in model.name)  # see open_run
     if not models:
         raise ValueError(f"`{folder}` holds no finished model.")
     rows, figures, signatures = [], {}, {}
@@ -188,13 +199,16 @@ def main() -> None:
     one.add_argument("--src", required=True)
     one.add_argument("--tgt", required=True)
     one.add_argument("--title", required=True, help="the table's heading")
+    one.add_argument("--samples", type=int, default=10, help="how many translations to show")
+    one.add_argument("--decoded", default=".", help="subfolder with hyp.TGT and scores.json")
     many = commands.add_parser("compare", help="the finished models of a comparison")
     for command in (one, many):
         command.add_argument("--dir", type=Path, required=True, help="the run's folder")
     args = parser.parse_args()
     try:
         if args.command == "run":
-            print(report_run(args.dir, args.src, args.tgt, args.title))
+            decoded = args.dir / args.decoded
+            print(report_run(args.dir, decoded, args.src, args.tgt, args.title, args.samples))
         else:
             print(report_comparison(args.dir))
     except (OSError, ValueError) as error:

@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# Several architectures on the same data for the same number of updates, in one table.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+usage() {
+    cat <<'HELP'
+Usage: bash recipes/compare.sh DATA_DIR SRC TGT [OPTION]... ARCH...
+
+  DATA_DIR       train, valid and test, each with the endings .SRC and .TGT
+  ARCH           a fairseq architecture, ours or a stock one, or one with flags and a name of its
+                 own: 'wide=lstm --encoder-bidirectional --decoder-hidden-size 512'
+
+  --updates N    training updates of each                     (2000)
+  --bpe N        joint byte-pair merges; 0: words             (8000)
+  --max-tokens N tokens in a batch                            (2000)
+  --lr X         peak learning rate                           (0.002)
+  --tokenize     Moses tokenisation before, and undone after for sacrebleu
+  --out DIR      shared data, and a folder for each model     (runs/compare-DATA_DIR-SRC-TGT)
+  --help         this text
+
+All models share the binarised data. Two calls with the same --out may run at the same time, each
+with its own architectures; the table always shows every model finished so far. What has been
+done is not done again. OMP_NUM_THREADS is the number of CPU threads (1). DRY_RUN=1 only prints
+the commands.
+HELP
+}
+
+updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" words=()
+while (($#)); do
+    case "$1" in
+    --updates | --bpe | --max-tokens | --lr | --out)
+        needs_value "$1" "$@"
+        option="${1#--}"
+        printf -v "${option//-/_}" '%s' "$2"
+        shift
+        ;;
+    --tokenize) tokenize=--tokenize ;;
+    --help | -h) usage && exit ;;
+    -*) die "\`$1\` is no option; --help lists them." ;;
+    *) words+=("$1") ;;
+    esac
+    shift
+done
+((${#words[@]} >= 4)) || die "needs DATA_DIR, SRC, TGT and at least one ARCH; see --help."
+src="${words[1]}" tgt="${words[2]}" models=("${words[@]:3}")
+data="$(cd "${words[0]}" 2>/dev/null && pwd)" ||
+    die "\`${words[0]}\` must be a folder with train, valid and test text, but cannot be entered."
+positive --updates "$updates"
+[[ "$bpe" == 0 ]] || positive --bpe "$bpe"
+positive --max-tokens "$max_tokens"
+out="${out:-$REPO/runs/compare-$(basename "$data")-$src-$tgt}"
+[[ "$out" == /* ]] || out="$PWD/$out"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+
+make_text() {
+    run python "$REPO/recipes/prepare.py" --data "$data" --src "$src" --tgt "$tgt" --out text \
+        ${tokenize:+"$tokenize"}
+}
+
+binarise_all() {
+    if [[ "$bpe" == 0 ]]; then
+        binarise text "$src" "$tgt"
+    else
+        learn_bpe "$bpe" "$src" "$tgt"
+        binarise bpe "$src" "$tgt" --joined-dictionary
+    fi
+}
+
+# train_one FOLDER ARCH FLAG...
+train_one() {
+    local folder="$1" arch="$2"
+    shift 2
+    train "$folder" --arch "$arch" --dropout 0.2 \
+        --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
+        --lr "$lr" --lr-scheduler inverse_sqrt --warmup-updates $((updates / 10 + 1)) \
+        --max-update "$updates" --max-tokens "$max_tokens" \
+        --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+        --num-workers 0 --seed 1 --log-interval 50 \
+        --no-epoch-checkpoints --save-interval-updates $((updates / 10 + 1)) \
+        --keep-interval-updates 1 "$@"
+}
+
+evaluate_one() {
+    local folder="$1"
+    generate "$folder/checkpoint_last.pt" "$folder/generated.txt" --gen-subset test --beam 5 \
+        --max-tokens 4000
+    run fairseq-ext score --generated "$folder/generated.txt" --ref "$data/test.$tgt" \
+        ${tokenize:+--detokenize "$tgt"} --tokenized-ref "text/test.$tgt" \
+        --json "$folder/scores.json"
+}
+
+# compare_one MODEL: `name=arch flags…`, `arch flags…` or `arch`, in a folder and a process of
+# its own, so that two calls do not meet.
+compare_one() (
+    local name flags
+    read -ra flags <<<"$1"
+    name="${flags[0]%%=*}"
+    flags[0]="${flags[0]#*=}"
+    [[ "$name" =~ ^[A-Za-z0-9._-]+$ ]] || die "\`$name\` cannot name a model; use letters, digits, ._-"
+    open_run "$out/models/$name" "updates=$updates
+max_tokens=$max_tokens
+lr=$lr
+model=${flags[*]}"
+    dry || cd "$out"
+    STAGES="models/$name/.stages"
+    stage "train" train_one "models/$name" "${flags[@]}"
+    stage "evaluate" evaluate_one "models/$name"
+)
+
+use_environment sacremoses
+open_run "$out" "src=$src
+tgt=$tgt
+bpe=$bpe
+tokenize=$tokenize
+data=$data
+sums=$(cat "$data"/{train,valid,test}.{"$src","$tgt"} 2>/dev/null | cksum)"
+stage corpus make_text
+stage binarise binarise_all
+close_run
+for model in "${models[@]}"; do
+    compare_one "$model"
+done
+dry && exit
+python "$REPO/recipes/report.py" compare --dir "$out"
+printf '\nEverything is in %s: results.md, results.json and the models\n' "$out"
