@@ -17,7 +17,7 @@ from harness import USER_DIR, binarise, digits_corpus, fairseq, hypotheses, run
 
 from fairseq_ext import compat
 from fairseq_ext.compat import batches, machine
-from fairseq_ext.errors import EnvironmentProblem
+from fairseq_ext.errors import ConfigError, EnvironmentProblem
 
 LAST = "checkpoint_last.pt"
 ALARM = re.compile(r"warning|deprecat|\| error|traceback", re.IGNORECASE)
@@ -72,7 +72,7 @@ def test_a_fix_is_applied_where_needed_and_once(monkeypatch):
 def test_a_fix_that_does_not_fit_names_itself(monkeypatch):
     fix = compat.Fix("misfit", "why", "when", apply=lambda: compat.wrap(pickle, "nothing", batches))
     monkeypatch.setattr(compat, "FIXES", (fix,))
-    with pytest.raises(EnvironmentProblem, match="misfit.*fairseq-fixed==0.12.3.1"):
+    with pytest.raises(EnvironmentProblem, match=r"misfit.*fairseq-fixed==0\.12\.3\.1"):
         compat.apply()
 
 
@@ -144,6 +144,7 @@ def test_other_classes_are_still_refused(tmp_path, capsys):
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("trained", ["lstm"], indirect=True)
 def test_generate_needs_the_allowed_classes(trained, copy_data, tmp_path):
     folder, _ = trained
     command = ("fairseq-generate", copy_data, "--path", folder / LAST, "--cpu", "--user-dir")
@@ -174,6 +175,7 @@ def test_no_sentence_is_lost(size, limit):
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("trained", ["lstm"], indirect=True)
 def test_generation_returns_every_line(trained, tmp_path):
     folder, _ = trained
     data = binarise(digits_corpus(tmp_path / "text", test=10), tmp_path / "bin")
@@ -217,11 +219,8 @@ def test_num_batch_buckets(copy_data, tmp_path):
     options = (*ARCHITECTURES["lstm"], "--num-batch-buckets", 3, "--max-update", 2)
     train(copy_data, tmp_path / "ours", *options)
     assert (tmp_path / "ours" / LAST).exists()
-    for name, complaint in {
-        "length buckets": "interpolation",
-        "old names of numpy": "compat",
-    }.items():
-        plugin = plugin_without(tmp_path / name, name)
+    for fix, complaint in (("length buckets", "interpolation"), ("old names of numpy", "compat")):
+        plugin = plugin_without(tmp_path / fix, fix)
         assert complaint in train(copy_data, tmp_path, *options, plugin=plugin, ok=False).stderr
 
 
@@ -238,12 +237,24 @@ def test_bf16_trains_on_the_cpu(copy_data, tmp_path):
     assert "xla_device" in train(copy_data, tmp_path, *options, plugin=plugin, ok=False).stderr
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("option", ["fp16", "amp"])
-def test_half_precision_on_the_cpu_is_refused_by_name(option, copy_data, tmp_path):
-    options = (*ARCHITECTURES["lstm"], f"--{option}", "--max-update", 2)
+@pytest.mark.parametrize(("cpu", "has_cuda"), [(True, True), (True, False), (False, False)])
+def test_half_precision_on_the_cpu_is_refused_by_name(option, cpu, has_cuda, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    built: list[object] = []
+    build = machine.refuse_half(lambda *given: built.append(given))
+    options = {"cpu": cpu, "fp16": False, "amp": False}
+    build(None, SimpleNamespace(common=SimpleNamespace(**options)))
+    assert len(built) == 1
+    with pytest.raises(ConfigError, match=f"`--{option}` trains on a CUDA device only"):
+        build(None, SimpleNamespace(common=SimpleNamespace(**{**options, option: True})))
+
+
+@pytest.mark.system
+def test_refusals_are_one_line(copy_data, tmp_path):
+    options = (*ARCHITECTURES["lstm"], "--fp16", "--max-update", 2)
     done = train(copy_data, tmp_path, *options, ok=False)
-    assert f"`--{option}` trains on a CUDA device only" in done.stderr
+    assert "`--fp16` trains on a CUDA device only" in done.stderr
     assert "Traceback" not in done.stderr
 
 

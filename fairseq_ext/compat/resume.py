@@ -110,10 +110,13 @@ def restore_validation(original: Callable) -> Callable:
             for command in training_commands():
                 command.should_stop_early.best = stopping["best"]
                 command.should_stop_early.num_runs = stopping["num_runs"]
-        position = extra_state["train_iterator"]
-        if position.get("iterations_in_epoch") == 0 and not cfg.reset_lr_scheduler:
-            # Saved at the end of an epoch, before the scheduler saw its validation loss.
-            trainer.lr_step(position["epoch"] - 1, extra_state.get("val_loss"))
+        if not cfg.reset_lr_scheduler:
+            # fairseq has just told the scheduler that an epoch ended, which may not be so ...
+            trainer.lr_scheduler.load_state_dict(trainer._optim_history[-1]["lr_scheduler_state"])
+            position = extra_state["train_iterator"]
+            if position.get("iterations_in_epoch") == 0:
+                # ... and if it is so, the scheduler has yet to see its validation loss.
+                trainer.lr_step(position["epoch"] - 1, extra_state.get("val_loss"))
         return extra_state, iterator
 
     return load_checkpoint
