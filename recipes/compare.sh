@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Several architectures on the same data for the same number of updates, in one table.
+# shellcheck disable=SC2329  # the functions are handed to `stage`
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -28,31 +29,36 @@ HELP
 }
 
 updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" words=()
-while (($#)); do
-    case "$1" in
-    --updates | --bpe | --max-tokens | --lr | --out)
-        needs_value "$1" "$@"
-        option="${1#--}"
-        printf -v "${option//-/_}" '%s' "$2"
+
+# read_options ARGUMENT...: sets the globals above, `data`, `src`, `tgt` and `models`.
+read_options() {
+    local option
+    while (($#)); do
+        case "$1" in
+        --updates | --bpe | --max-tokens | --lr | --out)
+            needs_value "$1" "$@"
+            option="${1#--}"
+            printf -v "${option//-/_}" '%s' "$2"
+            shift
+            ;;
+        --tokenize) tokenize=--tokenize ;;
+        --help | -h) usage && exit ;;
+        -*) die "\`$1\` is no option; --help lists them." ;;
+        *) words+=("$1") ;;
+        esac
         shift
-        ;;
-    --tokenize) tokenize=--tokenize ;;
-    --help | -h) usage && exit ;;
-    -*) die "\`$1\` is no option; --help lists them." ;;
-    *) words+=("$1") ;;
-    esac
-    shift
-done
-((${#words[@]} >= 4)) || die "needs DATA_DIR, SRC, TGT and at least one ARCH; see --help."
-src="${words[1]}" tgt="${words[2]}" models=("${words[@]:3}")
-data="$(cd "${words[0]}" 2>/dev/null && pwd)" ||
-    die "\`${words[0]}\` must be a folder with train, valid and test text, but cannot be entered."
-positive --updates "$updates"
-[[ "$bpe" == 0 ]] || positive --bpe "$bpe"
-positive --max-tokens "$max_tokens"
-out="${out:-$REPO/runs/compare-$(basename "$data")-$src-$tgt}"
-[[ "$out" == /* ]] || out="$PWD/$out"
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+    done
+    ((${#words[@]} >= 4)) || die "needs DATA_DIR, SRC, TGT and at least one ARCH; see --help."
+    src="${words[1]}" tgt="${words[2]}" models=("${words[@]:3}")
+    data="$(cd "${words[0]}" 2>/dev/null && pwd)" ||
+        die "\`${words[0]}\` must be a folder with train, valid and test text, but cannot be entered."
+    positive --updates "$updates"
+    [[ "$bpe" == 0 ]] || positive --bpe "$bpe"
+    positive --max-tokens "$max_tokens"
+    out="${out:-$REPO/runs/compare-$(basename "$data")-$src-$tgt}"
+    [[ "$out" == /* ]] || out="$PWD/$out"
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+}
 
 make_text() {
     run python "$REPO/recipes/prepare.py" --data "$data" --src "$src" --tgt "$tgt" --out text \
@@ -109,19 +115,33 @@ model=${flags[*]}"
     stage "evaluate" evaluate_one "models/$name"
 )
 
-use_environment sacremoses
-open_run "$out" "src=$src
+# What makes it the same data: one setting per line.
+settings() {
+    cat <<SETTINGS
+src=$src
 tgt=$tgt
 bpe=$bpe
 tokenize=$tokenize
 data=$data
-sums=$(cat "$data"/{train,valid,test}.{"$src","$tgt"} 2>/dev/null | cksum)"
-stage corpus make_text
-stage binarise binarise_all
-close_run
-for model in "${models[@]}"; do
-    compare_one "$model"
-done
-dry && exit
-python "$REPO/recipes/report.py" compare --dir "$out"
-printf '\nEverything is in %s: results.md, results.json and the models\n' "$out"
+sums=$(cat "$data"/{train,valid,test}.{"$src","$tgt"} 2>/dev/null | cksum)
+SETTINGS
+}
+
+main() {
+    local model
+    read_options "$@"
+    use_environment sacremoses
+    open_run "$out" "$(settings)"
+    stage corpus make_text
+    stage binarise binarise_all
+    close_run
+    for model in "${models[@]}"; do
+        compare_one "$model"
+    done
+    dry && exit
+    python "$REPO/recipes/report.py" compare --dir "$out"
+    printf '\nEverything is in %s: results.md, results.json and the models\n' "$out"
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit

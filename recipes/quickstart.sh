@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The main job: install, make a corpus, train, translate, score and show the result.
+# shellcheck disable=SC2329  # the functions are handed to `stage`
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -19,7 +20,7 @@ the installation. Stopped at any point and started again, it continues.
   --data DIR     your own text instead: train, valid and test, each with the
                  endings .SRC and .TGT, one sentence per line
   --tokenize     with --data: Moses tokenisation before, and undone after
-  --updates N    how many training updates                          (3600)
+  --updates N    how many training updates                          (2400)
   --bpe N        how many joint byte-pair merges                    (2000)
   --out DIR      where everything goes               (runs/quickstart-SRC-TGT-ARCH)
   --help         this text
@@ -32,38 +33,41 @@ HELP
 
 # What an ordinary run takes, and the size at which every step still means something.
 arch=gru_attention src=en tgt=de data="" tokenize="" out="" extra=()
-updates=3600 bpe=2000 sizes=(19000 500 500) name=quickstart
+updates=2400 bpe=2000 sizes=(19000 500 500) name=quickstart
 if [[ "${SMOKE:-0}" == 1 ]]; then
     updates=20 bpe=200 sizes=(400 40 40) name=smoke
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 fi
 
-while (($#)); do
-    case "$1" in
-    --arch | --src | --tgt | --data | --updates | --bpe | --out)
-        needs_value "$1" "$@"
-        printf -v "${1#--}" '%s' "$2"
+# read_options ARGUMENT...: sets the globals above and `interval`.
+read_options() {
+    while (($#)); do
+        case "$1" in
+        --arch | --src | --tgt | --data | --updates | --bpe | --out)
+            needs_value "$1" "$@"
+            printf -v "${1#--}" '%s' "$2"
+            shift
+            ;;
+        --tokenize) tokenize=--tokenize ;;
+        --help | -h) usage && exit ;;
+        --) shift && extra=("$@") && break ;;
+        *) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
+        esac
         shift
-        ;;
-    --tokenize) tokenize=--tokenize ;;
-    --help | -h) usage && exit ;;
-    --) shift && extra=("$@") && break ;;
-    *) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
-    esac
-    shift
-done
-positive --updates "$updates"
-positive --bpe "$bpe"
-[[ "$src" != "$tgt" ]] || die "\`--src\` and \`--tgt\` are both \`$src\`; choose two languages."
-[[ -z "$tokenize" || -n "$data" ]] || die "\`--tokenize\` goes with \`--data\`."
-[[ -z "$data" ]] || data="$(cd "$data" 2>/dev/null && pwd)" ||
-    die "\`--data\` must be a folder with train, valid and test text, but cannot be entered."
+    done
+    positive --updates "$updates"
+    positive --bpe "$bpe"
+    [[ "$src" != "$tgt" ]] || die "\`--src\` and \`--tgt\` are both \`$src\`; choose two languages."
+    [[ -z "$tokenize" || -n "$data" ]] || die "\`--tokenize\` goes with \`--data\`."
+    [[ -z "$data" ]] || data="$(cd "$data" 2>/dev/null && pwd)" ||
+        die "\`--data\` must be a folder with train, valid and test text, but cannot be entered."
 
-out="${out:-$REPO/runs/$name-${data:+$(basename "$data")-}$src-$tgt-$arch}"
-[[ "$out" == /* ]] || out="$PWD/$out"
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
-# Some twenty checkpoints in a run; the last five are kept, to go on from and to average.
-interval=$((updates < 100 ? (updates + 4) / 5 : updates > 10000 ? 500 : updates / 20))
+    out="${out:-$REPO/runs/$name-${data:+$(basename "$data")-}$src-$tgt-$arch}"
+    [[ "$out" == /* ]] || out="$PWD/$out"
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
+    # Some twenty checkpoints in a run; the last five are kept, to go on from and to average.
+    interval=$((updates < 100 ? (updates + 4) / 5 : updates > 10000 ? 500 : updates / 20))
+}
 
 make_text() {
     if [[ -n "$data" ]]; then
@@ -94,7 +98,8 @@ train_model() {
         --lr 3e-3 --lr-scheduler polynomial_decay --total-num-update "$updates" \
         --warmup-updates $((updates / 18)) --max-update "$updates" \
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
-        --max-tokens 800 --num-workers 0 --seed 1 --log-interval $((interval < 100 ? interval : 100)) \
+        --max-tokens 800 --num-workers 0 --seed 1 \
+        --log-interval $((interval < 100 ? interval : 100)) \
         --no-epoch-checkpoints --save-interval-updates "$interval" --keep-interval-updates 5 \
         ${extra[@]+"${extra[@]}"}
 }
@@ -124,8 +129,10 @@ draw() {
     fi
 }
 
-use_environment babel num2words
-open_run "$out" "arch=$arch
+# What makes it the same run: one setting per line.
+settings() {
+    cat <<SETTINGS
+arch=$arch
 src=$src
 tgt=$tgt
 updates=$updates
@@ -134,19 +141,30 @@ sizes=${sizes[*]}
 tokenize=$tokenize
 data=$data
 sums=$([[ -z "$data" ]] || cat "$data"/{train,valid,test}.{"$src","$tgt"} 2>/dev/null | cksum)
-flags=${extra[*]-}"
-stage corpus make_text
-stage bpe learn_subwords
-stage binarise binarise bpe "$src" "$tgt" --joined-dictionary --testpref bpe/test,bpe/picture
-stage train train_model
-stage average average_checkpoints
-stage translate translate
-stage score score
-stage draw draw
-dry && exit
-python "$REPO/recipes/report.py" run --dir . --src "$src" --tgt "$tgt" \
-    --title "$src → $tgt, $arch, beam 5, $(wc -l <"text/test.$tgt") unseen sentences"
-printf '\nEverything is in %s:\n' "$out"
-for file in results.md curves.png alignment.png checkpoints/average.pt; do
-    if [[ -e "$file" ]]; then echo "  $file"; fi
-done
+flags=${extra[*]-}
+SETTINGS
+}
+
+main() {
+    read_options "$@"
+    use_environment babel num2words
+    open_run "$out" "$(settings)"
+    stage corpus make_text
+    stage bpe learn_subwords
+    stage binarise binarise bpe "$src" "$tgt" --joined-dictionary --testpref bpe/test,bpe/picture
+    stage train train_model
+    stage average average_checkpoints
+    stage translate translate
+    stage score score
+    stage draw draw
+    dry && exit
+    python "$REPO/recipes/report.py" run --dir . --src "$src" --tgt "$tgt" \
+        --title "$src → $tgt, $arch, beam 5, $(wc -l <"text/test.$tgt") unseen sentences"
+    printf '\nEverything is in %s:\n' "$out"
+    for file in results.md curves.png alignment.png checkpoints/average.pt; do
+        if [[ -e "$file" ]]; then echo "  $file"; fi
+    done
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit

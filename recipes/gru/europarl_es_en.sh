@@ -18,6 +18,7 @@
 #   greedy search                     beam 1; beam 5 is given beside it
 #
 # The paper trained some 20 hours and reports 25.76 BLEU on its own, unpublished split.
+# shellcheck disable=SC2329  # the functions are handed to `stage`
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
@@ -51,32 +52,37 @@ if [[ "${SMOKE:-0}" == 1 ]]; then
     train=300 valid=30 test=30 max_epoch=2 name=smoke-europarl
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 fi
-while (($#)); do
-    case "$1" in
-    --source | --target | --train | --valid | --test | --patience | --max-epoch | --arch | --out)
-        needs_value "$1" "$@"
-        option="${1#--}"
-        printf -v "${option//-/_}" '%s' "$2"
+
+# read_options ARGUMENT...: sets the globals above.
+read_options() {
+    local option
+    while (($#)); do
+        case "$1" in
+        --source | --target | --train | --valid | --test | --patience | --max-epoch | --arch | --out)
+            needs_value "$1" "$@"
+            option="${1#--}"
+            printf -v "${option//-/_}" '%s' "$2"
+            shift
+            ;;
+        --help | -h) usage && exit ;;
+        --) shift && extra=("$@") && break ;;
+        *) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
+        esac
         shift
-        ;;
-    --help | -h) usage && exit ;;
-    --) shift && extra=("$@") && break ;;
-    *) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
-    esac
-    shift
-done
-for option in train valid test patience max_epoch; do
-    positive "--${option/_/-}" "${!option}"
-done
-if [[ "${SMOKE:-0}" != 1 ]]; then
-    [[ -n "$source" && -n "$target" ]] || die "\`--source\` and \`--target\` must name your Europarl files."
-    for option in source target; do
-        [[ -r "${!option}" ]] || die "\`--$option ${!option}\` cannot be read; check the path."
-        [[ "${!option}" == /* ]] || printf -v "$option" '%s' "$PWD/${!option}"
     done
-fi
-out="${out:-$REPO/runs/$name-es-en-$arch}"
-[[ "$out" == /* ]] || out="$PWD/$out"
+    for option in train valid test patience max_epoch; do
+        positive "--${option/_/-}" "${!option}"
+    done
+    if [[ "${SMOKE:-0}" != 1 ]]; then
+        [[ -n "$source" && -n "$target" ]] || die "\`--source\` and \`--target\` must name your Europarl files."
+        for option in source target; do
+            [[ -r "${!option}" ]] || die "\`--$option ${!option}\` cannot be read; check the path."
+            [[ "${!option}" == /* ]] || printf -v "$option" '%s' "$PWD/${!option}"
+        done
+    fi
+    out="${out:-$REPO/runs/$name-es-en-$arch}"
+    [[ "$out" == /* ]] || out="$PWD/$out"
+}
 
 make_smoke_pairs() {
     run python "$REPO/preprocess/locale_corpus.py" --src es --tgt en --seed 1 \
@@ -125,23 +131,37 @@ detokenize_reference() {
     dry || sacremoses -l en -q detokenize <text/test.en >reference.en
 }
 
-use_environment babel num2words
-open_run "$out" "arch=$arch
+# What makes it the same run: one setting per line.
+settings() {
+    cat <<SETTINGS
+arch=$arch
 source=$source $([[ -z "$source" ]] || cksum <"$source")
 target=$target $([[ -z "$target" ]] || cksum <"$target")
 pairs=$train $valid $test
 patience=$patience
 max_epoch=$max_epoch
-flags=${extra[*]-}"
-stage corpus make_text
-stage binarise binarise text es en
-stage train train_model
-stage reference detokenize_reference
-stage greedy decode 1
-stage beam decode 5
-dry && exit
-for beam in 1 5; do
-    python "$REPO/recipes/report.py" run --dir . --decoded "beam$beam" --src es --tgt en \
-        --title "es → en, $arch, beam $beam, $(wc -l <text/test.en) unseen sentences"
-done
-printf '\nEverything is in %s\n' "$out"
+flags=${extra[*]-}
+SETTINGS
+}
+
+main() {
+    local beam
+    read_options "$@"
+    use_environment babel num2words
+    open_run "$out" "$(settings)"
+    stage corpus make_text
+    stage binarise binarise text es en
+    stage train train_model
+    stage reference detokenize_reference
+    stage greedy decode 1
+    stage beam decode 5
+    dry && exit
+    for beam in 1 5; do
+        python "$REPO/recipes/report.py" run --dir . --decoded "beam$beam" --src es --tgt en \
+            --title "es → en, $arch, beam $beam, $(wc -l <text/test.en) unseen sentences"
+    done
+    printf '\nEverything is in %s\n' "$out"
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit
