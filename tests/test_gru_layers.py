@@ -9,10 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_ext.errors import ConfigError
-from fairseq_ext.gru.attention import ATTENTION_TYPES, masked_softmax
+from fairseq_ext.gru.attention import (
+    ATTENTION_TYPES,
+    exponentials,
+    masked_softmax,
+    tanh_of_sum,
+)
 from fairseq_ext.gru.decoding import AttentiveGRU
 from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
-from fairseq_ext.gru.recurrence import _tanh_of_sum, gru_update
+from fairseq_ext.gru.recurrence import gru_recurrence, gru_update
 from fairseq_ext.padding import gather_columns, keep_sentences, real_first, select_sentences
 
 VARIANTS = [
@@ -176,15 +181,41 @@ def test_written_out_backward_against_finite_differences() -> None:
     assert torch.autograd.gradcheck(of_parameters, values)
 
 
-def test_large_keys_take_the_plain_tanh() -> None:
-    """Where an exponential would overflow, the sum is exact all the same."""
-    for scale in (1.0, 60.0):
-        keys = torch.linspace(-scale, scale, 24).view(1, 4, 6).float()
-        query_weight, state = torch.eye(6) * scale, torch.zeros(1, 6)
-        query = -keys[:, 0]
-        out = torch.empty(1, 4, 6)
-        _tanh_of_sum(keys, query_weight, state)(query, out)
-        torch.testing.assert_close(out, torch.tanh(keys + query.unsqueeze(1)), rtol=0, atol=2e-6)
+@pytest.mark.parametrize("scale", [1.0, 29.0, 60.0])
+def test_tanh_of_sum_is_a_tanh(scale: float) -> None:
+    """Also where an exponential would leave the range of fp32, in keys or in queries."""
+    keys = torch.linspace(-scale, scale, 24).view(1, 1, 4, 6)
+    taken_apart = exponentials(keys)
+    assert (taken_apart is None) == (scale > 30)
+    for query in (
+        torch.linspace(-3, 3, 6),
+        -keys[0, 0, 0],
+        torch.tensor([90.0, -90, 45, -45, 0, 1]),
+    ):
+        expected = torch.tanh(keys.double() + query.double())
+        found = tanh_of_sum(keys, taken_apart, query.view(1, 1, 1, 6))
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-6)
+    assert exponentials(keys.half()) is None
+
+
+@pytest.mark.parametrize(("kind", "order", "feeding"), VARIANTS)
+def test_decoding_from_tables_equals_steps(kind: str, order: str, feeding: bool) -> None:
+    model = build(kind, order, feeding)
+    _, state, annotations, mask = inputs(model, 1, 5)
+    beam, output = 4, nn.Linear(model.output_dim, 11).double()
+    words = torch.randn(6, 3 * beam, model.embed_dim, dtype=torch.double)
+    with torch.no_grad():
+        source = model.source(annotations, mask)
+        tables = model.tabulate(source, output)
+        assert (tables.gate_table is not None) == (order == "bahdanau" and feeding)
+        assert (tables.exponentials is not None) == (kind == "mlp")
+        plain_state = table_state = model.initial(state.repeat_interleave(beam, dim=0))
+        for word in words:
+            feature, weight, plain_state = model.step(word, plain_state, source)
+            found, found_weight, table_state = model.decode(word, table_state, tables, output)
+            torch.testing.assert_close(found, output(feature), rtol=0, atol=1e-12)
+            torch.testing.assert_close(found_weight, weight, rtol=0, atol=1e-12)
+            torch.testing.assert_close(table_state.hidden, plain_state.hidden, rtol=0, atol=1e-12)
 
 
 def test_update_is_torchs_cell_and_not_the_papers_reset() -> None:
@@ -218,7 +249,11 @@ def test_masked_softmax_is_exactly_zero_on_pads() -> None:
     assert weights[0, 1].item() == pytest.approx(expected, abs=1e-3)
 
 
-def test_encoder_equals_a_loop_over_each_sentence() -> None:
+@pytest.mark.parametrize("way", ["_held", "_packed"])
+def test_encoder_equals_a_loop_over_each_sentence(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways to run it: a loop that holds the state on pads (CPU), packed cuDNN (GPU)."""
     torch.manual_seed(0)
     encoder = BidirectionalGRU(5, 6).double()
     for parameter in encoder.gru.parameters():
@@ -228,6 +263,8 @@ def test_encoder_equals_a_loop_over_each_sentence() -> None:
     mask[0, :3] = True  # left
     mask[1, 2:] = True  # right, and longer sentences follow: lengths are unsorted
     mask[3, 0] = mask[3, 5:] = True  # both
+    if way == "_packed":
+        monkeypatch.setattr(BidirectionalGRU, "_held", BidirectionalGRU._packed)
     annotations, final = encoder(embedded, mask)
     gru = encoder.gru
     for b in range(4):
@@ -252,6 +289,28 @@ def test_encoder_equals_a_loop_over_each_sentence() -> None:
     grad = torch.autograd.grad(annotations.square().sum(), embedded)[0]
     assert grad[mask].eq(0).all()
     assert grad[~mask].abs().sum(-1).gt(0).all()
+
+
+def test_both_ways_of_the_encoder_have_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    encoder = BidirectionalGRU(3, 4).double()
+    mask = torch.tensor([[True, False, False], [False, False, True], [False, False, False]])
+    embedded = torch.randn(3, 3, 3, dtype=torch.double, requires_grad=True)
+    found = []
+    for way in (encoder._held, encoder._packed):
+        annotations, final = way(embedded, mask)
+        annotations = annotations.masked_fill(mask.unsqueeze(-1), 0.0)
+        loss = (annotations.square().sum() + final.pow(3).sum()) * 1.0
+        found.append(torch.autograd.grad(loss, [embedded, *encoder.parameters()]))
+    for held, packed in zip(*found, strict=True):
+        torch.testing.assert_close(held, packed, rtol=0, atol=1e-12)
+
+
+def test_gru_recurrence_against_finite_differences() -> None:
+    torch.manual_seed(0)
+    shapes = [(3, 2, 2, 9), (2, 2, 3), (2, 9, 3), (2, 9)]
+    values = [torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in shapes]
+    assert torch.autograd.gradcheck(gru_recurrence, values)
 
 
 def test_encoder_survives_a_sentence_of_pads() -> None:

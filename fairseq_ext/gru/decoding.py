@@ -12,7 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_ext.gru.attention import ATTENTION_TYPES, masked_softmax
+from fairseq_ext.gru.attention import (
+    ATTENTION_TYPES,
+    MLPAttention,
+    exponentials,
+    masked_softmax,
+)
 from fairseq_ext.gru.recurrence import additive_recurrence, gru_update
 
 
@@ -23,11 +28,17 @@ class Source(NamedTuple):
         annotations: ``[B, S, C]``, ``h_j``.
         keys: ``[B, S, A]``, what the attention scores against.
         padding_mask: ``[B, S]``, true on pads.
+        exponentials: of the keys, ``[B, S, A]``, or None (:func:`attention.exponentials`).
+        gate_table, output_table: ``[B, S, 3H]``, ``[B, S, O']``, or None
+            (:meth:`AttentiveGRU.tabulate`).
     """
 
     annotations: Tensor
     keys: Tensor
     padding_mask: Tensor
+    exponentials: Tensor | None = None
+    gate_table: Tensor | None = None
+    output_table: Tensor | None = None
 
 
 class State(NamedTuple):
@@ -105,9 +116,52 @@ class AttentiveGRU(nn.Module):
 
     def attend(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """Contexts ``[B, G, C]`` and weights ``[B, G, S]`` of queries ``[B, G, H]``."""
-        scores = self.attention(query, source.keys)
-        weights = masked_softmax(scores, source.padding_mask.unsqueeze(1))
+        weights = self._weights(query, source)
         return torch.bmm(weights, source.annotations), weights
+
+    def tabulate(self, source: Source, output: nn.Linear | None) -> Source:
+        """Tables for :meth:`decode` without gradient: of the keys, and of contexts with ``output``.
+
+        A context is a weighted sum of annotations, and both the GRU and the output layer read it
+        through a matrix: ``W c = W Σ_j α_j h_j = Σ_j α_j (W h_j)``. With the products ``W h_j``
+        at hand a step needs S multiplications for each output instead of C.
+        """
+        if isinstance(self.attention, MLPAttention):
+            source = source._replace(exponentials=exponentials(source.keys))
+        if output is None or self.luong or not self.input_feeding:
+            return source
+        hidden, annotations = self.gru.hidden_size, source.annotations
+        columns = slice(hidden, hidden + annotations.size(-1))
+        return source._replace(
+            gate_table=F.linear(annotations, self.gru.weight_ih_l0[:, self.embed_dim :]),
+            output_table=F.linear(annotations, output.weight[:, columns]),
+        )
+
+    def decode(
+        self, embedded: Tensor, state: State, source: Source, output: nn.Linear
+    ) -> tuple[Tensor, Tensor, State]:
+        """:meth:`step` and the output layer, from tables where ``source`` has them; no gradient.
+
+        Args: as :meth:`step`, and the layer that reads the features.
+
+        Returns:
+            outputs ``[B·G, O']``, attention weights ``[B·G, S]`` and the new state.
+        """
+        if source.gate_table is None:
+            features, weights, state = self.step(embedded, state, source)
+            return output(features), weights, state
+        batch, hidden = source.annotations.size(0), state.hidden.size(-1)
+        weights = self._weights(state.hidden.view(batch, -1, hidden), source)  # [B, G, S]
+        gates = self._embedding_gates(embedded) + torch.bmm(weights, source.gate_table).flatten(
+            0, 1
+        )
+        hidden_state = self._advance(gates, None, state.hidden)
+        outputs = torch.addmm(output.bias, hidden_state, output.weight[:, :hidden].t())
+        outputs.addmm_(embedded, output.weight[:, -self.embed_dim :].t())
+        outputs = torch.baddbmm(
+            outputs.view(batch, -1, outputs.size(-1)), weights, source.output_table
+        )
+        return outputs.flatten(0, 1), weights.flatten(0, 1), State(hidden_state, None)
 
     def step(self, embedded: Tensor, state: State, source: Source) -> tuple[Tensor, Tensor, State]:
         """One target word for every row.
@@ -138,7 +192,7 @@ class AttentiveGRU(nn.Module):
         if not self.input_feeding:
             return self._parallel(embedded, hidden, source)
         gates = self._embedding_gates(embedded)  # [T, B, 3H], one product for all steps
-        if not self.luong and hasattr(self.attention, "score"):
+        if not self.luong and isinstance(self.attention, MLPAttention):
             states, contexts, weights = additive_recurrence(
                 gates,
                 hidden,
@@ -155,6 +209,10 @@ class AttentiveGRU(nn.Module):
             features = torch.cat([states, contexts, embedded.type_as(states)], dim=-1)
             return features, weights, State(states[-1], None)
         return self._loop(gates, embedded, hidden, source)
+
+    def _weights(self, query: Tensor, source: Source) -> Tensor:
+        scores = self.attention(query, source.keys, source.exponentials)
+        return masked_softmax(scores, source.padding_mask.unsqueeze(1))
 
     def _loop(
         self, gates: Tensor, embedded: Tensor, hidden: Tensor, source: Source

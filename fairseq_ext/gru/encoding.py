@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from fairseq_ext.gru.recurrence import gru_recurrence
 from fairseq_ext.padding import gather_columns, real_first
 
 
@@ -37,6 +39,32 @@ class BidirectionalGRU(nn.Module):
             annotations ``[B, S, C]``, 0 on pads, and ``[h→_S; h←_1]`` ``[B, C]`` of the last and
             first word of each sentence.
         """
+        run = self._packed if embedded.is_cuda else self._held
+        annotations, final = run(embedded, padding_mask)
+        return annotations.masked_fill(padding_mask.unsqueeze(-1), 0.0), final
+
+    def _held(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Both directions in one loop over time, in which a pad leaves the state as it is."""
+        gru, words = self.gru, embedded.transpose(0, 1)
+        forward = F.linear(words, gru.weight_ih_l0, gru.bias_ih_l0)
+        backward = F.linear(words, gru.weight_ih_l0_reverse, gru.bias_ih_l0_reverse).flip(0)
+        gates = torch.stack([forward, backward], dim=1)  # [S, 2, B, 3H]
+        if padding_mask.any():
+            pads = padding_mask.t().unsqueeze(-1)
+            pads = torch.stack([pads, pads.flip(0)], dim=1)  # [S, 2, B, 1]
+            reset, update, candidate = gates.chunk(3, -1)
+            gates = torch.cat([reset, update.masked_fill(pads, torch.inf), candidate], dim=-1)
+        states = gru_recurrence(
+            gates,
+            embedded.new_zeros(2, embedded.size(0), gru.hidden_size),
+            torch.stack([gru.weight_hh_l0, gru.weight_hh_l0_reverse]),
+            torch.stack([gru.bias_hh_l0, gru.bias_hh_l0_reverse]),
+        )
+        annotations = torch.cat([states[:, 0], states[:, 1].flip(0)], dim=-1).transpose(0, 1)
+        return annotations, torch.cat([states[-1, 0], states[-1, 1]], dim=-1)
+
+    def _packed(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """cuDNN's GRU, one call for all steps, on the words alone."""
         columns = real_first(padding_mask)
         lengths = (~padding_mask).sum(1).clamp(min=1).cpu()  # packing needs one step at least
         packed = pack_padded_sequence(
@@ -46,9 +74,7 @@ class BidirectionalGRU(nn.Module):
         outputs, _ = pad_packed_sequence(
             outputs, batch_first=True, total_length=padding_mask.size(1)
         )
-        annotations = gather_columns(outputs, columns.argsort(1))
-        annotations = annotations.masked_fill(padding_mask.unsqueeze(-1), 0.0)
-        return annotations, torch.cat([final[0], final[1]], dim=-1)
+        return gather_columns(outputs, columns.argsort(1)), torch.cat([final[0], final[1]], dim=-1)
 
 
 def xavier_uniform_per_gate_(gru: nn.GRU) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import (
@@ -26,6 +25,9 @@ from fairseq_ext import common
 from fairseq_ext.gru.decoding import AttentiveGRU, Source, State
 from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
 from fairseq_ext.padding import keep_sentences, select_sentences
+
+# A beam's tables take S · V values a sentence; above this many (256 MiB in fp32) do without.
+LARGEST_TABLE = 2**26
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
 
@@ -188,6 +190,9 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         The second part holds ``attn``: ``[B, T, S]`` over the columns of ``src_tokens``, without
         gradient, or None where generation does not ask for it.
         """
+        plain = torch.is_grad_enabled() or self.training or self.dropout.apply_during_inference
+        if incremental_state is not None and not (features_only or plain):
+            return self._decode(prev_output_tokens, encoder_out, incremental_state)
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (features if features_only else self.output_layer(features)), extra
 
@@ -201,22 +206,35 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         """What the output layer reads, ``[B, T, O]``, and the attention as in :meth:`forward`."""
         if incremental_state is None:
             embedded = self._embed(prev_output_tokens).transpose(0, 1)  # [T, B, E]
-            hidden = encoder_out["hidden"][0]
-            features, weights, _ = self.recurrence(embedded, hidden, self._source(encoder_out))
+            source, hidden = self._source(encoder_out), encoder_out["hidden"][0]
+            features, weights, _ = self.recurrence(embedded, hidden, source)
         else:
             embedded = self._embed(prev_output_tokens[:, -1])  # [R, E]
-            state, source = self._load(incremental_state, encoder_out)
+            state, source = self._load(incremental_state, encoder_out, tables=False)
             features, weights, state = self.recurrence.step(embedded, state, source)
-            self._store(incremental_state, state, source.keys)
+            self._store(incremental_state, state, source)
             features, weights = features.unsqueeze(0), weights.unsqueeze(0)
-        attention = weights.detach().transpose(0, 1) if self.need_attn else None
-        return self.dropout(features.transpose(0, 1)), {"attn": [attention]}
+        return self.dropout(features.transpose(0, 1)), self._extra(weights.transpose(0, 1))
+
+    def _decode(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        incremental_state: IncrementalState,
+    ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
+        state, source = self._load(incremental_state, encoder_out, tables=True)
+        outputs, weights, state = self.recurrence.decode(
+            self._embed(prev_output_tokens[:, -1]), state, source, self.reads_features
+        )
+        self._store(incremental_state, state, source)
+        if self.tied:
+            outputs = self.output_projection(outputs)
+        return outputs.unsqueeze(1), self._extra(weights.unsqueeze(1))
 
     def output_layer(self, features: Tensor) -> Tensor:
         """``W_o [s_t; c_t; E y_{t-1}] + b_o``: ``[B, T, O]`` to logits ``[B, T, V]``."""
-        if self.to_embedding is not None:
-            features = self.to_embedding(features)
-        return F.linear(features, self.output_projection.weight, self.output_projection.bias)
+        outputs = self.reads_features(features)
+        return self.output_projection(outputs) if self.tied else outputs
 
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
@@ -225,13 +243,15 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         saved = self.get_incremental_state(incremental_state, "state")
         if saved is None:
             return
-        hidden, fed, keys = saved["hidden"], saved["fed"], saved["keys"]
-        sentences, _ = select_sentences(new_order, hidden.size(0) // keys.size(0))
-        state = State(
-            hidden.index_select(0, new_order),
-            None if fed is None else fed.index_select(0, new_order),
-        )
-        self._store(incremental_state, state, keep_sentences(keys, 0, sentences))
+        hidden = saved["hidden"]
+        sentences, _ = select_sentences(new_order, hidden.size(0) // saved["keys"].size(0))
+        reordered = {
+            name: value.index_select(0, new_order)
+            if name in State._fields
+            else keep_sentences(value, 0, sentences)
+            for name, value in saved.items()
+        }
+        self.set_incremental_state(incremental_state, "state", reordered)
 
     def max_positions(self) -> int:
         """Longest target sentence, in tokens."""
@@ -244,24 +264,46 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     def _embed(self, tokens: Tensor) -> Tensor:
         return self.dropout(self.embed_tokens(tokens))
 
-    def _source(self, encoder_out: dict[str, list[Tensor]], keys: Tensor | None = None) -> Source:
+    @property
+    def reads_features(self) -> nn.Linear:
+        """The layer that reads ``[s_t; c_t; E y_{t-1}]``: ``W_o``, or what leads to a tied one."""
+        return self.to_embedding if self.tied else self.output_projection
+
+    def _extra(self, weights: Tensor) -> dict[str, list[Tensor | None]]:
+        return {"attn": [weights.detach() if self.need_attn else None]}
+
+    def _source(self, encoder_out: dict[str, list[Tensor]]) -> Source:
         annotations = encoder_out["encoder_out"][0].transpose(0, 1)
-        padding_mask = encoder_out["encoder_padding_mask"][0]
-        if keys is None:
-            return self.recurrence.source(annotations, padding_mask)
-        return Source(annotations, keys, padding_mask)
+        return self.recurrence.source(annotations, encoder_out["encoder_padding_mask"][0])
 
     def _load(
-        self, incremental_state: IncrementalState, encoder_out: dict[str, list[Tensor]]
+        self,
+        incremental_state: IncrementalState,
+        encoder_out: dict[str, list[Tensor]],
+        tables: bool,
     ) -> tuple[State, Source]:
+        """State and source as the step before left them, or as they are before the first."""
         saved = self.get_incremental_state(incremental_state, "state")
         if saved is None:
-            return self.recurrence.initial(encoder_out["hidden"][0]), self._source(encoder_out)
-        return State(saved["hidden"], saved["fed"]), self._source(encoder_out, saved["keys"])
+            source, hidden = self._source(encoder_out), encoder_out["hidden"][0]
+            sentences, length = source.padding_mask.shape
+            entries = sentences * length * self.reads_features.out_features
+            pays = hidden.size(0) > sentences and entries <= LARGEST_TABLE
+            if tables:
+                source = self.recurrence.tabulate(source, self.reads_features if pays else None)
+            return self.recurrence.initial(hidden), source
+        annotations = encoder_out["encoder_out"][0].transpose(0, 1)
+        of_source = {name: saved[name] for name in saved if name in Source._fields}
+        padding_mask = encoder_out["encoder_padding_mask"][0]
+        source = Source(annotations, padding_mask=padding_mask, **of_source)
+        return State(saved["hidden"], saved.get("fed")), source
 
-    def _store(self, incremental_state: IncrementalState, state: State, keys: Tensor) -> None:
-        saved = {"hidden": state.hidden, "fed": state.fed, "keys": keys}
-        self.set_incremental_state(incremental_state, "state", saved)
+    def _store(self, incremental_state: IncrementalState, state: State, source: Source) -> None:
+        """Keep what a step hands on; annotations and mask come with ``encoder_out`` again."""
+        kept = {**state._asdict(), **source._asdict()}
+        del kept["annotations"], kept["padding_mask"]
+        kept = {name: value for name, value in kept.items() if value is not None}
+        self.set_incremental_state(incremental_state, "state", kept)
 
 
 # The paper, section 5, and what its count of 43,564,519 parameters implies: embeddings of 100.
