@@ -20,7 +20,10 @@ ARCHITECTURES: dict[str, tuple[object, ...]] = {
         *("--decoder-layers", 1, "--decoder-embed-dim", 16, "--decoder-ffn-embed-dim", 16),
         *("--encoder-attention-heads", 2, "--decoder-attention-heads", 2),
     ),
+    "gru_tiny": ("--arch", "gru_tiny"),
 }
+STOCK = ("lstm", "transformer")
+"""Those of fairseq itself."""
 
 TRAINING: tuple[object, ...] = (
     *("--optimizer", "adam", "--lr", 0.01, "--criterion", "label_smoothed_cross_entropy"),

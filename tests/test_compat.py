@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from compat_tools import ARCHITECTURES, TRAINING, load, plugin_without
+from compat_tools import ARCHITECTURES, STOCK, TRAINING, load, plugin_without
 from harness import USER_DIR, binarise, digits_corpus, fairseq, hypotheses, run
 
 from fairseq_ext import compat
@@ -29,7 +29,7 @@ def train(data: Path, save_dir: Path, *options: object, **how: object):
     return run(*command, *options, **how)
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+@pytest.fixture(scope="module", params=STOCK)
 def trained(request, copy_data, tmp_path_factory):
     """Two epochs of a stock architecture: the folder and everything the command said."""
     folder = tmp_path_factory.mktemp(request.param)
