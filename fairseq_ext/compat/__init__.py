@@ -7,13 +7,14 @@ by subject:
 - :mod:`~fairseq_ext.compat.loading`: what a checkpoint may hold;
 - :mod:`~fairseq_ext.compat.batches`: no sentence is lost;
 - :mod:`~fairseq_ext.compat.machine`: training on CPUs, with several processes, in bf16;
-- :mod:`~fairseq_ext.compat.resume`: a killed run continues exactly;
+- :mod:`~fairseq_ext.compat.resume` and :mod:`~fairseq_ext.compat.precision`: a killed run
+  continues exactly;
 - :mod:`~fairseq_ext.compat.noise`: warnings.
 """
 
 from __future__ import annotations
 
-from fairseq_ext.compat import batches, loading, machine, noise, resume
+from fairseq_ext.compat import batches, loading, machine, noise, precision, resume
 from fairseq_ext.compat.patching import Fix, wrap
 from fairseq_ext.errors import EnvironmentProblem
 
@@ -25,6 +26,7 @@ FIXES: tuple[Fix, ...] = (
     *batches.FIXES,
     *machine.FIXES,
     *resume.FIXES,
+    *precision.FIXES,
 )
 
 _active: set[str] = set()  # fixes apply to the process, so this is the process's state

@@ -4,9 +4,9 @@ What has to survive a kill at any moment:
 
 1. the composition of batches, which fairseq fixes in the first epoch and then reuses;
 2. how often validation has failed to improve, for ``--patience`` and ``reduce_lr_on_plateau``;
-3. the float32 master weights and the loss scaler of half-precision training;
-4. a whole checkpoint file under each name, the old one or the new one;
-5. that a run has finished.
+3. a whole checkpoint file under each name, the old one or the new one;
+4. that a run has finished;
+5. what half precision keeps beside the model: see :mod:`fairseq_ext.compat.precision`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-import torch
 
 from fairseq_ext.compat.patching import Fix, wrap
 
@@ -154,69 +152,7 @@ def _mend_validation() -> None:
     wrap(ReduceLROnPlateauLRSchedule, "load_state_dict", restore_plateau)
 
 
-# 3. Half precision
-
-SCALER_COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
-
-
-def _master_weights(optimizer: Any) -> list[torch.Tensor]:
-    weights = getattr(optimizer, "fp32_params", [])
-    return list(weights.values()) if isinstance(weights, dict) else list(weights)
-
-
-def save_half_precision(original: Callable) -> Callable:
-    def state_dict(self: Any) -> dict[str, Any]:
-        state = original(self)
-        if weights := _master_weights(self):
-            state["fp32_params"] = [tensor.data for tensor in weights]
-        if self.scaler is not None:
-            state["scaler"] = {name: getattr(self.scaler, name) for name in SCALER_COUNTERS}
-        return state
-
-    return state_dict
-
-
-def restore_half_precision(original: Callable) -> Callable:
-    def load_state_dict(self: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        original(self, state, *args, **kwargs)
-        saved = state.get("fp32_params", [])
-        weights = _master_weights(self)
-        if [tensor.shape for tensor in weights] == [tensor.shape for tensor in saved]:
-            for tensor, old in zip(weights, saved, strict=True):
-                tensor.data.copy_(old)
-        if self.scaler is not None:
-            vars(self.scaler).update(state.get("scaler", {}))
-
-    return load_state_dict
-
-
-def save_loss_scale(original: Callable) -> Callable:
-    def state_dict(self: Any) -> dict[str, Any]:
-        return {**original(self), "grad_scaler": self.scaler.state_dict()}
-
-    return state_dict
-
-
-def restore_loss_scale(original: Callable) -> Callable:
-    def load_state_dict(self: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        original(self, state, *args, **kwargs)
-        if state.get("grad_scaler"):
-            self.scaler.load_state_dict(state["grad_scaler"])
-
-    return load_state_dict
-
-
-def _mend_half_precision() -> None:
-    from fairseq.optim import AMPOptimizer, FP16Optimizer, MemoryEfficientFP16Optimizer
-
-    for optimizer in (FP16Optimizer, MemoryEfficientFP16Optimizer):
-        wrap(optimizer, "state_dict", save_half_precision)
-        wrap(optimizer, "load_state_dict", restore_half_precision)
-    wrap(AMPOptimizer, "state_dict", save_loss_scale)
-    wrap(AMPOptimizer, "load_state_dict", restore_loss_scale)
-
-
-# 4. Files
+# 3. Files
 
 TEMPORARY = ".tmp"
 """fairseq writes a checkpoint to this suffix first and renames it; so do we for copies."""
@@ -273,7 +209,7 @@ def _mend_files() -> None:
     wrap(checkpoint_utils, "verify_checkpoint_directory", sweep_directory)
 
 
-# 5. Finished runs
+# 4. Finished runs
 
 
 def why_finished(trainer: Any, next_epoch: int) -> str | None:
@@ -344,12 +280,6 @@ FIXES = (
         reason="--patience and reduce_lr_on_plateau start counting again after a resume",
         until="fairseq stores these counters",
         apply=_mend_validation,
-    ),
-    Fix(
-        name="half precision after resume",
-        reason="float32 master weights and the state of the loss scaler are not stored",
-        until="fairseq stores them",
-        apply=_mend_half_precision,
     ),
     Fix(
         name="whole checkpoint files",
