@@ -276,7 +276,8 @@ def test_quickstart_killed_in_training_goes_on_and_is_then_complete(tmp_path: Pa
 
     before = {path: path.stat().st_mtime_ns for path in out.glob("**/*.pt")}
     again = bash(*command)
-    assert again.stdout == done.stdout
+    assert again.stdout.startswith("Sample translations")
+    assert done.stdout.endswith(again.stdout)
     assert "done before" in again.stderr
     assert "fairseq-train" not in again.stderr
     assert {path: path.stat().st_mtime_ns for path in out.glob("**/*.pt")} == before
