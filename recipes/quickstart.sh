@@ -20,7 +20,7 @@ the installation. Stopped at any point and started again, it continues.
   --data DIR     your own text instead: train, valid and test, each with the
                  endings .SRC and .TGT, one sentence per line
   --tokenize     with --data: Moses tokenisation before, and undone after
-  --updates N    how many training updates                          (2400)
+  --updates N    how many training updates                          (1500)
   --bpe N        how many joint byte-pair merges                    (2000)
   --out DIR      where everything goes               (runs/quickstart-SRC-TGT-ARCH)
   --help         this text
@@ -33,7 +33,7 @@ HELP
 
 # What an ordinary run takes, and the size at which every step still means something.
 arch=gru_attention src=en tgt=de data="" tokenize="" out="" extra=()
-updates=2400 bpe=2000 sizes=(19000 500 500) name=quickstart
+updates=1500 bpe=2000 sizes=(19000 500 500) name=quickstart
 if [[ "${SMOKE:-0}" == 1 ]]; then
     updates=20 bpe=200 sizes=(400 40 40) name=smoke
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -96,7 +96,7 @@ train_model() {
     train checkpoints --arch "$arch" --dropout 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
         --lr 3e-3 --lr-scheduler polynomial_decay --total-num-update "$updates" \
-        --warmup-updates $((updates / 18)) --max-update "$updates" \
+        --warmup-updates $((updates / 12)) --max-update "$updates" \
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
         --max-tokens 800 --num-workers 0 --seed 1 \
         --log-interval $((interval < 100 ? interval : 100)) \
