@@ -11,7 +11,7 @@ Usage: bash recipes/quickstart.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
 Installs everything into .venv (unless the active Python environment already works), makes a
 parallel corpus from locale data, trains a translation model on it, translates the test set and
-ends with scores, sample translations and two pictures. Some 6 minutes of two CPU cores after
+ends with scores, sample translations and two pictures. Some 5 minutes of two CPU cores after
 the installation. Stopped at any point and started again, it continues.
 
   --arch A       fairseq architecture, ours or a stock one          (gru_attention)
