@@ -28,7 +28,7 @@ from fairseq.tasks.translation import TranslationTask
 import fairseq_ext  # noqa: F401
 
 SIZES = [
-    *("--dropout", "0.1", "--encoder-embed-dim", "100", "--decoder-embed-dim", "100"),
+    *("--dropout", "0.0", "--encoder-embed-dim", "100", "--decoder-embed-dim", "100"),
     *("--encoder-hidden-size", "256", "--decoder-hidden-size", "256"),
 ]
 OPTIMIZER = ["--optimizer", "adam", "--lr", "1e-3", "--criterion", "label_smoothed_cross_entropy"]

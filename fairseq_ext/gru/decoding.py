@@ -133,7 +133,7 @@ class AttentiveGRU(nn.Module):
         hidden, annotations = self.gru.hidden_size, source.annotations
         columns = slice(hidden, hidden + annotations.size(-1))
         return source._replace(
-            gate_table=F.linear(annotations, self.gru.weight_ih_l0[:, self.embed_dim :]),
+            gate_table=self._gate_table(source),
             output_table=F.linear(annotations, output.weight[:, columns]),
         )
 
@@ -193,21 +193,20 @@ class AttentiveGRU(nn.Module):
             return self._parallel(embedded, hidden, source)
         gates = self._embedding_gates(embedded)  # [T, B, 3H], one product for all steps
         if not self.luong and isinstance(self.attention, MLPAttention):
-            states, contexts, weights = additive_recurrence(
+            states, weights = additive_recurrence(
                 gates,
                 hidden,
                 source.keys,
-                source.annotations,
+                self._gate_table(source),
                 source.padding_mask,
                 self.attention.query_weight,
                 self.attention.score.weight,
                 self.attention.score.bias,
-                self.gru.weight_ih_l0[:, self.embed_dim :],
                 self.gru.weight_hh_l0,
                 self.gru.bias_hh_l0,
             )
-            features = torch.cat([states, contexts, embedded.type_as(states)], dim=-1)
-            return features, weights, State(states[-1], None)
+            contexts = torch.bmm(weights.transpose(0, 1), source.annotations).transpose(0, 1)
+            return self._features(states, contexts, embedded), weights, State(states[-1], None)
         return self._loop(gates, embedded, hidden, source)
 
     def _weights(self, query: Tensor, source: Source) -> Tensor:
@@ -248,6 +247,10 @@ class AttentiveGRU(nn.Module):
     def _embedding_gates(self, embedded: Tensor) -> Tensor:
         weight = self.gru.weight_ih_l0[:, : self.embed_dim]
         return F.linear(embedded, weight, self.gru.bias_ih_l0)
+
+    def _gate_table(self, source: Source) -> Tensor:
+        """``W_c h_j``: ``[B, S, 3H]``."""
+        return F.linear(source.annotations, self.gru.weight_ih_l0[:, self.embed_dim :])
 
     def _advance(self, gates: Tensor, fed: Tensor | None, hidden: Tensor) -> Tensor:
         if fed is not None:

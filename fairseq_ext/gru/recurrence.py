@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_ext.gru.attention import exponentials, masked_softmax, tanh_of_sum
+from fairseq_ext.gru.attention import exponentials, tanh_of_sum
 
 
 def gru_update(input_gates: Tensor, hidden_gates: Tensor, state: Tensor) -> Tensor:
@@ -53,40 +53,40 @@ def additive_recurrence(
     input_gates: Tensor,
     state: Tensor,
     keys: Tensor,
-    annotations: Tensor,
-    padding_mask: Tensor | None,
+    gate_table: Tensor,
+    padding_mask: Tensor,
     query_weight: Tensor,
     score_weight: Tensor,
     score_bias: Tensor,
-    context_weight: Tensor,
     hidden_weight: Tensor,
     hidden_bias: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """The whole teacher-forced recurrence with additive attention, Bahdanau order.
 
     For t = 1 … T, with ``s = s_{t-1}``::
 
-        e_j = v^T tanh(W_s s + keys_j) + b_v        α = softmax(e)        c_t = Σ_j α_j h_j
+        e_j = v^T tanh(W_s s + keys_j) + b_v        α_t = softmax(e)
         s_t = GRU(input_gates_t + W_c c_t, U s + b', s)
 
-    The tanh layer is computed again in the backward pass instead of kept, so that memory grows
-    with T + S instead of T · S · A.
+    where ``W_c c_t = Σ_j α_tj (W_c h_j)`` is read from a table, one product for all steps. The
+    tanh layer is computed again in the backward pass instead of kept, so that memory grows with
+    T + S instead of T · S · A.
 
     Args:
         input_gates: ``[T, B, 3H]``, ``W_y E y_{t-1} + b`` for every step.
         state: ``[B, H]``, ``s_0``.
         keys: ``[B, S, A]``, ``W_h h_j + b``.
-        annotations: ``[B, S, C]``, ``h_j``.
-        padding_mask: ``[B, S]``, true on pads, or None.
+        gate_table: ``[B, S, 3H]``, ``W_c h_j``.
+        padding_mask: ``[B, S]``, true on pads.
         query_weight, score_weight, score_bias: ``W_s [A, H]``, ``v [1, A]``, ``b_v [1]``.
-        context_weight, hidden_weight, hidden_bias: ``W_c [3H, C]``, ``U [3H, H]``, ``b' [3H]``.
+        hidden_weight, hidden_bias: ``U [3H, H]``, ``b' [3H]``.
 
     Returns:
-        states ``[T, B, H]``, contexts ``[T, B, C]`` and, without gradient, weights ``[T, B, S]``.
+        states ``[T, B, H]`` and attention weights ``[T, B, S]``.
     """
-    tensors = (input_gates, state, keys, annotations, query_weight, score_weight, score_bias)
-    weights = (context_weight, hidden_weight, hidden_bias)
-    return _apply(_AdditiveRecurrence, padding_mask, *tensors, *weights)
+    tensors = (input_gates, state, keys, gate_table, query_weight, score_weight, score_bias)
+    states, alphas = _apply(_AdditiveRecurrence, padding_mask, *tensors, hidden_weight, hidden_bias)
+    return states, alphas.masked_fill(padding_mask, 0.0)  # also where a sentence is all pads
 
 
 def _apply(function: type[torch.autograd.Function], *inputs: Tensor | None) -> Any:
@@ -100,30 +100,48 @@ def _apply(function: type[torch.autograd.Function], *inputs: Tensor | None) -> A
         return function.apply(*cast)
 
 
-def _update_into(
-    input_gates: Tensor, hidden_gates: Tensor, state: Tensor, kept: Tensor, out: Tensor
-) -> None:
-    """:func:`gru_update` into ``out``; r, z, n, ``U_n s + b'_n`` into ``kept`` ``[4, ..., H]``."""
-    i_r, i_z, i_n = input_gates.chunk(3, -1)
-    h_r, h_z, h_n = hidden_gates.chunk(3, -1)
-    reset, update, candidate, kept_h_n = kept
-    torch.add(i_r, h_r, out=reset).sigmoid_()
-    torch.add(i_z, h_z, out=update).sigmoid_()
-    torch.addcmul(i_n, reset, h_n, out=candidate).tanh_()
-    kept_h_n.copy_(h_n)
-    torch.lerp(candidate, state, update, out=out)
+class _Gates:
+    """GRU gates of T steps, kept for the backward pass.
+
+    The hidden half is ordered n, r, z (``torch.roll`` of torch's r, z, n), the input half r, z, n:
+    so the gradients of both stand in one row, ``[dh_n | dr | dz | dn]``, overlapping where they
+    are equal, and no step has to join or copy them.
+    """
+
+    def __init__(self, like: Tensor, *shape: int) -> None:
+        *outer, hidden = shape
+        self.hidden = hidden
+        self.reset_update = like.new_empty(*outer, 2 * hidden)
+        self.candidate = like.new_empty(*outer, hidden)
+
+    def step(self, t: int, inputs: Tensor, hiddens: Tensor, state: Tensor, out: Tensor) -> None:
+        """:func:`gru_update` of step t into ``out``."""
+        width = self.hidden
+        reset_update, candidate = self.reset_update[t], self.candidate[t]
+        torch.add(inputs[..., : 2 * width], hiddens[..., width:], out=reset_update).sigmoid_()
+        reset, update = reset_update.chunk(2, -1)
+        torch.addcmul(inputs[..., 2 * width :], reset, hiddens[..., :width], out=candidate).tanh_()
+        torch.lerp(candidate, state, update, out=out)
 
 
-def _update_gradients(
-    grad: Tensor, state: Tensor, kept: Tensor, grad_input: Tensor, grad_hidden: Tensor
-) -> None:
-    """Gradients of both halves of the gates, from that of the new state ``[..., H]``."""
-    reset, update, candidate, h_n = kept
-    grad_n = grad * (1 - update) * (1 - candidate * candidate)
-    grad_z = grad * (state - candidate) * update * (1 - update)
-    grad_r = grad_n * h_n * reset * (1 - reset)
-    torch.cat([grad_r, grad_z, grad_n], dim=-1, out=grad_input)
-    torch.cat([grad_r, grad_z, grad_n * reset], dim=-1, out=grad_hidden)
+class _GateGradients:
+    """What turns the gradient of a step's new state into those of its gates, for all T steps."""
+
+    def __init__(
+        self, reset_update: Tensor, candidate: Tensor, hidden_n: Tensor, states: Tensor
+    ) -> None:
+        self.reset, self.update = reset_update.chunk(2, -1)
+        self.of_n = (1 - self.update) * (1 - candidate * candidate)
+        self.of_z = (states - candidate) * self.update * (1 - self.update)
+        self.of_r = hidden_n * self.reset * (1 - self.reset)
+
+    def step(self, t: int, grad: Tensor, row: Tensor) -> None:
+        """Write ``[dh_n | dr | dz | dn]`` of step t to ``row``, from the state's ``grad``."""
+        dh_n, dr, dz, dn = row.chunk(4, -1)
+        torch.mul(grad, self.of_n[t], out=dn)
+        torch.mul(grad, self.of_z[t], out=dz)
+        torch.mul(dn, self.of_r[t], out=dr)
+        torch.mul(dn, self.reset[t], out=dh_n)
 
 
 class _GRURecurrence(torch.autograd.Function):
@@ -133,32 +151,35 @@ class _GRURecurrence(torch.autograd.Function):
     def forward(
         ctx: Any, _: None, input_gates: Tensor, state: Tensor, weight: Tensor, bias: Tensor
     ) -> Tensor:
-        length, (count, batch, hidden) = input_gates.size(0), state.shape
-        states = state.new_empty(count, length + 1, batch, hidden)
-        states[:, 0] = state
-        kept = state.new_empty(length, 4, count, batch, hidden)
-        transposed, row = weight.transpose(1, 2), bias.unsqueeze(1)
+        length, (count, batch, width) = input_gates.size(0), state.shape
+        weight, bias = weight.roll(width, 1), bias.roll(width, 1).unsqueeze(1)
+        states = state.new_empty(length + 1, count, batch, width)
+        states[0] = state
+        hidden_gates = state.new_empty(length, count, batch, 3 * width)
+        gates = _Gates(state, length, count, batch, width)
         for t in range(length):
-            hidden_gates = torch.baddbmm(row, states[:, t], transposed)  # [D, B, 3H]
-            _update_into(input_gates[t], hidden_gates, states[:, t], kept[t], states[:, t + 1])
-        ctx.save_for_backward(states, kept, weight)
-        return states[:, 1:].transpose(0, 1)
+            torch.baddbmm(bias, states[t], weight.transpose(1, 2), out=hidden_gates[t])
+            gates.step(t, input_gates[t], hidden_gates[t], states[t], states[t + 1])
+        ctx.save_for_backward(states, hidden_gates, gates.reset_update, gates.candidate, weight)
+        return states[1:]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_states: Tensor) -> tuple[Tensor | None, ...]:
-        states, kept, weight = ctx.saved_tensors
-        length, count, batch, hidden = grad_states.shape
-        grad_input = states.new_empty(length, count, batch, 3 * hidden)
-        grad_hidden = states.new_empty(count, length, batch, 3 * hidden)
-        grad_state = states.new_zeros(count, batch, hidden)
+        states, hidden_gates, reset_update, candidate, weight = ctx.saved_tensors
+        length, count, batch, width = grad_states.shape
+        gates = _GateGradients(reset_update, candidate, hidden_gates[..., :width], states[:-1])
+        rows = states.new_empty(length, count, batch, 4 * width)
+        grad_state = states.new_zeros(count, batch, width)
         for t in reversed(range(length)):
             grad_state = grad_state + grad_states[t]
-            _update_gradients(grad_state, states[:, t], kept[t], grad_input[t], grad_hidden[:, t])
-            grad_state = torch.baddbmm(grad_state * kept[t, 1], grad_hidden[:, t], weight)
-        flat = grad_hidden.flatten(1, 2)  # [D, T·B, 3H]
-        grad_weight = torch.bmm(flat.transpose(1, 2), states[:, :-1].flatten(1, 2))
-        return None, grad_input, grad_state, grad_weight, flat.sum(1)
+            gates.step(t, grad_state, rows[t])
+            grad_hidden = rows[t, ..., : 3 * width]
+            grad_state = torch.baddbmm(grad_state * gates.update[t], grad_hidden, weight)
+        by_gru = rows[..., : 3 * width].transpose(0, 1).flatten(1, 2)  # [D, T·B, 3H]
+        before = states[:-1].transpose(0, 1).flatten(1, 2)  # [D, T·B, H]
+        grad_weight = torch.bmm(by_gru.transpose(1, 2), before).roll(-width, 1)
+        return None, rows[..., width:], grad_state, grad_weight, by_gru.sum(1).roll(-width, 1)
 
 
 class _AdditiveRecurrence(torch.autograd.Function):
@@ -167,108 +188,97 @@ class _AdditiveRecurrence(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        padding_mask: Tensor | None,
+        padding_mask: Tensor,
         input_gates: Tensor,
         state: Tensor,
         keys: Tensor,
-        annotations: Tensor,
+        gate_table: Tensor,
         *weights: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        query_weight, score_weight, score_bias, context_weight, hidden_weight, hidden_bias = weights
-        (length, batch, _), hidden = input_gates.shape, state.size(-1)
+    ) -> tuple[Tensor, Tensor]:
+        query_weight, score_weight, score_bias, hidden_weight, hidden_bias = weights
+        (length, batch, _), width = input_gates.shape, state.size(-1)
         source, attention = keys.shape[1:]
-        both = torch.cat([query_weight, hidden_weight])  # [A + 3H, H]: one product per step
-        both_bias = torch.cat([hidden_bias.new_zeros(attention), hidden_bias])
-        score, keys_exponentials = score_weight.view(-1), exponentials(keys)
+        both = torch.cat([query_weight, hidden_weight.roll(width, 0)])  # W_s and U: one product
+        bias = torch.cat([hidden_bias.new_zeros(attention), hidden_bias.roll(width)])
+        keys, score = keys.unsqueeze(1), score_weight.view(-1)
+        keys_exponentials = exponentials(keys)
+        lowest = torch.finfo(state.dtype).min / 2
+        energy_bias = score_bias.masked_fill(padding_mask, lowest).view(-1)  # [B·S]
         new = input_gates.new_empty
-        states = new(length + 1, batch, hidden)
+        states = new(length + 1, batch, width)
         states[0] = state
-        contexts = new(length, batch, annotations.size(-1))
+        projected = new(length, batch, attention + 3 * width)
         alphas = new(length, batch, source)
-        kept = new(length, 4, batch, hidden)
-        queries = new(length, batch, attention)  # W_s s
+        gates = _Gates(state, length, batch, width)
         layer = new(batch, 1, source, attention)  # u
 
-        for t in range(length):
-            projected = torch.addmm(both_bias, states[t], both.t())  # [B, A + 3H]
-            query, hidden_gates = projected.split([attention, 3 * hidden], dim=-1)
-            queries[t] = query
-            tanh_of_sum(
-                keys.unsqueeze(1),
-                None if keys_exponentials is None else keys_exponentials.unsqueeze(1),
-                query[:, None, None],
-                out=layer,
-            )
-            energies = torch.mv(layer.view(-1, attention), score).view(batch, source)
-            alphas[t] = masked_softmax(energies + score_bias, padding_mask)
-            contexts[t] = torch.bmm(alphas[t].unsqueeze(1), annotations).squeeze(1)
-            gates = torch.addmm(input_gates[t], contexts[t], context_weight.t())
-            _update_into(gates, hidden_gates, states[t], kept[t], states[t + 1])
+        flat_layer, before = layer.view(-1, attention), states.unbind()
+        queries, hiddens = projected.split([attention, 3 * width], dim=-1)
+        steps = zip(projected, queries[:, :, None, None], hiddens, alphas, strict=True)
+        for t, (both_of_t, query, hidden, alpha) in enumerate(steps):
+            torch.addmm(bias, before[t], both.t(), out=both_of_t)
+            tanh_of_sum(keys, keys_exponentials, query, out=layer)
+            energies = torch.addmv(energy_bias, flat_layer, score).view(batch, source)
+            torch.softmax(energies, dim=-1, out=alpha)
+            inputs = torch.baddbmm(input_gates[t].unsqueeze(1), alpha.unsqueeze(1), gate_table)
+            gates.step(t, inputs.squeeze(1), hidden, before[t], before[t + 1])
 
-        ctx.save_for_backward(states, contexts, alphas, kept, queries, keys, annotations, *weights)
-        ctx.mark_non_differentiable(alphas)
-        return states[1:], contexts, alphas
+        saved = (states, projected, alphas, gates.reset_update, gates.candidate)
+        ctx.save_for_backward(*saved, keys, gate_table, both, score_weight)
+        return states[1:], alphas
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, grad_states: Tensor, grad_contexts: Tensor, _: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        states, contexts, alphas, kept, queries, keys, annotations, *weights = ctx.saved_tensors
-        query_weight, score_weight, score_bias, context_weight, hidden_weight, _ = weights
-        (length, batch, attention), (source, hidden) = (
-            queries.shape,
-            (keys.size(1), states.size(-1)),
-        )
-        both = torch.cat([query_weight, hidden_weight])
+    def backward(ctx: Any, grad_states: Tensor, grad_alphas: Tensor) -> tuple[Tensor | None, ...]:
+        states, projected, alphas, reset_update, candidate, *rest = ctx.saved_tensors
+        keys, gate_table, both, score_weight = rest
+        (length, batch, width), (source, attention) = candidate.shape, keys.shape[2:]
         score, keys_exponentials = score_weight.view(-1), exponentials(keys)
-        by_context = annotations.transpose(1, 2)
+        queries, hidden_n, _ = projected.split([attention, width, 2 * width], dim=-1)
+        gates = _GateGradients(reset_update, candidate, hidden_n, states[:-1])
+        by_gate = gate_table.transpose(1, 2)  # [B, 3H, S]
         new = states.new_empty
-        grad_input = new(length, batch, 3 * hidden)
-        grad_both = new(length, batch, attention + 3 * hidden)  # of W_s s and of U s + b'
-        grad_context = new(length, batch, contexts.size(-1))
+        rows = new(length, batch, attention + 4 * width)  # [dq | dh_n | dr | dz | dn]
         grad_energy = new(length, batch, source)
         layer, squares = new(batch, 1, source, attention), new(batch, source, attention)
         grad_score = torch.zeros_like(score)
         squares_sum = states.new_zeros(batch, source, attention)  # Σ_t de_t u_t²
-        grad_state = states.new_zeros(batch, hidden)
+        flat_layer, minus_score = layer.view(-1, attention).t(), -score
+        grad_state = grad_states[-1]
 
         for t in reversed(range(length)):
-            grad_query, grad_hidden = grad_both[t].split([attention, 3 * hidden], dim=-1)
-            grad_state = grad_state + grad_states[t]
-            _update_gradients(grad_state, states[t], kept[t], grad_input[t], grad_hidden)
-            torch.addmm(grad_contexts[t], grad_input[t], context_weight, out=grad_context[t])
+            row, alpha, energy = rows[t], alphas[t], grad_energy[t]
+            gates.step(t, grad_state, row[:, attention:])
             # A row times a matrix is ten times as fast as a matrix times a column in batches.
-            grad_alpha = torch.bmm(grad_context[t].unsqueeze(1), by_context).squeeze(1)
-            inner = (alphas[t] * grad_alpha).sum(-1, keepdim=True)
-            energy = torch.mul(alphas[t], grad_alpha - inner, out=grad_energy[t])  # [B, S]
-            tanh_of_sum(
-                keys.unsqueeze(1),
-                None if keys_exponentials is None else keys_exponentials.unsqueeze(1),
-                queries[t][:, None, None],
-                out=layer,
-            )
-            grad_score.addmv_(layer.view(-1, attention).t(), energy.view(-1))
-            # du = de v (1 - u²); what the query gets is its sum over j, what a key gets over t.
+            grad_input = row[:, attention + width :].unsqueeze(1)
+            grad_alpha = torch.baddbmm(grad_alphas[t].unsqueeze(1), grad_input, by_gate).squeeze(1)
+            inner = (alpha * grad_alpha).sum(-1, keepdim=True)
+            torch.mul(alpha, grad_alpha.sub_(inner), out=energy)  # [B, S], de
+            tanh_of_sum(keys, keys_exponentials, queries[t, :, None, None], out=layer)
+            grad_score.addmv_(flat_layer, energy.view(-1))
+            # du = de v (1 - u²): what a key gets is its sum over t; what the query gets is that
+            # over j, where Σ_j de_j = 0, as in every softmax.
             torch.mul(layer.squeeze(1), layer.squeeze(1), out=squares)
             squares_sum.addcmul_(squares, energy.unsqueeze(-1))
             squares_of_j = torch.bmm(energy.unsqueeze(1), squares).squeeze(1)
-            torch.mul(energy.sum(-1, keepdim=True) - squares_of_j, score, out=grad_query)
-            grad_state = torch.addmm(grad_state * kept[t, 1], grad_both[t], both)
+            torch.mul(squares_of_j, minus_score, out=row[:, :attention])
+            passed_on = grad_state * gates.update[t]
+            if t > 0:
+                passed_on += grad_states[t - 1]
+            grad_state = passed_on.addmm_(row[:, : attention + 3 * width], both)
 
-        flat_both = grad_both.view(length * batch, -1)
-        flat_input = grad_input.view(length * batch, -1)
-        grad_weight = flat_both.t() @ states[:-1].reshape(length * batch, hidden)
+        flat = rows.view(length * batch, -1)[:, : attention + 3 * width]
+        grad_weight = flat.t() @ states[:-1].view(length * batch, width)
+        grad_input = rows[..., attention + width :]
         return (
             None,
             grad_input,
             grad_state,
             (grad_energy.sum(0).unsqueeze(-1) - squares_sum).mul_(score),
-            torch.bmm(alphas.permute(1, 2, 0), grad_context.transpose(0, 1)),
+            torch.bmm(alphas.permute(1, 2, 0), grad_input.transpose(0, 1)),
             grad_weight[:attention],
             grad_score.view_as(score_weight),
-            grad_energy.sum().view_as(score_bias),
-            flat_input.t() @ contexts.view(length * batch, -1),
-            grad_weight[attention:],
-            flat_both[:, attention:].sum(0),
+            grad_energy.sum().view(1),
+            grad_weight[attention:].roll(-width, 0),
+            flat[:, attention:].sum(0).roll(-width),
         )
