@@ -331,3 +331,21 @@ def test_without_the_filters_training_warns(copy_data, tmp_path):
     said = train(copy_data, tmp_path, *options, plugin=plugin).stderr
     for words in ("autocast", "pin_memory", "mismatched key_padding_mask", "hydra"):
         assert words in said
+
+
+@pytest.mark.system
+def test_log_file_repeats_no_line(copy_data, tmp_path):
+    """Without the fix the second epoch's lines stand there twice or more."""
+    lines = {}
+    for name, plugin in {
+        "with": USER_DIR,
+        "without": plugin_without(tmp_path, "log file"),
+    }.items():
+        log = tmp_path / f"{name}.log"
+        run(
+            *("fairseq-train", copy_data, "--user-dir", plugin, *ARCHITECTURES["lstm"], *TRAINING),
+            *("--max-epoch", 2, "--no-save", "--log-format", "json", "--log-file", log),
+        )
+        lines[name] = [line for line in log.read_text().splitlines() if '"valid_loss"' in line]
+    assert len(lines["with"]) == 2
+    assert len(lines["without"]) > 2

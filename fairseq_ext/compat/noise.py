@@ -1,14 +1,18 @@
-"""Warnings about fairseq's own code that its users can do nothing about.
+"""Noise: warnings about fairseq's own code, lines that its log repeats.
 
-Each is filtered by its own text, so that any other warning still shows.
+Each warning is filtered by its own text, so that any other still shows.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from fairseq_ext.compat.patching import Fix
+from fairseq_ext.compat.patching import Fix, wrap
 
 HARMLESS = (
     # fairseq composes its configuration through the interface of hydra 1.0, which works.
@@ -35,7 +39,34 @@ def _filter_harmless() -> None:
         warnings.filterwarnings("ignore", message=re.escape(start), category=category)
 
 
+def _log_file_once(progress_bar: Callable) -> Callable:
+    """Open ``--log-file`` only where the logger does not write to that very file yet."""
+    from fairseq.logging.progress_bar import logger
+
+    @functools.wraps(progress_bar)
+    def with_log_file_once(*args: Any, log_file: str | None = None, **options: Any) -> Any:
+        files = {getattr(handler, "baseFilename", None) for handler in logger.handlers}
+        if log_file is not None and str(Path(log_file).absolute()) in files:
+            log_file = None
+        return progress_bar(*args, log_file=log_file, **options)
+
+    return with_log_file_once
+
+
+def _open_log_files_once() -> None:
+    from fairseq.logging import progress_bar
+
+    wrap(progress_bar, "progress_bar", _log_file_once)
+
+
 FIXES = (
+    Fix(
+        name="log file",
+        reason="fairseq opens --log-file again for each epoch and validation, so that every line "
+        "is written once more each time and the files stay open",
+        until="fairseq.logging.progress_bar keeps its handler",
+        apply=_open_log_files_once,
+    ),
     Fix(
         name="warnings of a normal run",
         reason="fairseq uses interfaces that hydra and torch have deprecated but still honour; "
