@@ -71,7 +71,7 @@ use_environment() {
         return
     fi
     log "Python: not the active environment ($reason); using .venv"
-    exec 8>"$REPO/.venv.lock" # two recipes may start at once
+    exec 8<"$REPO/recipes/lib.sh" # two recipes may start at once; any file can carry the lock
     lock 8 "another process to finish installing into .venv"
     if [[ -x "$REPO/.venv/bin/python" ]] && reason="$(in_venv unusable "$@")"; then
         :
@@ -81,7 +81,7 @@ use_environment() {
         reason="$(in_venv unusable "$@")" ||
             die "the installation in .venv does not work: $reason. See \`.venv/bin/fairseq-ext doctor\`."
     fi
-    exec 8>&-
+    exec 8<&-
     enter_venv
 }
 
