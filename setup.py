@@ -30,7 +30,7 @@ setup(
     ],
     extras_require={
         "corpus": ["babel>=2.14", "num2words>=0.5.13"],
-        "dev": ["pytest>=8", "ruff>=0.6", "babel>=2.14", "num2words>=0.5.13"],
+        "dev": ["pytest>=8", "pytest-xdist>=3.5", "ruff>=0.6", "babel>=2.14", "num2words>=0.5.13"],
     },
     entry_points={"console_scripts": ["fairseq-ext = fairseq_ext.cli:main"]},
     classifiers=[
