@@ -20,7 +20,7 @@ from fairseq_ext.compat import batches, machine
 from fairseq_ext.errors import ConfigError, EnvironmentProblem
 
 LAST = "checkpoint_last.pt"
-ALARM = re.compile(r"warning|deprecat|\| error|traceback", re.IGNORECASE)
+ALARM = re.compile(r"warning|deprecat|\| error|traceback|^debug:", re.IGNORECASE | re.MULTILINE)
 
 
 def train(data: Path, save_dir: Path, *options: object, **how: object):

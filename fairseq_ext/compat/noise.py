@@ -6,6 +6,7 @@ Each warning is filtered by its own text, so that any other still shows.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import warnings
 from collections.abc import Callable
@@ -37,6 +38,8 @@ HARMLESS = (
 def _filter_harmless() -> None:
     for start, category in HARMLESS:
         warnings.filterwarnings("ignore", message=re.escape(start), category=category)
+    # fairseq's import switches the root logger on before its commands set a level.
+    logging.getLogger("hydra").setLevel(logging.INFO)
 
 
 def _log_file_once(progress_bar: Callable) -> Callable:
