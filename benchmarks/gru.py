@@ -135,7 +135,12 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=2, help="torch threads")
     parser.add_argument("--repeats", type=int, default=15, help="rounds that count")
-    parser.add_argument("--vocabulary", type=int, default=4568, help="entries of each dictionary")
+    parser.add_argument(
+        "--vocabulary",
+        type=int,
+        default=2100,
+        help="entries of each dictionary (2100: the quickstart's)",
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options_ = parser.parse_args()
@@ -154,9 +159,10 @@ def main() -> None:
         rows.append({"what": what, "peer": peer, **compare(seconds, "ours", "peer")})
 
     shapes = {
-        "32 sentences of 25": [25] * 32,
         "32 sentences of 8": [8] * 32,
         "32 sentences of 20 to 28": sorted([20 + i % 9 for i in range(32)], reverse=True),
+        "32 sentences of 25": [25] * 32,
+        "32 sentences of 50": [50] * 32,
     }
     for name, lengths in shapes.items():
         sample = batch(lengths, vocabulary, device)
