@@ -13,15 +13,12 @@ from harness import binarise, digits_corpus, fairseq, hypotheses
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-# A new architecture is one line here: its flags, and as few updates as it needs.
-SYSTEMS: dict[str, dict[str, tuple[object, ...]]] = {
-    "gru": {
-        "copy": ("--arch", "gru_tiny", "--lr", 1e-2, "--max-update", 500),
-        "sort": ("--arch", "gru_tiny", "--lr", 1e-2, "--max-update", 800),
-    },
+# A new architecture is one line here; flags of its own win over the common ones.
+SYSTEMS: dict[str, tuple[object, ...]] = {
+    "gru": ("--arch", "gru_tiny", "--lr", 1e-2),
 }
-TASKS = {"copy": (list, 98.0), "sort": (sorted, 96.0)}
-"""What becomes of a sentence, and the BLEU to reach."""
+TASKS = {"copy": (list, 500, 98.0), "sort": (sorted, 800, 96.0)}
+"""What becomes of a sentence, the updates to learn it in, and the BLEU to reach."""
 
 TEST_LINES = 200
 
@@ -33,14 +30,15 @@ def bleu(generated: str) -> float:
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_learns(system: str, task: str, tmp_path: Path) -> None:
-    transform, enough = TASKS[task]
+    transform, updates, enough = TASKS[task]
     text = digits_corpus(tmp_path / "text", transform, train=4000, valid=50, test=TEST_LINES)
     data = binarise(text, tmp_path / "bin")
     fairseq(
-        *("train", data, *SYSTEMS[system][task], "--save-dir", tmp_path / "model", "--cpu"),
+        *("train", data, "--save-dir", tmp_path / "model", "--cpu", "--max-update", updates),
         *("--optimizer", "adam", "--clip-norm", 1, "--max-tokens", 600, "--dropout", 0),
         *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", 100),
         *("--no-save-optimizer-state", "--no-epoch-checkpoints", "--num-workers", 0),
+        *SYSTEMS[system],
     )
 
     def generate(*flags: object) -> str:
