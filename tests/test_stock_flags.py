@@ -452,3 +452,41 @@ def test_a_flag_that_is_not_offered_is_refused_by_name(trained: Trained, tmp_pat
     done = train(trained.data, tmp_path / "model", "--encoder-embed-path", "x", ok=False)
     assert done.returncode == 2
     assert "unrecognized arguments: --encoder-embed-path x" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "message"),
+    [
+        ("generate", ["--replace-unk"], "`--replace-unk` does not work"),
+        (
+            "generate",
+            ["--score-reference", "--print-alignment", "soft"],
+            "`--print-alignment soft` does not go with `--score-reference`",
+        ),
+        (
+            "interactive",
+            ["--print-alignment", "soft"],
+            "`--print-alignment soft` is for fairseq-generate",
+        ),
+        (
+            "train",
+            ["--valid-subset", "train", "--optimizer", "adam", "--max-tokens", 500],
+            "`--valid-subset` must not be the training subset",
+        ),
+        (
+            "train",
+            ["--num-batch-buckets", 2, "--optimizer", "adam", "--batch-size", 8],
+            "`--num-batch-buckets` must have `--max-tokens`",
+        ),
+    ],
+)
+def test_what_fairseq_cannot_do_is_refused_by_name(
+    trained: Trained, tmp_path: Path, command: str, flags: list[object], message: str
+) -> None:
+    if command == "train":
+        done = train(trained.data, tmp_path / "model", *flags, ok=False)
+    else:
+        done = fairseq(command, trained.data, "--cpu", "--path", trained.last, *flags, ok=False)
+    assert done.stderr.splitlines()[-1].startswith(f"fairseq-ext: error: {message}")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "model").exists()

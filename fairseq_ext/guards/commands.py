@@ -81,6 +81,7 @@ def _call_main(original: Callable) -> Callable:
     def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
         spec = main.__globals__["__spec__"]  # its name is the module's also under `python -m`
         command = spec.name if spec else ""
+        refuse_broken(cfg, command)
         if command in ("fairseq_cli.interactive", "fairseq_cli.validate"):
             _require_path(cfg)
         if command == "fairseq_cli.interactive":
@@ -89,6 +90,40 @@ def _call_main(original: Callable) -> Callable:
             return original(cfg, main, **options)
 
     return call_main
+
+
+def refuse_broken(cfg: Any, command: str) -> None:
+    """Refuse by name what fairseq accepts but cannot do.
+
+    Raises:
+        ConfigError: an option, or a combination, that ends in an error deep inside fairseq or in
+            a run that does nothing.
+    """
+    generation, dataset = cfg.generation, cfg.dataset
+    soft = generation.print_alignment == "soft"
+    if generation.replace_unk is not None:
+        raise ConfigError(
+            "`--replace-unk` does not work in this fairseq (it reads a binarised corpus as text). "
+            "Leave it out; subwords leave hardly any unknown words."
+        )
+    if command == "fairseq_cli.interactive" and soft:
+        raise ConfigError(
+            "`--print-alignment soft` is for fairseq-generate; fairseq-interactive prints "
+            "`--print-alignment hard` only."
+        )
+    if generation.score_reference and soft:
+        raise ConfigError(
+            "`--print-alignment soft` does not go with `--score-reference`; give `hard`."
+        )
+    if command != "fairseq_cli.train":
+        return
+    if getattr(cfg.task, "num_batch_buckets", 0) and not dataset.max_tokens:
+        raise ConfigError("`--num-batch-buckets` must have `--max-tokens`, which is missing.")
+    if dataset.train_subset in dataset.valid_subset.split(",") and not dataset.disable_validation:
+        raise ConfigError(
+            f"`--valid-subset` must not be the training subset (`{dataset.train_subset}`): fairseq "
+            "would then train nothing. Binarise a copy of it under another name."
+        )
 
 
 def _check_input(path: str) -> None:
@@ -113,6 +148,7 @@ def _generate(original: Callable) -> Callable:
         if isinstance(cfg, Namespace):
             cfg = convert_namespace_to_omegaconf(cfg)
         _require_path(cfg)
+        refuse_broken(cfg, "fairseq_cli.generate")
         results = cfg.common_eval.results_path
         with one_message(results):
             if results is None:
