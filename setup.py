@@ -11,7 +11,7 @@ exec((root / "fairseq_ext" / "version.py").read_text(encoding="utf-8"), about)
 setup(
     name="fairseq-ext",
     version=about["__version__"],
-    description="Linformer, MUSE, binarized Transformers and GRU attention for translation with fairseq",
+    description="Linformer, MUSE, binarized Transformers and GRU attention on fairseq",
     long_description=(root / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",

@@ -50,9 +50,7 @@ def run(
     return done
 
 
-def fairseq(
-    name: str, *arguments: object, **options: object
-) -> subprocess.CompletedProcess[str]:
+def fairseq(name: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
     """Run ``fairseq-<name>`` with our plugin."""
     if name == "preprocess":
         return run("fairseq-preprocess", "--user-dir", USER_DIR, *arguments, **options)
@@ -91,7 +89,7 @@ def digits_corpus(
 
 
 def binarise(text: Path, destination: Path, *extra: object) -> Path:
-    """``fairseq-preprocess`` on ``{train,valid,test}.{src,tgt}`` in ``text``; returns the folder."""
+    """``fairseq-preprocess`` on ``{train,valid,test}.{src,tgt}`` in ``text``; the new folder."""
     fairseq(
         "preprocess",
         *("--source-lang", "src", "--target-lang", "tgt"),

@@ -349,3 +349,31 @@ def test_log_file_repeats_no_line(copy_data, tmp_path):
         lines[name] = [line for line in log.read_text().splitlines() if '"valid_loss"' in line]
     assert len(lines["with"]) == 2
     assert len(lines["without"]) > 2
+
+
+BACKGROUND = """
+import sys
+import torch
+from fairseq.data.iterators import BufferedIterator
+if sys.argv[1] == "with":
+    import fairseq_ext
+
+class Batches:
+    def __len__(self):
+        return 1000
+    def __iter__(self):
+        for _ in range(1000):
+            yield torch.stack([torch.randn(300, 30).sort()[0] for _ in range(50)]).sum().item()
+
+print(next(BufferedIterator(SIZE, Batches())) != 0)
+"""
+
+
+@pytest.mark.parametrize("size", [1000, 1])
+def test_a_process_ends_well_while_batches_are_made(size):
+    """With room in the queue the thread is busy when the process ends, else it waits for room."""
+    script = BACKGROUND.replace("SIZE", str(size))
+    assert run(sys.executable, "-c", script, "with").stdout.endswith("True\n")
+    if size > 1:
+        with pytest.raises(AssertionError, match="status -6"):
+            run(sys.executable, "-c", script, "without")

@@ -269,7 +269,8 @@ def test_quickstart_killed_in_training_goes_on_and_is_then_complete(tmp_path: Pa
     assert [score["name"] for score in results["scores"][:2]] == ["BLEU", "chrF"]
     assert all("version:" in score["signature"] for score in results["scores"])
     for name in ("BLEU", "chrF", "parameters", "training speed", "wall time"):
-        assert re.search(rf"^{name} +\d", done.stdout, re.MULTILINE)
+        # less than a second of training is too short for a speed
+        assert re.search(rf"^{name} +(\d|–)", done.stdout, re.MULTILINE)
     assert done.stdout.count("  translation  ") == 10
     for picture in ("curves.png", "alignment.png"):
         assert (out / picture).read_bytes().startswith(b"\x89PNG")

@@ -9,12 +9,13 @@ by subject:
 - :mod:`~fairseq_ext.compat.machine`: training on CPUs, with several processes, in bf16;
 - :mod:`~fairseq_ext.compat.resume` and :mod:`~fairseq_ext.compat.precision`: a killed run
   continues exactly;
-- :mod:`~fairseq_ext.compat.noise`: warnings.
+- :mod:`~fairseq_ext.compat.ending`: a run that is done ends well;
+- :mod:`~fairseq_ext.compat.noise`: warnings, repeated log lines.
 """
 
 from __future__ import annotations
 
-from fairseq_ext.compat import batches, loading, machine, noise, precision, resume
+from fairseq_ext.compat import batches, ending, loading, machine, noise, precision, resume
 from fairseq_ext.compat.patching import Fix, wrap
 from fairseq_ext.errors import EnvironmentProblem
 
@@ -27,6 +28,7 @@ FIXES: tuple[Fix, ...] = (
     *machine.FIXES,
     *resume.FIXES,
     *precision.FIXES,
+    *ending.FIXES,
 )
 
 _active: set[str] = set()  # fixes apply to the process, so this is the process's state

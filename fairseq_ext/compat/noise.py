@@ -5,7 +5,7 @@ Each warning is filtered by its own text, so that any other still shows.
 
 from __future__ import annotations
 
-import functools
+import inspect
 import logging
 import re
 import warnings
@@ -46,12 +46,15 @@ def _log_file_once(progress_bar: Callable) -> Callable:
     """Open ``--log-file`` only where the logger does not write to that very file yet."""
     from fairseq.logging.progress_bar import logger
 
-    @functools.wraps(progress_bar)
-    def with_log_file_once(*args: Any, log_file: str | None = None, **options: Any) -> Any:
+    signature = inspect.signature(progress_bar)
+
+    def with_log_file_once(*args: Any, **options: Any) -> Any:
+        given = signature.bind(*args, **options)
         files = {getattr(handler, "baseFilename", None) for handler in logger.handlers}
+        log_file = given.arguments.get("log_file")
         if log_file is not None and str(Path(log_file).absolute()) in files:
-            log_file = None
-        return progress_bar(*args, log_file=log_file, **options)
+            given.arguments["log_file"] = None
+        return progress_bar(*given.args, **given.kwargs)
 
     return with_log_file_once
 

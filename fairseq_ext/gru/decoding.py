@@ -152,9 +152,8 @@ class AttentiveGRU(nn.Module):
             return output(features), weights, state
         batch, hidden = source.annotations.size(0), state.hidden.size(-1)
         weights = self._weights(state.hidden.view(batch, -1, hidden), source)  # [B, G, S]
-        gates = self._embedding_gates(embedded) + torch.bmm(weights, source.gate_table).flatten(
-            0, 1
-        )
+        read = torch.bmm(weights, source.gate_table)  # W_c c of every row
+        gates = self._embedding_gates(embedded) + read.flatten(0, 1)
         hidden_state = self._advance(gates, None, state.hidden)
         outputs = torch.addmm(output.bias, hidden_state, output.weight[:, :hidden].t())
         outputs.addmm_(embedded, output.weight[:, -self.embed_dim :].t())
