@@ -16,27 +16,26 @@ PATIENCE = 5.0
 """Seconds to wait for the batch that is being made."""
 
 
-def stop(iterator: Callable[[], Any]) -> None:
-    """End the background thread of a ``BufferedIterator`` (a weak reference to it).
+def stop(thread: Callable[[], Any]) -> None:
+    """End a ``BackgroundConsumer``, given a weak reference to it.
 
-    The thread ends by itself after its next item once it has made as many as it should; room in
-    the queue lets it get there.
+    It ends by itself after its next item once it has made as many as it should; room in the queue
+    lets it get there. (Python itself keeps a running thread, also when its iterator is gone.)
     """
-    buffered = iterator()
-    if buffered is None:
+    consumer = thread()
+    if consumer is None:
         return
-    consumer = buffered._consumer
     consumer._max_len = 0
     deadline = time.monotonic() + PATIENCE
     while consumer.is_alive() and time.monotonic() < deadline:
         with contextlib.suppress(queue.Empty):
-            buffered._queue.get(timeout=0.02)
+            consumer._queue.get(timeout=0.02)
 
 
 def stop_at_exit(original: Callable) -> Callable:
     def _create_consumer(self: Any) -> None:
         original(self)
-        atexit.register(stop, weakref.ref(self))
+        atexit.register(stop, weakref.ref(self._consumer))
 
     return _create_consumer
 
