@@ -105,7 +105,15 @@ train_model() {
 }
 
 average_checkpoints() {
-    run fairseq-ext average --dir checkpoints --last-updates 5 -o checkpoints/average.pt
+    # The newest four before the end, and the end, which has no name of its own where an epoch ends.
+    local file files=()
+    while read -r _ file; do
+        files+=("checkpoints/$file")
+    done < <(find checkpoints -name 'checkpoint_*_*.pt' 2>/dev/null |
+        sed -nE 's/.*\/(checkpoint_[0-9]+_([0-9]+)\.pt)$/\2 \1/p' | sort -n |
+        awk -v end="$updates" '$1 < end' | tail -n 4)
+    run fairseq-ext average --inputs ${files[@]+"${files[@]}"} checkpoints/checkpoint_last.pt \
+        -o checkpoints/average.pt
 }
 
 translate() {

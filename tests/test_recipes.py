@@ -320,3 +320,17 @@ def test_compare_shares_data_and_shows_models_of_several_calls_in_one_table(
     table = (tmp_path / "out" / "results.md").read_text().splitlines()
     assert table[0].startswith("| model | BLEU | chrF | BLEU-tok |")
     assert [row.split(" ")[1] for row in table[2:4]] == ["gru_tiny", "small"]
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_quickstart_averages_where_every_update_ends_an_epoch(tmp_path: Path) -> None:
+    """fairseq then writes no checkpoint with the update in its name."""
+    lines = [f"{first} {second}\n" for first in ("one", "two", "ten") for second in ("tea", "toe")]
+    for split in ("train", "valid", "test"):
+        for language in ("en", "de"):
+            (tmp_path / f"{split}.{language}").write_text("".join(lines))
+    options = ("--data", tmp_path, "--updates", "3", "--bpe", "5", "--out", tmp_path / "run")
+    done = bash(QUICKSTART, *TINY, *options)
+    assert "--inputs checkpoints/checkpoint_last.pt -o" in done.stderr
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["updates"] == 3
