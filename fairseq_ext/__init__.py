@@ -29,6 +29,7 @@ def register() -> None:
     doctor.check_single_fairseq()
     compat.apply()
     guards.install()
+    from fairseq_ext import translation_ext  # noqa: F401
     from fairseq_ext.gru import model as gru_model  # noqa: F401
 
 
