@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
+from fairseq import utils
 from fairseq.data import Dictionary
-from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import (
     ARCH_MODEL_REGISTRY,
@@ -16,7 +17,8 @@ from fairseq.models import (
     register_model_architecture,
 )
 from fairseq.models import register_model as fairseq_register_model
-from omegaconf import II
+from fairseq.models.transformer import TransformerConfig
+from omegaconf import II, DictConfig, OmegaConf
 from torch import nn
 
 from fairseq_ext.errors import ConfigError, EnvironmentProblem
@@ -46,6 +48,83 @@ class TranslationModelConfig(FairseqDataclass):
     )
     max_source_positions: int = II("task.max_source_positions")
     max_target_positions: int = II("task.max_target_positions")
+
+
+@dataclass
+class TransformerModelConfig(TranslationModelConfig):
+    """Stock flags of the architectures that are built of Transformer layers."""
+
+    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = field(
+        default="relu", metadata={"help": "activation function of the feed-forward layers"}
+    )
+    attention_dropout: float = field(
+        default=0.0, metadata={"help": "dropout probability for attention weights"}
+    )
+    activation_dropout: float = field(
+        default=0.0, metadata={"help": "dropout probability after the activation function"}
+    )
+    encoder_embed_dim: int = field(default=512, metadata={"help": "encoder embedding dimension"})
+    encoder_ffn_embed_dim: int = field(
+        default=2048, metadata={"help": "size of the encoder's feed-forward layers"}
+    )
+    encoder_layers: int = field(default=6, metadata={"help": "number of encoder layers"})
+    encoder_attention_heads: int = field(
+        default=8, metadata={"help": "attention heads of each encoder layer"}
+    )
+    encoder_normalize_before: bool = field(
+        default=False, metadata={"help": "apply layer norm before each encoder block (pre-norm)"}
+    )
+    encoder_learned_pos: bool = field(
+        default=False, metadata={"help": "learned instead of sinusoidal positions in the encoder"}
+    )
+    decoder_embed_dim: int = field(default=512, metadata={"help": "decoder embedding dimension"})
+    decoder_ffn_embed_dim: int = field(
+        default=2048, metadata={"help": "size of the decoder's feed-forward layers"}
+    )
+    decoder_layers: int = field(default=6, metadata={"help": "number of decoder layers"})
+    decoder_attention_heads: int = field(
+        default=8, metadata={"help": "attention heads of each decoder layer"}
+    )
+    decoder_normalize_before: bool = field(
+        default=False, metadata={"help": "apply layer norm before each decoder block (pre-norm)"}
+    )
+    decoder_learned_pos: bool = field(
+        default=False, metadata={"help": "learned instead of sinusoidal positions in the decoder"}
+    )
+    no_token_positional_embeddings: bool = field(
+        default=False, metadata={"help": "no positional embeddings"}
+    )
+    layernorm_embedding: bool = field(
+        default=False, metadata={"help": "apply layer norm to the embeddings"}
+    )
+    no_scale_embedding: bool = field(
+        default=False, metadata={"help": "do not multiply embeddings by the root of their size"}
+    )
+    checkpoint_activations: bool = field(
+        default=False,
+        metadata={"help": "compute activations again in the backward pass, to save memory"},
+    )
+
+
+def transformer_config(cfg: TransformerModelConfig) -> TransformerConfig:
+    """What fairseq's Transformer classes read, from a flat configuration.
+
+    Raises:
+        ConfigError: a number of heads that does not divide its embedding dimension.
+    """
+    if isinstance(cfg, DictConfig):
+        cfg = Namespace(**OmegaConf.to_container(cfg, resolve=True))
+    for side in ("encoder", "decoder"):
+        heads, width = getattr(cfg, f"{side}_attention_heads"), getattr(cfg, f"{side}_embed_dim")
+        if heads < 1 or width % heads:
+            raise ConfigError(
+                f"`--{side}-attention-heads` must divide `--{side}-embed-dim` ({width}), "
+                f"but is {heads} instead."
+            )
+    config = TransformerConfig.from_namespace(cfg)
+    # They follow `--decoder-embed-dim`, but only where hydra has made the configuration.
+    config.decoder.input_dim = config.decoder.output_dim = cfg.decoder_embed_dim
+    return config
 
 
 def add_dataclass_args(parser: ArgumentParser, config: type[FairseqDataclass]) -> None:
@@ -122,6 +201,12 @@ def build_embeddings(
     encoder = build_embedding(source, cfg.encoder_embed_dim)
     if not cfg.share_all_embeddings:
         return encoder, build_embedding(target, cfg.decoder_embed_dim)
+    require_shareable(cfg, source, target)
+    return encoder, encoder
+
+
+def require_shareable(cfg: TranslationModelConfig, source: Dictionary, target: Dictionary) -> None:
+    """Raise :class:`ConfigError` where one table cannot serve both languages."""
     if source != target:
         raise ConfigError(
             "`--share-all-embeddings` must have one dictionary for both languages, but "
@@ -134,7 +219,6 @@ def build_embeddings(
             f"({cfg.encoder_embed_dim}) with `--share-all-embeddings`, but is "
             f"{cfg.decoder_embed_dim} instead."
         )
-    return encoder, encoder
 
 
 def init_linear_(linear: nn.Linear) -> None:
