@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
-from models import ARCHITECTURES, NO_GRADIENT, build, padded, previous, random_sentences
+from models import (
+    ARCHITECTURES,
+    NO_GRADIENT,
+    build,
+    overfitting_rate,
+    padded,
+    previous,
+    random_sentences,
+    step_tolerance,
+)
 from torch import Tensor
 
 pytestmark = pytest.mark.parametrize("name", ARCHITECTURES)
@@ -54,6 +64,9 @@ def test_attention_indexes_the_columns_of_the_source(model, name: str, left: boo
     source = padded(SOURCE, left=left, extra=2)
     target = previous(padded(TARGET, left=False))
     attention = model(source, source.ne(1).sum(1), target)[1]["attn"][0]
+    if getattr(model, "no_alignment", None):
+        assert attention is None
+        return
     assert attention.shape == (4, target.size(1), source.size(1))
     pads = source.eq(1).unsqueeze(1).expand_as(attention)
     assert attention[pads].eq(0).all()
@@ -77,10 +90,10 @@ def test_future_words_change_nothing_earlier(model, name: str) -> None:
 @pytest.mark.parametrize("grad", [False, True])
 def test_incremental_equals_full(model, name: str, grad: bool) -> None:
     with torch.set_grad_enabled(grad):
-        compare_steps_with_full(model)
+        compare_steps_with_full(model, step_tolerance(name))
 
 
-def compare_steps_with_full(model) -> None:
+def compare_steps_with_full(model, atol: float) -> None:
     source = padded(SOURCE, left=True)
     target = previous(padded(random_sentences([6] * 4, seed=5), left=False))
     full, extra = model(source, source.ne(1).sum(1), target)
@@ -89,10 +102,12 @@ def compare_steps_with_full(model) -> None:
     for t in range(target.size(1)):
         step, step_extra = model.decoder(target[:, : t + 1], encoded, incremental_state=state)
         assert step.shape[:2] == (4, 1)
-        torch.testing.assert_close(step[:, 0], full[:, t], rtol=0, atol=1e-12)
-        torch.testing.assert_close(
-            step_extra["attn"][0][:, 0], extra["attn"][0][:, t], rtol=0, atol=1e-12
-        )
+        torch.testing.assert_close(step[:, 0], full[:, t], rtol=0, atol=atol)
+        attention = step_extra["attn"][0]
+        if attention is None:
+            assert model.no_alignment
+            continue
+        torch.testing.assert_close(attention[:, 0], extra["attn"][0][:, t], rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +139,7 @@ def test_reordering_rows_follows_beam_search(model, name: str, orders: list[list
         step, _ = model.decoder(tokens, encoded, incremental_state=state)
         rows = padded([SOURCE[i] for i in sources], left=True)
         full = model(rows, rows.ne(1).sum(1), tokens)[0]
-        torch.testing.assert_close(step[:, 0], full[:, -1], rtol=0, atol=1e-12)
+        torch.testing.assert_close(step[:, 0], full[:, -1], rtol=0, atol=step_tolerance(name))
 
 
 def test_beam_search_in_a_batch_equals_one_by_one(name: str) -> None:
@@ -184,7 +199,7 @@ def test_gradients_flow_to_every_parameter(model, name: str) -> None:
     loss[..., 5].sum().backward()
     for parameter_name, parameter in model.named_parameters():
         assert parameter.grad is not None, parameter_name
-        if any(parameter_name.endswith(end) for end in NO_GRADIENT):
+        if any(re.search(pattern, parameter_name) for pattern in NO_GRADIENT):
             assert parameter.grad.abs().max() < 1e-12, parameter_name
         else:
             assert parameter.grad.abs().max() > 1e-12, parameter_name
@@ -212,7 +227,7 @@ def test_overfits_one_batch(name: str) -> None:
     model, _ = build(ARCHITECTURES[name])
     model.train()
     source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    optimizer = torch.optim.Adam(model.parameters(), lr=overfitting_rate(name))
     for _ in range(80):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(

@@ -1,0 +1,157 @@
+"""Linformer attention (torch only): Wang et al. 2020, equation (7); Pampaloni, section 1.
+
+``head = softmax(Q (E K)^T / √D) F V`` with ``Q = x W_q + b_q``, ``K = y W_k + b_k``,
+``V = y W_v + b_v``. Letters: ``T`` queries, ``S`` tokens of the source, ``B`` sentences, ``C``
+channels, ``H`` heads of ``D`` channels, ``K`` slots.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.linformer.projection import LengthProjection
+
+SCALES = ("head-dim", "model-dim")
+
+
+class LinformerAttention(nn.Module):
+    """Multi-head attention over ``K`` mixtures of the source tokens.
+
+    All slots take part in the softmax, also those into which a short source puts nothing: their key
+    is 0 and their score ``e^0``. Dividing the attention weights among tokens is not possible, so
+    none are returned.
+
+    Args:
+        embed_dim: ``C``.
+        num_heads: ``H``.
+        projection: E and F; layers may share one.
+        dropout: probability with which a slot's weight is dropped.
+        scale: ``head-dim`` divides scores by ``√D``, ``model-dim`` by ``√C`` as the paper prints.
+        compress_first: mix the tokens before ``W_k`` and ``W_v`` (same result, ``S / K`` times
+            fewer products there) or after; None does what is cheaper. Layers that replace
+            ``k_proj`` and ``v_proj`` by something that is not linear must pass False.
+
+    Raises:
+        ConfigError: ``num_heads`` does not divide ``embed_dim``, or the scale is unknown.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        projection: LengthProjection,
+        *,
+        dropout: float = 0.0,
+        scale: str = "head-dim",
+        compress_first: bool | None = None,
+    ) -> None:
+        super().__init__()
+        if num_heads < 1 or embed_dim % num_heads:
+            raise ConfigError(
+                f"`num_heads` must divide `embed_dim` ({embed_dim}), but is {num_heads} instead."
+            )
+        if scale not in SCALES:
+            raise ConfigError(f"`scale` must be one of {SCALES}, but is {scale} instead.")
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.head_dim = embed_dim // num_heads
+        self.scaling = 1 / sqrt(self.head_dim if scale == "head-dim" else embed_dim)
+        self.dropout = dropout
+        self.compress_first = compress_first
+        self.projection = projection
+        self.q_proj = nn.Linear(embed_dim, embed_dim)
+        self.k_proj = nn.Linear(embed_dim, embed_dim)
+        self.v_proj = nn.Linear(embed_dim, embed_dim)
+        self.out_proj = nn.Linear(embed_dim, embed_dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weights as in fairseq's exact attention; E and F initialise themselves."""
+        for linear in (self.q_proj, self.k_proj, self.v_proj):
+            nn.init.xavier_uniform_(linear.weight, gain=1 / sqrt(2))
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def compress(self, source: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """``E K`` and ``F V``, pads left out, whatever their rows hold.
+
+        Args:
+            source: ``[S, B, C]``, padded on the right.
+            padding_mask: ``[B, S]``, true on pads, or None where there are none.
+
+        Returns:
+            keys and values ``[B, H, K, D]``.
+
+        Raises:
+            DataError: the source is longer than the projection.
+        """
+        matrices = self.projection(source.size(0))  # [M, K, S]
+        if padding_mask is not None:
+            source = source.masked_fill(padding_mask.t().unsqueeze(-1), 0)
+        first = self.compress_first
+        if first is None:
+            first = source.size(0) > self.projection.slots
+        project = self._compress_then_project if first else self._project_then_compress
+        keys, values = project(source, padding_mask, matrices)
+        return self._heads(keys), self._heads(values)
+
+    def _compress_then_project(
+        self, source: Tensor, padding_mask: Tensor | None, matrices: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """``(E y) W + (E 1) b^T = E (y W + 1 b^T)``, where 1 is 0 on pads."""
+        mixed = mix(matrices.flatten(0, 1), source).unflatten(0, matrices.shape[:2])  # [M, K, B, C]
+        if padding_mask is None:
+            mass = matrices.sum(-1, keepdim=True)  # E 1: [M, K, 1]
+        else:
+            mass = matrices @ (~padding_mask).t().to(matrices.dtype)  # [M, K, B]
+        rest = (mass - 1).unsqueeze(-1)  # the layers below add the bias once themselves
+        keys = torch.addcmul(self.k_proj(mixed[0]), rest[0], self.k_proj.bias)
+        values = torch.addcmul(self.v_proj(mixed[-1]), rest[-1], self.v_proj.bias)
+        return keys, values
+
+    def _project_then_compress(
+        self, source: Tensor, padding_mask: Tensor | None, matrices: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        keys, values = self.k_proj(source), self.v_proj(source)
+        if padding_mask is not None:  # the biases are in the pads' rows now
+            pads = padding_mask.t().unsqueeze(-1)
+            keys, values = keys.masked_fill(pads, 0), values.masked_fill(pads, 0)
+        return mix(matrices[0], keys), mix(matrices[-1], values)
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """``softmax(Q (E K)^T / √D) F V``, heads put together and projected.
+
+        Args:
+            query: ``[T, R, C]``; ``R`` is ``B``, or a multiple when all hypotheses of a sentence
+                lie together and share its keys.
+            keys, values: ``[B, H, K, D]``.
+
+        Returns:
+            ``[T, R, C]``.
+        """
+        length, rows, _ = query.shape
+        sentences = keys.size(0)
+        q = self.q_proj(query).view(length, sentences, -1, self.num_heads, self.head_dim)
+        q = q.permute(1, 3, 2, 0, 4).flatten(2, 3)  # [B, H, R/B · T, D]
+        heads = functional.scaled_dot_product_attention(
+            q, keys, values, dropout_p=self.dropout if self.training else 0.0, scale=self.scaling
+        )
+        heads = heads.unflatten(2, (-1, length)).permute(3, 0, 2, 1, 4)  # [T, B, R/B, H, D]
+        return self.out_proj(heads.reshape(length, rows, self.embed_dim))
+
+    def forward(self, query: Tensor, source: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Attention of ``query`` ``[T, B, C]`` over ``source`` ``[S, B, C]``: ``[T, B, C]``."""
+        return self.attend(query, *self.compress(source, padding_mask))
+
+    def _heads(self, slots: Tensor) -> Tensor:
+        """``[K, B, C]`` as ``[B, H, K, D]``."""
+        return slots.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+
+
+def mix(matrix: Tensor, source: Tensor) -> Tensor:
+    """``E y`` for every sentence at once: ``[K, S]`` times ``[S, B, C]`` is ``[K, B, C]``."""
+    return (matrix @ source.flatten(1)).unflatten(1, source.shape[1:])

@@ -1,0 +1,336 @@
+"""fairseq wiring of the Linformer: configuration, model, named architectures.
+
+A Linformer is fairseq's Transformer with the attentions over the source swapped (Pampaloni,
+section 3.2): everything else, its flags included, is fairseq's own.
+"""
+
+# fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
+
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum
+from fairseq.incremental_decoding_utils import with_incremental_state
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerEncoderBase,
+    TransformerModelBase,
+)
+from fairseq.tasks import FairseqTask
+from torch import Tensor, nn
+
+from fairseq_ext import common
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.linformer import attention, projection
+from fairseq_ext.padding import gather_columns, keep_sentences, real_first, select_sentences
+
+EncoderOut = dict[str, list[Tensor]]
+IncrementalState = dict[str, dict[str, Tensor | None]]
+
+
+@dataclass
+class LinformerOptions(common.TransformerModelConfig):
+    """What the Linformer adds to the flags of a Transformer."""
+
+    linformer_k: str = field(
+        default="32",
+        metadata={
+            "help": "slots that a source's tokens are mixed into; or a comma-separated list, one "
+            "for each encoder layer (decoder layers use the same) or for each encoder and decoder "
+            "layer"
+        },
+    )
+    linformer_max_len: int = field(
+        default=256, metadata={"help": "longest source, in tokens with </s>"}
+    )
+    linformer_sharing: ChoiceEnum(["headwise", "key-value", "layerwise"]) = field(
+        default="headwise",
+        metadata={
+            "help": "projections E of keys and F of values: two for each layer, one for each layer "
+            "(E = F), or one for all layers; heads always share them"
+        },
+    )
+    linformer_projection: ChoiceEnum(projection.KINDS) = field(
+        default="learned",
+        metadata={
+            "help": "E and F learned; the mean of max-len / k neighbours; or a learned convolution "
+            "with that kernel and stride"
+        },
+    )
+    linformer_init: ChoiceEnum(projection.INITS) = field(
+        default="identity",
+        metadata={
+            "help": "learned E and F start as slot j mod k for token j, weighted 1/(1 + j // k), "
+            "or as N(0, 1/max-len)"
+        },
+    )
+    linformer_scale: ChoiceEnum(attention.SCALES) = field(
+        default="head-dim",
+        metadata={
+            "help": "scores are divided by the root of this size (the paper prints the model's)"
+        },
+    )
+
+
+@dataclass
+class LinformerConfig(LinformerOptions):
+    """Options of ``linformer``; the defaults are the paper's sizes."""
+
+
+@common.register_model("linformer", dataclass=LinformerConfig)
+class LinformerModel(TransformerModelBase):
+    """Transformer with Linformer attention in the encoder and over the encoder's output."""
+
+    # Read by our guard of the options that want token alignments.
+    no_alignment = "a Linformer attends to mixtures of source tokens, so no weight belongs to one"
+
+    def __init__(self, cfg: TransformerConfig, encoder: nn.Module, decoder: nn.Module) -> None:
+        super().__init__(cfg, encoder, decoder)
+        self.supports_align_args = False
+
+    @staticmethod
+    def add_args(parser: ArgumentParser) -> None:
+        """Add the options of :class:`LinformerConfig`."""
+        common.add_dataclass_args(parser, LinformerConfig)
+
+    @classmethod
+    def build_model(cls, cfg: LinformerConfig, task: FairseqTask) -> "LinformerModel":
+        """Build the model for a task's dictionaries.
+
+        Raises:
+            ConfigError: numbers of slots that do not fit the layers, heads that do not divide the
+                embedding dimension, or embeddings that cannot be shared.
+        """
+        if cfg.share_all_embeddings:
+            common.require_shareable(cfg, task.source_dictionary, task.target_dictionary)
+        slots = slots_of_layers(cfg)
+        model = super().build_model(common.transformer_config(cfg), task)
+        projections = build_projections(cfg, slots)
+        for layer in model.encoder.layers:
+            layer.self_attn = build_attention(cfg, "encoder", next(projections))
+        for layer in model.decoder.layers:
+            layer.encoder_attn = build_attention(cfg, "decoder", next(projections))
+        return model
+
+    @classmethod
+    def build_encoder(
+        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> "LinformerEncoder":
+        """fairseq's hook for the encoder."""
+        return LinformerEncoder(cfg, src_dict, embed_tokens)
+
+
+def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
+    """``--linformer-k`` as one number for each encoder layer, then for each decoder layer.
+
+    Raises:
+        ConfigError: not numbers, as many as there are layers; or several where layers share E.
+    """
+    encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
+    try:
+        slots = [int(value) for value in str(cfg.linformer_k).split(",")]
+    except ValueError:
+        raise ConfigError(
+            "`--linformer-k` must be a number, or a list of numbers with commas, but is "
+            f"`{cfg.linformer_k}` instead."
+        ) from None
+    if len(slots) == 1:
+        slots *= encoder_layers + decoder_layers
+    elif len(slots) == encoder_layers == decoder_layers:
+        slots *= 2
+    if len(slots) != encoder_layers + decoder_layers:
+        raise ConfigError(
+            "`--linformer-k` must be one number, or one for each layer (encoder "
+            f"{encoder_layers}, decoder {decoder_layers}), but has {len(slots)} instead."
+        )
+    if cfg.linformer_sharing == "layerwise" and len(set(slots)) > 1:
+        raise ConfigError(
+            "`--linformer-k` must be one number with `--linformer-sharing layerwise`, but is "
+            f"`{cfg.linformer_k}` instead."
+        )
+    return slots
+
+
+def build_projections(
+    cfg: LinformerOptions, slots: list[int]
+) -> Iterator[projection.LengthProjection]:
+    """E and F of each layer: new ones, or the same again with ``layerwise`` sharing."""
+    shared = None
+    for count in slots:
+        if shared is None or cfg.linformer_sharing != "layerwise":
+            shared = projection.LengthProjection(
+                count,
+                cfg.linformer_max_len,
+                shared=cfg.linformer_sharing != "headwise",
+                kind=str(cfg.linformer_projection),
+                init=str(cfg.linformer_init),
+            )
+        yield shared
+
+
+def build_attention(
+    cfg: LinformerOptions, side: str, projected: projection.LengthProjection
+) -> "SourceAttention":
+    """The attention of one layer of the ``encoder`` or the ``decoder``.
+
+    Raises:
+        ConfigError: encoder and decoder differ in their embedding dimension.
+    """
+    if side == "decoder" and cfg.encoder_embed_dim != cfg.decoder_embed_dim:
+        raise ConfigError(
+            "`--decoder-embed-dim` must equal `--encoder-embed-dim` "
+            f"({cfg.encoder_embed_dim}), but is {cfg.decoder_embed_dim} instead."
+        )
+    return SourceAttention(
+        getattr(cfg, f"{side}_embed_dim"),
+        getattr(cfg, f"{side}_attention_heads"),
+        projected,
+        dropout=cfg.attention_dropout,
+        scale=str(cfg.linformer_scale),
+    )
+
+
+@with_incremental_state
+class SourceAttention(attention.LinformerAttention):
+    """:class:`LinformerAttention` as fairseq's layers call their attention, with its cache.
+
+    In incremental decoding a sentence's projected keys and values ``[B, H, K, D]`` are computed
+    once and shared by its hypotheses, whatever the source's length.
+    """
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        incremental_state: IncrementalState | None = None,
+        attn_mask: Tensor | None = None,
+        **unused: bool,
+    ) -> tuple[Tensor, None]:
+        """Attend from ``query`` ``[T, R, C]`` to the source ``key`` ``[S, B, C]``.
+
+        Returns:
+            ``[T, R, C]``, and None for the weights.
+
+        Raises:
+            ConfigError: a mask over pairs of positions, which mixtures cannot respect.
+            DataError: a source above ``--linformer-max-len``.
+        """
+        if attn_mask is not None:
+            raise ConfigError(
+                "a Linformer attention must have no `attn_mask`, but has one instead."
+            )
+        if incremental_state is None:
+            return self.attend(query, *self.compress(key, key_padding_mask)), None
+        saved = self.get_incremental_state(incremental_state, "projected")
+        if saved is None:
+            keys, values = self.compress(key, key_padding_mask)
+            # The rows are kept as a tensor without elements: only their number is needed.
+            saved = {"keys": keys, "values": values, "rows": query.new_empty(query.size(1), 0)}
+            self.set_incremental_state(incremental_state, "projected", saved)
+        return self.attend(query, saved["keys"], saved["values"]), None
+
+    def reorder_incremental_state(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> None:
+        """Follow beam search: the sentences of the rows that are kept."""
+        saved = self.get_incremental_state(incremental_state, "projected")
+        if saved is None:
+            return
+        keys = saved["keys"]
+        sentences, _ = select_sentences(new_order, saved["rows"].size(0) // keys.size(0))
+        reordered = {
+            "keys": keep_sentences(keys, 0, sentences),
+            "values": keep_sentences(saved["values"], 0, sentences),
+            "rows": saved["rows"].index_select(0, new_order),
+        }
+        self.set_incremental_state(incremental_state, "projected", reordered)
+
+
+class LinformerEncoder(TransformerEncoderBase):
+    """fairseq's encoder on sources brought to the left edge of the batch.
+
+    Columns of E and F belong to positions, and fairseq pads sources on the left by default (always
+    in fairseq-interactive and in hub use). What it returns is padded on the right.
+    """
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Tensor | None = None,
+    ) -> EncoderOut:
+        """Encode ``src_tokens`` ``[B, S]``, padded on either side, like fairseq's encoder.
+
+        Raises:
+            DataError: a source above ``--linformer-max-len``.
+        """
+        columns = real_first(src_tokens.eq(self.padding_idx))
+        width = self._width(src_tokens)
+        src_tokens = gather_columns(src_tokens, columns)[:, :width]
+        if token_embeddings is not None:
+            token_embeddings = gather_columns(token_embeddings, columns)[:, :width]
+        return super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
+
+    def _width(self, src_tokens: Tensor) -> int:
+        """Columns to keep: all, unless pads make more of them than the projections have."""
+        width = src_tokens.size(1)
+        if width > self.linformer_max_len:
+            width = int(src_tokens.ne(self.padding_idx).sum(1).max())
+        return width
+
+    @property
+    def linformer_max_len(self) -> int:
+        """``N``, the number of columns of the projections."""
+        return self.layers[0].self_attn.projection.max_len
+
+    def max_positions(self) -> int:
+        """Longest source, in tokens."""
+        return min(super().max_positions(), self.linformer_max_len)
+
+    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
+        """Take rows ``new_order`` ``[R']``; what all rows of a sentence share is kept only once."""
+        rows = encoder_out["src_lengths"][0]
+        sentences, _ = select_sentences(
+            new_order, rows.size(0) // encoder_out["encoder_out"][0].size(1)
+        )
+        reordered = {"src_lengths": [rows.index_select(0, new_order)], "src_tokens": []}
+        for name, axis in {
+            "encoder_out": 1,
+            "encoder_padding_mask": 0,
+            "encoder_embedding": 0,
+        }.items():
+            reordered[name] = [keep_sentences(encoder_out[name][0], axis, sentences)]
+        reordered["encoder_states"] = [
+            keep_sentences(state, 1, sentences) for state in encoder_out["encoder_states"]
+        ]
+        return reordered
+
+
+# The sizes of fairseq's transformer_wmt_en_de and transformer_iwslt_de_en; the paper's model has
+# one table for its 50,272 byte-level pieces.
+common.register_architecture("linformer", "linformer_wmt_en_de", share_all_embeddings=True)
+common.register_architecture(
+    "linformer",
+    "linformer_iwslt_de_en",
+    encoder_ffn_embed_dim=1024,
+    encoder_attention_heads=4,
+    decoder_ffn_embed_dim=1024,
+    decoder_attention_heads=4,
+)
+common.register_architecture(
+    "linformer",
+    "linformer_tiny",
+    encoder_embed_dim=128,
+    encoder_ffn_embed_dim=256,
+    encoder_layers=4,
+    encoder_attention_heads=4,
+    decoder_embed_dim=128,
+    decoder_ffn_embed_dim=256,
+    decoder_layers=4,
+    decoder_attention_heads=4,
+)

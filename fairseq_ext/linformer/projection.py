@@ -1,0 +1,151 @@
+"""E and F: how the tokens of a source are mixed into K slots (torch only).
+
+Letters: ``M`` matrices (E and F, or one for both), ``K`` slots, ``N`` the most tokens there are
+columns for, ``S`` the tokens of a batch's sources.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fairseq_ext.errors import CheckpointError, ConfigError, DataError
+
+KINDS = ("learned", "mean-pool", "convolution")
+INITS = ("identity", "normal")
+
+
+class LengthProjection(nn.Module):
+    """The matrices E and F of an attention, ``[K, N]`` each (Wang et al. 2020, section 4).
+
+    Column ``j`` belongs to the token at position ``j``, so sources must be padded on the right.
+
+    - ``learned``: all entries are parameters.
+    - ``mean-pool``: slot ``i`` is the mean over tokens ``i w … i w + w - 1`` with ``w = N / K``
+      (rounded up); no parameters.
+    - ``convolution``: the same windows, with ``w`` learned weights, the same for all slots: a
+      convolution over time with kernel and stride ``w``.
+
+    Initialisation of ``learned``, with which slots and scores stay bounded for every length:
+
+    - ``identity``: ``E_ij = 1 / (1 + ⌊j / K⌋)`` where ``j mod K = i``, else 0. Up to ``K`` tokens
+      each slot is one token, which is exact attention; every further lap of ``K`` tokens is added
+      with weight 1/2, 1/3, …: a slot's norm is at most ``√(π²/6)`` times a token's when they are
+      independent, and ``ln(N / K) + 1`` times when all are equal.
+    - ``normal``: independent ``N(0, 1 / N)``. A slot is a random mixture with at most a token's
+      norm. (Wang et al.'s analysis has ``N(0, 1 / K)``, whose scores grow with the root of n.)
+
+    Args:
+        slots: ``K``.
+        max_len: ``N``.
+        shared: one matrix for keys and values (E = F).
+        kind: one of :data:`KINDS`.
+        init: one of :data:`INITS`, for ``learned``.
+
+    Raises:
+        ConfigError: ``K`` below 1 or above ``N``, or an unknown kind or initialisation.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        max_len: int,
+        *,
+        shared: bool = False,
+        kind: str = "learned",
+        init: str = "identity",
+    ) -> None:
+        super().__init__()
+        if not 1 <= slots <= max_len:
+            raise ConfigError(
+                f"`linformer_k` must be from 1 to `linformer_max_len` ({max_len}), "
+                f"but is {slots} instead."
+            )
+        if kind not in KINDS or init not in INITS:
+            raise ConfigError(f"unknown projection `{kind}` or initialisation `{init}`.")
+        self.slots, self.max_len = slots, max_len
+        self.kind, self.init = kind, init
+        self.matrices = 1 if shared else 2
+        self.window = ceil(max_len / slots)
+        if kind == "learned":
+            self.weight = nn.Parameter(torch.empty(self.matrices, slots, max_len))  # E, F
+        elif kind == "convolution":
+            self.weight = nn.Parameter(torch.empty(self.matrices, self.window))
+        else:
+            self.register_buffer(
+                "weight", torch.empty(self.matrices, self.window), persistent=False
+            )
+        self.register_load_state_dict_pre_hook(fit_checkpoint)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Initialise as the class says; a convolution starts as the mean."""
+        if self.kind != "learned":
+            self.weight.fill_(1 / self.window)
+        elif self.init == "normal":
+            self.weight.normal_(std=self.max_len**-0.5)
+        else:
+            self.weight.zero_()
+            column = torch.arange(self.max_len)
+            self.weight[:, column % self.slots, column] = 1 / (1 + column // self.slots)
+
+    def forward(self, length: int) -> Tensor:
+        """E and F for sources of ``length`` tokens: ``[M, K, S]``.
+
+        Raises:
+            DataError: ``length`` is above ``N``.
+        """
+        if length > self.max_len:
+            raise DataError(
+                f"a source of {length} tokens is longer than `--linformer-max-len` "
+                f"({self.max_len}), the number of columns of the model's projections. Cut the "
+                "source, leave it out, or load the model with a larger `linformer_max_len`."
+            )
+        if self.kind == "learned":
+            return self.weight[:, :, :length]
+        slot = torch.eye(self.slots, device=self.weight.device, dtype=self.weight.dtype)
+        matrix = slot[:, :, None] * self.weight[:, None, None, :]  # [M, K, K, w], one window a slot
+        return matrix.flatten(2)[:, :, :length]
+
+    def extra_repr(self) -> str:
+        shared = ", E = F" if self.matrices == 1 else ""
+        return f"k={self.slots}, max_len={self.max_len}, {self.kind}{shared}"
+
+
+def fit_checkpoint(
+    module: LengthProjection, state_dict: dict[str, Tensor], prefix: str, *unused: object
+) -> None:
+    """Fit a checkpoint's E and F to another ``N``, before torch compares the shapes.
+
+    A smaller ``N`` cuts columns off. A larger one adds columns of zeros: sources that the old model
+    could read give what they gave, tokens beyond are unseen until the columns are trained. The
+    window of a convolution is stretched or shrunk, its sum kept.
+
+    Raises:
+        CheckpointError: another number of slots, or E and F on one side and E = F on the other.
+    """
+    name = f"{prefix}weight"
+    if name not in state_dict or module.kind == "mean-pool":
+        return
+    saved, wanted = state_dict[name], module.weight.shape
+    if saved.dim() != len(wanted) or saved.shape[:-1] != wanted[:-1]:
+        raise CheckpointError(
+            f"`{name}` has the shape {tuple(saved.shape)} in the checkpoint, but "
+            f"`--linformer-k`, `--linformer-sharing` and `--linformer-projection` make it "
+            f"{tuple(wanted)}; only `--linformer-max-len` may differ."
+        )
+    old, new = saved.size(-1), wanted[-1]
+    if old == new:
+        return
+    if module.kind == "learned":
+        state_dict[name] = functional.pad(saved, (0, new - old))  # cuts where it is negative
+    else:
+        stretched = functional.interpolate(
+            saved.float().unsqueeze(1), size=new, mode="linear", align_corners=False
+        ).squeeze(1)
+        scale = saved.float().sum(-1, keepdim=True) / stretched.sum(-1, keepdim=True)
+        state_dict[name] = (stretched * scale).to(saved.dtype)
