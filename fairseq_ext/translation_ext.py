@@ -1,16 +1,187 @@
-"""The task ``translation_ext``: fairseq's ``translation`` with more control over the data."""
+"""The task ``translation_ext``: ``translation`` with what the Linformer paper does to its data.
 
-from dataclasses import dataclass
+Three options beside all of ``translation``'s: targets cut as ``--truncate-source`` cuts sources, a
+start symbol on every source, and training batches drawn at random instead of by length. Cutting and
+the start symbol also hold in fairseq-interactive and hub use, where ``translation`` forgets
+``--truncate-source``.
+"""
 
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import (
+    Dictionary,
+    FairseqDataset,
+    LanguagePairDataset,
+    ListDataset,
+    PrependTokenDataset,
+    TruncateDataset,
+)
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from torch import Tensor
+
+from fairseq_ext.errors import ConfigError
 
 
 @dataclass
 class TranslationExtConfig(TranslationConfig):
-    """Every stock flag of ``translation``."""
+    """All options of ``translation``, and ours."""
+
+    truncate_target: bool = field(
+        default=False,
+        metadata={
+            "help": "cut targets to --max-target-positions tokens, </s> included, in every split "
+            "(as --truncate-source cuts sources); without it longer sentences are left out of "
+            "training. References that fairseq-generate prints are cut too"
+        },
+    )
+    source_bos: bool = field(
+        default=False,
+        metadata={
+            "help": "begin every source with <s>, which counts within --max-source-positions and "
+            "is position 0 in --print-alignment. A model trained with it needs it ever after"
+        },
+    )
+    random_batches: bool = field(
+        default=False,
+        metadata={
+            "help": "draw the training batches at random, anew in every epoch, instead of from "
+            "sentences of about equal length; each is padded to its own longest sentence. Without "
+            "--max-tokens all but one per epoch have exactly --batch-size sentences"
+        },
+    )
+
+
+class CutDataset(TruncateDataset):
+    """Sentences of at most ``truncation_length`` symbols, whose last symbol stays the last.
+
+    fairseq's own composition (strip the end, truncate, append the end) counts one symbol too many
+    for every sentence that is not cut; here ``sizes`` is exact.
+    """
+
+    def __getitem__(self, index: int) -> Tensor:
+        item = self.dataset[index]  # [T], ends in </s>
+        if len(item) <= self.truncation_length:
+            return item
+        return torch.cat([item[: self.truncation_length - 1], item[-1:]])
+
+
+class RandomPairDataset(LanguagePairDataset):
+    """Sentence pairs in random order, another one in every epoch.
+
+    fairseq seeds numpy with ``--seed`` and the epoch before it asks for the order, so that a
+    resumed run finds the batches of its epoch again.
+    """
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        return False
+
+    def ordered_indices(self) -> np.ndarray:
+        return np.random.permutation(len(self))
+
+    def batch_by_size(
+        self,
+        indices: np.ndarray,
+        max_tokens: int | None = None,
+        max_sentences: int | None = None,
+        required_batch_size_multiple: int = 1,
+    ) -> list[np.ndarray]:
+        """Batches of ``max_sentences``; the multiple holds only where ``max_tokens`` sets sizes."""
+        multiple = 1 if max_tokens is None else required_batch_size_multiple
+        return super().batch_by_size(indices, max_tokens, max_sentences, multiple)
 
 
 @register_task("translation_ext", dataclass=TranslationExtConfig)
 class TranslationExtTask(TranslationTask):
-    """``translation``, with options for truncation, a start symbol and the order of batches."""
+    """Translation with cut targets, a start symbol on sources and random batches.
+
+    Raises:
+        ConfigError: options that cannot work together.
+    """
+
+    cfg: TranslationExtConfig
+
+    def __init__(
+        self, cfg: TranslationExtConfig, src_dict: Dictionary, tgt_dict: Dictionary
+    ) -> None:
+        super().__init__(cfg, src_dict, tgt_dict)
+        check_options(cfg)
+
+    def load_dataset(self, split: str, *rest: Any, **options: Any) -> None:
+        """Load a split with ``translation`` as it is on disk, then apply the options to it."""
+        stock = copy(self.cfg)
+        stock.truncate_source, stock.num_batch_buckets = False, 0
+        loader = TranslationTask(stock, self.src_dict, self.tgt_dict)
+        loader.load_dataset(split, *rest, **options)
+        pairs = loader.dataset(split)
+
+        source, target = self.prepare_source(pairs.src), pairs.tgt
+        if target is not None and self.cfg.truncate_target:
+            target = CutDataset(target, self.cfg.max_target_positions)
+        random = self.cfg.random_batches and split == self.cfg.train_subset
+        self.datasets[split] = (RandomPairDataset if random else LanguagePairDataset)(
+            source,
+            source.sizes,
+            self.src_dict,
+            target,
+            None if target is None else target.sizes,
+            self.tgt_dict,
+            left_pad_source=pairs.left_pad_source,
+            left_pad_target=pairs.left_pad_target,
+            shuffle=pairs.shuffle,
+            align_dataset=pairs.align_dataset,
+            num_buckets=self.cfg.num_batch_buckets,
+            pad_to_multiple=pairs.pad_to_multiple,
+        )
+
+    def build_dataset_for_inference(
+        self, src_tokens: list[Tensor], src_lengths: Any, constraints: Tensor | None = None
+    ) -> LanguagePairDataset:
+        """Sentences of fairseq-interactive or of a hub model, prepared as in training."""
+        source = self.prepare_source(ListDataset(src_tokens, np.asarray(src_lengths)))
+        return super().build_dataset_for_inference(source, source.sizes, constraints=constraints)
+
+    def prepare_source(self, source: FairseqDataset) -> FairseqDataset:
+        """Cut the sources and begin each with ``<s>``, as the options say."""
+        if self.cfg.truncate_source:
+            limit = self.cfg.max_source_positions - self.cfg.source_bos
+            source = CutDataset(source, limit)
+        return PrependTokenDataset(source, self.src_dict.bos()) if self.cfg.source_bos else source
+
+
+def check_options(cfg: TranslationExtConfig) -> None:
+    """Raise :class:`ConfigError` on options that cannot work together."""
+    moves_tokens = [
+        option
+        for option, given in (
+            ("--truncate-source", cfg.truncate_source),
+            ("--truncate-target", cfg.truncate_target),
+            ("--source-bos", cfg.source_bos),
+        )
+        if given
+    ]
+    if cfg.load_alignments and moves_tokens:
+        raise ConfigError(
+            f"`--load-alignments` does not go with `{moves_tokens[0]}`, which moves or removes "
+            "the words that the alignments name."
+        )
+    if cfg.random_batches and cfg.num_batch_buckets:
+        raise ConfigError(
+            "`--random-batches` does not go with `--num-batch-buckets`, which makes batches of "
+            "about equal length; leave out one of them."
+        )
+    for side, cut, least in (
+        ("source", cfg.truncate_source, 2 + cfg.source_bos),
+        ("target", cfg.truncate_target, 2),
+    ):
+        limit = getattr(cfg, f"max_{side}_positions")
+        if cut and limit < least:
+            raise ConfigError(
+                f"`--max-{side}-positions` must be at least {least} with `--truncate-{side}` (a "
+                f"word and the symbols around it), but is {limit} instead."
+            )
