@@ -90,8 +90,9 @@ class LengthProjection(nn.Module):
             self.weight.normal_(std=self.max_len**-0.5)
         else:
             self.weight.zero_()
-            column = torch.arange(self.max_len)
-            self.weight[:, column % self.slots, column] = 1 / (1 + column // self.slots)
+            token = torch.arange(self.max_len, device=self.weight.device)
+            lap = 1 + token // self.slots
+            self.weight[:, token % self.slots, token] = 1 / lap.to(self.weight.dtype)
 
     def forward(self, length: int) -> Tensor:
         """E and F for sources of ``length`` tokens: ``[M, K, S]``.

@@ -1,0 +1,316 @@
+"""Linformer attention against a naive twin written from the paper's equation, in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+from torch.nn import functional
+
+from fairseq_ext.errors import CheckpointError, ConfigError, DataError
+from fairseq_ext.linformer.attention import LinformerAttention
+from fairseq_ext.linformer.projection import LengthProjection
+
+WIDTH, HEADS, SLOTS, MAX_LEN = 12, 3, 5, 67
+KINDS = ["learned", "mean-pool", "convolution"]
+
+
+def attention(
+    *,
+    width: int = WIDTH,
+    heads: int = HEADS,
+    slots: int = SLOTS,
+    max_len: int = MAX_LEN,
+    seed: int = 0,
+    scale: str = "head-dim",
+    compress_first: bool | None = None,
+    **options: object,
+) -> LinformerAttention:
+    """An attention with random biases and noise on E and F, in float64."""
+    torch.manual_seed(seed)
+    projection = LengthProjection(slots, max_len, **options)
+    layer = LinformerAttention(
+        width, heads, projection, scale=scale, compress_first=compress_first
+    ).double()
+    projection.reset_parameters()  # 1 / w in float64
+    for parameter in layer.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return layer
+
+
+def naive_matrix(projection: LengthProjection, which: int) -> Tensor:
+    """E (0) or F (1), entry by entry, from the definitions."""
+    if projection.kind == "learned":
+        return projection.weight[min(which, projection.matrices - 1)]
+    window = math.ceil(projection.max_len / projection.slots)
+    rows = []
+    for slot in range(projection.slots):
+        row = []
+        for token in range(projection.max_len):
+            inside = slot * window <= token < (slot + 1) * window
+            if not inside:
+                row.append(torch.zeros((), dtype=torch.float64))
+            elif projection.kind == "mean-pool":
+                row.append(torch.tensor(1 / window, dtype=torch.float64))
+            else:
+                kernel = projection.weight[min(which, projection.matrices - 1)]
+                row.append(kernel[token - slot * window])
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+def naive_attention(layer: LinformerAttention, query: Tensor, source: Tensor, scale: str) -> Tensor:
+    """One sentence without pads, one head and one query at a time: ``[T, C]`` from ``[L, C]``."""
+    size = layer.embed_dim // layer.num_heads
+    divisor = layer.embed_dim if scale == "model-dim" else size
+    E, F = (naive_matrix(layer.projection, which)[:, : len(source)] for which in (0, 1))
+    outputs = []
+    for x in query:
+        heads = []
+        for head in range(layer.num_heads):
+            part = slice(head * size, (head + 1) * size)
+            q = layer.q_proj.weight[part] @ x + layer.q_proj.bias[part]
+            keys = torch.stack([layer.k_proj.weight[part] @ y for y in source])
+            values = torch.stack([layer.v_proj.weight[part] @ y for y in source])
+            keys = E @ (keys + layer.k_proj.bias[part])
+            values = F @ (values + layer.v_proj.bias[part])
+            scores = [(q * key).sum() / math.sqrt(divisor) for key in keys]
+            total = sum(torch.exp(score) for score in scores)
+            pairs = zip(scores, values, strict=True)
+            heads.append(sum(torch.exp(score) / total * value for score, value in pairs))
+        outputs.append(layer.out_proj.weight @ torch.cat(heads) + layer.out_proj.bias)
+    return torch.stack(outputs)
+
+
+def mask(lengths: list[int], width: int) -> Tensor:
+    return torch.arange(width) >= torch.tensor(lengths).unsqueeze(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("compress_first", [False, True])
+@pytest.mark.parametrize(
+    ("targets", "lengths", "extra", "scale"),
+    [(1, [1], 0, "head-dim"), (2, [3, 1, 2], 2, "model-dim"), (3, [63, 7], 0, "head-dim")],
+)
+def test_equals_the_naive_twin_with_all_gradients(
+    kind: str,
+    shared: bool,
+    compress_first: bool,
+    targets: int,
+    lengths: list[int],
+    extra: int,
+    scale: str,
+) -> None:
+    layer = attention(kind=kind, shared=shared, compress_first=compress_first, scale=scale)
+    width = max(lengths) + extra
+    query = torch.randn(targets, len(lengths), WIDTH).double().requires_grad_()
+    source = torch.randn(width, len(lengths), WIDTH).double().requires_grad_()
+    weights = torch.randn(targets, len(lengths), WIDTH).double()
+    wanted = [query, source, *layer.parameters()]
+
+    found = layer(query, source, mask(lengths, width))
+    gradients = torch.autograd.grad((found * weights).sum(), wanted)
+    sentences = [(query[:, b], source[:n, b]) for b, n in enumerate(lengths)]
+    naive = torch.stack([naive_attention(layer, q, s, scale) for q, s in sentences], dim=1)
+    naive_gradients = torch.autograd.grad((naive * weights).sum(), wanted)
+
+    torch.testing.assert_close(found, naive, rtol=0, atol=1e-12)
+    for gradient, expected in zip(gradients, naive_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("compress_first", [False, True])
+def test_gradients_equal_finite_differences(compress_first: bool) -> None:
+    layer = attention(width=4, heads=2, slots=2, max_len=6, compress_first=compress_first)
+    query, source = (torch.randn(n, 2, 4).double().requires_grad_() for n in (2, 5))
+    pads = mask([5, 3], 5)
+    assert torch.autograd.gradcheck(lambda q, s: layer(q, s, pads), (query, source))
+    for parameter in layer.parameters():
+        assert torch.autograd.gradcheck(
+            lambda p: layer(query.detach(), source.detach(), pads), (parameter,)
+        )
+
+
+@pytest.mark.parametrize("compress_first", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_as_many_slots_as_tokens_is_exact_attention(compress_first: bool, length: int) -> None:
+    """With K = N = n, E = F = I, against fairseq's own attention."""
+    torch.manual_seed(0)
+    projection = LengthProjection(length, length)
+    assert projection.weight.equal(torch.eye(length).expand(2, -1, -1))
+    layer = LinformerAttention(WIDTH, HEADS, projection, compress_first=compress_first).double()
+    exact = MultiheadAttention(WIDTH, HEADS, self_attention=True).double()
+    exact.load_state_dict(
+        {name: value for name, value in layer.state_dict().items() if "projection" not in name}
+    )
+    source = torch.randn(length, 2, WIDTH).double()
+    expected, _ = exact(source, source, source, need_weights=False)
+    torch.testing.assert_close(layer(source, source), expected, rtol=0, atol=1e-10)
+
+
+def test_both_orders_are_one_function() -> None:
+    """``(E y) W + (E 1) b^T = E (y W + 1 b^T)``, with and without pads."""
+    first, last = attention(compress_first=True), attention(compress_first=False)
+    source = torch.randn(31, 3, WIDTH).double()
+    for pads in (None, mask([31, 2, 17], 31)):
+        for one, other in zip(
+            first.compress(source, pads), last.compress(source, pads), strict=True
+        ):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("compress_first", [False, True, None])
+@pytest.mark.parametrize("junk", [1e4, math.nan, math.inf])
+def test_rows_of_pads_change_nothing(compress_first: bool | None, junk: float) -> None:
+    layer = attention(compress_first=compress_first)
+    lengths = [9, 4, 1]
+    query, source = torch.randn(2, 3, WIDTH).double(), torch.randn(9, 3, WIDTH).double()
+    expected = layer(query, source, mask(lengths, 9))
+    filled = torch.cat([source, torch.zeros(2, 3, WIDTH).double()])
+    filled = filled.masked_fill(mask(lengths, 11).t().unsqueeze(-1), junk)
+    torch.testing.assert_close(
+        layer(query, filled, mask(lengths, 11)), expected, rtol=0, atol=1e-12
+    )
+
+
+def test_hypotheses_share_the_slots_of_their_sentence() -> None:
+    layer = attention()
+    source, query = torch.randn(7, 2, WIDTH).double(), torch.randn(3, 6, WIDTH).double()
+    keys, values = layer.compress(source, None)
+    expanded = layer.attend(
+        query, keys.repeat_interleave(3, dim=0), values.repeat_interleave(3, dim=0)
+    )
+    torch.testing.assert_close(layer.attend(query, keys, values), expanded, rtol=0, atol=1e-12)
+
+
+def test_convolution_is_a_convolution_over_time() -> None:
+    """Kernel and stride N / K, one kernel for all channels; the mean before training."""
+    torch.manual_seed(0)
+    projection = LengthProjection(4, 20, kind="convolution")
+    pool = LengthProjection(4, 20, kind="mean-pool")
+    assert projection(20).equal(pool(20))
+    projection.weight.data.normal_()
+    source = torch.randn(20, 3)
+    expected = functional.conv1d(
+        source.t().unsqueeze(1), projection.weight[1].view(1, 1, -1), stride=5
+    )
+    torch.testing.assert_close(projection(20)[1] @ source, expected.squeeze(1).t())
+    torch.testing.assert_close(
+        pool(20)[0] @ source, functional.avg_pool1d(source.t().unsqueeze(1), 5).squeeze(1).t()
+    )
+
+
+def test_identity_initialisation() -> None:
+    E = LengthProjection(3, 8)(8)[0]
+    laps = torch.tensor([1.0, 1, 1, 1 / 2, 1 / 2, 1 / 2, 1 / 3, 1 / 3])
+    expected = torch.zeros(3, 8)
+    for token in range(8):
+        expected[token % 3, token] = laps[token]
+    assert E.equal(expected)
+
+
+def test_normal_initialisation() -> None:
+    torch.manual_seed(0)
+    weight = LengthProjection(64, 1024, init="normal").weight
+    assert weight.std().item() == pytest.approx(1024**-0.5, rel=0.02)
+    assert abs(weight.mean().item()) < 1e-3
+    assert not weight[0].equal(weight[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("init", ["identity", "normal"])
+@pytest.mark.parametrize("alike", [False, True])
+@torch.no_grad()
+def test_scores_stay_bounded_at_32768_tokens(dtype: torch.dtype, init: str, alike: bool) -> None:
+    """In half precision, for tokens that are independent and for tokens that are all the same."""
+    torch.manual_seed(0)
+    length = 32768
+    projection = LengthProjection(32, length, init=init)
+    layer = LinformerAttention(64, 4, projection).to(dtype)
+    source = torch.randn(1 if alike else length, 1, 64).expand(length, 1, 64).to(dtype)
+    keys, values = layer.compress(source, None)
+    queries = layer.q_proj(source[:64]).view(64, 4, 16).transpose(0, 1)
+    scores = (queries @ keys[0].transpose(1, 2)).float() * layer.scaling
+    assert scores.isfinite().all()
+    assert scores.abs().max() < 40  # e^40 is far inside half precision's softmax in float32
+    assert values.isfinite().all()
+    assert layer(source[:64], source).isfinite().all()
+    assert scores.std() > 1e-3
+
+
+def test_sources_longer_than_the_projection_are_refused_with_both_numbers() -> None:
+    layer = attention()
+    with pytest.raises(DataError, match=r"68 tokens.*--linformer-max-len.*\(67\)"):
+        layer(torch.zeros(1, 1, WIDTH).double(), torch.zeros(68, 1, WIDTH).double())
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: LengthProjection(0, 8), r"from 1 to .* \(8\), but is 0"),
+        (lambda: LengthProjection(9, 8), r"from 1 to .* \(8\), but is 9"),
+        (lambda: LengthProjection(2, 8, kind="max"), "unknown projection `max`"),
+        (lambda: LengthProjection(2, 8, init="zeros"), "initialisation `zeros`"),
+        (lambda: attention(heads=5), r"divide `embed_dim` \(12\), but is 5"),
+        (lambda: attention(scale="none"), "`scale` must be one of"),
+    ],
+)
+def test_bad_options_are_refused(build, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build()
+
+
+# ---- a checkpoint at another maximum length ----
+
+
+def reloaded(layer: LinformerAttention, max_len: int, **options: object) -> LinformerAttention:
+    other = attention(max_len=max_len, seed=1, **options)
+    saved = {name: value.clone() for name, value in layer.state_dict().items()}
+    other.load_state_dict(saved)
+    assert saved["q_proj.weight"].equal(layer.q_proj.weight)
+    return other
+
+
+@pytest.mark.parametrize("max_len", [40, 67, 128])
+def test_checkpoint_fits_another_max_len(max_len: int) -> None:
+    """Sources that both can read give the same; new columns are zero until they are trained."""
+    layer = attention()
+    other = reloaded(layer, max_len)
+    query, source = torch.randn(2, 1, WIDTH).double(), torch.randn(40, 1, WIDTH).double()
+    torch.testing.assert_close(other(query, source), layer(query, source), rtol=0, atol=1e-12)
+    assert other.projection.weight.shape == (2, SLOTS, max_len)
+    assert other.projection.weight[:, :, 67:].eq(0).all()
+    longer = torch.randn(max_len, 1, WIDTH).double()
+    other(query, longer).sum().backward()
+    assert other.projection.weight.grad.abs().sum(1).gt(0).all()
+
+
+@pytest.mark.parametrize("max_len", [30, 140])
+def test_windows_of_a_convolution_are_stretched(max_len: int) -> None:
+    layer = attention(kind="convolution")
+    other = reloaded(layer, max_len, kind="convolution")
+    assert other.projection.weight.shape == (2, math.ceil(max_len / SLOTS))
+    torch.testing.assert_close(
+        other.projection.weight.sum(-1), layer.projection.weight.sum(-1), rtol=1e-6, atol=0
+    )
+
+
+def test_mean_pool_has_nothing_to_load() -> None:
+    layer = attention(kind="mean-pool")
+    assert "projection.weight" not in layer.state_dict()
+    other = reloaded(layer, 128, kind="mean-pool")
+    assert other.projection(128)[0, 0].eq(1 / 26).sum() == 26
+
+
+@pytest.mark.parametrize("options", [{"slots": 6}, {"shared": True}, {"kind": "convolution"}])
+def test_checkpoint_of_other_sizes_is_refused_by_name(options: dict) -> None:
+    with pytest.raises(CheckpointError, match=r"`projection\.weight` has the shape \(2, 5, 67\)"):
+        attention(**options).load_state_dict(attention().state_dict())
+
+
+def test_printing_a_model_tells_the_projection() -> None:
+    assert "k=5, max_len=67, learned, E = F" in repr(attention(shared=True))
