@@ -29,8 +29,15 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
-        "corpus": ["babel>=2.14", "num2words>=0.5.13"],
-        "dev": ["pytest>=8", "pytest-xdist>=3.5", "ruff>=0.6", "babel>=2.14", "num2words>=0.5.13"],
+        "corpus": ["babel>=2.14", "num2words>=0.5.13", "tokenizers>=0.20"],
+        "dev": [
+            "pytest>=8",
+            "pytest-xdist>=3.5",
+            "ruff>=0.6",
+            "babel>=2.14",
+            "num2words>=0.5.13",
+            "tokenizers>=0.20",
+        ],
     },
     entry_points={"console_scripts": ["fairseq-ext = fairseq_ext.cli:main"]},
     classifiers=[

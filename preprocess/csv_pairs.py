@@ -1,0 +1,84 @@
+"""Reading sentence pairs from a CSV file with one column per language, plain or inside a zip."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pair_files import lines
+from textfiles import SPACES
+
+# Inside a field only the line feed is the CSV format's business: other control characters that
+# it would stumble over (a carriage return outside quotes, a NUL) are spaces to us anyway.
+_HARMLESS = str.maketrans("\r\0", "  ")
+
+
+def locate(data: Path, name: str) -> tuple[Path, str | None]:
+    """Where the file ``name`` is: (path, None) in a folder, (archive, member) in a zip.
+
+    Raises:
+        ValueError: ``data`` is neither, or has no such file, or several.
+    """
+    if data.is_dir():
+        for path in (data / name, data / f"{name}.zip"):  # the site packs single files, too
+            if path.is_file():
+                return locate(path, name) if path.suffix == ".zip" else (path, None)
+        raise ValueError(f"the folder `{data}` has no file `{name}`; check the path.")
+    if not data.is_file():
+        raise ValueError(f"`{data}` does not exist; give a folder or a .zip with `{name}`.")
+    try:
+        with zipfile.ZipFile(data) as archive:
+            members = [member for member in archive.namelist() if Path(member).name == name]
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"`{data}` must be a folder or a .zip ({error}).") from error
+    if len(members) != 1:
+        found = ", ".join(members) or "none"
+        raise ValueError(f"`{data}` must have one file `{name}`, but has {found}.")
+    return data, members[0]
+
+
+def rows(
+    path: Path, columns: tuple[str, str], member: str | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield the cells of two columns, every run of white space (line breaks too) one space.
+
+    The first row names the columns. A field in quotes may hold commas, doubled quotes and line
+    breaks. Rows are never left out, so that their number is their position in the file.
+
+    Args:
+        path: a ``.csv`` file, or a ``.zip`` (then ``member`` is the file in it).
+        columns: names in the heading, source first.
+
+    Raises:
+        ValueError: unreadable, no such column, or a malformed row; names file, row and line.
+    """
+    where = f"`{path}`" if member is None else f"`{member}` in `{path}`"
+    text = (f"{line.translate(_HARMLESS)}\n" for _, line in lines(path, member))
+    reader = csv.reader(text, strict=True)
+    number = line = 0
+    try:
+        heading = [name.strip() for name in next(reader, [])]
+        missing = [name for name in columns if name not in heading]
+        if missing:
+            shown = ",".join(heading)[:60]
+            raise ValueError(
+                f"{where}: the first row must name a column `{missing[0]}`, but is `{shown}`."
+            )
+        places = [heading.index(name) for name in columns]
+        line = reader.line_num
+        for number, row in enumerate(reader, 1):
+            if len(row) != len(heading):
+                raise ValueError(
+                    f"{where}, row {number} (line {line + 1}): {len(row)} fields, but the "
+                    f"heading has {len(heading)}; correct or delete the row."
+                )
+            source, target = (SPACES.sub(" ", row[place]).strip() for place in places)
+            yield source, target
+            line = reader.line_num
+    except csv.Error as error:
+        raise ValueError(
+            f"{where}, row {number + 1} (from line {line + 1}): {error}; probably a quotation "
+            "mark is missing or not doubled. Correct or delete the row."
+        ) from None
