@@ -406,7 +406,7 @@ def test_train_names_a_sentence_that_is_too_long(copy_data: Path, tmp_path: Path
     save = tmp_path / "save"
     for limit, said in (
         (("--max-tokens", 5), "tokens, too many for a batch. Raise `--max-tokens`"),
-        (("--max-source-positions", 5), "but the model takes at most (5, 1024)"),
+        (("--max-source-positions", 5), "source tokens, but the model takes at most 5."),
     ):
         refused(fairseq("train", copy_data, *TINY, *limit, "--save-dir", save, ok=False), said)
         assert not save.exists()

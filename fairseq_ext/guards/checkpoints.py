@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_ext import files
 from fairseq_ext.compat import wrap
-from fairseq_ext.errors import CheckpointError, EnvironmentProblem
+from fairseq_ext.errors import CheckpointError, ConfigError, EnvironmentProblem
 
 
 def install() -> None:
@@ -38,7 +38,7 @@ def _load_checkpoint_to_cpu(original: Callable) -> Callable:
 def _load_model_ensemble_and_task(original: Callable) -> Callable:
     def load_model_ensemble_and_task(filenames: list[str], *rest: Any, **options: Any) -> Any:
         try:
-            return original(filenames, *rest, **options)
+            models, cfg, task = original(filenames, *rest, **options)
         except OSError as error:
             if not str(error).startswith("Model file not found"):
                 raise
@@ -51,8 +51,24 @@ def _load_model_ensemble_and_task(original: Callable) -> Callable:
                 f"{', '.join(filenames)} does not fit the model built for this data: "
                 f"{differences(str(error))}. Use the dictionaries it was trained with."
             ) from error
+        _refuse_other_sources(", ".join(filenames), cfg, task)
+        return models, cfg, task
 
     return load_model_ensemble_and_task
+
+
+def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
+    """fairseq-generate and -interactive take the task's options from the command line alone."""
+    trained, given = (
+        bool(getattr(getattr(owner, attribute, None), "source_bos", False))
+        for owner, attribute in ((cfg, "task"), (task, "cfg"))
+    )
+    if trained and not given:
+        raise ConfigError(
+            f"{name} was trained with `--source-bos`; give `--task translation_ext --source-bos`."
+        )
+    if given and not trained:
+        raise ConfigError(f"{name} was trained without `--source-bos`; leave it out.")
 
 
 def _load_checkpoint(original: Callable) -> Callable:

@@ -28,11 +28,15 @@ def install() -> None:
     """Wrap the command that is running, and what starts the others."""
     from fairseq import options
     from fairseq.distributed import utils as distributed_utils
+    from fairseq.tasks.fairseq_task import FairseqTask
 
     for module in _running("fairseq_cli.preprocess"):
         wrap(module, "main", _preprocess)
     for module in _running("fairseq_cli.generate"):
         wrap(module, "main", _generate)
+    for module in _running("fairseq_cli.interactive"):
+        wrap(module, "make_batches", _make_batches)
+    wrap(FairseqTask, "build_generator", _build_generator)
     wrap(distributed_utils, "call_main", _call_main)
     wrap(options, "parse_args_and_arch", _parse_args_and_arch)
 
@@ -103,8 +107,9 @@ def refuse_broken(cfg: Any, command: str) -> None:
     soft = generation.print_alignment == "soft"
     if generation.replace_unk is not None:
         raise ConfigError(
-            "`--replace-unk` does not work in this fairseq (it reads a binarised corpus as text). "
-            "Leave it out; subwords leave hardly any unknown words."
+            "`--replace-unk` does not work in this fairseq (it reads a binarised corpus as text), "
+            "and no model without alignments could do it. Leave it out; subwords leave hardly any "
+            "unknown words."
         )
     if command == "fairseq_cli.interactive" and soft:
         raise ConfigError(
@@ -117,6 +122,7 @@ def refuse_broken(cfg: Any, command: str) -> None:
         )
     if command != "fairseq_cli.train":
         return
+    _refuse_alignment_loss(cfg)
     if getattr(cfg.task, "num_batch_buckets", 0) and not dataset.max_tokens:
         raise ConfigError("`--num-batch-buckets` must have `--max-tokens`, which is missing.")
     if dataset.train_subset in dataset.valid_subset.split(",") and not dataset.disable_validation:
@@ -124,6 +130,44 @@ def refuse_broken(cfg: Any, command: str) -> None:
             f"`--valid-subset` must not be the training subset (`{dataset.train_subset}`): fairseq "
             "would then train nothing. Binarise a copy of it under another name."
         )
+
+
+def _refuse_alignment_loss(cfg: Any) -> None:
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    criterion = "label_smoothed_cross_entropy_with_alignment"
+    model = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))
+    reason = getattr(model, "no_alignment", "")
+    if reason and getattr(cfg.criterion, "_name", None) == criterion:
+        raise ConfigError(
+            f"`--criterion {criterion}` does not go with `--arch {cfg.model._name}`: {reason}."
+        )
+
+
+def _build_generator(original: Callable) -> Callable:
+    """The first step with both options and models, before anything is translated."""
+
+    def build_generator(self: Any, models: list[Any], args: Any, *rest: Any, **options: Any) -> Any:
+        reasons = [reason for model in models if (reason := getattr(model, "no_alignment", ""))]
+        if reasons and getattr(args, "print_alignment", None):
+            raise ConfigError(
+                f"`--print-alignment` does not go with this model: {reasons[0]}. Leave it out."
+            )
+        return original(self, models, args, *rest, **options)
+
+    return build_generator
+
+
+def _make_batches(original: Callable) -> Callable:
+    """`fairseq-interactive` numbers the sentences of each buffer anew; errors name the line."""
+    read = 0
+
+    def make_batches(lines: list[str], cfg: Any, task: Any, *rest: Any) -> Iterator[Any]:
+        nonlocal read
+        task.first_sentence, read = read + 1, read + len(lines)
+        yield from original(lines, cfg, task, *rest)
+
+    return make_batches
 
 
 def _check_input(path: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import re
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from fairseq_ext import files, text
 from fairseq_ext.compat import wrap
 from fairseq_ext.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 
 def install() -> None:
@@ -24,6 +26,7 @@ def install() -> None:
     wrap(data_utils, "batch_by_size", _batch_by_size)
     wrap(TranslationTask, "load_dataset", _load_dataset)
     wrap(FairseqTask, "filter_indices_by_size", _filter_indices_by_size)
+    wrap(FairseqTask, "build_model", _build_model)
 
 
 def _setup_task(original: Callable) -> Callable:
@@ -89,25 +92,71 @@ def _load_dataset(original: Callable) -> Callable:
     return load_dataset
 
 
+def _build_model(original: Callable) -> Callable:
+    """The task remembers the limits of its model, for messages on long sentences."""
+
+    def build_model(self: Any, *rest: Any, **options: Any) -> Any:
+        model = original(self, *rest, **options)
+        encoder = getattr(model, "encoder", None)
+        self.model_limits = model.max_positions()
+        self.model_limit_options = (
+            getattr(encoder, "max_length_option", "--max-source-positions"),
+            "--max-target-positions",
+        )
+        return model
+
+    return build_model
+
+
 def _filter_indices_by_size(original: Callable) -> Callable:
+    """Instead of fairseq's, whose messages say neither which side is too long nor what to do."""
+
     def filter_indices_by_size(
-        self: Any, indices: Any, dataset: Any, max_positions: Any = None, *rest: Any, **options: Any
+        self: Any,
+        indices: Any,
+        dataset: Any,
+        max_positions: Any = None,
+        ignore_invalid_inputs: bool = False,
     ) -> Any:
-        try:
-            return original(self, indices, dataset, max_positions, *rest, **options)
-        except Exception as error:
-            found = re.match(r"Size of sample #(\d+) is invalid", str(error))
-            if found is None:
-                raise
-            sizes = dataset.size(int(found[1]))
-            sizes = tuple(map(int, sizes)) if isinstance(sizes, tuple) else int(sizes)
+        kept, skipped = dataset.filter_indices_by_size(indices, max_positions)
+        if len(skipped) == 0:
+            return kept
+        number = f"{len(skipped):,} of {len(indices):,} sentences"
+        # a buffer of fairseq-interactive may be left out as a whole, a split may not
+        if len(kept) == 0 and any(dataset is split for split in self.datasets.values()):
+            fact, cures = excess(self, dataset, min(skipped, key=dataset.num_tokens), max_positions)
+            raise DataError(f"all {number} are too long, also the shortest: {fact}. {cures}.")
+        if not ignore_invalid_inputs:
+            fact, cures = excess(self, dataset, min(skipped), max_positions)
             raise DataError(
-                f"sentence {int(found[1]) + 1} has {sizes} tokens, but the model takes at most "
-                f"{max_positions}. Raise `--max-source-positions` and `--max-target-positions`, "
-                "or leave such sentences out with `--skip-invalid-size-inputs-valid-test`."
-            ) from error
+                f"{fact}. {cures}, or leave such sentences out with "
+                "`--skip-invalid-size-inputs-valid-test`."
+            )
+        fact, cures = excess(self, dataset, max(skipped, key=dataset.num_tokens), max_positions)
+        logger.warning(f"{number} are too long and left out; the longest: {fact}. {cures}.")
+        return kept
 
     return filter_indices_by_size
+
+
+def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
+    """By how much a sentence is too long for the smaller of all limits, and what can be done."""
+    sizes = dataset.size(index)
+    name = f"sentence {index + getattr(task, 'first_sentence', 1)}"
+    if not isinstance(sizes, tuple) or not isinstance(limits, tuple):
+        return f"{name} has {sizes} tokens, but the limit is {limits}", "Raise the limit"
+    over = [size > (limit or size) for size, limit in zip(sizes, limits, strict=True)].index(True)
+    side, limit = ("source", "target")[over], limits[over]
+    cut = f"cut {side}s with `--task translation_ext --truncate-{side} --max-{side}-positions"
+    if getattr(task, "model_limits", limits)[over] == limit:
+        allowed, option = "the model takes", task.model_limit_options[over]
+        cure = f"Train it with a larger `{option}`"
+    elif task.max_positions()[over] == limit:
+        allowed, cure = f"`--max-{side}-positions` allows", "Raise it"
+    else:
+        allowed, cure = "`--max-tokens` allows", "Raise it"
+    fact = f"{name} has {sizes[over]} {side} tokens, but {allowed} at most {limit}"
+    return fact, f"{cure}, or {cut} {limit}`"
 
 
 def _batch_by_size(original: Callable) -> Callable:
