@@ -31,7 +31,9 @@ def register() -> None:
     guards.install()
     from fairseq_ext import translation_ext  # noqa: F401
     from fairseq_ext.gru import model as gru_model  # noqa: F401
+    from fairseq_ext.linformer import encoder as linformer_encoder  # noqa: F401
     from fairseq_ext.linformer import model as linformer_model  # noqa: F401
+    from fairseq_ext.muse import model as muse_model  # noqa: F401
 
 
 # `fairseq-ext doctor` has to run where fairseq is missing or broken, so our own command

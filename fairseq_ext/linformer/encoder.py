@@ -1,0 +1,253 @@
+"""Encoder-only models for classifying sentences: ``linformer_encoder`` and its exact twin.
+
+Pampaloni (section 5) expects the Linformer's gain where long texts are read and little is written,
+as in sentence classification. Both models are an encoder, a pooling over its tokens and fairseq's
+classification head; they differ in the attention alone, so that they can be compared:
+
+- ``linformer_encoder``: :class:`LinformerEncoder`, linear in the length of the sentence;
+- ``transformer_encoder``: fairseq's own encoder, quadratic.
+
+Usage: ``fairseq-train DATA --user-dir user_dir --task sentence_prediction --criterion
+sentence_prediction --num-classes N --arch linformer_encoder``.
+"""
+
+# fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
+
+import copy
+import logging
+import re
+from argparse import Namespace
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Any
+
+import torch
+from fairseq import utils
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import FairseqEncoderModel
+from fairseq.models.roberta.model import RobertaClassificationHead
+from fairseq.models.transformer import TransformerEncoderBase, TransformerModelBase
+from fairseq.tasks import FairseqTask
+from omegaconf import II, DictConfig, OmegaConf
+from torch import Tensor, nn
+
+from fairseq_ext import common
+from fairseq_ext.linformer.model import (
+    EncoderOut,
+    LinformerEncoder,
+    LinformerOptions,
+    build_attention,
+    build_projections,
+    slots_of_layers,
+)
+
+logger = logging.getLogger(__name__)
+
+POOLINGS = ("mean", "bos")
+OF_DECODER = re.compile("decoder|share_all|target|max_source_positions")
+
+
+@dataclass
+class ClassifierOptions(FairseqDataclass):
+    """What a sentence classifier adds to the flags of its encoder."""
+
+    pooling: ChoiceEnum(POOLINGS) = field(
+        default="mean",
+        metadata={
+            "help": "what the head reads: the mean over the sentence's tokens, or its first token "
+            "(with `--init-token 0` that is <s>)"
+        },
+    )
+    pooler_dropout: float = field(
+        default=0.0, metadata={"help": "dropout probability in the classification head"}
+    )
+    pooler_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = field(
+        default="tanh", metadata={"help": "activation function of the classification head"}
+    )
+    max_positions: int = II("task.max_positions")  # the task sets it by this name
+
+
+def classifier_config(name: str, options: type[FairseqDataclass]) -> type[FairseqDataclass]:
+    """:class:`ClassifierOptions` with those of ``options`` that are not about a decoder."""
+    known = ClassifierOptions.__dataclass_fields__
+    of_encoder = [
+        (option.name, option.type, copy.copy(option))
+        for option in fields(options)
+        if option.name not in known and not OF_DECODER.search(option.name)
+    ]
+    namespace = {"__module__": __name__, "__doc__": f"Options of `{name}`."}
+    return make_dataclass(name, of_encoder, bases=(ClassifierOptions,), namespace=namespace)
+
+
+LinformerEncoderConfig = classifier_config("LinformerEncoderConfig", LinformerOptions)
+TransformerEncoderConfig = classifier_config(
+    "TransformerEncoderConfig", common.TransformerModelConfig
+)
+
+
+@common.register_model("transformer_encoder", dataclass=TransformerEncoderConfig)
+class TransformerClassifier(FairseqEncoderModel):
+    """fairseq's Transformer encoder, a pooling, and the classification heads of its tasks.
+
+    Args:
+        cfg: the model's options.
+        encoder: returns ``encoder_out`` ``[S, B, C]`` and ``encoder_padding_mask`` ``[B, S]``.
+    """
+
+    encoder_class = TransformerEncoderBase
+
+    def __init__(self, cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
+        super().__init__(encoder)
+        self.cfg = cfg
+        self.classification_heads = nn.ModuleDict()
+
+    @classmethod
+    def build_model(cls, cfg: FairseqDataclass, task: FairseqTask) -> "TransformerClassifier":
+        """Build the model for a task's dictionary; the task registers the head it needs.
+
+        Raises:
+            ConfigError: heads that do not divide the embedding dimension, or slots that do not fit
+                the layers.
+        """
+        if isinstance(cfg, DictConfig):
+            cfg = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+        dictionary, size = task.source_dictionary, cfg.encoder_embed_dim
+        config = common.transformer_config(
+            Namespace(
+                **vars(cfg),
+                max_source_positions=cfg.max_positions,
+                # fairseq's configuration has a decoder in any case.
+                decoder_embed_dim=size,
+                decoder_attention_heads=cfg.encoder_attention_heads,
+            )
+        )
+        embed_tokens = TransformerModelBase.build_embedding(config, dictionary, size)
+        encoder = cls.encoder_class(config, dictionary, embed_tokens)
+        cls.change_attention(cfg, encoder)
+        return cls(cfg, encoder)
+
+    @staticmethod
+    def change_attention(cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
+        """Exchange the attention of the encoder's layers; here it stays fairseq's."""
+
+    def register_classification_head(
+        self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any
+    ) -> None:
+        """Add a head, or put a new one in its place; called by fairseq's tasks."""
+        size = self.cfg.encoder_embed_dim
+        self.classification_heads[name] = RobertaClassificationHead(
+            input_dim=size,
+            inner_dim=inner_dim or size,
+            num_classes=num_classes,
+            activation_fn=str(self.cfg.pooler_activation_fn),
+            pooler_dropout=self.cfg.pooler_dropout,
+        )
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        classification_head_name: str | None = None,
+        **unused: Any,
+    ) -> tuple[Tensor, EncoderOut]:
+        """Classify ``src_tokens`` ``[B, S]``, padded on either side.
+
+        Returns:
+            logits ``[B, classes]`` of a head, or the pooled features ``[B, C]`` without one, and
+            what the encoder returned.
+
+        Raises:
+            DataError: a sentence above ``--linformer-max-len``.
+        """
+        encoded = self.encoder(src_tokens, src_lengths)
+        pooled = pool(
+            encoded["encoder_out"][0].transpose(0, 1),
+            encoded["encoder_padding_mask"][0],
+            str(self.cfg.pooling),
+        )
+        if classification_head_name is None:
+            return pooled, encoded
+        head = self.classification_heads[classification_head_name]
+        return head(pooled.unsqueeze(1)), encoded  # it reads the first of a sentence's vectors
+
+    def get_normalized_probs(
+        self,
+        net_output: tuple[Tensor, EncoderOut],
+        log_probs: bool,
+        sample: dict[str, Any] | None = None,
+    ) -> Tensor:
+        """(Log) probabilities of the classes, ``[B, classes]``, in fp32."""
+        logits = net_output[0].float()
+        return logits.log_softmax(-1) if log_probs else logits.softmax(-1)
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Before loading: heads that do not fit this model's stay out of it, with a warning.
+
+        So a trained encoder can be tuned for other classes (``--finetune-from-model``).
+        """
+        super().upgrade_state_dict_named(state_dict, name)
+        prefix = f"{name}.classification_heads." if name else "classification_heads."
+        own = self.classification_heads.state_dict(prefix=prefix)
+        saved = {key: value for key, value in state_dict.items() if key.startswith(prefix)}
+        for head in sorted({key.removeprefix(prefix).split(".")[0] for key in (*own, *saved)}):
+            wanted, stored = (of_head(state, prefix + head) for state in (own, saved))
+            if shapes(wanted) == shapes(stored):
+                continue
+            fate = "starts anew" if wanted else "is left out"
+            logger.warning(f"the checkpoint has no such classification head: `{head}` {fate}")
+            for key in stored:
+                del state_dict[key]
+            state_dict.update(wanted)
+
+
+@common.register_model("linformer_encoder", dataclass=LinformerEncoderConfig)
+class LinformerClassifier(TransformerClassifier):
+    """The same with Linformer attention."""
+
+    encoder_class = LinformerEncoder
+
+    @staticmethod
+    def change_attention(cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
+        """Give each layer an attention over mixtures of tokens."""
+        projections = build_projections(cfg, slots_of_layers(cfg, decoder=False))
+        for layer, projection in zip(encoder.layers, projections, strict=True):
+            layer.self_attn = build_attention(cfg, "encoder", projection)
+
+
+def pool(features: Tensor, padding_mask: Tensor, pooling: str) -> Tensor:
+    """One vector for each sentence, whatever the pads hold.
+
+    Args:
+        features: ``[B, S, C]``.
+        padding_mask: ``[B, S]``, true on pads.
+        pooling: ``mean`` over tokens, or ``bos``, the first of them.
+
+    Returns:
+        ``[B, C]``.
+    """
+    if pooling == "bos":
+        first = padding_mask.to(torch.uint8).argmin(1)
+        return features[torch.arange(len(features), device=features.device), first]
+    exact = torch.promote_types(features.dtype, torch.float32)  # the sum could overflow fp16
+    total = features.masked_fill(padding_mask.unsqueeze(-1), 0).sum(1, dtype=exact)
+    return (total / (~padding_mask).sum(1, keepdim=True)).to(features.dtype)
+
+
+def of_head(state: dict[str, Tensor], head: str) -> dict[str, Tensor]:
+    """The parameters of one classification head."""
+    return {key: tensor for key, tensor in state.items() if key.startswith(f"{head}.")}
+
+
+def shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:
+    """The shape of each tensor."""
+    return {name: tensor.shape for name, tensor in state.items()}
+
+
+for model in ("transformer_encoder", "linformer_encoder"):
+    common.register_architecture(
+        model,
+        f"{model}_tiny",
+        encoder_embed_dim=128,
+        encoder_ffn_embed_dim=256,
+        encoder_layers=4,
+        encoder_attention_heads=4,
+    )
