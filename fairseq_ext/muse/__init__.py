@@ -1,0 +1,16 @@
+"""MUSE: Zhao et al. 2019, "MUSE: Parallel Multi-Scale Attention for Sequence to Sequence Learning".
+
+Self-attention (global), dynamic convolution (local) and a feed-forward network (each token) read
+the same input side by side, and attention and convolution share one value projection::
+
+    x ← LN(x + D(A(x) W_O + Σ_i softmax(α)_i Conv_i(V) W_out) + D(FFN(x)))      encoder, (1), (7)
+    x ← LN(x + … + D(Cross(x, source)))                                         decoder
+    Conv(V)_t = Σ_j softmax(W_k V_t)_j V_{t + j - ⌈(k+1)/2⌉}                     (5), (6)
+
+D is dropout; MUSE-simple (2) is the same without convolutions. ``convolution.py`` has the dynamic
+and the ordinary convolution, ``attention.py`` what attends, ``block.py`` the block, its separate
+and its fused projections (section 3.5), ``caching.py`` what decoding keeps, ``model.py`` the
+fairseq wiring.
+
+Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
+"""

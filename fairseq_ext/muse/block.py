@@ -1,0 +1,196 @@
+"""The MUSE block: all branches read one input and are summed into one residual (torch only).
+
+Letters as in :mod:`fairseq_ext.muse.convolution`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_ext.muse.attention import MultiScaleAttention, Source, SourceAttention
+from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution
+from fairseq_ext.muse.projections import (
+    FusedProjections,
+    SeparateProjections,
+    Sizes,
+    fuse,
+    init_in_,
+    unfuse,
+)
+
+
+class Dropouts(NamedTuple):
+    """Probabilities: of a branch's output, of what attention and convolution read, and inside."""
+
+    branch: float = 0.0
+    input: float = 0.0
+    attention: float = 0.0
+    activation: float = 0.0
+    kernel: float = 0.0
+
+
+class ParallelBlock(nn.Module):
+    """``x ← LN(x + D(SAConv(x)) + D(Cross(x, source)) + D(FFN(x)))``, equations (1) and (8).
+
+    ``SAConv(x) = A W_O + C W_out + b``, where A and C are attention and convolution of the same
+    ``[q; k; v] = W x + b``; the query to the source is the block's input too, so no branch waits
+    for another. ``FFN(x) = W_2 relu(W_1 x + b_1) + b_2``. D is drawn for each branch.
+
+    Args:
+        dim, ffn_dim, heads: C, F, H.
+        kernel_sizes: of the convolution; none for MUSE-simple.
+        causal: the convolution reads no later position (decoder).
+        source_dim: channels of the source to attend to, or None (encoder).
+        ordinary: an :class:`OrdinaryConvolution` (of one size) in place of the dynamic one.
+        separate: values of the convolution's own.
+        normalize_before: LN of the branches' input instead of the sum.
+        fused: hold ``W_Enc`` and ``W_Dec`` (section 3.5); the same function.
+        activation: of the hidden layer.
+        dropouts: probabilities.
+        make_dropout: module for a probability.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        ffn_dim: int,
+        heads: int,
+        kernel_sizes: tuple[int, ...] = (),
+        *,
+        causal: bool = False,
+        source_dim: int | None = None,
+        ordinary: bool = False,
+        separate: bool = False,
+        normalize_before: bool = False,
+        fused: bool = False,
+        activation: Callable[[Tensor], Tensor] = F.relu,
+        dropouts: Dropouts = Dropouts(),  # noqa: B008 (a tuple)
+        make_dropout: Callable[[float], nn.Module] = nn.Dropout,
+    ) -> None:
+        super().__init__()
+        self.normalize_before, self.activation = normalize_before, activation
+        self.dropout = make_dropout(dropouts.branch)
+        self.input_dropout = make_dropout(dropouts.input)
+        self.activation_dropout = make_dropout(dropouts.activation)
+        dynamic = ordinary_convolution = None
+        if kernel_sizes and ordinary:
+            ordinary_convolution = OrdinaryConvolution(dim, *kernel_sizes, causal)
+        elif kernel_sizes:
+            dropout = make_dropout(dropouts.kernel)
+            dynamic = DynamicConvolution(dim, heads, kernel_sizes, causal, dropout)
+        self.ordinary_convolution = ordinary_convolution
+        separate = separate and dynamic is not None
+        self.attention = MultiScaleAttention(
+            heads, dynamic, separate, make_dropout(dropouts.attention)
+        )
+        sizes = Sizes(dim, ffn_dim, self.attention.parts_in, self.attention.parts_out, source_dim)
+        self.projections = (FusedProjections if fused else SeparateProjections)(sizes)
+        self.cross = self.cross_key_value = None
+        if source_dim is not None:
+            self.cross = SourceAttention(heads, make_dropout(dropouts.attention))
+            self.cross_key_value = nn.Linear(source_dim, 2 * dim)
+            init_in_(self.cross_key_value.weight)
+            nn.init.zeros_(self.cross_key_value.bias)
+        self.layer_norm = nn.LayerNorm(dim)
+
+    @property
+    def cached_parts(self) -> int:
+        """What decoding keeps of each position: k, v, and what a convolution reads beside v."""
+        own_input = self.ordinary_convolution is not None or self.attention.separate
+        return 3 if own_input else 2
+
+    def source(self, encoded: Tensor, padding_mask: Tensor | None) -> Source:
+        """Keys and values of ``encoded`` ``[S, B, C']``, which has pads ``[B, S]``."""
+        return self.cross.source(self.cross_key_value(encoded), padding_mask)
+
+    def forward(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        source: Source | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Whole sentences.
+
+        Args:
+            x: ``[T, B, C]``.
+            padding_mask: ``[B, T]``, true on pads.
+            attention_mask: ``[T, T]``, added to the scores of the self-attention.
+            source: what :meth:`source` gave, if the block attends to one.
+
+        Returns:
+            ``[T, B, C]`` and the weights over the source ``[B, H, T, S]``, or None without one.
+        """
+        before, x = x, self.layer_norm(x) if self.normalize_before else x
+        x_self = self.input_dropout(x)
+        projected, *query, hidden = self.projections.read(x, x_self)
+        parts, weights = [self.attention(projected, padding_mask, attention_mask)], None
+        if source is not None:
+            context, weights = self.cross(*query, source)
+            parts.append(context)
+        local = None
+        if self.ordinary_convolution is not None:
+            local = self.ordinary_convolution(x_self, padding_mask)
+        return self._sum(before, [*parts, self._activate(hidden)], local), weights
+
+    def step(self, x: Tensor, cache: Tensor, source: Source) -> tuple[Tensor, Tensor]:
+        """The newest position of a causal block, without gradient.
+
+        Args:
+            x: ``[R, C]``.
+            cache: ``[cached_parts, R, H, t, D]`` up to and with it; this fills in its last column.
+            source: of the rows' sentences.
+
+        Returns:
+            ``[R, C]`` and the weights over the source ``[B, H, R / B, S]``.
+        """
+        before, x = x, self.layer_norm(x) if self.normalize_before else x
+        x_self = self.input_dropout(x)
+        projected, query, hidden = self.projections.read(x, x_self)
+        (parts, rows, heads, _, _), newest = cache.shape, cache[..., -1, :]
+        kept = projected.view(rows, self.attention.parts_in, heads, -1)[:, 1:].transpose(0, 1)
+        newest[: kept.size(0)] = kept
+        local = None
+        if self.ordinary_convolution is not None:
+            newest[parts - 1] = x_self.view(rows, heads, -1)
+            last = cache[parts - 1, :, :, -self.ordinary_convolution.kernel_size :]
+            local = self.ordinary_convolution.step(last.transpose(1, 2).flatten(2))
+        attended = self.attention.step(projected, cache)
+        context, weights = self.cross.step(query, source)
+        return self._sum(before, [attended, context, self._activate(hidden)], local), weights
+
+    def _activate(self, hidden: Tensor) -> Tensor:
+        return self.activation_dropout(self.activation(hidden))
+
+    def _sum(self, x: Tensor, parts: Sequence[Tensor], local: Tensor | None) -> Tensor:
+        """Residual, contributions and normalisation."""
+        if isinstance(self.projections, FusedProjections) and not is_active(self.dropout):
+            contributions = [self.projections.write_sum(parts)]
+        else:
+            contributions = self.projections.write(parts)
+        if local is not None:
+            contributions[0] = contributions[0] + local
+        for contribution in contributions:
+            x = x + self.dropout(contribution)
+        return x if self.normalize_before else self.layer_norm(x)
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """fairseq's hook at loading: turn a state's projections into the kind this block holds."""
+        prefix = f"{name}.projections."
+        if isinstance(self.projections, FusedProjections):
+            changed = fuse(state_dict, prefix)
+        else:
+            changed = unfuse(state_dict, prefix, self.attention.parts_out)
+        if changed is not state_dict:
+            state_dict.clear()
+            state_dict.update(changed)
+
+
+def is_active(dropout: nn.Module) -> bool:
+    """Whether a dropout module changes anything now, in generation with dropout as well."""
+    running = dropout.training or getattr(dropout, "apply_during_inference", False)
+    return bool(running and getattr(dropout, "p", 0))

@@ -1,0 +1,200 @@
+"""Dynamic and ordinary convolution over time (MUSE, section 2.2; torch only).
+
+Letters: ``T`` time, ``B`` batch, ``C`` channels, ``H`` heads, ``D`` head dimension, ``K`` taps,
+``N`` = B·H, sentence by sentence. Activations are ``[T, B, C]``; inside, heads come first.
+
+A convolution is linear in its kernel and all of a block's read the same values, so the gated sum of
+several is one convolution with the gated sum of their kernels, each padded to the widest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+# Up to this length a band matrix is fastest; beyond it, one pass over the values for each tap.
+LONGEST_BAND = 64
+
+
+def taps_to_the_left(kernel_size: int, causal: bool) -> int:
+    """Taps before the position itself: all but one if causal, else the offsets of equation (6)."""
+    return kernel_size - 1 if causal else kernel_size // 2
+
+
+def band(weights: Tensor, left: int) -> Tensor:
+    """Each position's taps as a row of a matrix: ``band(w) @ v`` is the convolution.
+
+    Row t has its taps in columns t - left … t - left + K - 1; those outside the sentence are cut.
+
+    Args:
+        weights: ``[N, T, K]``.
+        left: taps before the position itself.
+
+    Returns:
+        ``[N, T, T]``.
+    """
+    count, length, taps = weights.shape
+    # Rows one longer than what they are read as shift each row by one more than the row above.
+    skewed = F.pad(weights, (0, length)).view(count, -1)[:, : length * (length + taps - 1)]
+    return skewed.view(count, length, -1)[:, :, left : left + length]
+
+
+def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
+    """``out_t = Σ_j weights_tj values_{t - left + j}``, with zeros outside the sentence.
+
+    Args:
+        values: ``[N, T, D]``.
+        weights: ``[N, T, K]``, of the same type.
+        left: taps before the position itself.
+
+    Returns:
+        ``[N, T, D]``.
+    """
+    if values.size(1) <= LONGEST_BAND:
+        return torch.bmm(band(weights, left), values)
+    return _TapLoop.apply(values, weights, left)
+
+
+class _TapLoop(torch.autograd.Function):
+    """:func:`convolve` as K multiply-adds of shifted values, without a copy for each tap."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weights: Tensor, left: int) -> Tensor:
+        ctx.save_for_backward(values, weights)
+        ctx.left = left
+        out = torch.zeros_like(values)
+        for weight, here, there in _shifts(weights, left):
+            out[:, here].addcmul_(weight, values[:, there])
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        values, weights = ctx.saved_tensors
+        grad_values, grad_weights = torch.zeros_like(values), torch.zeros_like(weights)
+        grads = _shifts(grad_weights, ctx.left)
+        for (weight, here, there), (of_weight, _, _) in zip(
+            _shifts(weights, ctx.left), grads, strict=True
+        ):
+            grad_values[:, there].addcmul_(weight, grad[:, here])
+            of_weight.copy_((grad[:, here] * values[:, there]).sum(-1, keepdim=True))
+        return grad_values, grad_weights, None
+
+
+def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
+    """For each tap that meets the sentence: its weights, their positions, and those they read."""
+    length, found = weights.size(1), []
+    for tap in range(weights.size(2)):
+        offset = tap - left
+        here = slice(max(0, -offset), min(length, length - offset))
+        if here.start < here.stop:
+            there = slice(here.start + offset, here.stop + offset)
+            found.append((weights[:, here, tap : tap + 1], here, there))
+    return found
+
+
+class DynamicConvolution(nn.Module):
+    """Gated sum of dynamic convolutions, equations (5) to (7), before ``W_out``.
+
+    For a position's values ``v_t``, and the channels of each head by themselves::
+
+        w_i = softmax(W_i v_t)                    over all k_i taps, one kernel for each head
+        Conv(v)_t = Σ_i softmax(α)_i Σ_j w_ij v_{t - left_i + j}
+
+    The softmax, in fp32 at least, spans all taps whether or not they fall inside the sentence, and
+    nothing is renormalised at its borders.
+
+    Args:
+        dim: C.
+        heads: H, contiguous groups of channels that share a kernel.
+        kernel_sizes: ``k_1 … k_n``; one gate value for each if there are several.
+        causal: read no later position (decoder) instead of centring the taps (encoder).
+        dropout: applied to the kernels after the softmax.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        kernel_sizes: tuple[int, ...],
+        causal: bool,
+        dropout: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.heads, self.kernel_sizes, self.causal = heads, tuple(kernel_sizes), causal
+        self.left = taps_to_the_left(max(kernel_sizes), causal)
+        self.predictor = nn.Linear(dim, heads * sum(kernel_sizes), bias=False)  # rows: head, i, tap
+        count = len(kernel_sizes)
+        self.gate = nn.Parameter(torch.full((count,), 1 / count)) if count > 1 else None  # α
+        self.dropout = dropout or nn.Identity()
+
+    def kernels(self, values: Tensor) -> Tensor:
+        """One kernel for each position and head: ``[..., C]`` to ``[..., H, K]``, K the largest."""
+        logits = self.predictor(values).unflatten(-1, (self.heads, -1))
+        precise = torch.promote_types(logits.dtype, torch.float32)
+        parts = [
+            self.dropout(torch.softmax(part, dim=-1, dtype=precise))
+            for part in logits.split(self.kernel_sizes, dim=-1)
+        ]
+        if self.gate is None:
+            return parts[0].to(logits.dtype)
+        taps, merged = max(self.kernel_sizes), 0
+        for weights, share in zip(parts, self.gate_values(), strict=True):
+            before = self.left - taps_to_the_left(weights.size(-1), self.causal)
+            after = taps - weights.size(-1) - before
+            merged = merged + F.pad(weights * share, (before, after))
+        return merged.to(logits.dtype)
+
+    def gate_values(self) -> Tensor:
+        """``softmax(α)`` ``[n]``, in fp32 at least: each kernel's share (Figure 4)."""
+        if self.gate is None:
+            return self.predictor.weight.new_ones(1)
+        return torch.softmax(self.gate, 0, dtype=torch.promote_types(self.gate.dtype, torch.float))
+
+    def forward(self, values: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Convolve values ``[T, B, C]`` to ``[T, B, C]``; pads (``[B, T]``, true) count as 0."""
+        length, batch, dim = values.shape
+        weights = self.kernels(values).flatten(1, 2).transpose(0, 1)  # [N, T, K]
+        if padding_mask is not None:
+            values = values.masked_fill(padding_mask.t().unsqueeze(-1), 0.0)
+        by_head = values.view(length, batch * self.heads, -1).transpose(0, 1)
+        return convolve(by_head, weights, self.left).transpose(0, 1).reshape(length, batch, dim)
+
+    def extra_repr(self) -> str:
+        return f"kernel_sizes={self.kernel_sizes}, heads={self.heads}, causal={self.causal}"
+
+
+class OrdinaryConvolution(nn.Module):
+    """The ordinary convolution of Table 3: all channels to all channels, k taps, with a bias.
+
+    It is not separable and so cannot share the value projection: it reads the block's input, and
+    ``W_out`` is part of it.
+
+    Args:
+        dim: C.
+        kernel_size: k.
+        causal: read no later position (decoder) instead of centring the taps (encoder).
+    """
+
+    def __init__(self, dim: int, kernel_size: int, causal: bool) -> None:
+        super().__init__()
+        self.kernel_size, self.left = kernel_size, taps_to_the_left(kernel_size, causal)
+        self.convolution = nn.Conv1d(dim, dim, kernel_size)
+        nn.init.zeros_(self.convolution.bias)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Convolve ``[T, B, C]`` to ``[T, B, C]``; pads (``[B, T]``, true) count as 0."""
+        channels = x.permute(1, 2, 0)  # [B, C, T]
+        if padding_mask is not None:
+            channels = channels.masked_fill(padding_mask.unsqueeze(1), 0.0)
+        padded = F.pad(channels, (self.left, self.kernel_size - 1 - self.left))
+        return self.convolution(padded).permute(2, 0, 1)
+
+    def step(self, history: Tensor) -> Tensor:
+        """The newest position ``[R, C]`` of at most k inputs ``[R, t, C]``, oldest first."""
+        weight = self.convolution.weight[:, :, self.kernel_size - history.size(1) :]
+        return torch.einsum("rtc,oct->ro", history, weight) + self.convolution.bias

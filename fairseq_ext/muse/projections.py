@@ -1,0 +1,163 @@
+"""What leads into the branches of a block and out of them, as separate or as two fused matrices.
+
+Section 3.5 joins the first matrices of all branches to ``W_Enc`` and their last ones to ``W_Dec``.
+The parameters are the same numbers either way: :func:`fuse` and :func:`unfuse` rewrite a state
+dict without rounding (torch only).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Sizes(NamedTuple):
+    """Sizes of a block: C, F, what attention and convolution read and return, and of the source."""
+
+    dim: int
+    ffn_dim: int
+    parts_in: int
+    """q, k, v and perhaps values of the convolution's own: 3 or 4."""
+    parts_out: int
+    """Attention and perhaps convolution: 1 or 2."""
+    source_dim: int | None = None
+    """Channels of the source, if the block attends to one."""
+
+    def rows_in(self) -> list[int]:
+        """Outputs of ``W_Enc``: ``[q; k; v]``, the query to the source, the hidden layer."""
+        query = [] if self.source_dim is None else [self.dim]
+        return [self.parts_in * self.dim, *query, self.ffn_dim]
+
+    def columns_out(self) -> list[int]:
+        """Inputs of ``W_Dec``: attention and convolution, context, the hidden layer."""
+        context = [] if self.source_dim is None else [self.dim]
+        return [self.parts_out * self.dim, *context, self.ffn_dim]
+
+
+def names(crossing: bool) -> tuple[list[str], list[str]]:
+    """Names of the separate matrices, in the order in which the fused ones hold them."""
+    middle = (["cross_query"], ["cross_out"]) if crossing else ([], [])
+    return ["in_proj", *middle[0], "fc1"], ["out_proj", *middle[1], "fc2"]
+
+
+def init_in_(weight: Tensor) -> None:
+    """Uniform ±1/√fan_in: torch's default for a linear layer, which the paper's runs need."""
+    nn.init.uniform_(weight, -(weight.size(1) ** -0.5), weight.size(1) ** -0.5)
+
+
+def init_out_(weight: Tensor) -> None:
+    """Uniform ±√(3/fan_in): each output of an attention keeps the variance of its inputs."""
+    bound = math.sqrt(3 / weight.size(1))
+    nn.init.uniform_(weight, -bound, bound)
+
+
+class SeparateProjections(nn.Module):
+    """One matrix for each branch's way in and one for its way out, as models are trained."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.inward, self.outward = names(sizes.source_dim is not None)
+        for name, rows in zip(self.inward, sizes.rows_in(), strict=True):
+            self.add_module(name, nn.Linear(sizes.dim, rows))
+        for name, columns in zip(self.outward, sizes.columns_out(), strict=True):
+            self.add_module(name, nn.Linear(columns, sizes.dim))
+        for name, linear in self.named_children():
+            outward = name in ("out_proj", "cross_out")
+            (init_out_ if outward else init_in_)(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
+        """``[..., C]`` to what each branch starts with; the first may read another input."""
+        inputs = [x_self, *[x] * (len(self.inward) - 1)]
+        return [getattr(self, name)(x) for name, x in zip(self.inward, inputs, strict=True)]
+
+    def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """What each branch ends with, to its contribution ``[..., C]``."""
+        return [getattr(self, name)(part) for name, part in zip(self.outward, parts, strict=True)]
+
+
+class FusedProjections(nn.Module):
+    """``W_Enc`` and ``W_Dec``: all ways in as one product, and all ways out as another.
+
+    Biases of the ways out stay apart, so that separating them again is exact. Where branches need
+    inputs or outputs of their own (dropout) the products are taken apart too.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.rows, self.columns = sizes.rows_in(), sizes.columns_out()
+        self.weight_in = nn.Parameter(torch.empty(sum(self.rows), sizes.dim))
+        self.bias_in = nn.Parameter(torch.empty(sum(self.rows)))
+        self.weight_out = nn.Parameter(torch.empty(sizes.dim, sum(self.columns)))
+        self.biases_out = nn.Parameter(torch.empty(len(self.columns), sizes.dim))
+        separate = SeparateProjections(sizes).state_dict()
+        self.load_state_dict(fuse(separate))
+
+    def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
+        """As :meth:`SeparateProjections.read`."""
+        if x is x_self:
+            return list(F.linear(x, self.weight_in, self.bias_in).split(self.rows, dim=-1))
+        first = self.rows[0]
+        others = F.linear(x, self.weight_in[first:], self.bias_in[first:])
+        own = F.linear(x_self, self.weight_in[:first], self.bias_in[:first])
+        return [own, *others.split(self.rows[1:], dim=-1)]
+
+    def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """As :meth:`SeparateProjections.write`."""
+        weights = self.weight_out.split(self.columns, dim=1)
+        return [F.linear(*triple) for triple in zip(parts, weights, self.biases_out, strict=True)]
+
+    def write_sum(self, parts: Sequence[Tensor]) -> Tensor:
+        """The sum of all contributions ``[..., C]``."""
+        return F.linear(torch.cat(list(parts), dim=-1), self.weight_out, self.biases_out.sum(0))
+
+
+def fuse(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+    """State of :class:`SeparateProjections` under ``prefix`` as that of :class:`FusedProjections`.
+
+    Other keys stay as they are, and so does a state that is fused already.
+    """
+    inward, outward = names(f"{prefix}cross_query.weight" in state)
+    if f"{prefix}in_proj.weight" not in state:
+        return state
+    fused = {}
+    for kind in ("weight", "bias"):
+        fused[f"{prefix}{kind}_in"] = torch.cat([state[f"{prefix}{n}.{kind}"] for n in inward])
+    weights = [state[f"{prefix}{n}.weight"] for n in outward]
+    fused[f"{prefix}weight_out"] = torch.cat(weights, dim=1)
+    fused[f"{prefix}biases_out"] = torch.stack([state[f"{prefix}{n}.bias"] for n in outward])
+    gone = {f"{prefix}{n}.{kind}" for n in (*inward, *outward) for kind in ("weight", "bias")}
+    return {**{name: value for name, value in state.items() if name not in gone}, **fused}
+
+
+def unfuse(state: dict[str, Tensor], prefix: str = "", parts_out: int = 1) -> dict[str, Tensor]:
+    """The reverse of :func:`fuse`, exact to the bit.
+
+    Args:
+        state: a state dict.
+        prefix: of the projections' names.
+        parts_out: 2 where the block has a dynamic convolution, else 1.
+    """
+    if f"{prefix}weight_in" not in state:
+        return state
+    weight_out, biases = state[f"{prefix}weight_out"], state[f"{prefix}biases_out"]
+    (dim, columns), crossing = weight_out.shape, len(biases) == 3
+    inward, outward = names(crossing)
+    middle = [dim] if crossing else []
+    ffn_dim = columns - parts_out * dim - sum(middle)
+    first = state[f"{prefix}weight_in"].size(0) - ffn_dim - sum(middle)
+    separate = {}
+    for kind in ("weight", "bias"):
+        rows = state[f"{prefix}{kind}_in"].split([first, *middle, ffn_dim])
+        separate |= {f"{prefix}{n}.{kind}": part for n, part in zip(inward, rows, strict=True)}
+    parts = weight_out.split([parts_out * dim, *middle, ffn_dim], dim=1)
+    for name, part, bias in zip(outward, parts, biases, strict=True):
+        separate |= {f"{prefix}{name}.weight": part, f"{prefix}{name}.bias": bias}
+    gone = {f"{prefix}{n}" for n in ("weight_in", "bias_in", "weight_out", "biases_out")}
+    kept = {name: value for name, value in state.items() if name not in gone}
+    return {**kept, **{name: value.clone() for name, value in separate.items()}}
