@@ -189,6 +189,21 @@ def test_pads_beyond_the_projection_are_cut_and_words_are_refused() -> None:
         encode(model, padded(random_sentences([23, 3]), left=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@torch.no_grad()
+def test_encoder_is_finite_at_32768_tokens_in_half_precision(dtype: torch.dtype) -> None:
+    length = 32_768
+    flags = ["--linformer-max-len", str(length), "--max-source-positions", str(length)]
+    model, _ = build([*LINFORMER, *flags])
+    source = padded(random_sentences([length, 5]), left=True)
+    exact = encode(model, source)["encoder_out"][0]
+    found = encode(model.to(dtype), source)["encoder_out"][0]
+    assert found.dtype == dtype
+    assert found.shape == (length, 2, 32)
+    torch.testing.assert_close(found[:5].float(), exact[:5], rtol=0, atol=0.1)
+    assert found[:, 0].isfinite().all()
+
+
 def test_task_limit_wins_where_it_is_smaller() -> None:
     model, _ = build([*LINFORMER, "--max-source-positions", "9"])
     assert model.max_positions() == (9, 1024)
@@ -292,6 +307,23 @@ def test_checkpoint_generates_at_another_max_len(copy_data: Path, trained: Path)
         [str(trained)], arg_overrides={"linformer_max_len": 50, "data": str(copy_data)}
     )
     assert models[0].max_positions()[0] == 50
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_training_goes_on_with_a_larger_max_len(
+    copy_data: Path, trained: Path, tmp_path: Path
+) -> None:
+    flags = ("--finetune-from-model", trained, "--linformer-max-len", 40, "--max-update", 3)
+    fairseq(
+        *("train", copy_data, "--save-dir", tmp_path, *LINFORMER, *flags, "--cpu"),
+        *("--optimizer", "adam", "--lr", 1e-3, "--max-tokens", 400, "--num-workers", 0),
+    )
+    models, cfg = checkpoint_utils.load_model_ensemble(
+        [str(tmp_path / "checkpoint_last.pt")], arg_overrides={"data": str(copy_data)}
+    )
+    assert cfg.model.linformer_max_len == 40
+    assert models[0].encoder.layers[0].self_attn.projection.weight.shape == (2, 4, 40)
 
 
 def test_dictionary_helper_is_exact() -> None:

@@ -257,6 +257,9 @@ class LinformerEncoder(TransformerEncoderBase):
     in fairseq-interactive and in hub use). What it returns is padded on the right.
     """
 
+    # Read by our guard of sentence lengths.
+    max_length_option = "--linformer-max-len"
+
     def forward(
         self,
         src_tokens: Tensor,
