@@ -41,10 +41,11 @@ run() {
     dry || "$@"
 }
 
-# show WORD...: one line that can be pasted into a shell; a lone > stays one.
+# show WORD...: one line that can be pasted into a shell; a lone < or > stays one.
 show() {
     local line
     line="$(printf ' %q' "$@")"
+    line="${line// \\< / < }"
     printf '+%s\n' "${line// \\> / > }" >&2
 }
 
@@ -293,6 +294,16 @@ generate() {
         tail -n 25 "$file.log" >&2
         return "$status"
     fi
+    mv "$file.tmp" "$file"
+}
+
+# into FILE COMMAND...: like run, but what it prints becomes FILE, if it succeeds.
+into() {
+    local file="$1"
+    shift
+    show "$@" '>' "$file"
+    dry && return
+    "$@" >"$file.tmp"
     mv "$file.tmp" "$file"
 }
 

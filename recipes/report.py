@@ -123,12 +123,17 @@ def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, coun
 
     Args:
         folder: the run, with ``text``, ``checkpoints/train.log`` and the stage times.
-        decoded: the folder with ``hyp.TGT`` and ``scores.json``.
+        decoded: the folder with ``hyp.TGT``, ``scores.json`` and, if measured, ``perplexity.json``.
         src, tgt: languages.
         title: the table's heading.
         count: how many sample translations.
     """
-    scores = json.loads((decoded / "scores.json").read_text(encoding="utf-8"))["scores"]
+    scores = [
+        score
+        for path in (decoded / "perplexity.json", decoded / "scores.json")
+        if path.name == "scores.json" or path.exists()
+        for score in json.loads(path.read_text(encoding="utf-8"))["scores"]
+    ]
     log = (folder / "checkpoints" / "train.log").read_text(encoding="utf-8")
     training, seconds = read_training(log), stage_seconds(folder)
     rows = summary(scores, training, seconds)

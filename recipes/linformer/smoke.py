@@ -1,0 +1,45 @@
+#!/usr/bin/env python
+"""A small stand-in for the Kaggle files: sentence pairs in the same CSV layout.
+
+python recipes/linformer/smoke.py --pairs pairs --src en --tgt de --out csv
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+NAMES = {"train": "train", "valid": "validation", "test": "test"}
+
+
+def write_csv(pairs: Path, src: str, tgt: str, out: Path) -> None:
+    """Write ``wmt14_translate_de-en_*.csv`` (columns ``TGT,SRC``) from ``{split}.{language}``.
+
+    Every fifth sentence is put in quotation marks and broken into two lines, as happens there.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for split, name in NAMES.items():
+        sides = [(pairs / f"{split}.{side}").read_text("utf-8").split("\n") for side in (tgt, src)]
+        path = out / f"wmt14_translate_de-en_{name}.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow((tgt, src))
+            for number, row in enumerate(zip(*(side[:-1] for side in sides), strict=True)):
+                odd = number % 5 == 0
+                table.writerow([f'"{cell}"'.replace(" ", "\n", 1) if odd else cell for cell in row])
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--pairs", type=Path, required=True, help="folder with the text")
+    parser.add_argument("--src", required=True, help="source language")
+    parser.add_argument("--tgt", required=True, help="target language")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the CSV files")
+    args = parser.parse_args()
+    write_csv(args.pairs, args.src, args.tgt, args.out)
+
+
+if __name__ == "__main__":
+    main()

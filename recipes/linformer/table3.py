@@ -1,0 +1,110 @@
+#!/usr/bin/env python
+"""Test perplexity and BLEU as in Table 3 of the Linformer paper, beside the paper's figures.
+
+python recipes/linformer/table3.py perplexity validate.log -o perplexity.json
+python recipes/linformer/table3.py table RUN… --out RUN
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from report import aligned, markdown
+
+# Model, PPL (test), BLEU (test); the tool that computed the latter is not named.
+PAPER = (
+    ("paper: Transformer", 3.41, 29.92),
+    ("paper: Linformer (k=32)", 3.96, 30.08),
+    ("paper: Linformer (k=64)", 3.84, 27.74),
+)
+VALID = re.compile(r"\| loss (\S+) \|(?:.* \|)? ppl (\S+)")
+
+
+def read_perplexity(log: str) -> tuple[float, float]:
+    """(loss in bits per token, perplexity) from what ``fairseq-validate`` printed.
+
+    Perplexity is 2 to the mean loss over all target tokens, ``</s>`` included.
+
+    Raises:
+        ValueError: the log has no such line, or several.
+    """
+    found = VALID.findall(log)
+    if len(found) != 1:
+        raise ValueError(
+            f"the log must have one line with `loss` and `ppl`, but has {len(found)}; "
+            "give the output of fairseq-validate on one subset."
+        )
+    loss, perplexity = map(float, found[0])
+    return loss, perplexity
+
+
+def write_perplexity(log: Path, out: Path) -> None:
+    """Write the perplexity in ``log`` in the form of ``scores.json``."""
+    loss, perplexity = read_perplexity(log.read_text(encoding="utf-8"))
+    score = {
+        "name": "PPL",
+        "value": perplexity,
+        "signature": "fairseq-validate, per BPE token with </s>",
+        "detail": f"loss {loss} bits per token",
+    }
+    _write(out, json.dumps({"scores": [score]}, indent=2))
+
+
+def table(runs: Sequence[Path], out: Path) -> str:
+    """The table of finished runs and the paper's; written to ``out`` as JSON and Markdown too.
+
+    Args:
+        runs: folders with ``results.json`` and ``model.txt``, the model's name.
+    """
+    ours = []
+    for run in runs:
+        results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+        values = {score["name"]: score["value"] for score in results["scores"]}
+        name = (run / "model.txt").read_text(encoding="utf-8").strip()
+        ours.append((name, values["PPL"], values["BLEU"]))
+    figures = [
+        {"model": name, "ppl_test": perplexity, "bleu_test": bleu}
+        for name, perplexity, bleu in (*ours, *PAPER)
+    ]
+    rows = [("Model", "PPL (test)", "BLEU (test)")]
+    rows += [(name, f"{ppl:.2f}", f"{bleu:.2f}") for name, ppl, bleu in (*ours, *PAPER)]
+    _write(out / "table3.json", json.dumps(figures, ensure_ascii=False, indent=2))
+    _write(out / "table3.md", markdown(rows))
+    return aligned(rows)
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def main() -> None:
+    """Run the command; a user's error ends it with one line and status 1."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    commands = parser.add_subparsers(required=True, dest="command")
+    one = commands.add_parser("perplexity", help="read it from fairseq-validate's output")
+    one.add_argument("log", type=Path)
+    one.add_argument("-o", "--output", type=Path, required=True)
+    many = commands.add_parser("table", help="finished runs beside the paper's figures")
+    many.add_argument("runs", type=Path, nargs="+")
+    many.add_argument("--out", type=Path, required=True, help="folder for table3.json and .md")
+    args = parser.parse_args()
+    try:
+        if args.command == "perplexity":
+            write_perplexity(args.log, args.output)
+        else:
+            print(table(args.runs, args.out))
+    except (OSError, ValueError, KeyError) as error:
+        sys.exit(f"table3: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
