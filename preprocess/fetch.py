@@ -19,8 +19,8 @@ def fetch(url: str, folder: Path) -> Path:
     """The file of that address in ``folder``, downloaded unless it is there already.
 
     ``sha256.json`` beside it keeps the checksum of what came first, so that a file damaged or
-    exchanged later is noticed. Nobody publishes checksums of these files, and none is made up
-    here: compare the recorded ones with somebody else's if it matters.
+    exchanged later is noticed. Whether the first one is right, only a checksum from elsewhere
+    can tell.
 
     Raises:
         ValueError: the download failed or stopped early, or a file is not the recorded one.
