@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -268,8 +269,12 @@ RUN = (*TRAINING, "--max-update", 40, "--save-interval-updates", 9)  # 12 update
 @pytest.fixture(scope="module")
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of 40 updates, ending in its fourth epoch."""
-    folder = tmp_path_factory.mktemp("ext") / "run"
-    fairseq("train", data, *OPTIONS, *RUN, "--save-dir", folder)
+    return train(data, tmp_path_factory.mktemp("ext") / "run")
+
+
+def train(data: Path, folder: Path, *flags: object) -> Path:
+    done = fairseq("train", data, *OPTIONS, *RUN, *flags, "--save-dir", folder)
+    folder.with_name("log").write_text(done.stdout + done.stderr)
     return folder
 
 
@@ -291,8 +296,13 @@ def test_checkpoint_keeps_the_options(trained: Path) -> None:
 
 
 @pytest.mark.system
-def test_interactive_translates_as_generate_does(data: Path, trained: Path) -> None:
+@pytest.mark.parametrize("architecture", ["gru_tiny", "linformer_tiny"])
+def test_interactive_translates_as_generate_does(
+    data: Path, trained: Path, architecture: str, tmp_path: Path
+) -> None:
     """With cut sources, and with ``<s>``; without these the scores would be others."""
+    if architecture != "gru_tiny":
+        trained = train(data, tmp_path / "run", "--arch", architecture)
     path = ("--path", trained / "checkpoint_last.pt", "--cpu", "--beam", 2, "--nbest", 2)
     text = (data.parent / "text" / "test.src").read_text()
     options = (*TASK, *CUT, "--source-bos")
@@ -325,10 +335,12 @@ def scored(output: str) -> dict[str, list[tuple[float, str]]]:
 
 @pytest.mark.system
 def test_validate_reads_the_options_from_the_checkpoint(data: Path, trained: Path) -> None:
-    last = trained / "checkpoint_last.pt"
-    options = ("--path", last, "--batch-size", 50, "--cpu", "--valid-subset", "valid")
-    done = fairseq("validate", data, *TASK, *options, *CUT, "--source-bos")
-    assert "| loss " in done.stdout + done.stderr
+    """The same loss as at the end of training, without one of the flags given again."""
+    loss = r"subset \| loss (\S+)"
+    expected = re.findall(loss, trained.with_name("log").read_text())[-1]
+    options = (data, *TASK, "--path", trained / "checkpoint_last.pt", "--batch-size", 44, "--cpu")
+    done = fairseq("validate", *options)
+    assert re.findall(loss, done.stdout + done.stderr) == [expected]
 
 
 @pytest.mark.system

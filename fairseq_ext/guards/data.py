@@ -97,12 +97,9 @@ def _build_model(original: Callable) -> Callable:
 
     def build_model(self: Any, *rest: Any, **options: Any) -> Any:
         model = original(self, *rest, **options)
-        encoder = getattr(model, "encoder", None)
         self.model_limits = model.max_positions()
-        self.model_limit_options = (
-            getattr(encoder, "max_length_option", "--max-source-positions"),
-            "--max-target-positions",
-        )
+        encoder = getattr(model, "encoder", None)
+        self.max_length_option = getattr(encoder, "max_length_option", "--max-source-positions")
         return model
 
     return build_model
@@ -121,11 +118,12 @@ def _filter_indices_by_size(original: Callable) -> Callable:
         kept, skipped = dataset.filter_indices_by_size(indices, max_positions)
         if len(skipped) == 0:
             return kept
-        number = f"{len(skipped):,} of {len(indices):,} sentences"
         # a buffer of fairseq-interactive may be left out as a whole, a split may not
         if len(kept) == 0 and any(dataset is split for split in self.datasets.values()):
             fact, cures = excess(self, dataset, min(skipped, key=dataset.num_tokens), max_positions)
-            raise DataError(f"all {number} are too long, also the shortest: {fact}. {cures}.")
+            raise DataError(
+                f"all {len(skipped):,} sentences are too long, the shortest too: {fact}. {cures}."
+            )
         if not ignore_invalid_inputs:
             fact, cures = excess(self, dataset, min(skipped), max_positions)
             raise DataError(
@@ -133,7 +131,10 @@ def _filter_indices_by_size(original: Callable) -> Callable:
                 "`--skip-invalid-size-inputs-valid-test`."
             )
         fact, cures = excess(self, dataset, max(skipped, key=dataset.num_tokens), max_positions)
-        logger.warning(f"{number} are too long and left out; the longest: {fact}. {cures}.")
+        logger.warning(
+            f"{len(skipped):,} of {len(indices):,} sentences are too long and left out; "
+            f"the longest: {fact}. {cures}."
+        )
         return kept
 
     return filter_indices_by_size
@@ -148,8 +149,10 @@ def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
     over = [size > (limit or size) for size, limit in zip(sizes, limits, strict=True)].index(True)
     side, limit = ("source", "target")[over], limits[over]
     cut = f"cut {side}s with `--task translation_ext --truncate-{side} --max-{side}-positions"
-    if getattr(task, "model_limits", limits)[over] == limit:
-        allowed, option = "the model takes", task.model_limit_options[over]
+    model_limits = getattr(task, "model_limits", None)
+    if model_limits and model_limits[over] == limit:
+        allowed = "the model takes"
+        option = task.max_length_option if side == "source" else "--max-target-positions"
         cure = f"Train it with a larger `{option}`"
     elif task.max_positions()[over] == limit:
         allowed, cure = f"`--max-{side}-positions` allows", "Raise it"
