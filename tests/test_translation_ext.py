@@ -334,6 +334,19 @@ def scored(output: str) -> dict[str, list[tuple[float, str]]]:
 
 
 @pytest.mark.system
+def test_hub_model_cuts_and_begins_sources(data: Path, trained: Path) -> None:
+    from fairseq import hub_utils
+
+    found = hub_utils.from_pretrained(str(trained), "checkpoint_last.pt", str(data))
+    hub = hub_utils.GeneratorHubInterface(found["args"], found["task"], found["models"])
+    tokens = [hub.encode("1 2 3 4 5 6 7 8"), hub.encode("1 2 3 4"), hub.encode("1 2 3")]
+    long, just, short = hub.generate(tokens, beam=1, skip_invalid_size_inputs=False)
+    assert long[0]["score"] == just[0]["score"] != short[0]["score"]
+    (batch,) = hub._build_batches(tokens[:2], skip_invalid_size_inputs=False)
+    assert batch["net_input"]["src_tokens"].tolist() == [[BOS, *tokens[1].tolist()]] * 2
+
+
+@pytest.mark.system
 def test_validate_reads_the_options_from_the_checkpoint(data: Path, trained: Path) -> None:
     """The same loss as at the end of training, without one of the flags given again."""
     loss = r"subset \| loss (\S+)"
