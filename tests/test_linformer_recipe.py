@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from fairseq.optim.adam import FairseqAdam
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 from harness import REPO, fairseq, run
-from models import configuration
+from models import build, configuration
 from test_recipes import RECIPES, bash, library, start, wait_for
 
 from fairseq_ext.translation_ext import TranslationExtTask
@@ -216,6 +217,23 @@ def test_the_baseline_has_no_linformer_flags(tmp_path: Path) -> None:
     train = dry_run(tmp_path, "--arch", "transformer_wmt_en_de")["fairseq-train"]
     assert "--arch transformer_wmt_en_de" in train
     assert "linformer" not in train
+
+
+@pytest.mark.parametrize(
+    ("options", "parameters"),
+    [
+        (["--arch", "transformer_wmt_en_de"], 69_877_760),
+        ([], 69_877_760 + 12 * 2 * 32 * 256),
+        (["--k", "64"], 69_877_760 + 12 * 2 * 64 * 256),
+    ],
+)
+def test_the_flags_give_models_of_the_papers_size(tmp_path: Path, options, parameters) -> None:
+    train = shlex.split(dry_run(tmp_path, *options)["fairseq-train"])
+    flags = [word for word in train[train.index("--task") :] if word != "<schedule.txt>"]
+    model, _ = build([*flags, "--cpu"], size=50_272)
+    assert sum(weights.numel() for weights in model.parameters()) == parameters
+    # fairseq-generate takes one step less than that and then writes </s>.
+    assert model.max_decoder_positions() == 256
 
 
 def test_into_leaves_no_half_written_file(tmp_path: Path) -> None:
