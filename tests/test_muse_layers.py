@@ -1,0 +1,476 @@
+"""Each layer of MUSE against a naive twin written from the paper's equations, in float64."""
+
+from __future__ import annotations
+
+import math
+
+import muse_twin as twin
+import pytest
+import torch
+from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
+from torch import Tensor, nn
+
+from fairseq_ext.muse import convolution
+from fairseq_ext.muse.block import Dropouts, ParallelBlock, is_active
+from fairseq_ext.muse.caching import FIRST_ROOM, DecoderState
+from fairseq_ext.muse.convolution import (
+    DynamicConvolution,
+    OrdinaryConvolution,
+    band,
+    convolve,
+    taps_to_the_left,
+)
+from fairseq_ext.muse.projections import fuse, unfuse
+
+HEADS, DIM = 2, 6
+KERNELS = [*((k,) for k in (1, 2, 3, 4, 5, 6, 7, 8, 15, 31)), (3, 15), (15, 3), (4, 3, 2)]
+VARIANTS = {
+    "simple": {},
+    "gated": {"kernel_sizes": (3, 5)},
+    "single": {"kernel_sizes": (4,)},
+    "separate": {"kernel_sizes": (3, 5), "separate": True},
+    "ordinary": {"kernel_sizes": (3,), "ordinary": True},
+    "ordinary-even": {"kernel_sizes": (4,), "ordinary": True},
+    "pre-norm": {"kernel_sizes": (2, 3), "normalize_before": True},
+}
+
+
+def random_(module: nn.Module, seed: int = 0) -> nn.Module:
+    """Biases, gates and norms too: with zero biases many a mistake does not show."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        values = torch.randn(parameter.shape, generator=generator, dtype=torch.double)
+        parameter.data = values * 0.5
+    return module.eval()
+
+
+def tensor(*shape: int, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.double).requires_grad_()
+
+
+def equal(found: Tensor, expected: Tensor, wanted: list[Tensor], atol: float = 1e-12) -> None:
+    """Values, and the gradient of a random sum of them to each of ``wanted``."""
+    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
+    direction = tensor(*found.shape, seed=9).detach()
+    gradients = [
+        torch.autograd.grad((out * direction).sum(), wanted, retain_graph=True)
+        for out in (found, expected)
+    ]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=atol)
+
+
+def dynamic(sizes: tuple[int, ...], causal: bool) -> DynamicConvolution:
+    return random_(DynamicConvolution(DIM, HEADS, sizes, causal))
+
+
+@pytest.mark.parametrize("longest_band", [0, 64])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", KERNELS, ids=str)
+def test_convolution_equals_the_double_loop(
+    sizes: tuple[int, ...], causal: bool, longest_band: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both paths; lengths below and above the kernels' sizes."""
+    monkeypatch.setattr(convolution, "LONGEST_BAND", longest_band)
+    module = dynamic(sizes, causal)
+    for length in (1, 2, 3, 11):
+        values = tensor(length, 2, DIM)
+        expected = [
+            twin.gated_convolutions(
+                values[:, b], module.predictor.weight, module.gate, HEADS, sizes, causal
+            )
+            for b in range(2)
+        ]
+        equal(module(values), torch.stack(expected, 1), [values, *module.parameters()])
+
+
+@pytest.mark.parametrize("sizes", [(3,), (15,), (3, 15)], ids=str)
+@pytest.mark.parametrize("length", [2, 9, 70])
+def test_convolution_equals_fairseqs(sizes: tuple[int, ...], length: int) -> None:
+    """A sum of fairseq's own modules, for odd kernels, which are all it can centre."""
+    for causal in (False, True):
+        module = dynamic(sizes, causal)
+        values = tensor(length, 3, DIM)
+        logits_of_heads = module.predictor.weight.detach().view(HEADS, -1, DIM).split(sizes, 1)
+        expected = 0
+        for k, weight, share in zip(sizes, logits_of_heads, module.gate_values(), strict=True):
+            peer = DynamicConv1dTBC(
+                DIM, k, taps_to_the_left(k, causal), num_heads=HEADS, weight_softmax=True
+            )
+            peer.weight_linear.weight.data = weight.reshape(-1, DIM)
+            expected = expected + share * peer.double()(values, unfold=False)
+        equal(module(values), expected, [values])
+
+
+@pytest.mark.parametrize("length", [1, 5, 65])
+def test_paths_agree_and_their_gradients_are_true(length: int) -> None:
+    values, weights = tensor(2, length, 3), tensor(2, length, 4, seed=2)
+    for left in range(4):
+        by_band = torch.bmm(band(weights, left), values)
+        equal(convolution._TapLoop.apply(values, weights, left), by_band, [values, weights])
+        equal(convolve(values, weights, left), by_band, [values, weights])
+    small = tensor(2, 5, 3), tensor(2, 5, 4, seed=2)
+    assert torch.autograd.gradcheck(lambda v, w: convolution._TapLoop.apply(v, w, 1), small)
+
+
+def test_taps_are_where_equation_6_has_them() -> None:
+    for k in range(1, 9):
+        assert taps_to_the_left(k, causal=False) == math.ceil((k + 1) / 2) - 1
+        assert taps_to_the_left(k, causal=True) == k - 1
+    values = tensor(1, 6, 2)
+    for k in (1, 3, 4):
+        for tap in range(k):
+            weights = torch.zeros(1, 6, k, dtype=torch.double)
+            weights[..., tap] = 1
+            shifted = torch.zeros_like(values)
+            steps = k - 1 - tap
+            shifted[:, steps:] = values[:, : 6 - steps]
+            assert convolve(values, weights, k - 1).equal(shifted)
+
+
+def test_kernels_are_softmaxes_whatever_the_border() -> None:
+    """Their sum is 1 before the cut, below 1 after it, and nothing is renormalised."""
+    module = dynamic((3, 5), causal=True)
+    weights = module.kernels(tensor(4, 1, DIM))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(4, 1, HEADS).double())
+    ones = torch.ones(1, 4, 3, dtype=torch.double)
+    convolved = convolve(ones, weights[:, :, 0].transpose(0, 1), module.left)[0, :, 0]
+    for t, value in enumerate(convolved):
+        torch.testing.assert_close(value, weights[t, 0, 0, -(t + 1) :].sum())
+    assert convolved[0] < 0.99
+    assert convolved[3] < 1
+
+
+def test_gate_of_one_kernel_is_one_and_of_several_starts_uniform() -> None:
+    module = DynamicConvolution(DIM, HEADS, (7,), causal=False)
+    assert module.gate is None
+    assert module.gate_values().equal(torch.ones(1))
+    module = DynamicConvolution(DIM, HEADS, (1, 3, 5), causal=False)
+    torch.testing.assert_close(module.gate_values(), torch.full((3,), 1 / 3))
+
+
+def test_pads_count_as_zero() -> None:
+    module, values = dynamic((3, 4), causal=False), tensor(7, 2, DIM)
+    mask = torch.zeros(2, 7, dtype=torch.bool)
+    mask[0, 4:] = True
+    mask[1, :3] = True
+    found = module(values, mask)
+    torch.testing.assert_close(found[:4, :1], module(values[:4, :1]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[3:, 1:], module(values[3:, 1:]), rtol=0, atol=1e-12)
+    ordinary = random_(OrdinaryConvolution(DIM, 4, causal=False))
+    found = ordinary(values, mask)
+    torch.testing.assert_close(found[:4, :1], ordinary(values[:4, :1]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[3:, 1:], ordinary(values[3:, 1:]), rtol=0, atol=1e-12)
+
+
+def test_kernel_dropout_scales_after_the_softmax() -> None:
+    module = DynamicConvolution(DIM, HEADS, (3,), True, nn.Dropout(0.5)).double()
+    values = tensor(50, 2, DIM)
+    whole = module.eval().kernels(values)
+    torch.manual_seed(0)
+    dropped = module.train().kernels(values)
+    kept = dropped != 0
+    assert 0.4 < kept.double().mean() < 0.6
+    torch.testing.assert_close(dropped[kept], 2 * whole[kept])
+
+
+def build(variant: str, decoder: bool, **more: object) -> ParallelBlock:
+    options = {**VARIANTS[variant], **more}
+    sides = {"causal": True, "source_dim": 5} if decoder else {}
+    return random_(ParallelBlock(DIM, 7, HEADS, **options, **sides))
+
+
+def causal_mask(length: int) -> Tensor:
+    return torch.full((length, length), -torch.inf, dtype=torch.double).triu(1)
+
+
+def run(
+    block: ParallelBlock,
+    x: Tensor,
+    source: Tensor | None,
+    pads: Tensor | None = None,
+    source_pads: Tensor | None = None,
+) -> Tensor:
+    if source is None:
+        return block(x, pads)[0]
+    return block(x, pads, causal_mask(len(x)), block.source(source, source_pads))[0]
+
+
+@pytest.mark.parametrize("longest_band", [0, 64])
+@pytest.mark.parametrize("length", [1, 2, 7])
+@pytest.mark.parametrize("decoder", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_block_equals_its_twin(
+    variant: str, decoder: bool, length: int, longest_band: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution, "LONGEST_BAND", longest_band)
+    block = build(variant, decoder)
+    x, source = tensor(length, 2, DIM), tensor(4, 2, 5, seed=3) if decoder else None
+    options = {key: VARIANTS[variant].get(key, False) for key in ("normalize_before",)}
+    expected = [
+        twin.block(
+            dict(block.named_parameters()),
+            x[:, b],
+            HEADS,
+            VARIANTS[variant].get("kernel_sizes", ()),
+            causal=decoder,
+            source=None if source is None else source[:, b],
+            **options,
+        )
+        for b in range(2)
+    ]
+    wanted = [x, *block.parameters(), *([] if source is None else [source])]
+    equal(run(block, x, source), torch.stack(expected, 1), wanted, atol=1e-11)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("decoder", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_pads_reach_nothing_in_two_layers(variant: str, decoder: bool, fused: bool) -> None:
+    """A sentence alone, and batched with pads of any value on the left and on the right."""
+    blocks = [build(variant, decoder, fused=fused), build(variant, decoder, fused=fused)]
+    random_(blocks[1], seed=5)
+
+    def layers(x: Tensor, source: Tensor | None, *pads: Tensor) -> Tensor:
+        for block in blocks:
+            x = run(block, x, source, *pads)
+        return x
+
+    sentence, origin = tensor(4, 1, DIM), tensor(3, 1, 5, seed=3) if decoder else None
+    alone = layers(sentence, origin)
+    x, pads = tensor(9, 3, DIM, seed=7).detach(), torch.zeros(3, 9, dtype=torch.bool)
+    x[:4, :1], x[5:, 1:2] = sentence, sentence
+    pads[0, 4:], pads[1, :5] = True, True
+    source = source_pads = None
+    if decoder:
+        source, source_pads = tensor(5, 3, 5, seed=8).detach(), torch.zeros(3, 5, dtype=torch.bool)
+        source[:3, :1], source[2:, 1:2] = origin, origin
+        source_pads[0, 3:], source_pads[1, :2] = True, True
+    together = layers(x, source, pads, source_pads)
+    torch.testing.assert_close(together[:4, :1], alone, rtol=0, atol=1e-12)
+    torch.testing.assert_close(together[5:, 1:2], alone, rtol=0, atol=1e-12)
+
+
+def test_a_sentence_of_pads_alone_stays_finite() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        block = build("gated", decoder=True).to(dtype)
+        pads = torch.tensor([[True] * 3, [False] * 3])
+        x, source = tensor(3, 2, DIM).to(dtype), tensor(3, 2, 5).to(dtype)
+        out, weights = block(x, pads, causal_mask(3).to(dtype), block.source(source, pads))
+        assert out.isfinite().all()
+        assert weights.isfinite().all()
+
+
+def test_shared_values_make_kernels_and_queries_do_not() -> None:
+    """Kernels come from V with its bias: W_v and b_v move them, W_q, W_k do not."""
+    seen = []
+    for third in ("none", "q", "k", "v", "bias of v"):
+        block = build("gated", decoder=False)
+        block.attention.register_forward_hook(lambda m, i, o: seen.append(o.split(DIM, -1)))
+        weight, bias = (getattr(block.projections.in_proj, n).data for n in ("weight", "bias"))
+        if third in "qkv":
+            rows = {"q": 0, "k": 1, "v": 2}[third]
+            weight[rows * DIM : (rows + 1) * DIM] += 0.1
+        elif third == "bias of v":
+            bias[2 * DIM :] += 0.1
+        run(block, tensor(5, 2, DIM), None)
+    (attended, convolved), *changed = seen
+    for (other_attended, other_convolved), moves in zip(changed, "qkvb", strict=True):
+        assert not other_attended.allclose(attended)
+        assert other_convolved.equal(convolved) == (moves in "qk")
+    block = build("gated", decoder=False)
+    values = tensor(5, 2, DIM)
+    kernels = block.attention.convolution.kernels(values)
+    assert not block.attention.convolution.kernels(values + 0.1).allclose(kernels)
+
+
+def test_separate_values_are_the_convolutions_own() -> None:
+    seen = []
+    for changed in (None, 2, 3):
+        block = build("separate", decoder=False)
+        block.attention.register_forward_hook(lambda m, i, o: seen.append(o.split(DIM, -1)))
+        if changed is not None:
+            block.projections.in_proj.weight.data[changed * DIM : (changed + 1) * DIM] += 0.1
+        run(block, tensor(5, 2, DIM), None)
+    (attended, convolved), (of_v, conv_of_v), (of_u, conv_of_u) = seen
+    assert conv_of_v.equal(convolved)
+    assert not of_v.allclose(attended)
+    assert of_u.equal(attended)
+    assert not conv_of_u.allclose(convolved)
+
+
+def test_permuting_heads_permutes_nothing_else() -> None:
+    block, other = build("gated", decoder=False), build("gated", decoder=False)
+    order = torch.tensor([3, 4, 5, 0, 1, 2])  # channels of head 1, then of head 0
+    projections, shuffled = block.projections, other.projections
+    rows = torch.cat([order, order + DIM, order + 2 * DIM])
+    shuffled.in_proj.weight.data = projections.in_proj.weight[rows].detach()
+    shuffled.in_proj.bias.data = projections.in_proj.bias[rows].detach()
+    columns = torch.cat([order, order + DIM])
+    shuffled.out_proj.weight.data = projections.out_proj.weight[:, columns].detach()
+    predictor = block.attention.convolution.predictor.weight.detach()
+    by_head = predictor.view(HEADS, -1, DIM).flip(0)[..., order]
+    other.attention.convolution.predictor.weight.data = by_head.reshape(-1, DIM)
+    x = tensor(5, 2, DIM)
+    torch.testing.assert_close(run(other, x, None), run(block, x, None), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_decoder_block_reads_no_later_position(variant: str) -> None:
+    block, x, source = build(variant, True), tensor(6, 2, DIM), tensor(4, 2, 5)
+    before = run(block, x, source)
+    changed = x.detach().clone()
+    changed[3:] += 1
+    after = run(block, changed, source)
+    assert after[:3].equal(before[:3])
+    assert not after[3:].allclose(before[3:])
+
+
+def test_cross_attention_reads_the_blocks_input() -> None:
+    """What self-attention and convolution return does not reach it."""
+    seen = []
+    for scale in (1.0, 0.0, 3.0):
+        block = build("gated", decoder=True)
+        block.cross.register_forward_hook(lambda m, i, o: seen.append(o))
+        block.projections.out_proj.weight.data *= scale
+        block.attention.convolution.predictor.weight.data *= scale
+        run(block, tensor(4, 2, DIM), tensor(3, 2, 5))
+    for contexts, weights in seen[1:]:
+        assert contexts.equal(seen[0][0])
+        assert weights.equal(seen[0][1])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_steps_equal_the_whole_at_each_position(variant: str, fused: bool) -> None:
+    """Beyond the cache's first room, two sentences with two rows each, one with pads."""
+    block = build(variant, True, fused=fused)
+    length = FIRST_ROOM + 3
+    x, source = tensor(length, 4, DIM).detach(), tensor(5, 2, 5).detach()
+    pads = torch.tensor([[True, False, False, False, False], [False] * 5])
+    with torch.no_grad():
+        by_row = source.repeat_interleave(2, 1), pads.repeat_interleave(2, 0)
+        whole, of_whole = block(x, None, causal_mask(length), block.source(by_row[0], by_row[1]))
+        shape = (1, block.cached_parts, 4, HEADS, DIM // HEADS)
+        state = DecoderState(shape, x, [block.source(source, pads)])
+        for t in range(length):
+            (cache,) = state.extend()
+            out, weights = block.step(x[t], cache, state.sources[0])
+            torch.testing.assert_close(out, whole[t], rtol=0, atol=1e-12)
+            by_beam = of_whole[:, :, t].view(2, 2, HEADS, -1).transpose(1, 2)
+            torch.testing.assert_close(weights, by_beam, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("decoder", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_fused_is_the_same_function_and_comes_apart_exactly(variant: str, decoder: bool) -> None:
+    block, fused = build(variant, decoder), build(variant, decoder, fused=True)
+    state = {f"layers.0.{name}": value for name, value in block.state_dict().items()}
+    original = dict(state)
+    fused.upgrade_state_dict_named(state, "layers.0")
+    fused.load_state_dict({name.removeprefix("layers.0."): v for name, v in state.items()})
+    assert sum(p.numel() for p in fused.parameters()) == sum(p.numel() for p in block.parameters())
+    x, source = tensor(5, 2, DIM), tensor(4, 2, 5, seed=3) if decoder else None
+    wanted = [x, fused.layer_norm.weight] + ([] if source is None else [source])
+    found, expected = run(fused, x, source), run(block, x, source)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    gradient = torch.autograd.grad(found.sum(), wanted)
+    wanted[1] = block.layer_norm.weight
+    for one, other in zip(gradient, torch.autograd.grad(expected.sum(), wanted), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+    again = {f"layers.0.{name}": value for name, value in fused.state_dict().items()}
+    block.upgrade_state_dict_named(again, "layers.0")
+    assert again.keys() == original.keys()
+    assert all(again[name].equal(value) for name, value in original.items())
+    prefix = "layers.0.projections."
+    assert fuse(state, prefix) is state
+    assert unfuse(original, prefix) is original
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_initialisation_is_the_papers(fused: bool) -> None:
+    """Uniform, each matrix within its own bound and up to 1 % of it; biases 0."""
+    torch.manual_seed(0)
+    dim, ffn, source = 64, 96, 80
+    block = ParallelBlock(dim, ffn, 4, (3, 15), causal=True, source_dim=source, fused=fused)
+    state = block.state_dict()
+    state = unfuse(state, "projections.", parts_out=2)
+    fan_in = 1 / math.sqrt(dim)
+    bounds = {
+        "projections.in_proj": fan_in,
+        "projections.cross_query": fan_in,
+        "cross_key_value": 1 / math.sqrt(source),
+        "projections.out_proj": math.sqrt(3 / (2 * dim)),
+        "projections.cross_out": math.sqrt(3 / dim),
+        "projections.fc1": fan_in,
+        "projections.fc2": 1 / math.sqrt(ffn),
+        "attention.convolution.predictor": fan_in,
+    }
+    for name, bound in bounds.items():
+        weight = state.pop(f"{name}.weight")
+        assert 0.99 * bound < weight.abs().max() <= bound, name
+        assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05), name
+        assert state.pop(f"{name}.bias", torch.zeros(1)).eq(0).all(), name
+    assert state.keys() == {"attention.convolution.gate", "layer_norm.weight", "layer_norm.bias"}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_each_branch_has_a_dropout_of_its_own(fused: bool) -> None:
+    block = build("gated", True, fused=fused, dropouts=Dropouts(branch=0.5)).train()
+    drawn = []
+    block.dropout.register_forward_hook(lambda m, i, o: drawn.append(o == 0))
+    run(block, tensor(20, 3, DIM), tensor(4, 3, 5))
+    assert len(drawn) == 3
+    for first in range(3):
+        assert 0.35 < drawn[first].double().mean() < 0.65
+        assert not drawn[first].equal(drawn[first - 1])
+    block.eval()
+    assert run(block, tensor(4, 3, DIM), tensor(4, 3, 5)).equal(
+        run(block, tensor(4, 3, DIM), tensor(4, 3, 5))
+    )
+    assert not is_active(block.dropout)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_input_dropout_reaches_attention_and_convolution_alone(fused: bool) -> None:
+    block = build("ordinary", True, fused=fused, dropouts=Dropouts(input=0.5)).train()
+    read = []
+    block.projections.read, plain = (
+        lambda x, x_self: read.append((x, x_self)) or plain(x, x_self),
+        block.projections.read,
+    )
+    x = tensor(8, 2, DIM)
+    run(block, x, tensor(3, 2, 5))
+    ((all_else, own),) = read
+    assert all_else is x
+    assert 0.3 < own.eq(0).double().mean() < 0.7
+    hidden, own_rows = plain(x, own)[-1], plain(x, own)[0]
+    torch.testing.assert_close(hidden, plain(x, x)[-1], rtol=0, atol=1e-12)
+    torch.testing.assert_close(own_rows, plain(own, own)[0], rtol=0, atol=1e-12)
+
+
+def test_a_cache_reordered_and_grown_holds_each_rows_own_past() -> None:
+    block = build("gated", True)
+    source = tensor(4, 2, 5).detach()
+    x = tensor(40, 6, DIM).detach()
+    with torch.no_grad():
+        state = DecoderState((1, 2, 4, HEADS, 3), x, [block.source(source, None)])
+        histories = [[] for _ in range(4)]
+        origin = [0, 0, 1, 1]
+        orders = {3: [1, 1, 3, 2], 9: [0, 1, 2, 2], 20: [2, 3], 30: [1, 0]}
+        for t in range(40):
+            if t in orders:
+                state.reorder(torch.tensor(orders[t]))
+                histories = [list(histories[i]) for i in orders[t]]
+                origin = [origin[i] for i in orders[t]]
+            inputs = x[t, : len(histories)]
+            (cache,) = state.extend()
+            assert cache.shape == (2, len(histories), HEADS, t + 1, 3)
+            out, _ = block.step(inputs, cache, state.sources[0])
+            for row, history in enumerate(histories):
+                history.append(inputs[row])
+                alone = torch.stack(history).unsqueeze(1)
+                expected = run(block, alone, source[:, origin[row] : origin[row] + 1])
+                torch.testing.assert_close(out[row], expected[-1, 0], rtol=0, atol=1e-12)
