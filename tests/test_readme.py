@@ -7,9 +7,8 @@ import re
 import sys
 
 import pytest
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from harness import REPO, run
-
-from fairseq_ext.gru.model import GRUAttentionConfig
 
 README = (REPO / "README.md").read_text(encoding="utf-8")
 
@@ -41,14 +40,25 @@ def test_every_option_of_a_command_is_in_the_readme(command: list[str]) -> None:
     assert {option for option in options if f"`{option}" not in README} == set()
 
 
-def test_every_option_of_a_model_is_in_the_readme() -> None:
-    from fairseq_ext.gru.model import GRUAttentionModel
+@pytest.mark.parametrize("name", ["gru_attention", "linformer", "linformer_encoder"])
+def test_every_option_of_a_model_is_in_the_readme(name: str) -> None:
+    import fairseq_ext  # noqa: F401
 
     parser = argparse.ArgumentParser(add_help=False)
-    GRUAttentionModel.add_args(parser)
+    MODEL_REGISTRY[name].add_args(parser)
     options = {word for action in parser._actions for word in action.option_strings}
-    assert len(options) == len(GRUAttentionConfig.__dataclass_fields__) - 3
+    not_flags = {"_name", "max_source_positions", "max_target_positions", "max_positions"}
+    fields = MODEL_DATACLASS_REGISTRY[name].__dataclass_fields__.keys() - not_flags
+    assert {f"--{field.replace('_', '-')}" for field in fields} == options
     assert {option for option in options if f"`{option}`" not in README} == set()
+
+
+@pytest.mark.parametrize("name", ["truncate_target", "source_bos", "random_batches"])
+def test_every_option_of_the_task_is_in_the_readme(name: str) -> None:
+    from fairseq_ext.translation_ext import TranslationExtConfig
+
+    assert name in TranslationExtConfig.__dataclass_fields__
+    assert f"`--{name.replace('_', '-')}`" in README
 
 
 def test_messages_of_ours_in_the_troubleshooting_table_exist() -> None:
