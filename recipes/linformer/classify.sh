@@ -1,0 +1,178 @@
+#!/usr/bin/env bash
+# Sentence classification with an encoder alone: the Linformer, or its twin with exact attention.
+# The Linformer paper measures translation and supposes (section 5) that tasks which read much and
+# write little would show its gain better; this is one.
+# shellcheck disable=SC2329  # the functions are handed to `stage`
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+
+usage() {
+    cat <<'HELP'
+Usage: bash recipes/linformer/classify.sh DATA_DIR [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
+
+  DATA_DIR       folder with {train,valid,test}.text and .label: a sentence and its class (one
+                 word) on each line, UTF-8
+  --arch A       linformer_encoder, linformer_encoder_tiny; or with exact attention
+                 transformer_encoder, transformer_encoder_tiny        (linformer_encoder)
+  --k N          slots into which a Linformer mixes a sentence        (32)
+  --max-len N    longest sentence in tokens; what is longer is cut    (256)
+  --bpe N        byte-pair merges                                     (8000)
+  --words        words as they stand in the text instead of byte pairs
+  --batch-size N sentences in a batch                                 (32)
+  --max-epoch N  end at the latest after so many                      (20)
+  --patience N   epochs without a better accuracy before the end      (5)
+  --out DIR      where everything goes                 (runs/classify-DATA_DIR-ARCH)
+  --help         this text
+  -- FLAG...     more flags for fairseq-train; they win over the recipe's
+
+To compare, run it once for each --arch, then
+    python recipes/linformer/classify_scores.py compare RUN...
+
+SMOKE=1 needs no DATA_DIR: it tells kinds of English phrases apart, from locale data. DRY_RUN=1
+only prints the commands. Stopped and started again, the recipe continues.
+HELP
+}
+
+data="" arch=linformer_encoder k=32 max_len=256 bpe=8000 words="" batch_size=32 max_epoch=20
+patience=5 out="" extra=()
+if [[ "${SMOKE:-0}" == 1 ]]; then
+    arch=linformer_encoder_tiny k=8 max_len=32 bpe=300 max_epoch=5
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+fi
+task=(--task sentence_prediction --criterion sentence_prediction)
+
+# read_options ARGUMENT...: sets the globals above.
+read_options() {
+    local option
+    while (($#)); do
+        case "$1" in
+        --arch | --k | --max-len | --bpe | --batch-size | --max-epoch | --patience | --out)
+            needs_value "$1" "$@"
+            option="${1#--}"
+            printf -v "${option//-/_}" '%s' "$2"
+            shift
+            ;;
+        --words) words=words ;;
+        --help | -h) usage && exit ;;
+        --) shift && extra=("$@") && break ;;
+        -*) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
+        *)
+            [[ -z "$data" ]] || die "one DATA_DIR, please, not both \`$data\` and \`$1\`."
+            data="$1"
+            ;;
+        esac
+        shift
+    done
+    for option in k max_len bpe batch_size max_epoch patience; do
+        positive "--${option/_/-}" "${!option}"
+    done
+    if [[ -n "$data" ]]; then
+        [[ -d "$data" ]] || die "DATA_DIR must be a folder, but \`$data\` is none; --help says what it holds."
+        data="$(cd "$data" && pwd)"
+    elif [[ "${SMOKE:-0}" != 1 ]]; then
+        die "DATA_DIR is missing: a folder with {train,valid,test}.text and .label; see --help."
+    fi
+    out="${out:-$REPO/runs/classify-$(basename "${data:-smoke}")-$arch}"
+    [[ "$out" == /* ]] || out="$PWD/$out"
+}
+
+make_text() {
+    local from=(--data "$data")
+    [[ -n "$data" ]] || from=(--phrases 800)
+    run python "$REPO/recipes/linformer/classify_data.py" "${from[@]}" --out text
+}
+
+# The text as fairseq gets it, in input/.
+make_input() {
+    local split
+    run rm -rf input
+    run mkdir -p input
+    [[ -n "$words" ]] || run subword-nmt learn-bpe --symbols "$bpe" --input text/train.text \
+        --output input/codes
+    for split in train valid test; do
+        if [[ -n "$words" ]]; then
+            run cp "text/$split.text" input/
+        else
+            run subword-nmt apply-bpe --codes input/codes \
+                --input "text/$split.text" --output "input/$split.text"
+        fi
+    done
+}
+
+# The dictionary of labels gets no symbols for padding its size: each would be a class.
+make_binary() {
+    run rm -rf bin
+    preprocess input text input0 --workers 2
+    preprocess text label label --padding-factor 1
+}
+
+# preprocess FOLDER ENDING NAME FLAG...
+preprocess() {
+    local folder="$1" ending="$2" name="$3"
+    shift 3
+    quietly "preprocess-$name.log" fairseq-preprocess --user-dir "$USER_DIR" --only-source \
+        --trainpref "$folder/train.$ending" --validpref "$folder/valid.$ending" \
+        --testpref "$folder/test.$ending" --destdir "bin/$name" "$@"
+}
+
+train_model() {
+    local classes="<classes>" model_flags=()
+    dry || classes="$(LC_ALL=C sort -u text/train.label | wc -l)"
+    [[ "$arch" != linformer* ]] || model_flags=(--linformer-k "$k" --linformer-max-len "$max_len")
+    train checkpoints "${task[@]}" --num-classes "$classes" --arch "$arch" \
+        ${model_flags[@]+"${model_flags[@]}"} --max-positions "$max_len" \
+        --shorten-method truncate --batch-size "$batch_size" --dropout 0.1 \
+        --optimizer adam --adam-betas '(0.9, 0.98)' --lr 5e-4 --clip-norm 1.0 \
+        --lr-scheduler inverse_sqrt --warmup-updates 100 \
+        --max-epoch "$max_epoch" --patience "$patience" --no-epoch-checkpoints \
+        --best-checkpoint-metric accuracy --maximize-best-checkpoint-metric \
+        --seed 1 --num-workers 0 --log-interval 100 ${extra[@]+"${extra[@]}"}
+}
+
+# fairseq's own figure; the report compares it with that of the predictions.
+validate_model() {
+    quietly validate.log fairseq-validate bin --user-dir "$USER_DIR" "${task[@]}" \
+        --path checkpoints/checkpoint_best.pt --valid-subset test --batch-size "$batch_size" \
+        --no-progress-bar
+}
+
+predict_test() {
+    quietly predict.log python "$REPO/recipes/linformer/classify_scores.py" predict --bin bin \
+        --checkpoint checkpoints/checkpoint_best.pt --batch-size "$batch_size" \
+        --out predicted.label
+}
+
+# What makes it the same run: one setting per line.
+settings() {
+    cat <<SETTINGS
+arch=$arch
+k=$k
+data=$data $([[ -z "$data" ]] || cat "$data"/{train,valid,test}.{text,label} 2>/dev/null | cksum)
+max_len=$max_len
+input=${words:-bpe $bpe}
+batch_size=$batch_size
+max_epoch=$max_epoch
+patience=$patience
+flags=${extra[*]-}
+SETTINGS
+}
+
+main() {
+    read_options "$@"
+    use_environment babel num2words
+    open_run "$out" "$(settings)"
+    stage text make_text
+    stage input make_input
+    stage binarise make_binary
+    stage train train_model
+    stage validate validate_model
+    stage predict predict_test
+    dry && exit
+    python "$REPO/recipes/linformer/classify_scores.py" report --dir . \
+        --title "$(basename "${data:-kinds of phrase}"), $arch, $(wc -l <text/test.label) test sentences"
+    printf '\nEverything is in %s, the predictions in predicted.label.\n' "$out"
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit

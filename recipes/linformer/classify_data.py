@@ -1,0 +1,155 @@
+#!/usr/bin/env python
+"""Sentences and their classes, checked and copied into a run's folder; or a small corpus of both.
+
+    python recipes/linformer/classify_data.py --data DIR --out text
+    python recipes/linformer/classify_data.py --phrases 1200 --out text
+
+DIR holds ``train``, ``valid`` and ``test``, each as ``.text`` and ``.label``, line by line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "preprocess"))
+
+from textfiles import plain, write_all
+
+from fairseq_ext.errors import DataError, FairseqExtError
+from fairseq_ext.text import check_text
+
+SPLITS = ("train", "valid", "test")
+SPECIAL = {"<s>", "<pad>", "</s>", "<unk>"}
+# Kinds of phrase in locale data that share words and digits, so that single words do not tell all.
+KINDS = ("date", "date range", "time range", "duration", "amount", "measure")
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a checked file; only line feeds end one."""
+    with path.open(encoding="utf-8", newline="\n") as file:
+        return [line.rstrip("\r\n") for line in file]
+
+
+def read_labels(path: Path) -> list[str]:
+    """The labels of a checked file.
+
+    Raises:
+        DataError: a label of several words, or one that is a special symbol of fairseq's.
+    """
+    labels = [line.strip() for line in read_lines(path)]
+    for number, label in enumerate(labels, 1):
+        if len(label.split()) > 1:
+            raise DataError(
+                f"{path}, line {number}: the label `{label[:60]}` must be one word, but is several "
+                "instead. Put underscores for its spaces, in every file."
+            )
+        if label in SPECIAL:
+            raise DataError(
+                f"{path}, line {number}: the label must not be `{label}`, which is a special "
+                "symbol of fairseq's. Give it another name, in every file."
+            )
+    return labels
+
+
+def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
+    """(sentences, labels) of each split.
+
+    Raises:
+        DataError: the folder or one of its six files is missing, empty, or no text; unequally many
+            lines; a label that is empty, unfit, or not among those of ``train``.
+    """
+    names = [f"{split}.{part}" for split in SPLITS for part in ("text", "label")]
+    absent = [name for name in names if not (folder / name).is_file()]
+    if absent:
+        raise DataError(
+            f"`{folder}` must be a folder with {', '.join(names)}, but lacks {', '.join(absent)}."
+        )
+    corpus = {}
+    for split in SPLITS:
+        text, label = folder / f"{split}.text", folder / f"{split}.label"
+        sizes = check_text(text), check_text(label)
+        if sizes[0] != sizes[1]:
+            raise DataError(
+                f"{text} has {sizes[0]:,} lines but {label} has {sizes[1]:,}. Line n of one must "
+                "be the class of line n of the other."
+            )
+        corpus[split] = read_lines(text), read_labels(label)
+    require_known(folder, corpus)
+    return corpus
+
+
+def require_known(folder: Path, corpus: dict[str, tuple[list[str], list[str]]]) -> None:
+    """Raise :class:`DataError` where a split has a label to which nothing was trained."""
+    known = set(corpus["train"][1])
+    if len(known) < 2:
+        raise DataError(
+            f"{folder / 'train.label'} must have at least two different labels, but has only "
+            f"`{known.pop()}` instead."
+        )
+    for split in SPLITS[1:]:
+        for number, label in enumerate(corpus[split][1], 1):
+            if label not in known:
+                listed = ", ".join(sorted(known)[:10]) + (" …" if len(known) > 10 else "")
+                raise DataError(
+                    f"{folder / split}.label, line {number}: the label `{label}` does not occur in "
+                    f"train.label, which has {listed}. Correct it, or move the sentence to train."
+                )
+
+
+def smoke_corpus(sizes: dict[str, int], seed: int = 1) -> dict[str, tuple[list[str], list[str]]]:
+    """English phrases from locale data, each of one of :data:`KINDS`; no phrase comes twice."""
+    import locale_phrases
+    from locale_inventory import inventory, language
+
+    english, rng = language("en"), Random(seed)
+    known = inventory(english, language("de"))
+    seen: set[str] = set()
+    corpus = {}
+    for split, size in sizes.items():
+        texts, labels = [], []
+        while len(texts) < size:
+            kind = rng.choice(KINDS)
+            text = plain(locale_phrases.KINDS[kind](rng, known)(english))
+            if text not in seen:
+                seen.add(text)
+                texts.append(text)
+                labels.append(kind.replace(" ", "_"))
+        corpus[split] = texts, labels
+    return corpus
+
+
+def write_corpus(corpus: dict[str, tuple[list[str], list[str]]], out: Path) -> None:
+    """Write ``{split}.text`` and ``{split}.label``: all of them, or none."""
+    files = {}
+    for split, (texts, labels) in corpus.items():
+        files |= {f"{split}.text": texts, f"{split}.label": labels}
+    write_all(out, files)
+
+
+def main() -> None:
+    """Run the command; a user's error ends it with one line and status 1."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path, help="folder with the six files")
+    source.add_argument("--phrases", type=int, help="make so many, of six kinds, for training")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    args = parser.parse_args()
+    try:
+        if args.data is not None:
+            corpus = read_corpus(args.data)
+        else:
+            corpus = smoke_corpus({"train": args.phrases, "valid": 100, "test": 200})
+        write_corpus(corpus, args.out)
+    except (FairseqExtError, OSError) as error:
+        sys.exit(f"classify_data: error: {error}")
+    counts = Counter(corpus["train"][1]).most_common(10)
+    print(", ".join(f"{split} {len(texts):,} lines" for split, (texts, _) in corpus.items()))
+    print("classes of train:", ", ".join(f"{label} {count:,}" for label, count in counts))
+
+
+if __name__ == "__main__":
+    main()

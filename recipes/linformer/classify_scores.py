@@ -1,0 +1,198 @@
+#!/usr/bin/env python
+"""Classes of a test set as a trained model sees them, and how many of them are right.
+
+python recipes/linformer/classify_scores.py predict --bin bin --checkpoint C.pt --out FILE
+python recipes/linformer/classify_scores.py report --dir RUN --title TEXT
+python recipes/linformer/classify_scores.py compare RUN…
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import sqrt
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from report import aligned, markdown, read_training, stage_seconds
+
+VALIDATED = re.compile(r"\| accuracy ([\d.]+)")
+
+
+def predict(data: Path, checkpoint: Path, split: str = "test", batch_size: int = 64) -> list[str]:
+    """The most probable label of each sentence of a split, in the order of the text."""
+    import torch
+    from fairseq import utils
+    from fairseq.checkpoint_utils import load_model_ensemble_and_task
+
+    import fairseq_ext  # noqa: F401
+
+    overrides = {"data": str(data)}
+    (model,), _, task = load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)
+    cuda = torch.cuda.is_available()
+    model = model.eval().cuda() if cuda else model.eval()
+    task.load_dataset(split)
+    batches = task.get_batch_iterator(
+        task.dataset(split), max_sentences=batch_size, max_positions=model.max_positions()
+    ).next_epoch_itr(shuffle=False)
+    classes = task.label_dictionary
+    found: dict[int, str] = {}
+    with torch.no_grad():
+        for batch in batches:
+            batch = utils.move_to_cuda(batch) if cuda else batch
+            head = task.cfg.classification_head_name
+            logits, _ = model(**batch["net_input"], classification_head_name=head)
+            best = logits.argmax(1) + classes.nspecial
+            for index, label in zip(batch["id"].tolist(), best.tolist(), strict=True):
+                found[index] = classes[label]
+    return [found[index] for index in range(len(task.dataset(split)))]
+
+
+def f1_of_classes(truth: Sequence[str], guesses: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Precision, recall and F1 in per cent, and the number of lines, of every class.
+
+    A class that was never guessed has a precision of 0.
+    """
+    right = Counter(label for label, guess in zip(truth, guesses, strict=True) if label == guess)
+    lines, guessed = Counter(truth), Counter(guesses)
+    figures = {}
+    for label in sorted(lines | guessed):
+        precision = 100 * right[label] / guessed[label] if guessed[label] else 0.0
+        recall = 100 * right[label] / lines[label] if lines[label] else 0.0
+        f1 = 200 * right[label] / (lines[label] + guessed[label])
+        figures[label] = {"precision": precision, "recall": recall, "f1": f1, "lines": lines[label]}
+    return figures
+
+
+def wilson(right: int, lines: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % confidence interval of a share, in per cent (Wilson 1927)."""
+    share, spread = right / lines, z * z / lines
+    middle = share + spread / 2
+    radius = z * sqrt(share * (1 - share) / lines + spread / (4 * lines))
+    low, high = ((middle + sign * radius) / (1 + spread) for sign in (-1, 1))
+    return 100 * low, 100 * high
+
+
+def score(truth: Sequence[str], guesses: Sequence[str]) -> dict:
+    """Accuracy with its interval, macro-F1, and what guessing the largest class would give."""
+    right = sum(label == guess for label, guess in zip(truth, guesses, strict=True))
+    classes = f1_of_classes(truth, guesses)
+    return {
+        "accuracy": 100 * right / len(truth),
+        "interval": wilson(right, len(truth)),
+        "macro_f1": sum(figures["f1"] for figures in classes.values()) / len(classes),
+        "largest_class": 100 * Counter(truth).most_common(1)[0][1] / len(truth),
+        "lines": len(truth),
+        "classes": classes,
+    }
+
+
+def report(folder: Path, title: str) -> str:
+    """The text that ends the recipe; writes ``results.json`` and ``results.md``.
+
+    Raises:
+        ValueError: predictions do not belong to the test set, or fairseq-validate disagrees.
+    """
+    truth = _lines(folder / "text" / "test.label")
+    scores = score(truth, _lines(folder / "predicted.label"))
+    validated = VALIDATED.findall((folder / "validate.log").read_text(encoding="utf-8"))
+    if not validated or abs(float(validated[-1]) - scores["accuracy"]) > 0.051:
+        raise ValueError(
+            f"fairseq-validate must find the accuracy of the predictions "
+            f"({scores['accuracy']:.2f}), but found {validated} instead."
+        )
+    training = read_training((folder / "checkpoints" / "train.log").read_text(encoding="utf-8"))
+    seconds = stage_seconds(folder)
+    low, high = scores["interval"]
+    rows = [
+        ("accuracy", f"{scores['accuracy']:.2f}", f"95 % interval {low:.2f} to {high:.2f}"),
+        ("macro-F1", f"{scores['macro_f1']:.2f}", f"mean over {len(scores['classes'])} classes"),
+        ("largest class", f"{scores['largest_class']:.2f}", "accuracy of always guessing it"),
+        ("parameters", f"{training.parameters:,}", ""),
+        ("updates", f"{training.updates:,}", f"{training.seconds:.0f} s in updates"),
+        ("wall time", f"{sum(seconds.values()):,} s", ", ".join(map(_stage, seconds.items()))),
+    ]
+    classes = [
+        (label, *(f"{figures[name]:.2f}" for name in ("precision", "recall", "f1")), str(count))
+        for label, figures in scores["classes"].items()
+        for count in [figures["lines"]]
+    ]
+    classes.insert(0, ("class", "precision", "recall", "F1", "lines"))
+    figures = {"title": title, **scores, **asdict(training), "stages": seconds}
+    _write(folder / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
+    table = markdown([("", "figure", "remark"), *rows])
+    _write(folder / "results.md", f"# {title}\n\n{table}\n\n## Classes\n\n{markdown(classes)}")
+    return f"{aligned(classes)}\n\n{title}\n\n{aligned(rows)}"
+
+
+def compare(runs: Sequence[Path]) -> str:
+    """One row for each finished run."""
+    rows = [("run", "accuracy", "95 % interval", "macro-F1", "parameters", "updates", "s")]
+    for run in runs:
+        found = json.loads((run / "results.json").read_text(encoding="utf-8"))
+        low, high = found["interval"]
+        rows.append(
+            (
+                run.name,
+                f"{found['accuracy']:.2f}",
+                f"{low:.2f} to {high:.2f}",
+                f"{found['macro_f1']:.2f}",
+                f"{found['parameters']:,}",
+                f"{found['updates']:,}",
+                f"{found['seconds']:.0f}",
+            )
+        )
+    return aligned(rows)
+
+
+def _stage(item: tuple[str, int]) -> str:
+    return f"{item[0]} {item[1]} s"
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(f"{text}\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def main() -> None:
+    """Run the command; a user's error ends it with one line and status 1."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    commands = parser.add_subparsers(required=True, dest="command")
+    predicting = commands.add_parser("predict", help="label the test set")
+    predicting.add_argument("--bin", type=Path, required=True, help="folder with input0 and label")
+    predicting.add_argument("--checkpoint", type=Path, required=True)
+    predicting.add_argument("--batch-size", type=int, default=64)
+    predicting.add_argument(
+        "--out", type=Path, required=True, help="file with a label on each line"
+    )
+    reporting = commands.add_parser("report", help="the table of one run")
+    reporting.add_argument("--dir", type=Path, required=True, help="the run's folder")
+    reporting.add_argument("--title", required=True)
+    comparing = commands.add_parser("compare", help="finished runs beside each other")
+    comparing.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    args = parser.parse_args()
+    try:
+        if args.command == "predict":
+            labels = predict(args.bin, args.checkpoint, batch_size=args.batch_size)
+            _write(args.out, "\n".join(labels))
+        elif args.command == "report":
+            print(report(args.dir, args.title))
+        else:
+            print(compare(args.runs))
+    except (OSError, ValueError, RuntimeError) as error:
+        sys.exit(f"classify_scores: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
