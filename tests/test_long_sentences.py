@@ -92,13 +92,16 @@ def test_smaller_limit_is_named(limits: tuple, model: tuple, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_option_of_the_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairseq_ext.gru.model import GRUEncoder
-
-    monkeypatch.setattr(GRUEncoder, "max_length_option", "--fake-len", raising=False)
-    _, task = build(["--arch", "gru_tiny", "--max-source-positions", "6"])
-    with pytest.raises(DataError, match=r"takes at most 6\. Train it with a larger `--fake-len`"):
-        kept(task, (6, 1024), SIZES)
+@pytest.mark.parametrize(
+    ("positions", "limit", "option"),
+    [(1024, LIMIT, "--linformer-max-len"), (5, 5, "--max-source-positions")],
+)
+def test_option_of_the_model_is_named(positions: int, limit: int, option: str) -> None:
+    flags = ("--linformer-max-len", LIMIT, "--linformer-k", 1, "--max-source-positions", positions)
+    model, task = build(["--arch", "linformer_tiny", *map(str, flags)])
+    assert model.max_positions() == (limit, 1024)
+    with pytest.raises(DataError, match=rf"takes at most {limit}\. Train .* larger `{option}`"):
+        kept(task, (limit, 1024), SIZES)
 
 
 def test_training_says_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -200,7 +203,7 @@ def test_commands_name_the_sentence_and_the_smaller_limit(
     split = "test" if command == "generate" else "valid"
     number, size = next((n, s) for n, s in enumerate(sizes(data, split), 1) if s > limit)
     refused(done, f"sentence {number} has {size} source tokens, but ", f" at most {limit}. ", SKIP)
-    assert "\nH-" not in done.stdout
+    assert "H-" not in done.stdout
 
 
 @pytest.mark.system
@@ -210,6 +213,7 @@ def test_interactive_names_the_line(data: Path, training: tuple[Path, str], buff
     command = ("interactive", data, "--path", training[0], "--cpu", "--buffer-size", buffer)
     done = fairseq(*command, ok=False, stdin="\n".join(lines) + "\n")
     refused(done, f"sentence 4 has 9 source tokens, but the model takes at most {LIMIT}. ")
+    assert "`--linformer-max-len`" in done.stderr
     done = fairseq(*command, SKIP, stdin="\n".join(lines) + "\n")
     assert len(hypotheses(done.stdout)) == 4
     done = fairseq(

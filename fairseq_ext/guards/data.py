@@ -95,11 +95,14 @@ def _load_dataset(original: Callable) -> Callable:
 def _build_model(original: Callable) -> Callable:
     """The task remembers the limits of its model, for messages on long sentences."""
 
-    def build_model(self: Any, *rest: Any, **options: Any) -> Any:
-        model = original(self, *rest, **options)
+    def build_model(self: Any, cfg: Any, *rest: Any, **options: Any) -> Any:
+        model = original(self, cfg, *rest, **options)
         self.model_limits = model.max_positions()
+        self.max_length_option = "--max-source-positions"
         encoder = getattr(model, "encoder", None)
-        self.max_length_option = getattr(encoder, "max_length_option", "--max-source-positions")
+        own = getattr(encoder, "max_length_option", None)
+        if own and encoder.max_positions() != getattr(cfg, "max_source_positions", None):
+            self.max_length_option = own
         return model
 
     return build_model
