@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import time
@@ -45,17 +46,27 @@ def machine() -> dict[str, object]:
 
 
 def paired(
-    candidates: dict[str, Callable[[], object]], *, repeats: int, warmup: int = 3
+    candidates: dict[str, Callable[[], object]],
+    *,
+    repeats: int,
+    warmup: int = 3,
+    budget: float | None = None,
 ) -> dict[str, list[float]]:
     """Seconds of each candidate, all in turn in every round, so that drift hits all alike.
 
-    The order is reversed every other round, and the garbage collector rests meanwhile.
+    The order is reversed every other round, and the garbage collector rests within rounds. After
+    ``budget`` seconds no further round begins, if three count (fewer have no quartiles).
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     cuda = torch.cuda.is_available()
+    began = time.perf_counter()
     gc.disable()
+    gc.freeze()  # collections between rounds need not look at what there was before
     try:
         for round_ in range(warmup + repeats):
+            over = budget is not None and time.perf_counter() - began > budget
+            if over and round_ >= warmup + 3:
+                break
             names = list(candidates) if round_ % 2 else list(candidates)[::-1]
             for name in names:
                 if cuda:
@@ -68,14 +79,40 @@ def paired(
                     seconds[name].append(time.perf_counter() - start)
             gc.collect()
     finally:
+        gc.unfreeze()
         gc.enable()
     return seconds
 
 
+def quartiles(values: list[float]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile of at least three values."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return low, middle, high
+
+
+def peak_memory(run: Callable[[], object], device: str) -> int:
+    """Bytes that ``run`` takes at most, above what is held before it.
+
+    CUDA: of the allocator. CPU: resident memory of the process, of which Linux knows only the
+    highest so far, so call this once in a process that has done nothing large before.
+    """
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    before = pages * resource.getpagesize()
+    run()
+    return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+
+
 def compare(seconds: dict[str, list[float]], ours: str, peer: str) -> dict[str, float]:
     """Medians in milliseconds and the peer's time over ours: median and quartiles by round."""
-    ratios = [b / a for a, b in zip(seconds[ours], seconds[peer], strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
+    low, middle, high = quartiles(
+        [b / a for a, b in zip(seconds[ours], seconds[peer], strict=True)]
+    )
     return {
         "ours_ms": 1e3 * statistics.median(seconds[ours]),
         "peer_ms": 1e3 * statistics.median(seconds[peer]),
@@ -96,9 +133,14 @@ def report(title: str, rows: list[dict[str, object]], destination: Path | None) 
             f"{row['ratio']:6.2f}x {row['ratio_low']:6.2f}-{row['ratio_high']:.2f}  {row['peer']}"
         )
     if destination is not None:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"title": title, "machine": machine(), "rows": rows}, indent=2) + "\n"
-        temporary = destination.with_name(destination.name + ".tmp")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(destination)
-        print(f"written: {destination}")
+        save(destination, title=title, rows=rows)
+
+
+def save(destination: Path, *, title: str, **content: object) -> None:
+    """Write figures as JSON, with the machine they were measured on."""
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"title": title, "machine": machine(), **content}, indent=2) + "\n"
+    temporary = destination.with_name(destination.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(destination)
+    print(f"written: {destination}")

@@ -1,0 +1,198 @@
+"""The figures of one question: cells over n, printed as a table while they come, saved as JSON."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import bench
+
+NOT_RUN = "not run"
+
+
+@dataclass
+class Cells:
+    """What was measured, in the order it was.
+
+    Attributes:
+        title: what the figures are about.
+        figures: milliseconds and time per token of each candidate in each cell.
+        ratios: the peer's time over ours in each cell, median and quartiles of paired rounds.
+        notes: what holds for all figures (kernels, lengths drawn).
+        findings: what the figures say of each claim, met or not.
+    """
+
+    title: str
+    figures: list[dict] = field(default_factory=list)
+    ratios: list[dict] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+
+    def add(
+        self,
+        what: str,
+        n: int | None,
+        seconds: dict[str, list[float]],
+        pairs: Iterable[tuple[str, str]],
+        *,
+        tokens: float,
+        peers: Iterable[str] = (),
+        **more: object,
+    ) -> None:
+        """Add a cell: times of its candidates, and each ``(ours, peer)`` of ``pairs`` that ran."""
+        names = [*seconds, *(peer for peer in peers if peer not in seconds)]
+        cell = {"what": what, "n": n, "tokens": tokens, **more}
+        for name in names:
+            if name not in seconds:
+                self.figures.append({**cell, "candidate": name, "ms": None})
+                continue
+            low, middle, high = bench.quartiles(seconds[name])
+            self.figures.append(
+                {
+                    **cell,
+                    "candidate": name,
+                    "ms": 1e3 * middle,
+                    "ms_low": 1e3 * low,
+                    "ms_high": 1e3 * high,
+                    "us_per_token": 1e6 * middle / tokens,
+                    "repeats": len(seconds[name]),
+                }
+            )
+        for ours, peer in pairs:
+            if ours in seconds and peer in seconds:
+                compared = bench.compare(seconds, ours, peer)
+                self.ratios.append({**cell, "candidate": ours, "peer": peer, **compared})
+        self._print_cell(what, n, names)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        print(text, flush=True)
+
+    def find(self, text: str) -> None:
+        self.findings.append(text)
+        print(text, flush=True)
+
+    def _print_cell(self, what: str, n: int | None, names: list[str]) -> None:
+        """One line of times per token, one line of ratios for each of our candidates."""
+        cell = [row for row in self.figures if (row["what"], row["n"]) == (what, n)]
+        shown = {row["candidate"]: row for row in cell[-len(names) :]}
+        at = "" if n is None else f", n = {n:,}"
+        print(f"{what}{at}, {shown[names[0]]['tokens']:,.0f} tokens")
+        for name, row in shown.items():
+            if row["ms"] is None:
+                print(f"  {name:24} {NOT_RUN}", flush=True)
+                continue
+            ratios = [
+                f"{ratio['ratio']:.2f}x ({ratio['ratio_low']:.2f}-{ratio['ratio_high']:.2f}) "
+                f"{ratio['peer']}"
+                for ratio in self.ratios
+                if (ratio["what"], ratio["n"], ratio["candidate"]) == (what, n, name)
+            ]
+            print(
+                f"  {name:24} {row['ms']:10.2f} ms {row['us_per_token']:9.2f} us/token "
+                f"{row['repeats']:3} rounds   {'; '.join(ratios)}",
+                flush=True,
+            )
+
+    def curve(self, what: str, candidate: str, value: str = "us_per_token") -> dict[int, float]:
+        """Of one candidate: ``value`` for every n it ran at."""
+        return {
+            row["n"]: row[value]
+            for row in self.figures
+            if (row["what"], row["candidate"]) == (what, candidate) and row["ms"] is not None
+        }
+
+    def ratio_curve(self, what: str, ours: str, peer: str) -> dict[int, float]:
+        """How many times faster than the peer, for every n both ran at."""
+        return {
+            row["n"]: row["ratio"]
+            for row in self.ratios
+            if (row["what"], row["candidate"], row["peer"]) == (what, ours, peer)
+        }
+
+    def find_flat(self, what: str, ours: str, *, first: int, within: float) -> None:
+        """State whether the time per token is the same from ``first`` tokens on."""
+        curve = {n: value for n, value in self.curve(what, ours).items() if n >= first}
+        if len(curve) < 2:
+            return
+        spread = max(curve.values()) / min(curve.values()) - 1
+        verdict = "met" if spread <= within else "missed"
+        self.find(
+            f"{what}, {ours}: time per token from n = {min(curve):,} to {max(curve):,} spreads "
+            f"over {spread:.0%} (slowest over fastest; target {within:.0%}: {verdict})"
+        )
+
+    def find_crossover(self, what: str, ours: str, peer: str, target: int | None = None) -> None:
+        """State from which n on ours is faster than the peer, and where it is slower."""
+        curve = self.ratio_curve(what, ours, peer)
+        if not curve:
+            return
+        slower = {n: ratio for n, ratio in curve.items() if ratio < 1}
+        after = [n for n in curve if n > max(slower, default=0)]
+        text = f"{what}, {ours} against {peer}: "
+        text += f"faster from n = {min(after):,} on" if after else "not faster at the largest n"
+        if target is not None:
+            verdict = "met" if after and min(after) <= target else "missed"
+            text += f" (target: {target:,} or below: {verdict})"
+        if slower:
+            text += ", slower at " + ", ".join(f"{n:,} ({slower[n]:.2f}x)" for n in slower)
+        self.find(text)
+
+    def find_ratio(self, what: str, ours: str, peer: str, n: int, target: float) -> None:
+        """State how many times faster than the peer it is at ``n``, beside the target."""
+        ratio = self.ratio_curve(what, ours, peer).get(n)
+        if ratio is not None:
+            verdict = "met" if ratio >= target else "missed"
+            self.find(
+                f"{what}, {ours} against {peer} at n = {n:,}: {ratio:.2f}x "
+                f"(target {target:.1f}x: {verdict})"
+            )
+
+    def save(self, destination: Path | None, settings: dict[str, object]) -> None:
+        """Write everything as JSON."""
+        if destination is not None:
+            bench.save(
+                destination,
+                title=self.title,
+                settings=settings,
+                notes=self.notes,
+                findings=self.findings,
+                figures=self.figures,
+                ratios=self.ratios,
+            )
+
+
+class Stopwatch:
+    """Times candidates in turn, as the options say; ``budget`` seconds instead of theirs if given.
+
+    A candidate that needed more than ``--limit`` seconds for a pass is left out of the cells that
+    follow in the same series.
+    """
+
+    def __init__(self, options: Namespace, budget: float | None = None) -> None:
+        self.options = options
+        self.budget = options.budget if budget is None else budget
+        self.slow: set[tuple[str, str]] = set()
+
+    def allows(self, what: str, name: str) -> bool:
+        return (what, name) not in self.slow
+
+    def learn(self, what: str, name: str, seconds: float) -> None:
+        if seconds > self.options.limit:
+            self.slow.add((what, name))
+
+    def time(
+        self, what: str, candidates: dict[str, Callable[[], object]]
+    ) -> dict[str, list[float]]:
+        """Seconds of each candidate that is still fast enough."""
+        seconds = bench.paired(
+            {name: run for name, run in candidates.items() if self.allows(what, name)},
+            repeats=self.options.repeats,
+            warmup=self.options.warmup,
+            budget=self.budget,
+        )
+        for name, times in seconds.items():
+            self.learn(what, name, min(times))
+        return seconds

@@ -1,0 +1,256 @@
+"""Questions about the encoder: its time, the attention's alone, and its memory over n."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+from argparse import Namespace
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import bench
+import torch
+from cells import Cells, Stopwatch
+from peers import (
+    DTYPES,
+    Side,
+    Size,
+    attentions,
+    check,
+    core,
+    linformer,
+    sdpa_backend,
+    source_batch,
+    transformer,
+)
+from torch import Tensor, nn
+
+VOCABULARY = 1000  # the table of embeddings is no part of these questions
+CONSTANT = "forward, constant tokens"
+STOCK, FUSED, MASKED = "fairseq", "sdpa", "sdpa with mask"
+
+
+def sentences_of(tokens: int, n: int) -> int:
+    """Sentences of ``n`` tokens that make a batch of ``tokens``; one where n alone is more."""
+    return max(1, tokens // n)
+
+
+def build_encoder(options: Namespace, name: str, n: int) -> nn.Module:
+    """The encoder ``k=32``, ``fairseq`` or ``sdpa``, for sources of ``n`` tokens."""
+    size = Size(
+        options.embed_dim, options.ffn_embed_dim, options.heads, options.layers, 1, VOCABULARY
+    )
+    flags = linformer(int(name[2:]), n) if name.startswith("k=") else transformer()
+    where = {"device": options.device, "dtype": DTYPES[options.dtype]}
+    side = Side(flags, size, positions=n, **where)
+    return (side.on_fused_attention() if name == FUSED else side).model.encoder
+
+
+def build_encoders(options: Namespace, n: int) -> dict[str, nn.Module]:
+    """All of them, with the same weights."""
+    names = [STOCK, FUSED, *(f"k={k}" for k in options.k)]
+    encoders = {name: build_encoder(options, name, n) for name in names}
+    for encoder in encoders.values():
+        encoder.load_state_dict(encoders[STOCK].state_dict(), strict=False)
+    return encoders
+
+
+def forward(encoder: nn.Module, tokens: Tensor) -> Callable[[], Tensor]:
+    encoder.eval()
+
+    def run() -> Tensor:
+        with torch.no_grad():
+            return encoder(tokens)["encoder_out"][0]
+
+    return run
+
+
+def training_step(encoder: nn.Module, tokens: Tensor) -> Callable[[], None]:
+    """Forward and backward, from a random gradient: that of a plain sum is 0 by layer norm."""
+    encoder.train()
+    weight = encoder.embed_tokens.weight
+    gradient = weight.new_empty(*tokens.t().shape, weight.size(1)).normal_()
+
+    def run() -> None:
+        encoder(tokens)["encoder_out"][0].backward(gradient)
+        encoder.zero_grad(set_to_none=True)
+
+    return run
+
+
+def encoder(options: Namespace) -> Cells:
+    """The paper's figure 2."""
+    check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
+    cells = Cells(f"Encoder of {options.layers} layers over n, {options.dtype}")
+    cells.note(
+        f"at least {options.tokens:,} tokens in a batch, or one sentence; E, F made at N = n"
+    )
+    cells.note("padded: lengths go down evenly from n - 1 to 3/4 n, pads on the left")
+    ours = [f"k={k}" for k in options.k]
+    padded = {name: f"{name} padded" for name in ours}
+    pairs = [(name, peer) for name in ours for peer in (STOCK, FUSED)]
+    pairs += [(name, MASKED) for name in padded.values()]
+    watch = Stopwatch(options)
+    for n in options.lengths:
+        encoders = build_encoders(options, n)
+        sentences = sentences_of(options.tokens, n)
+        whole = source_batch(sentences, n, VOCABULARY).to(options.device)
+        masked = source_batch(sentences, n, VOCABULARY, padded=True).to(options.device)
+        if n == options.lengths[0]:
+            for name, tokens in ((FUSED, whole), (FUSED, masked), (ours[0], whole)):
+                kernel = sdpa_backend(forward(encoders[name], tokens))
+                cells.note(f"kernel of {name}{' padded' * (tokens is masked)}: {kernel}")
+        for what, make in (("forward", forward), ("training step", training_step)):
+            candidates = {name: make(encoders[name], whole) for name in (*ours, STOCK, FUSED)}
+            candidates[MASKED] = make(encoders[FUSED], masked)
+            if watch.allows(what, MASKED):
+                candidates |= {padded[name]: make(encoders[name], masked) for name in ours}
+            seconds = watch.time(what, candidates)
+            cells.add(
+                what,
+                n,
+                seconds,
+                pairs,
+                tokens=sentences * n,
+                peers=candidates,
+                sentences=sentences,
+            )
+        del encoders, candidates
+        gc.collect()
+    series = ["forward", "training step"]
+    if options.tokens < max(options.lengths):
+        constant_tokens(options, cells)
+        series = [CONSTANT]
+    for what, name in product(series, ours):
+        cells.find_flat(what, name, first=512, within=0.15)
+    for what, name in product(("forward", "training step"), ours):
+        cells.find_crossover(what, name, STOCK)
+        cells.find_crossover(what, name, FUSED)
+        cells.find_crossover(what, padded[name], MASKED)
+    if 32 in options.k:
+        cells.find_ratio("forward", "k=32", FUSED, 4096, 2.0)
+    return cells
+
+
+def constant_tokens(options: Namespace, cells: Cells) -> None:
+    """Forward of our encoders alone with as many tokens at every n as the largest n needs: larger
+    tensors cost more for each token, and that is no matter of n."""
+    watch = Stopwatch(options)
+    tokens = max(options.lengths)
+    for n in sorted(options.lengths[::-2]):
+        if n < 512 <= tokens:
+            continue
+        source = source_batch(tokens // n, n, VOCABULARY).to(options.device)
+        encoders = {f"k={k}": build_encoder(options, f"k={k}", n) for k in options.k}
+        candidates = {name: forward(encoder, source) for name, encoder in encoders.items()}
+        seconds = watch.time(CONSTANT, candidates)
+        cells.add(CONSTANT, n, seconds, (), tokens=source.numel(), sentences=tokens // n)
+
+
+def attention(options: Namespace) -> Cells:
+    """The attention alone, without and with its four linear layers."""
+    size = Size(options.embed_dim, options.ffn_embed_dim, options.heads)
+    check(size, options.device)
+    dtype = DTYPES[options.dtype]
+    cells = Cells(f"Attention alone over n, forward, {options.dtype}")
+    cells.note("core: E k, F v, q k^T, softmax, times v; sublayer: with the linear layers")
+    ours = [f"k={k}" for k in options.k]
+    watch = Stopwatch(options)
+    for n in options.lengths:
+        sentences = sentences_of(options.tokens, n)
+        torch.manual_seed(1)
+        x, q, k, v = torch.randn(4, n, sentences, size.embed_dim).to(options.device, dtype)
+        modules = attentions(size, options.k, n, options.device, dtype)
+        for what in ("core", "sublayer"):
+            used = {
+                name: core(module, q, k, v) if what == "core" else module
+                for name, module in modules.items()
+            }
+            candidates = {
+                name: attend(module, x, exact=name == FUSED) for name, module in used.items()
+            }
+            if n == options.lengths[0] and what == "core":
+                for name, run in candidates.items():
+                    cells.note(f"kernel of {name}: {sdpa_backend(run)}")
+            seconds = watch.time(what, candidates)
+            pairs = [(name, FUSED) for name in ours]
+            tokens = sentences * n
+            cells.add(what, n, seconds, pairs, tokens=tokens, peers=candidates, sentences=sentences)
+    for what, slots in product(("core", "sublayer"), options.k):
+        target = 2 * slots if what == "core" else None
+        cells.find_crossover(what, f"k={slots}", FUSED, target=target)
+    if 32 in options.k:
+        cells.find_ratio("core", "k=32", FUSED, 4096, 20.0)
+    return cells
+
+
+def attend(module: nn.Module, x: Tensor, *, exact: bool) -> Callable[[], object]:
+    def run() -> object:
+        with torch.no_grad():
+            return module(x, x, x) if exact else module(x, x)
+
+    return run
+
+
+def memory_cell(options: Namespace, what: str, name: str, n: int) -> tuple[int, float]:
+    """Peak bytes and seconds of one pass, in a process of its own."""
+    torch.set_num_threads(options.threads)
+    encoder = build_encoder(options, name, n)
+    make = forward if what == "forward" else training_step
+    make(encoder, source_batch(1, min(16, n), VOCABULARY).to(options.device))()  # loads the kernels
+    tokens = source_batch(sentences_of(options.tokens, n), n, VOCABULARY).to(options.device)
+    run = make(encoder, tokens)
+    gc.collect()
+    seconds: list[float] = []
+    peak = bench.peak_memory(lambda: seconds.extend(one_pass(run)), options.device)
+    return peak, seconds[0]
+
+
+def one_pass(run: Callable[[], object]) -> list[float]:
+    return bench.paired({"pass": run}, repeats=1, warmup=0)["pass"]
+
+
+def memory(options: Namespace) -> Cells:
+    """Peak memory of the encoder, each cell in a fresh process."""
+    cells = Cells(f"Peak memory of an encoder of {options.layers} layers over n, {options.dtype}")
+    cells.note(
+        "above model and batch; " + ("the allocator's" if "cuda" in options.device else "resident")
+    )
+    # A server that has imported everything and computed nothing: its children start at once. It
+    # finds modules by the environment alone.
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["linformer_encoder"])
+    watch = Stopwatch(options)
+    names = [*(f"k={k}" for k in options.k), STOCK, FUSED]
+    for what, n in product(("forward", "training step"), options.lengths):
+        tokens = sentences_of(options.tokens, n) * n
+        print(f"{what}, n = {n:,}, {tokens:,} tokens")
+        for name in names:
+            row = {"what": what, "n": n, "tokens": tokens, "candidate": name}
+            if not watch.allows(what, name):
+                cells.figures.append({**row, "ms": None, "peak_mib": None})
+                print(f"  {name:24} not run", flush=True)
+                continue
+            with context.Pool(1) as pool:
+                peak, seconds = pool.apply(memory_cell, (options, what, name, n))
+            watch.learn(what, name, seconds)
+            mib, per_token = peak / 2**20, peak / 2**10 / tokens
+            row |= {"ms": 1e3 * seconds, "peak_mib": mib, "kib_per_token": per_token}
+            cells.figures.append(row)
+            print(f"  {name:24} {mib:10.1f} MiB {per_token:9.1f} KiB/token", flush=True)
+    for what, name, peer in product(("forward", "training step"), names, (STOCK, FUSED)):
+        find_memory(cells, what, name, peer)
+    return cells
+
+
+def find_memory(cells: Cells, what: str, name: str, peer: str) -> None:
+    """State the ratio of memories at the largest n that both ran at."""
+    ours, theirs = (cells.curve(what, candidate, "peak_mib") for candidate in (name, peer))
+    both = ours.keys() & theirs.keys()
+    if name.startswith("k=") and both and theirs[max(both)]:
+        n = max(both)
+        cells.find(f"{what}, {name} at n = {n:,}: {ours[n] / theirs[n]:.2f} of {peer}'s memory")

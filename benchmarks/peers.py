@@ -1,0 +1,277 @@
+"""What the Linformer is timed against: fairseq's Transformer, as it is and on fused attention."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from fairseq import options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.modules import MultiheadAttention
+from fairseq.optim.adam import FairseqAdam
+from fairseq.tasks.translation import TranslationTask
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import fairseq_ext  # noqa: F401
+from fairseq_ext.linformer.attention import LinformerAttention
+from fairseq_ext.linformer.projection import LengthProjection
+
+PAD, EOS, FIRST_WORD = 1, 2, 4
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Size:
+    """Sizes of a model; the defaults are the paper's."""
+
+    embed_dim: int = 512
+    ffn_embed_dim: int = 2048
+    heads: int = 8
+    layers: int = 6
+    decoder_layers: int = 6
+    vocabulary: int = 50_272
+
+    def flags(self) -> list[str]:
+        """As options of ``fairseq-train``, for models that share all embeddings."""
+        both = {
+            "embed-dim": self.embed_dim,
+            "ffn-embed-dim": self.ffn_embed_dim,
+            "attention-heads": self.heads,
+        }
+        values = {f"{side}-{name}": both[name] for side in ("encoder", "decoder") for name in both}
+        values |= {"encoder-layers": self.layers, "decoder-layers": self.decoder_layers}
+        flags = [word for name, value in values.items() for word in (f"--{name}", str(value))]
+        return [*flags, "--share-all-embeddings"]
+
+
+def transformer() -> list[str]:
+    return ["--arch", "transformer"]
+
+
+def linformer(k: int, max_len: int) -> list[str]:
+    """E and F have ``max_len`` columns, or ``k`` where that is more."""
+    columns = str(max(k, max_len))
+    return ["--arch", "linformer", "--linformer-k", str(k), "--linformer-max-len", columns]
+
+
+class Side:
+    """A model with what it takes to train it one step, as fairseq's own command builds them."""
+
+    def __init__(
+        self,
+        flags: list[str],
+        size: Size,
+        *,
+        positions: int,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        dropout: float = 0.0,
+    ) -> None:
+        torch.manual_seed(1)
+        longest = str(max(1024, positions))
+        words = [
+            *("data", *flags, *size.flags(), "--dropout", str(dropout)),
+            *("--max-source-positions", longest, "--max-target-positions", longest),
+            *("--criterion", "cross_entropy", "--optimizer", "adam", "--lr", "1e-4"),
+        ]
+        args = options.parse_args_and_arch(options.get_training_parser(), words)
+        self.cfg = convert_namespace_to_omegaconf(args)
+        dictionary = Dictionary()
+        for index in range(size.vocabulary - dictionary.nspecial):
+            dictionary.add_symbol(f"w{index}")
+        self.task = TranslationTask(self.cfg.task, dictionary, dictionary)
+        self.model = self.task.build_model(self.cfg.model).to(device, dtype)
+        self.criterion = self.task.build_criterion(self.cfg.criterion)
+        self.optimizer: FairseqAdam | None = None
+
+    def on_fused_attention(self) -> Side:
+        """A copy whose attentions all go through ``scaled_dot_product_attention``."""
+        twin = copy.copy(self)
+        twin.model = copy.deepcopy(self.model)
+        for name, module in list(twin.model.named_modules()):
+            if isinstance(module, MultiheadAttention):
+                twin.model.set_submodule(name, FusedAttention(module))
+        twin.optimizer = None
+        return twin
+
+    def train_step(self, sample: dict) -> None:
+        """Forward, loss, backward, clipping and Adam, as fairseq's trainer does them."""
+        if self.optimizer is None:
+            self.optimizer = FairseqAdam(self.cfg.optimizer, list(self.model.parameters()))
+        self.task.train_step(sample, self.model, self.criterion, self.optimizer, 0)
+        self.optimizer.clip_grad_norm(1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class FusedAttention(nn.Module):
+    """fairseq's attention, its weights kept, through torch's ``scaled_dot_product_attention``.
+
+    For encoding and teacher forcing: an ``attn_mask`` is taken to be the causal one, and targets
+    to be padded on the right, where causality hides the pads.
+    """
+
+    def __init__(self, stock: MultiheadAttention) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = stock.num_heads, stock.head_dim
+        self.q_proj, self.k_proj, self.v_proj = stock.q_proj, stock.k_proj, stock.v_proj
+        self.out_proj = stock.out_proj
+        self.dropout = stock.dropout_module.p
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        **unused: object,
+    ) -> tuple[Tensor, None]:
+        """``query`` ``[T, B, C]`` over ``key`` and ``value`` ``[S, B, C]``: ``[T, B, C]``."""
+        q = self._heads(self.q_proj(query))
+        k, v = self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
+        causal, mask = attn_mask is not None, None
+        if key_padding_mask is not None and not causal:
+            mask = ~key_padding_mask[:, None, None, :]
+        heads = functional.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=causal,
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+        return self.out_proj(heads.permute(2, 0, 1, 3).flatten(2)), None
+
+    def _get_input_buffer(self, incremental_state: None) -> dict:
+        """fairseq's decoder layer asks for the cache, of which there is none."""
+        return {}
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        """``[T, B, C]`` as ``[B, H, T, D]``."""
+        return projected.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+
+
+class Given(nn.Module):
+    """Stands for a layer whose result is there already."""
+
+    def __init__(self, result: Tensor) -> None:
+        super().__init__()
+        self.result = result
+
+    def forward(self, unused: Tensor) -> Tensor:
+        return self.result
+
+
+def attentions(
+    size: Size, slots: list[int], n: int, device: str, dtype: torch.dtype
+) -> dict[str, nn.Module]:
+    """One attention of each kind: Linformer with these ``k``, and fused exact attention."""
+    torch.manual_seed(1)
+    modules: dict[str, nn.Module] = {
+        f"k={k}": LinformerAttention(size.embed_dim, size.heads, LengthProjection(k, max(k, n)))
+        for k in slots
+    }
+    stock = MultiheadAttention(size.embed_dim, size.heads, self_attention=True)
+    modules["sdpa"] = FusedAttention(stock)
+    return {name: module.to(device, dtype).eval() for name, module in modules.items()}
+
+
+def core(module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> nn.Module:
+    """The attention without its four linear layers: what they would give is given."""
+    alone = copy.deepcopy(module)
+    alone.q_proj, alone.k_proj, alone.v_proj = Given(q), Given(k), Given(v)
+    alone.out_proj = nn.Identity()
+    alone.compress_first = False  # E k and F v are different products now
+    return alone
+
+
+def source_batch(sentences: int, n: int, vocabulary: int, *, padded: bool = False) -> Tensor:
+    """Random sources ``[B, S]`` of ``n`` tokens; padded on the left to ``n`` as fairseq does, the
+    lengths then go down evenly from ``n - 1`` to about three quarters of ``n``."""
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(FIRST_WORD, vocabulary, (sentences, n), generator=generator)
+    tokens[:, -1] = EOS
+    if padded:
+        pads = 1 + torch.arange(sentences) * (n // 4) // sentences
+        tokens.masked_fill_(torch.arange(n) < pads.unsqueeze(1), PAD)
+    return tokens
+
+
+def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: Size, device: str) -> dict:
+    """A batch of sentence pairs of these lengths (with ``</s>``), as fairseq collates it."""
+    generator = torch.Generator().manual_seed(int(source_lengths.sum()))
+
+    def side(lengths: Tensor, left: bool) -> Tensor:
+        width = int(lengths.max())
+        shape = (len(lengths), width)
+        tokens = torch.randint(FIRST_WORD, size.vocabulary, shape, generator=generator)
+        column = torch.arange(width).flip(0) if left else torch.arange(width)
+        end = torch.zeros_like(lengths) if left else lengths - 1
+        tokens.masked_fill_(column == end.unsqueeze(1), EOS)
+        return tokens.masked_fill_(column >= lengths.unsqueeze(1), PAD)
+
+    source, target = side(source_lengths, True), side(target_lengths, False)
+    previous = target.roll(1, dims=1)
+    previous[:, 0] = EOS
+    previous.masked_fill_(target.eq(PAD), PAD)
+    return {
+        "id": torch.arange(len(source)),
+        "nsentences": len(source),
+        "ntokens": int(target_lengths.sum()),
+        "net_input": {
+            "src_tokens": source.to(device),
+            "src_lengths": source_lengths.to(device),
+            "prev_output_tokens": previous.to(device),
+        },
+        "target": target.to(device),
+    }
+
+
+class _Kernels(TorchDispatchMode):
+    """Notes which fused attentions run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        name = op.overloadpacket.__name__
+        if "attention" in name:
+            self.names.add(name.removeprefix("_scaled_dot_product_"))
+        return op(*args, **(kwargs or {}))
+
+
+def sdpa_backend(run) -> str:
+    """The kernel behind ``scaled_dot_product_attention`` in ``run``: flash, efficient, math …"""
+    with _Kernels() as kernels, torch.no_grad():
+        run()
+    return ", ".join(sorted(kernels.names)) or "math (no fused kernel)"
+
+
+@torch.no_grad()
+def check(size: Size, device: str) -> None:
+    """What is timed computes the same: fused = fairseq's encoder, with pads and without; Linformer
+    with ``k = n`` and E = F = identity too, without pads (pads leave zero keys)."""
+    n = 16
+    small = Size(size.embed_dim, size.ffn_embed_dim, size.heads, 2, 1, 100)
+    stock = Side(transformer(), small, positions=n, device=device)
+    fused = stock.on_fused_attention()
+    exact = Side(linformer(n, n), small, positions=n, device=device)
+    exact.model.load_state_dict(stock.model.state_dict(), strict=False)
+    for padded in (False, True):
+        tokens = source_batch(3, n, small.vocabulary, padded=padded).to(device)
+        real = tokens.ne(PAD).t()
+        outputs = {
+            name: side.model.eval().encoder(tokens)["encoder_out"][0][real]
+            for name, side in {"fairseq": stock, "fused": fused, "k=n": exact}.items()
+            if not (padded and name == "k=n")
+        }
+        for name, output in outputs.items():
+            torch.testing.assert_close(
+                output, outputs["fairseq"], atol=1e-4, rtol=1e-4, msg=f"{name}, padded={padded}"
+            )

@@ -1,0 +1,55 @@
+"""The paper's two figures, from the cells of a benchmark, as PNG and SVG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cells import Cells
+
+from fairseq_ext import files
+from fairseq_ext.evaluation.plots import PALETTE, STYLE
+
+LABELS = {"fairseq": "Transformer (fairseq)", "sdpa": "Transformer (fused attention)"}
+
+
+def draw(cells: Cells, panels: dict[str, tuple[str, list[str]]], output: Path) -> None:
+    """Time per token over n.
+
+    Args:
+        cells: the figures.
+        panels: for each title the ``what`` to draw and its candidates.
+        output: the JSON's path; the pictures lie beside it under the same name.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+
+    everyone = list(dict.fromkeys(name for _, names in panels.values() for name in names))
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.2 * len(panels), 4.2), layout="constrained")
+        axes_of = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for axes, (title, (what, names)) in zip(axes_of, panels.items(), strict=True):
+            lengths: set[int] = set()
+            for name in names:
+                curve = cells.curve(what, name)
+                lengths |= curve.keys()
+                colour = PALETTE[everyone.index(name) % len(PALETTE)]
+                label = LABELS.get(name, f"Linformer, {name}")
+                line = {"marker": "o", "ms": 4, "lw": 1.8, "color": colour, "label": label}
+                axes.plot(list(curve), list(curve.values()), **line)
+            axes.set(title=title, xlabel="n (tokens in a sentence)", ylabel="time per token (µs)")
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log", base=2)
+            axes.set_xticks(sorted(lengths), [f"{n:,}" for n in sorted(lengths)], rotation=45)
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.yaxis.set_tick_params(labelleft=True)
+            axes.grid(True)
+            axes.legend(fontsize=8.5)
+        for suffix in ("png", "svg"):
+            path = output.with_suffix(f".{suffix}")
+            metadata = {"Date": None} if suffix == "svg" else {}
+            with files.atomic_write(path, "wb") as file:
+                figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
+            print(f"written: {path}")
