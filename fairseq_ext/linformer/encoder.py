@@ -1,7 +1,7 @@
 """Encoder-only models for classifying sentences: ``linformer_encoder`` and its exact twin.
 
-Pampaloni (section 5) expects the Linformer's gain where long texts are read and little is written,
-as in sentence classification. Both models are an encoder, a pooling over its tokens and fairseq's
+Pampaloni concludes that the Linformer gains where long texts are read and little is written, so that
+sentence classification is the better benchmark. Both models are an encoder, a pooling and fairseq's
 classification head; they differ in the attention alone, so that they can be compared:
 
 - ``linformer_encoder``: :class:`LinformerEncoder`, linear in the length of the sentence;
