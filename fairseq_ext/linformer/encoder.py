@@ -1,7 +1,7 @@
 """Encoder-only models for classifying sentences: ``linformer_encoder`` and its exact twin.
 
-Pampaloni concludes that the Linformer gains where long texts are read and little is written, so that
-sentence classification is the better benchmark. Both models are an encoder, a pooling and fairseq's
+Pampaloni (section 7) finds an encoder alone much faster and supposes that sentence classification
+might be the better benchmark. Both models are an encoder, a pooling over its tokens and fairseq's
 classification head; they differ in the attention alone, so that they can be compared:
 
 - ``linformer_encoder``: :class:`LinformerEncoder`, linear in the length of the sentence;

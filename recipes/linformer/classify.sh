@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sentence classification with an encoder alone: the Linformer, or its twin with exact attention.
-# The Linformer paper measures translation and concludes that tasks which read much and write
-# little might be the better benchmark, and names this one.
+# The Linformer paper measures translation and supposes (section 7) that sentence classification
+# might be the better benchmark.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
