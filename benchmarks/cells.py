@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import bench
+import torch
 
 NOT_RUN = "not run"
 
@@ -167,30 +169,41 @@ class Cells:
 class Stopwatch:
     """Times candidates in turn, as the options say; ``budget`` seconds instead of theirs if given.
 
-    A candidate that needed more than ``--limit`` seconds for a pass is left out of the cells that
-    follow in the same series.
+    A peer that needed more than ``--limit`` seconds for a pass, or more memory than there is, is
+    left out of the cells that follow in the same series. Ours never is.
     """
 
     def __init__(self, options: Namespace, budget: float | None = None) -> None:
         self.options = options
         self.budget = options.budget if budget is None else budget
-        self.slow: set[tuple[str, str]] = set()
+        self.left_out: set[tuple[str, str]] = set()
 
     def allows(self, what: str, name: str) -> bool:
-        return (what, name) not in self.slow
+        return (what, name) not in self.left_out
 
     def learn(self, what: str, name: str, seconds: float) -> None:
-        if seconds > self.options.limit:
-            self.slow.add((what, name))
+        """Leave a peer out from now on if that was too long."""
+        if seconds > self.options.limit and not name.startswith("k="):
+            self.left_out.add((what, name))
 
     def time(
         self, what: str, candidates: dict[str, Callable[[], object]]
     ) -> dict[str, list[float]]:
-        """Seconds of each candidate that is still fast enough."""
+        """Seconds of each candidate that is not left out."""
+        ready = {}
+        for name, run in candidates.items():
+            if not self.allows(what, name):
+                continue
+            try:
+                run()  # the first round of the warm-up
+                ready[name] = run
+            except torch.OutOfMemoryError:
+                self.learn(what, name, math.inf)
+                torch.cuda.empty_cache()
         seconds = bench.paired(
-            {name: run for name, run in candidates.items() if self.allows(what, name)},
+            ready,
             repeats=self.options.repeats,
-            warmup=self.options.warmup,
+            warmup=max(0, self.options.warmup - 1),
             budget=self.budget,
         )
         for name, times in seconds.items():

@@ -14,7 +14,8 @@ Questions:
 Before a question is timed, the peers are checked to compute what fairseq's encoder computes.
 Candidates take turns in every round; tables show medians and quartiles of the rounds' ratios, which
 are the peer's time over ours: above 1 the Linformer is faster. A peer that needs more than --limit
-seconds for a pass is not run at larger n. Half precision converts weights and all (no autocast).
+seconds for a pass, or too much memory, is not run at larger n. Half precision is that of weights
+and activations alike (no autocast).
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ COMMON = {
     "budget": 20.0,
     "limit": 8.0,
     "warmup": 1,
+    "sentences": 16,
 }
 CPU = {
     # Two layers, as torch computes the first one's products otherwise: its input is a transpose.
@@ -94,7 +96,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--repeats", type=int, help="rounds that count, three at least")
     add("--warmup", type=int, help="rounds before them")
     add("--budget", type=float, help="seconds after which a cell stops, three rounds done")
-    add("--limit", type=float, help="a candidate slower than this is not run at larger n")
+    add("--limit", type=float, help="seconds; a peer slower than this is not run at larger n")
     add("--lengths", type=int, nargs="+", help="n, ascending")
     add("--k", type=int, nargs="+", help="slots")
     add("--tokens", type=int, help="of a batch at every n; one sentence where n is more")
@@ -103,7 +105,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--ffn-embed-dim", type=int, default=2048)
     add("--heads", type=int, default=8)
     add("--vocabulary", type=int, default=50_272, help="of whole models (default: the paper's)")
-    add("--sentences", type=int, default=16, help="of a training step's batch (the paper: 88)")
+    add("--sentences", type=int, help="of a training step's batch (the paper: 88)")
     add("--dropout", type=float, default=0.1, help="in training steps of seq2seq")
     add("--fused-training", action="store_true", help="training steps of the fused peer too")
     add("--batches", type=int, nargs="+", default=[1, 8], help="sentences, in generation")

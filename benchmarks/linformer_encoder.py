@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import os
 from argparse import Namespace
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
 import bench
 import torch
-from cells import Cells, Stopwatch
+from cells import NOT_RUN, Cells, Stopwatch
 from peers import (
     DTYPES,
     Side,
@@ -231,13 +235,18 @@ def memory(options: Namespace) -> Cells:
         print(f"{what}, n = {n:,}, {tokens:,} tokens")
         for name in names:
             row = {"what": what, "n": n, "tokens": tokens, "candidate": name}
-            if not watch.allows(what, name):
+            peak, seconds = None, math.inf
+            if watch.allows(what, name):
+                with (
+                    suppress(torch.OutOfMemoryError, BrokenProcessPool),
+                    ProcessPoolExecutor(1, context) as pool,
+                ):
+                    peak, seconds = pool.submit(memory_cell, options, what, name, n).result()
+                watch.learn(what, name, seconds)
+            if peak is None:
                 cells.figures.append({**row, "ms": None, "peak_mib": None})
-                print(f"  {name:24} not run", flush=True)
+                print(f"  {name:24} {NOT_RUN}", flush=True)
                 continue
-            with context.Pool(1) as pool:
-                peak, seconds = pool.apply(memory_cell, (options, what, name, n))
-            watch.learn(what, name, seconds)
             mib, per_token = peak / 2**20, peak / 2**10 / tokens
             row |= {"ms": 1e3 * seconds, "peak_mib": mib, "kib_per_token": per_token}
             cells.figures.append(row)

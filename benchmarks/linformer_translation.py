@@ -159,11 +159,12 @@ def generation(options: Namespace) -> Cells:
         for n in options.lengths:
             lengths = torch.full((batch,), n)
             sample = sample_of(lengths, lengths, model_size(options), options.device)
-            candidates = {}
+            what, candidates = f"batch {batch}", {}
             for name, side in sides.items():
+                if not watch.allows(what, name):
+                    continue
                 candidates[name] = generate(side, sample, options.words)
                 candidates[f"{name} encoder"] = encode(side, sample)
-            what = f"batch {batch}"
             seconds = watch.time(what, candidates)
             parts = {name: seconds[name] for name in sides if name in seconds}
             for name in list(parts):

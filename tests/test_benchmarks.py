@@ -131,12 +131,22 @@ def test_slower_after_faster_is_no_crossover() -> None:
     assert "not faster at the largest n, slower at 128 (0.50x)" in cells.findings[0]
 
 
-def test_stopwatch_leaves_out_who_was_too_slow() -> None:
+def test_stopwatch_leaves_out_peers_that_are_too_slow() -> None:
     watch = Stopwatch(Namespace(repeats=5, warmup=0, budget=1e-9, limit=0.0))
-    first = watch.time("forward", {"a": lambda: None})
-    assert len(first["a"]) == 3  # the budget is spent, but three rounds count
-    assert watch.time("forward", {"a": lambda: None}) == {}
-    assert watch.time("training step", {"a": lambda: None}).keys() == {"a"}
+    candidates = {"k=32": lambda: None, "sdpa": lambda: None}
+    first = watch.time("forward", candidates)
+    assert [len(first[name]) for name in candidates] == [3, 3]  # three rounds in any case
+    assert watch.time("forward", candidates).keys() == {"k=32"}
+    assert watch.time("training step", candidates).keys() == candidates.keys()
+
+
+def test_stopwatch_leaves_out_peers_that_are_too_large() -> None:
+    def large() -> None:
+        raise torch.OutOfMemoryError
+
+    watch = Stopwatch(Namespace(repeats=3, warmup=1, budget=1.0, limit=9.0))
+    assert watch.time("forward", {"k=32": lambda: None, "sdpa": large}).keys() == {"k=32"}
+    assert not watch.allows("forward", "sdpa")
 
 
 def test_rounds_without_a_budget_are_all_run() -> None:
