@@ -4,6 +4,6 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../recipes/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../recipes/lib.sh"
 
-use_environment babel num2words pytest
+use_environment babel num2words tokenizers pytest
 cd "$REPO"
 run python -m pytest "$@"

@@ -419,6 +419,14 @@ def test_alignment_merges_pieces(generated):
     assert np.allclose(words.weights, truth, atol=1e-12)
 
 
+def test_alignment_knows_a_start_symbol_that_is_not_printed(generated):
+    """Of a model trained with `translation_ext --source-bos`."""
+    text = GENERATED.replace("A-0\t0.5,0.5", "A-0\t0.25,0.25,0.5")
+    generated.write_text(text, encoding="utf-8")
+    found = plots.alignment(outputs.read_generated(generated)[0])
+    assert found.source == ("<s>", "đông", "</s>")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

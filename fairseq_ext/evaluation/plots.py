@@ -41,7 +41,7 @@ PANELS = {
     "ppl": ("Perplexity", "perplexity (per target token, log scale)"),
     "bleu": ("Translation quality", "BLEU (0 to 100)"),
 }
-END = "</s>"
+START, END = "<s>", "</s>"
 _ROW_SUM_TOLERANCE = 0.02  # six printed decimals, and half-precision attention
 
 
@@ -148,6 +148,8 @@ def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
         )
     source = (*sentence.source.split(), END)
     target = (*sentence.best.text.split(), END)
+    if len(weights[0]) == len(source) + 1:  # `translation_ext --source-bos`, not printed
+        source = (START, *source)
     if (len(weights), len(weights[0])) != (len(target), len(source)):
         raise DataError(
             f"{name}: the alignment is {len(weights)} × {len(weights[0])}, but the sentences have "
