@@ -27,7 +27,7 @@ Model = TypeVar("Model", bound=type)
 
 
 @dataclass
-class TranslationModelConfig(FairseqDataclass):
+class ModelConfig(FairseqDataclass):
     """The stock flags that every architecture of ours honours, under fairseq's own names.
 
     A flag that a model does not list is refused by name by the command's own parser.
@@ -35,6 +35,12 @@ class TranslationModelConfig(FairseqDataclass):
 
     dropout: float = field(default=0.1, metadata={"help": "dropout probability"})
     encoder_embed_dim: int = field(default=256, metadata={"help": "encoder embedding dimension"})
+
+
+@dataclass
+class TranslationModelConfig(ModelConfig):
+    """Stock flags of every architecture that translates."""
+
     decoder_embed_dim: int = field(default=256, metadata={"help": "decoder embedding dimension"})
     share_decoder_input_output_embed: bool = field(
         default=False, metadata={"help": "share decoder input and output embeddings"}
@@ -51,8 +57,8 @@ class TranslationModelConfig(FairseqDataclass):
 
 
 @dataclass
-class TransformerModelConfig(TranslationModelConfig):
-    """Stock flags of the architectures that are built of Transformer layers."""
+class TransformerEncoderConfig(ModelConfig):
+    """Stock flags of an encoder that is built of Transformer layers."""
 
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = field(
         default="relu", metadata={"help": "activation function of the feed-forward layers"}
@@ -77,20 +83,6 @@ class TransformerModelConfig(TranslationModelConfig):
     encoder_learned_pos: bool = field(
         default=False, metadata={"help": "learned instead of sinusoidal positions in the encoder"}
     )
-    decoder_embed_dim: int = field(default=512, metadata={"help": "decoder embedding dimension"})
-    decoder_ffn_embed_dim: int = field(
-        default=2048, metadata={"help": "size of the decoder's feed-forward layers"}
-    )
-    decoder_layers: int = field(default=6, metadata={"help": "number of decoder layers"})
-    decoder_attention_heads: int = field(
-        default=8, metadata={"help": "attention heads of each decoder layer"}
-    )
-    decoder_normalize_before: bool = field(
-        default=False, metadata={"help": "apply layer norm before each decoder block (pre-norm)"}
-    )
-    decoder_learned_pos: bool = field(
-        default=False, metadata={"help": "learned instead of sinusoidal positions in the decoder"}
-    )
     no_token_positional_embeddings: bool = field(
         default=False, metadata={"help": "no positional embeddings"}
     )
@@ -106,15 +98,42 @@ class TransformerModelConfig(TranslationModelConfig):
     )
 
 
-def transformer_config(cfg: TransformerModelConfig) -> TransformerConfig:
-    """What fairseq's Transformer classes read, from a flat configuration.
+@dataclass
+class TransformerModelConfig(TransformerEncoderConfig, TranslationModelConfig):
+    """Stock flags of the architectures that are built of Transformer layers."""
+
+    decoder_embed_dim: int = field(default=512, metadata={"help": "decoder embedding dimension"})
+    decoder_ffn_embed_dim: int = field(
+        default=2048, metadata={"help": "size of the decoder's feed-forward layers"}
+    )
+    decoder_layers: int = field(default=6, metadata={"help": "number of decoder layers"})
+    decoder_attention_heads: int = field(
+        default=8, metadata={"help": "attention heads of each decoder layer"}
+    )
+    decoder_normalize_before: bool = field(
+        default=False, metadata={"help": "apply layer norm before each decoder block (pre-norm)"}
+    )
+    decoder_learned_pos: bool = field(
+        default=False, metadata={"help": "learned instead of sinusoidal positions in the decoder"}
+    )
+
+
+def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **more: Any) -> Namespace:
+    """A model's configuration, in whichever form fairseq hands it, with ``more`` values."""
+    if isinstance(cfg, DictConfig):
+        cfg = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+    return Namespace(**{**vars(cfg), **more})
+
+
+def transformer_config(cfg: TransformerEncoderConfig) -> TransformerConfig:
+    """What fairseq's Transformer classes read, from a flat configuration (an encoder's alone, too).
 
     Raises:
         ConfigError: a number of heads that does not divide its embedding dimension.
     """
-    if isinstance(cfg, DictConfig):
-        cfg = Namespace(**OmegaConf.to_container(cfg, resolve=True))
-    for side in ("encoder", "decoder"):
+    cfg = namespace(cfg)
+    sides = [side for side in ("encoder", "decoder") if hasattr(cfg, f"{side}_embed_dim")]
+    for side in sides:
         heads, width = getattr(cfg, f"{side}_attention_heads"), getattr(cfg, f"{side}_embed_dim")
         if heads < 1 or width % heads:
             raise ConfigError(
@@ -122,8 +141,9 @@ def transformer_config(cfg: TransformerModelConfig) -> TransformerConfig:
                 f"but is {heads} instead."
             )
     config = TransformerConfig.from_namespace(cfg)
-    # They follow `--decoder-embed-dim`, but only where hydra has made the configuration.
-    config.decoder.input_dim = config.decoder.output_dim = cfg.decoder_embed_dim
+    if "decoder" in sides:
+        # They follow `--decoder-embed-dim`, but only where hydra has made the configuration.
+        config.decoder.input_dim = config.decoder.output_dim = cfg.decoder_embed_dim
     return config
 
 

@@ -13,11 +13,8 @@ sentence_prediction --num-classes N --arch linformer_encoder``.
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
-import copy
 import logging
-import re
-from argparse import Namespace
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,7 +24,7 @@ from fairseq.models import FairseqEncoderModel
 from fairseq.models.roberta.model import RobertaClassificationHead
 from fairseq.models.transformer import TransformerEncoderBase, TransformerModelBase
 from fairseq.tasks import FairseqTask
-from omegaconf import II, DictConfig, OmegaConf
+from omegaconf import II
 from torch import Tensor, nn
 
 from fairseq_ext import common
@@ -43,7 +40,6 @@ from fairseq_ext.linformer.model import (
 logger = logging.getLogger(__name__)
 
 POOLINGS = ("mean", "bos")
-OF_DECODER = re.compile("decoder|share_all|target|max_source_positions")
 
 
 @dataclass
@@ -66,22 +62,14 @@ class ClassifierOptions(FairseqDataclass):
     max_positions: int = II("task.max_positions")  # the task sets it by this name
 
 
-def classifier_config(name: str, options: type[FairseqDataclass]) -> type[FairseqDataclass]:
-    """:class:`ClassifierOptions` with those of ``options`` that are not about a decoder."""
-    known = ClassifierOptions.__dataclass_fields__
-    of_encoder = [
-        (option.name, option.type, copy.copy(option))
-        for option in fields(options)
-        if option.name not in known and not OF_DECODER.search(option.name)
-    ]
-    namespace = {"__module__": __name__, "__doc__": f"Options of `{name}`."}
-    return make_dataclass(name, of_encoder, bases=(ClassifierOptions,), namespace=namespace)
+@dataclass
+class TransformerEncoderConfig(ClassifierOptions, common.TransformerEncoderConfig):
+    """Options of ``transformer_encoder``."""
 
 
-LinformerEncoderConfig = classifier_config("LinformerEncoderConfig", LinformerOptions)
-TransformerEncoderConfig = classifier_config(
-    "TransformerEncoderConfig", common.TransformerModelConfig
-)
+@dataclass
+class LinformerEncoderConfig(LinformerOptions, TransformerEncoderConfig):
+    """Options of ``linformer_encoder``."""
 
 
 @common.register_model("transformer_encoder", dataclass=TransformerEncoderConfig)
@@ -108,18 +96,9 @@ class TransformerClassifier(FairseqEncoderModel):
             ConfigError: heads that do not divide the embedding dimension, or slots that do not fit
                 the layers.
         """
-        if isinstance(cfg, DictConfig):
-            cfg = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+        cfg = common.namespace(cfg, max_source_positions=cfg.max_positions)
+        config = common.transformer_config(cfg)
         dictionary, size = task.source_dictionary, cfg.encoder_embed_dim
-        config = common.transformer_config(
-            Namespace(
-                **vars(cfg),
-                max_source_positions=cfg.max_positions,
-                # fairseq's configuration has a decoder in any case.
-                decoder_embed_dim=size,
-                decoder_attention_heads=cfg.encoder_attention_heads,
-            )
-        )
         embed_tokens = TransformerModelBase.build_embedding(config, dictionary, size)
         encoder = cls.encoder_class(config, dictionary, embed_tokens)
         cls.change_attention(cfg, encoder)

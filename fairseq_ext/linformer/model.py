@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fairseq.data import Dictionary
-from fairseq.dataclass import ChoiceEnum
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -31,7 +31,7 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 
 
 @dataclass
-class LinformerOptions(common.TransformerModelConfig):
+class LinformerOptions(FairseqDataclass):
     """What the Linformer adds to the flags of a Transformer."""
 
     linformer_k: str = field(
@@ -75,7 +75,7 @@ class LinformerOptions(common.TransformerModelConfig):
 
 
 @dataclass
-class LinformerConfig(LinformerOptions):
+class LinformerConfig(LinformerOptions, common.TransformerModelConfig):
     """Options of ``linformer``; the defaults are the paper's sizes."""
 
 
