@@ -119,6 +119,10 @@ def test_equals_the_naive_twin_with_all_gradients(
     naive_gradients = torch.autograd.grad((naive * weights).sum(), wanted)
 
     torch.testing.assert_close(found, naive, rtol=0, atol=1e-12)
+    with torch.no_grad():  # another implementation
+        torch.testing.assert_close(
+            layer(query, source, mask(lengths, width)), naive, rtol=0, atol=1e-12
+        )
     for gradient, expected in zip(gradients, naive_gradients, strict=True):
         torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-11)
 
