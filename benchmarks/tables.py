@@ -1,0 +1,78 @@
+"""Figures of the benchmarks as Markdown: ``python benchmarks/tables.py docs/results/x.json …``
+
+One table for each thing measured: a row for each n, the time (or memory) of every candidate, and how
+many times faster ours are than each peer, with the quartiles of paired rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+VALUES = {"peak_mib": "MiB", "us_per_token": "µs per token", "ms": "ms"}
+
+
+def rows_of(report: dict, what: str) -> list[list[str]]:
+    """Header and rows of the table of ``what``."""
+    figures = [row for row in report["figures"] if row["what"] == what]
+    ratios = [row for row in report["ratios"] if row["what"] == what]
+    value = next(name for name in VALUES if name in figures[0])
+    candidates = list(dict.fromkeys(row["candidate"] for row in figures))
+    pairs = list(dict.fromkeys((row["candidate"], row["peer"]) for row in ratios))
+    header = [
+        "n",
+        *(f"{name}, {VALUES[value]}" for name in candidates),
+        *(f"{ours} against {peer}" for ours, peer in pairs),
+    ]
+    table = [header]
+    for n in dict.fromkeys(row["n"] for row in figures):
+        here = {row["candidate"]: row for row in figures if row["n"] == n}
+        compared = {(row["candidate"], row["peer"]): row for row in ratios if row["n"] == n}
+        table.append(
+            [
+                "" if n is None else f"{n:,}",
+                *(number(here.get(name, {}).get(value)) for name in candidates),
+                *(ratio(compared.get(pair)) for pair in pairs),
+            ]
+        )
+    return table
+
+
+def number(value: float | None) -> str:
+    """Three figures or so; a dash where it was not run."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def ratio(row: dict | None) -> str:
+    """Median and quartiles."""
+    if row is None:
+        return "–"
+    return f"{row['ratio']:.2f}× ({row['ratio_low']:.2f}–{row['ratio_high']:.2f})"
+
+
+def markdown(report: dict) -> str:
+    """All tables of a report, then what it found."""
+    parts = [f"**{report['title']}**"]
+    for what in dict.fromkeys(row["what"] for row in report["figures"]):
+        table = rows_of(report, what)
+        lines = ["| " + " | ".join(row) + " |" for row in table]
+        lines.insert(1, "|" + "---|" * len(table[0]))
+        parts.append("\n".join([f"{what}:", "", *lines]))
+    parts.append("\n".join(f"- {text}" for text in [*report["notes"], *report["findings"]]))
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("reports", type=Path, nargs="+", help="JSON files of benchmarks/linformer.py")
+    for path in parser.parse_args().reports:
+        print(markdown(json.loads(path.read_text(encoding="utf-8"))), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()
