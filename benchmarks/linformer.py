@@ -4,6 +4,7 @@
 
 Questions:
   encoder     time of the encoder over n, forward and training step (the paper's figure 2)
+  flat        our encoders' time per token at constant tokens, with more rounds than in `encoder`
   attention   time of the attention alone over n, without and with its linear layers
   seq2seq     forward of encoder and decoder over n (figure 1), and training steps at the paper's
               mix of lengths (table 4)
@@ -35,6 +36,7 @@ from peers import DTYPES
 
 QUESTIONS = {
     "encoder": linformer_encoder.encoder,
+    "flat": linformer_encoder.flat,
     "attention": linformer_encoder.attention,
     "seq2seq": linformer_translation.seq2seq,
     "memory": linformer_encoder.memory,
@@ -69,6 +71,7 @@ CPU = {
         "budget": 10.0,
         "limit": 3.0,
     },
+    "flat": {"lengths": powers(512, 32_768, 4), "layers": 2, "budget": 60.0},
     "attention": {"lengths": powers(16, 8192), "repeats": 21},
     "seq2seq": {"lengths": powers(32, 1024), "k": [32, 64], "tokens": 1024, "budget": 30.0},
     "memory": {"lengths": powers(32, 32_768, 4), "layers": 2, "tokens": 8192},
@@ -76,6 +79,7 @@ CPU = {
 }
 CUDA = {
     "encoder": {"lengths": powers(32, 32_768)},
+    "flat": {"lengths": powers(512, 32_768, 4)},
     "attention": {"lengths": powers(16, 32_768)},
     "seq2seq": {"lengths": powers(32, 8192), "k": [32, 64], "sentences": 88},
     "memory": {"lengths": powers(32, 32_768)},
@@ -134,6 +138,8 @@ def panels(question: str, slots: list[int]) -> dict[str, tuple[str, list[str]]]:
             "Linformer's k": ("forward", ours),
             "Encoder, training step": ("training step", [STOCK, FUSED, *ours]),
         }
+    if question == "flat":
+        return {"Encoder, as many tokens at every n": (linformer_encoder.CONSTANT, ours)}
     if question == "attention":
         return {"Attention alone": ("core", [FUSED, *ours])}
     if question == "seq2seq":

@@ -125,7 +125,7 @@ def encoder(options: Namespace) -> Cells:
         gc.collect()
     series = ["forward", "training step"]
     if options.tokens < max(options.lengths):
-        constant_tokens(options, cells)
+        constant_tokens(options, cells, options.lengths[::-2])
         series = [CONSTANT]
     for what, name in product(series, ours):
         cells.find_flat(what, name, first=512, within=0.15)
@@ -138,12 +138,12 @@ def encoder(options: Namespace) -> Cells:
     return cells
 
 
-def constant_tokens(options: Namespace, cells: Cells) -> None:
+def constant_tokens(options: Namespace, cells: Cells, lengths: list[int]) -> None:
     """Forward of our encoders alone with as many tokens at every n as the largest n needs: larger
     tensors cost more for each token, and that is no matter of n."""
     watch = Stopwatch(options)
     tokens = max(options.lengths)
-    for n in sorted(options.lengths[::-2]):
+    for n in sorted(lengths):
         if n < 512 <= tokens:
             continue
         source = source_batch(tokens // n, n, VOCABULARY).to(options.device)
@@ -151,6 +151,16 @@ def constant_tokens(options: Namespace, cells: Cells) -> None:
         candidates = {name: forward(encoder, source) for name, encoder in encoders.items()}
         seconds = watch.time(CONSTANT, candidates)
         cells.add(CONSTANT, n, seconds, (), tokens=source.numel(), sentences=tokens // n)
+
+
+def flat(options: Namespace) -> Cells:
+    """The same alone, with more rounds."""
+    check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
+    cells = Cells(f"Encoder of {options.layers} layers, constant tokens, {options.dtype}")
+    constant_tokens(options, cells, options.lengths)
+    for k in options.k:
+        cells.find_flat(CONSTANT, f"k={k}", first=512, within=0.15)
+    return cells
 
 
 def attention(options: Namespace) -> Cells:

@@ -10,6 +10,7 @@ from fairseq_ext import files
 from fairseq_ext.evaluation.plots import PALETTE, STYLE
 
 LABELS = {"fairseq": "Transformer (fairseq)", "sdpa": "Transformer (fused attention)"}
+ORDER = ("fairseq", "sdpa", "k=32", "k=64", "k=128")  # the same colours in every picture
 
 
 def draw(cells: Cells, panels: dict[str, tuple[str, list[str]]], output: Path) -> None:
@@ -22,9 +23,14 @@ def draw(cells: Cells, panels: dict[str, tuple[str, list[str]]], output: Path) -
     """
     import matplotlib
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-    everyone = list(dict.fromkeys(name for _, names in panels.values() for name in names))
+    drawn = [name for _, names in panels.values() for name in names]
+    everyone = list(dict.fromkeys([*ORDER, *drawn]))
+    values = [
+        v for what, names in panels.values() for n in names for v in cells.curve(what, n).values()
+    ]
+    narrow = max(values) < 4 * min(values)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5.2 * len(panels), 4.2), layout="constrained")
         axes_of = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
@@ -42,6 +48,8 @@ def draw(cells: Cells, panels: dict[str, tuple[str, list[str]]], output: Path) -
             axes.set_yscale("log", base=2)
             axes.set_xticks(sorted(lengths), [f"{n:,}" for n in sorted(lengths)], rotation=45)
             axes.xaxis.set_minor_locator(NullLocator())
+            if narrow:
+                axes.yaxis.set_major_locator(LogLocator(base=2, subs=(1, 1.25, 1.5, 1.75)))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axes.yaxis.set_minor_formatter(NullFormatter())
             axes.yaxis.set_tick_params(labelleft=True)

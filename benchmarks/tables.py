@@ -1,7 +1,7 @@
 """Figures of the benchmarks as Markdown: ``python benchmarks/tables.py docs/results/x.json …``
 
-One table for each thing measured: a row for each n, the time (or memory) of every candidate, and how
-many times faster ours are than each peer, with the quartiles of paired rounds.
+One table for each thing measured: a row for each n, the time (or memory) of every candidate, and
+how many times faster ours are than each peer, with the quartiles of paired rounds.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("reports", type=Path, nargs="+", help="JSON files of benchmarks/linformer.py")
+    parser.add_argument(
+        "reports", type=Path, nargs="+", help="JSON files of benchmarks/linformer.py"
+    )
     for path in parser.parse_args().reports:
         print(markdown(json.loads(path.read_text(encoding="utf-8"))), end="\n\n")
 

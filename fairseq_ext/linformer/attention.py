@@ -17,6 +17,8 @@ from fairseq_ext.errors import ConfigError
 from fairseq_ext.linformer.projection import LengthProjection
 
 SCALES = ("head-dim", "model-dim")
+# Up to so many slots two plain products beat the fused kernel in inference on a CPU.
+FEW_SLOTS = 64
 
 
 class LinformerAttention(nn.Module):
@@ -152,8 +154,15 @@ class LinformerAttention(nn.Module):
 
 
 def mix(matrix: Tensor, source: Tensor) -> Tensor:
-    """``E y`` for every sentence at once: ``[K, S]`` times ``[S, B, C]`` is ``[K, B, C]``."""
-    return (matrix @ source.flatten(1)).unflatten(1, source.shape[1:])
+    """``E y`` for every sentence: ``[K, S]`` times ``[S, B, C]`` is ``[K, B, C]``.
+
+    One product for all sentences, but for inference on a CPU: there one for each sentence is faster
+    (whose gradient for E would take a matrix for each sentence).
+    """
+    if source.is_cuda or torch.is_grad_enabled():
+        return (matrix @ source.flatten(1)).unflatten(1, source.shape[1:])
+    each = matrix.expand(source.size(1), -1, -1)  # [B, K, S]
+    return torch.bmm(each, source.transpose(0, 1)).transpose(0, 1)
 
 
 def attend_to_slots(
@@ -161,13 +170,17 @@ def attend_to_slots(
 ) -> Tensor:
     """``softmax(scaling · Q K^T) V`` for ``[B, H, T, D]`` over ``[B, H, K, D]``, without a mask.
 
-    Fused, but for inference on a CPU: there two products are up to twice as fast for the few slots
-    that there are.
+    Fused, but for inference on a CPU with few slots: there two products are up to twice as fast.
     """
-    if query.is_cuda or torch.is_grad_enabled() or dropout:
+    plain = not (query.is_cuda or torch.is_grad_enabled() or dropout)
+    if not (plain and keys.size(2) <= FEW_SLOTS):
         return functional.scaled_dot_product_attention(
             query, keys, values, dropout_p=dropout, scale=scaling
         )
-    scores = query @ (keys * scaling).transpose(2, 3)  # [B, H, T, K]
+    sentences = query.shape[:2]
+    query, keys = query.flatten(0, 1), keys.flatten(0, 1)  # [B · H, T, D], [B · H, K, D]
+    scores = torch.baddbmm(
+        query.new_zeros(()), query, keys.transpose(1, 2), beta=0, alpha=scaling
+    ).unflatten(0, sentences)
     exact = torch.promote_types(scores.dtype, torch.float32)
     return scores.softmax(-1, dtype=exact).to(values.dtype) @ values
