@@ -27,6 +27,7 @@ COMMANDS = [
     *(["bash", f"recipes/{name}.sh", "--help"] for name in ("quickstart", "compare")),
     ["bash", "recipes/gru/europarl_es_en.sh", "--help"],
     ["bash", "recipes/linformer/wmt14_en_de.sh", "--help"],
+    ["bash", "recipes/linformer/classify.sh", "--help"],
     *(
         [sys.executable, f"preprocess/{name}.py", "--help"]
         for name in ("locale_corpus", "split_pairs", "wmt14_csv")

@@ -148,7 +148,8 @@ def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
     sizes = dataset.size(index)
     name = f"sentence {index + getattr(task, 'first_sentence', 1)}"
     if not isinstance(sizes, tuple) or not isinstance(limits, tuple):
-        return f"{name} has {sizes} tokens, but the limit is {limits}", "Raise the limit"
+        cure = "Raise `--max-positions`, or cut sentences with `--shorten-method truncate`"
+        return f"{name} has {sizes} tokens, but the limit is {limits}", cure
     over = [size > (limit or size) for size, limit in zip(sizes, limits, strict=True)].index(True)
     side, limit = ("source", "target")[over], limits[over]
     cut = f"cut {side}s with `--task translation_ext --truncate-{side} --max-{side}-positions"
