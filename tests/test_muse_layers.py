@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import muse_twin as twin
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.muse import convolution
 from fairseq_ext.muse.block import Dropouts, ParallelBlock, is_active
-from fairseq_ext.muse.caching import FIRST_ROOM, DecoderState
+from fairseq_ext.muse.caching import ROOM, DecoderState
 from fairseq_ext.muse.convolution import (
     DynamicConvolution,
     OrdinaryConvolution,
@@ -20,6 +21,8 @@ from fairseq_ext.muse.convolution import (
     convolve,
     taps_to_the_left,
 )
+from fairseq_ext.muse.dropout import dropout
+from fairseq_ext.muse.packing import PackedLinear, can_pack
 from fairseq_ext.muse.projections import fuse, unfuse
 
 HEADS, DIM = 2, 6
@@ -346,7 +349,7 @@ def test_cross_attention_reads_the_blocks_input() -> None:
 def test_steps_equal_the_whole_at_each_position(variant: str, fused: bool) -> None:
     """Beyond the cache's first room, two sentences with two rows each, one with pads."""
     block = build(variant, True, fused=fused)
-    length = FIRST_ROOM + 3
+    length = 2 * ROOM + 3
     x, source = tensor(length, 4, DIM).detach(), tensor(5, 2, 5).detach()
     pads = torch.tensor([[True, False, False, False, False], [False] * 5])
     with torch.no_grad():
@@ -474,3 +477,58 @@ def test_a_cache_reordered_and_grown_holds_each_rows_own_past() -> None:
                 alone = torch.stack(history).unsqueeze(1)
                 expected = run(block, alone, source[:, origin[row] : origin[row] + 1])
                 torch.testing.assert_close(out[row], expected[-1, 0], rtol=0, atol=1e-12)
+
+
+def test_packed_product_is_a_linear_layer_and_follows_its_weight() -> None:
+    linear, packed = nn.Linear(24, 40), PackedLinear()
+    packed.enabled = True
+    x = torch.randn(3, 1, 48)[..., :24]  # rows apart, as a split of a fused product has them
+    assert can_pack(linear.weight) == torch.backends.mkldnn.is_available()
+
+    def found() -> Tensor:
+        with torch.no_grad():
+            return packed(x, linear.weight, linear.bias)
+
+    torch.testing.assert_close(found(), linear(x), rtol=0, atol=1e-5)
+    with torch.no_grad():
+        linear.weight.copy_(torch.randn(40, 24))  # as load_state_dict does
+    torch.testing.assert_close(found(), linear(x), rtol=0, atol=1e-5)
+    assert packed(x, linear.weight, linear.bias).requires_grad
+    assert not copy.deepcopy(packed).enabled
+    linear, x = linear.double(), x.double()
+    assert found().equal(linear(x))
+
+
+def test_weights_are_packed_for_generation_alone() -> None:
+    """An optimizer may write to ``.data``, which no version counts."""
+    block = build("gated", False, fused=True).float()
+    x = torch.randn(4, 2, DIM)
+    with torch.no_grad():
+        block(x)
+        for parameter in block.parameters():
+            parameter.data.mul_(2)
+        before = block(x)[0]
+        block.projections.make_generation_fast_()
+        torch.testing.assert_close(block(x)[0], before, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.4, 0.75])
+def test_dropout_keeps_each_value_with_its_probability(p: float) -> None:
+    x = torch.rand(101, 1001).add_(0.5).requires_grad_()
+    torch.manual_seed(0)
+    out = dropout(x, p)
+    kept = out != 0
+    torch.testing.assert_close(out[kept], x[kept] / (1 - p), rtol=1e-4, atol=0)
+    for lane in range(4):  # four values come from one draw
+        share = kept.flatten()[lane::4].double()
+        error = 5 * math.sqrt(p * (1 - p) / share.numel())
+        assert share.mean().item() == pytest.approx(1 - p, abs=error)
+        other = kept.flatten()[(lane + 1) % 4 :: 4][: share.numel()].double()
+        together = (share[: other.numel()] * other).mean().item()
+        assert together == pytest.approx((1 - p) ** 2, abs=2 * error)  # and are independent
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(gradient, kept / (1 - p), rtol=1e-4, atol=0)
+    torch.manual_seed(0)
+    assert (dropout(torch.ones(101, 1001), p) != 0).equal(kept)
+    assert dropout(x, 1.0).eq(0).all()
+    assert dropout(torch.ones(3, dtype=torch.bfloat16), p).dtype == torch.bfloat16

@@ -159,6 +159,23 @@ def test_encoder_may_have_another_width_than_the_decoder() -> None:
     assert model(source, source.ne(1).sum(1), target)[0].isfinite().all()
 
 
+def test_fused_model_prepared_for_generation_finds_the_same() -> None:
+    """With packed weights, in a batch and one by one."""
+    model, task = build([*MUSE, "--muse-fused"], seed=6)
+    sentences = random_sentences([9, 2, 6], seed=7)
+    source = padded(sentences, left=True)
+    learn(model, source, padded(sentences, left=False), updates=40, rate=0.005)
+    generator = SequenceGenerator([model], task.target_dictionary, beam_size=5, max_len_b=20)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
+    expected = generator.generate([model], {**sample, "id": torch.arange(3)})
+    model.make_generation_fast_(need_attn=False)
+    assert model.decoder._output.enabled
+    for found, other in zip(generator.generate([model], sample), expected, strict=True):
+        assert [h["tokens"].tolist() for h in found] == [h["tokens"].tolist() for h in other]
+        scores = [[hypothesis["score"].item() for hypothesis in side] for side in (found, other)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
 def batch() -> tuple[Tensor, Tensor]:
     source = padded(random_sentences([7, 3, 5]), left=True)
     return source, previous(padded(random_sentences([4, 6, 3], seed=4), left=False))

@@ -8,9 +8,9 @@ the same input side by side, and attention and convolution share one value proje
     Conv(V)_t = Σ_j softmax(W_k V_t)_j V_{t + j - ⌈(k+1)/2⌉}                     (5), (6)
 
 D is dropout; MUSE-simple (2) is the same without convolutions. ``convolution.py`` has the dynamic
-and the ordinary convolution, ``attention.py`` what attends, ``block.py`` the block, its separate
-and its fused projections (section 3.5), ``caching.py`` what decoding keeps, ``model.py`` the
-fairseq wiring.
+and the ordinary convolution, ``attention.py`` what attends, ``block.py`` the block,
+``projections.py`` its matrices, separate or fused (section 3.5), ``caching.py`` what decoding
+keeps, ``packing.py`` and ``dropout.py`` quick ways on the CPU, ``model.py`` the fairseq wiring.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
 """

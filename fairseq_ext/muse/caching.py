@@ -11,8 +11,8 @@ from torch import Tensor
 from fairseq_ext.muse.attention import Source
 from fairseq_ext.padding import select_sentences
 
-# Positions to make room for at first; then twice as many whenever they are full.
-FIRST_ROOM = 16
+# Positions to make room for at a time.
+ROOM = 16
 
 
 class DecoderState:
@@ -32,7 +32,8 @@ class DecoderState:
     ) -> None:
         *outer, dim = shape
         self.sources, self.length = sources, 0
-        self._kept = like.new_empty(*outer, FIRST_ROOM, dim)
+        self._kept = like.new_empty(*outer, ROOM, dim)
+        self._spare: Tensor | None = None  # what the next reordering writes to
 
     @property
     def rows(self) -> int:
@@ -42,7 +43,7 @@ class DecoderState:
     def extend(self) -> Tensor:
         """Room for one more position: ``[L, P, R, H, t, D]``, the last one to be filled in."""
         if self.length == self._kept.size(4):
-            room = torch.empty_like(self._kept)
+            room = self._kept.new_empty(*self._kept.shape[:4], ROOM, self._kept.size(5))
             self._kept = torch.cat([self._kept, room], dim=4)
         self.length += 1
         return self._kept[..., : self.length, :]
@@ -55,7 +56,14 @@ class DecoderState:
             kept, _ = select_sentences(order, self.rows // sentences)
             if not kept.equal(torch.arange(sentences, device=kept.device)):
                 self._keep_sources(kept, heads)
-        self._kept = self._kept.index_select(2, order)
+        old, shape = self._kept, list(self._kept.shape)
+        shape[2] = order.numel()
+        new = self._spare
+        if new is None or list(new.shape) != shape:
+            new = old.new_empty(shape)
+        filled = slice(0, self.length)
+        torch.index_select(old[..., filled, :], 2, order, out=new[..., filled, :])
+        self._kept, self._spare = new, old
 
     def _keep_sources(self, sentences: Tensor, heads: int) -> None:
         def keep(values: Tensor) -> Tensor:

@@ -37,10 +37,36 @@ def band(weights: Tensor, left: int) -> Tensor:
     Returns:
         ``[N, T, T]``.
     """
-    count, length, taps = weights.shape
-    # Rows one longer than what they are read as shift each row by one more than the row above.
-    skewed = F.pad(weights, (0, length)).view(count, -1)[:, : length * (length + taps - 1)]
-    return skewed.view(count, length, -1)[:, :, left : left + length]
+    return _Band.apply(weights, left)
+
+
+class _Band(torch.autograd.Function):
+    """:func:`band`: weights written into rows one longer than those they are read in.
+
+    So each row stands one column further to the right than the row above.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, left: int) -> Tensor:
+        ctx.left, ctx.taps = left, weights.size(-1)
+        written, read = _skewed(weights, ctx.taps)
+        written.copy_(weights)
+        return read[..., left : left + weights.size(1)]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        written, read = _skewed(grad, ctx.taps)
+        read[..., ctx.left : ctx.left + grad.size(1)] = grad
+        return written, None
+
+
+def _skewed(like: Tensor, taps: int) -> tuple[Tensor, Tensor]:
+    """Zeros seen as ``[N, T, K]`` rows of taps, and as the ``[N, T, T + K - 1]`` band they make."""
+    count, length, _ = like.shape
+    cells = like.new_zeros(count, length * (length + taps))
+    written = cells.view(count, length, -1)[..., :taps]
+    return written, cells[:, : length * (length + taps - 1)].view(count, length, -1)
 
 
 def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
@@ -134,20 +160,25 @@ class DynamicConvolution(nn.Module):
 
     def kernels(self, values: Tensor) -> Tensor:
         """One kernel for each position and head: ``[..., C]`` to ``[..., H, K]``, K the largest."""
-        logits = self.predictor(values).unflatten(-1, (self.heads, -1))
+        # Taps before positions: many times faster for softmaxes as short as these.
+        logits = F.linear(self.predictor.weight, values.reshape(-1, values.size(-1)))
+        logits = logits.view(self.heads, sum(self.kernel_sizes), -1)  # [H, Σk, positions]
         precise = torch.promote_types(logits.dtype, torch.float32)
         parts = [
-            self.dropout(torch.softmax(part, dim=-1, dtype=precise))
-            for part in logits.split(self.kernel_sizes, dim=-1)
+            self.dropout(torch.softmax(part, dim=1, dtype=precise))
+            for part in logits.split(self.kernel_sizes, dim=1)
         ]
-        if self.gate is None:
-            return parts[0].to(logits.dtype)
+        merged = parts[0] if self.gate is None else self._merge(parts)
+        return merged.to(logits.dtype).permute(2, 0, 1).unflatten(0, values.shape[:-1])
+
+    def _merge(self, parts: list[Tensor]) -> Tensor:
+        """The gated sum of kernels ``[H, k_i, ·]``, padded to the widest: ``[H, K, ·]``."""
         taps, merged = max(self.kernel_sizes), 0
         for weights, share in zip(parts, self.gate_values(), strict=True):
-            before = self.left - taps_to_the_left(weights.size(-1), self.causal)
-            after = taps - weights.size(-1) - before
-            merged = merged + F.pad(weights * share, (before, after))
-        return merged.to(logits.dtype)
+            before = self.left - taps_to_the_left(weights.size(1), self.causal)
+            after = taps - weights.size(1) - before
+            merged = merged + F.pad(weights * share, (0, 0, before, after))
+        return merged
 
     def gate_values(self) -> Tensor:
         """``softmax(α)`` ``[n]``, in fp32 at least: each kernel's share (Figure 4)."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from fairseq_ext.muse.packing import PackedLinear
 
 
 class Sizes(NamedTuple):
@@ -95,13 +97,14 @@ class FusedProjections(nn.Module):
         self.bias_in = nn.Parameter(torch.empty(sum(self.rows)))
         self.weight_out = nn.Parameter(torch.empty(sizes.dim, sum(self.columns)))
         self.biases_out = nn.Parameter(torch.empty(len(self.columns), sizes.dim))
+        self._linear_in, self._linear_out = PackedLinear(), PackedLinear()
         separate = SeparateProjections(sizes).state_dict()
         self.load_state_dict(fuse(separate))
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
         """As :meth:`SeparateProjections.read`."""
         if x is x_self:
-            return list(F.linear(x, self.weight_in, self.bias_in).split(self.rows, dim=-1))
+            return list(self._linear_in(x, self.weight_in, self.bias_in).split(self.rows, -1))
         first = self.rows[0]
         others = F.linear(x, self.weight_in[first:], self.bias_in[first:])
         own = F.linear(x_self, self.weight_in[:first], self.bias_in[:first])
@@ -112,9 +115,14 @@ class FusedProjections(nn.Module):
         weights = self.weight_out.split(self.columns, dim=1)
         return [F.linear(*triple) for triple in zip(parts, weights, self.biases_out, strict=True)]
 
+    def make_generation_fast_(self, **unused: Any) -> None:
+        """fairseq's hook before generation: the weights change no more, so they may be packed."""
+        self._linear_in.enabled = self._linear_out.enabled = True
+
     def write_sum(self, parts: Sequence[Tensor]) -> Tensor:
         """The sum of all contributions ``[..., C]``."""
-        return F.linear(torch.cat(list(parts), dim=-1), self.weight_out, self.biases_out.sum(0))
+        joined = torch.cat(list(parts), dim=-1)
+        return self._linear_out(joined, self.weight_out, self.biases_out.sum(0))
 
 
 def fuse(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
