@@ -1,62 +1,247 @@
-"""Downloads whose checksum is recorded the first time and compared ever after."""
+"""Downloads that go on where they broke off; checksums recorded once and compared ever after."""
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import json
 import os
+import sys
+import time
+import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from staging import sha256_of
 from textfiles import write_all
+from tqdm import tqdm
 
 TIMEOUT = 60  # seconds without a byte
+ATTEMPTS = 4  # in a row, none of which brought anything
+PAUSE = 0.5  # seconds after the first of them, doubled after each other
 RECORD = "sha256.json"
+PASSING = {408, 425, 429, 500, 502, 503, 504}  # HTTP errors that may be gone a second later
 
 
-def fetch(url: str, folder: Path) -> Path:
+class Broken(Exception):
+    """The connection ended before the file did."""
+
+
+def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
     """The file of that address in ``folder``, downloaded unless it is there already.
 
-    ``sha256.json`` beside it keeps the checksum of what came first, so that a file damaged or
+    ``sha256.json`` in the folder keeps the checksum of what came first, so that a file damaged or
     exchanged later is noticed. Whether the first one is right, only a checksum from elsewhere
     can tell.
 
+    Args:
+        url: official address; its last part names the file.
+        folder: made if missing; one process at a time works in it.
+        mirror: a folder, whose files are read where they are, or an address, below which the file
+            of that name is downloaded instead.
+
     Raises:
-        ValueError: the download failed or stopped early, or a file is not the recorded one.
+        ValueError: the download failed for good, or a file is not the recorded one.
     """
-    path = folder / url.rpartition("/")[2]
-    record = folder / RECORD
+    name = url.rpartition("/")[2]
+    path = folder / name
     folder.mkdir(parents=True, exist_ok=True)
-    known = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
-    if not path.exists():
-        _download(url, path)
-    found = sha256_of(path)
+    with _locked(folder):
+        if not path.exists():
+            if mirror is None:
+                _download(url, path)
+            elif "://" in mirror:
+                _download(f"{mirror.rstrip('/')}/{name}", path)
+            else:
+                path = Path(mirror) / name
+                if not path.is_file():
+                    raise ValueError(f"`--mirror {mirror}` has no file `{name}` (from {url}).")
+        _verify(path, folder / RECORD)
+    return path
+
+
+def discard(path: Path) -> str:
+    """Set a downloaded file aside that turned out unusable, so that it is downloaded anew.
+
+    Returns what was done, as a sentence. A file that :func:`fetch` did not download is left alone.
+    """
+    record = path.parent / RECORD
+    known = _known(record)
     if path.name not in known:
-        known[path.name] = found
-        write_all(folder, {RECORD: [json.dumps(known, indent=2, sort_keys=True)]})
+        return f"Replace `{path}`."
+    aside = path.with_name(f"{path.name}.refused")
+    path.replace(aside)
+    del known[path.name]
+    _write_record(record, known)
+    return f"It is now `{aside.name}`; run the same command again to download it again."
+
+
+def _verify(path: Path, record: Path) -> None:
+    known, found = _known(record), sha256_of(path)
+    if path.name not in known:
+        _write_record(record, {**known, path.name: found})
     elif found != known[path.name]:
         raise ValueError(
             f"`{path}` has the SHA-256 {found}, but had {known[path.name]} when it was first "
             f"downloaded; delete it to download it again (or `{record}`, to accept it)."
         )
-    return path
+
+
+def _known(record: Path) -> dict[str, str]:
+    return json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+
+
+def _write_record(record: Path, known: dict[str, str]) -> None:
+    write_all(record.parent, {record.name: [json.dumps(known, indent=2, sort_keys=True)]})
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@dataclass
+class Part:
+    """A file on its way: its bytes so far, and what they are bytes of.
+
+    Attributes:
+        path: of the bytes; ``….json`` beside it remembers the other two.
+        version: the server's name (ETag) or date of this version of the file. Without one, nobody
+            could say whether a later answer continues the same file, so it is not continued.
+        total: the file's size, None where the server does not say.
+    """
+
+    path: Path
+    version: str | None = None
+    total: int | None = None
+
+    def load(self) -> None:
+        """Take up what an earlier process left, or nothing."""
+        with suppress(OSError, ValueError, KeyError):
+            state = json.loads(self.state.read_text(encoding="utf-8"))
+            self.version, self.total = state["version"], state["total"]
+        if self.version is None:
+            self.restart(None, None)
+
+    def restart(self, version: str | None, total: int | None) -> None:
+        """Forget the bytes, and expect those of a new version."""
+        self.remove()
+        self.version, self.total = version, total
+        if version is not None:
+            state = json.dumps({"version": version, "total": total})
+            write_all(self.path.parent, {self.state.name: [state]})
+
+    def remove(self) -> None:
+        """Leave no trace."""
+        self.path.unlink(missing_ok=True)
+        self.state.unlink(missing_ok=True)
+
+    @property
+    def state(self) -> Path:
+        """The file beside the bytes."""
+        return self.path.with_name(f"{self.path.name}.json")
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+        return self.path.stat().st_size if self.path.exists() else 0
 
 
 def _download(url: str, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, temporary.open("wb") as file:
-            while block := answer.read(1 << 16):
-                file.write(block)
-            size = answer.headers.get("Content-Length")
-        if size is not None and int(size) != temporary.stat().st_size:
-            raise ValueError(f"`{url}` broke off; run the same command again.")
-        temporary.replace(path)
-    except (OSError, http.client.HTTPException) as error:
-        raise ValueError(
-            f"`{url}` cannot be downloaded ({error}). Without a network: get the file elsewhere "
-            f"and put it into `{path.parent}`."
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    part, failures = Part(path.with_name(f"{path.name}.part")), 0
+    part.load()
+    while True:
+        before = part.size
+        try:
+            _attempt(url, part)
+            break
+        except (OSError, http.client.HTTPException, Broken) as error:
+            status = error.code if isinstance(error, urllib.error.HTTPError) else None
+            if status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and before:
+                part.remove()  # the file has changed, and is shorter now
+                continue
+            failures = 1 if part.version and part.size > before else failures + 1
+            if failures == ATTEMPTS or (status is not None and status not in PASSING):
+                _give_up(url, part, error)
+            print(f"{path.name}: {error}; trying again", file=sys.stderr)
+            time.sleep(PAUSE * 2 ** (failures - 1))
+    part.path.replace(path)
+    part.remove()
+
+
+def _give_up(url: str, part: Part, error: Exception) -> None:
+    kept = "Nothing was kept."
+    if part.version and part.size:
+        kept = f"Its first {part.size:,} bytes are kept; the same command goes on from there."
+    else:
+        part.remove()
+    raise ValueError(
+        f"`{url}` cannot be downloaded ({error}). {kept} Without a network: get the file elsewhere "
+        f"and put it into `{part.path.parent}`."
+    ) from None
+
+
+def _attempt(url: str, part: Part) -> None:
+    """One request, for what is missing if the server can do that."""
+    request = urllib.request.Request(url, headers={"User-Agent": "fairseq-ext"})
+    if part.version and part.size:
+        request.add_header("Range", f"bytes={part.size}-")
+        request.add_header("If-Range", part.version)  # else the server sends the whole new file
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        if not _continues(answer, part):
+            length = answer.headers.get("Content-Length")
+            part.restart(_version(answer), None if length is None else int(length))
+        with part.path.open("ab") as file, _bar(part) as bar:
+            _copy(answer, file, bar)
+    if part.total is not None and part.size != part.total:
+        if part.size > part.total:
+            part.remove()
+        raise Broken(f"broke off after {part.size:,} of {part.total:,} bytes")
+
+
+def _version(answer: http.client.HTTPResponse) -> str | None:
+    tag = answer.headers.get("ETag")
+    if tag and not tag.startswith("W/"):  # a weak one does not promise the same bytes
+        return tag
+    return answer.headers.get("Last-Modified")
+
+
+def _continues(answer: http.client.HTTPResponse, part: Part) -> bool:
+    if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+        return False
+    total = "*" if part.total is None else part.total
+    wanted = f"bytes {part.size}-"
+    given = answer.headers.get("Content-Range", "")
+    if not given.startswith(wanted) or not given.endswith((f"/{total}", "/*")):
+        part.remove()
+        raise Broken(f"the server answered `{given}` when asked for {wanted}")
+    return True
+
+
+def _copy(answer: http.client.HTTPResponse, file: IO[bytes], bar: tqdm) -> None:
+    while block := answer.read(1 << 16):
+        file.write(block)
+        bar.update(len(block))
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _bar(part: Part) -> tqdm:
+    return tqdm(
+        total=part.total,
+        initial=part.size,
+        desc=part.path.stem,
+        unit="B",
+        unit_scale=True,
+        unit_divisor=1024,
+        file=sys.stderr,
+    )

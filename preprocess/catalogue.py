@@ -1,0 +1,200 @@
+"""The corpora: where each comes from, and what becomes of it.
+
+Addresses and protocols are those of the scripts that the papers used:
+
+- fairseq's ``examples/translation/prepare-iwslt14.sh`` (its archive is the one of the IWSLT 2014
+  evaluation, kept by fairseq since wit3.fbk.eu took its own down), ``prepare-wmt14en2fr.sh`` and
+  ``examples/scaling_nmt/README.md``;
+- the MUSE authors' ``prepare-envi.sh`` (lancopku/Prime): Stanford's files of IWSLT 2015;
+- statmt.org's pages of the shared tasks of 2013 and 2014.
+
+No checksums of these files are known here, so none are given: the first download is recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+STATMT = "https://www.statmt.org"
+STANFORD = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One parallel text.
+
+    Attributes:
+        name: of its own within the corpus.
+        files: the two sides, source first: members of ``archive``, or addresses without one.
+        archive: address of the archive.
+        form: ``lines``, plain text (also ``.gz``); ``tagged``, IWSLT's training files, in which
+            some lines are about the talk; ``segments``, IWSLT's and WMT's ``<seg>`` elements.
+    """
+
+    name: str
+    files: tuple[str, str]
+    archive: str | None = None
+    form: str = "lines"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which pairs are kept, as ``clean-corpus-n.perl`` decides: both sides have 1 to ``longest``
+    tokens, and neither has more than ``ratio`` times as many as the other."""
+
+    longest: int | None = None
+    ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """One corpus and its protocol.
+
+    Attributes:
+        src, tgt: languages, the endings of the files.
+        train, valid, test: their texts, each in this order. For ``valid`` also a number n: every
+            n-th training pair that is left after cleaning.
+        normalise: Moses' normalisation of punctuation, and no non-printing characters.
+        tokenise: Moses' tokenisation, with its XML escapes.
+        aggressive: hyphens within words are tokens, written ``@-@``.
+        lowercase: after tokenisation.
+        limits: on words, before the split.
+        bpe_limits: on subwords, of train and valid.
+        merges: joint byte-pair encoding of the training text; 0 leaves words.
+        dictionary: flags of fairseq-preprocess.
+        word_dictionary: the same where ``merges`` is 0.
+        exact: known numbers of pairs that do not depend on the tokeniser.
+        expected: those that do.
+    """
+
+    src: str
+    tgt: str
+    train: tuple[Source, ...]
+    valid: tuple[Source, ...] | int
+    test: tuple[Source, ...]
+    normalise: bool = False
+    tokenise: bool = True
+    aggressive: bool = False
+    lowercase: bool = False
+    limits: Limits = Limits()
+    bpe_limits: Limits | None = None
+    merges: int = 0
+    dictionary: tuple[str, ...] = ()
+    word_dictionary: tuple[str, ...] = ()
+    exact: dict[str, int] = field(default_factory=dict)
+    expected: dict[str, int] = field(default_factory=dict)
+
+
+def _sides(name: str, src: str, tgt: str) -> tuple[str, str]:
+    return f"{name}.{src}", f"{name}.{tgt}"
+
+
+def _newstest(year: int, src: str, tgt: str) -> Source:
+    """A development set of WMT 2014."""
+    names = (f"dev/newstest{year}-src.{src}.sgm", f"dev/newstest{year}-ref.{tgt}.sgm")
+    return Source(f"newstest{year}", names, f"{STATMT}/wmt14/dev.tgz", "segments")
+
+
+def _newstest2014(pair: str, src: str, tgt: str) -> Source:
+    """The test set of WMT 2014, all 3,003 sentences."""
+    folder = f"test-full/newstest2014-{pair}"
+    names = (f"{folder}-src.{src}.sgm", f"{folder}-ref.{tgt}.sgm")
+    return Source("newstest2014", names, f"{STATMT}/wmt14/test-full.tgz", "segments")
+
+
+def _wmt14(pair: str, src: str, tgt: str) -> tuple[Source, Source, Source]:
+    """What the two language pairs of 2014 have in common; ``pair`` is how the files call them."""
+    return (
+        Source(
+            "europarl-v7",
+            _sides(f"training/europarl-v7.{pair}", src, tgt),
+            f"{STATMT}/wmt13/training-parallel-europarl-v7.tgz",
+        ),
+        Source(
+            "commoncrawl",
+            _sides(f"commoncrawl.{pair}", src, tgt),
+            f"{STATMT}/wmt13/training-parallel-commoncrawl.tgz",
+        ),
+        Source(
+            "news-commentary-v9",
+            _sides(f"training/news-commentary-v9.{pair}", src, tgt),
+            f"{STATMT}/wmt14/training-parallel-nc-v9.tgz",
+        ),
+    )
+
+
+TED = "https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz"
+TED_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
+
+CORPORA = {
+    "iwslt14_de_en": Corpus(
+        "de",
+        "en",
+        train=(Source("train", _sides("de-en/train.tags.de-en", "de", "en"), TED, "tagged"),),
+        valid=23,
+        test=tuple(
+            Source(
+                name,
+                (f"de-en/IWSLT14.{name}.de-en.de.xml", f"de-en/IWSLT14.{name}.de-en.en.xml"),
+                TED,
+                "segments",
+            )
+            for name in TED_TESTS
+        ),
+        lowercase=True,
+        limits=Limits(longest=175, ratio=1.5),
+        merges=10_000,
+        exact={"train read": 174_443, "test": 6_750},
+        expected={"train": 160_239, "valid": 7_283},
+    ),
+    "iwslt15_en_vi": Corpus(
+        "en",
+        "vi",
+        train=(Source("train", _sides(f"{STANFORD}/train", "en", "vi")),),
+        valid=(Source("tst2012", _sides(f"{STANFORD}/tst2012", "en", "vi")),),
+        test=(Source("tst2013", _sides(f"{STANFORD}/tst2013", "en", "vi")),),
+        tokenise=False,  # it comes as Moses tokens
+        word_dictionary=("--thresholdsrc", "5", "--thresholdtgt", "5"),
+        exact={"train read": 133_317, "valid": 1_553, "test": 1_268},
+    ),
+    "wmt14_en_de": Corpus(
+        "en",
+        "de",
+        train=_wmt14("de-en", "en", "de"),
+        valid=(_newstest(2013, "en", "de"),),
+        test=(_newstest2014("deen", "en", "de"),),
+        limits=Limits(longest=80, ratio=9),
+        merges=32_000,
+        dictionary=(
+            "--joined-dictionary",
+            *("--nwordssrc", "32768", "--nwordstgt", "32768"),
+        ),
+        exact={"valid": 3_000, "test": 3_003},
+    ),
+    "wmt14_en_fr": Corpus(
+        "en",
+        "fr",
+        train=(
+            *_wmt14("fr-en", "en", "fr")[:2],
+            Source(
+                "undoc",
+                _sides("un/undoc.2000.fr-en", "en", "fr"),
+                f"{STATMT}/wmt13/training-parallel-un.tgz",
+            ),
+            _wmt14("fr-en", "en", "fr")[2],
+            Source(
+                "giga",
+                ("giga-fren.release2.fixed.en.gz", "giga-fren.release2.fixed.fr.gz"),
+                f"{STATMT}/wmt10/training-giga-fren.tar",
+            ),
+        ),
+        valid=(_newstest(2012, "en", "fr"), _newstest(2013, "en", "fr")),
+        test=(_newstest2014("fren", "en", "fr"),),
+        normalise=True,
+        aggressive=True,
+        bpe_limits=Limits(longest=250, ratio=1.5),
+        merges=40_000,
+        dictionary=("--joined-dictionary",),
+        exact={"valid": 6_003, "test": 3_003},
+    ),
+}

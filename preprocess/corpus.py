@@ -1,0 +1,390 @@
+#!/usr/bin/env python
+"""Prepare a corpus of the literature from its official archives, exactly as its papers do.
+
+    python preprocess/corpus.py iwslt14_de_en --out data/iwslt14_de_en
+
+Download, verify, unpack, normalise, tokenise, clean, split, byte-pair encoding: every step is done
+once, and a run that was stopped goes on. See README.md in this folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+import corpus_report
+import subwords
+from archives import unpack
+from catalogue import CORPORA, Corpus, Source
+from fetch import RECORD, fetch
+from processes import ordered_map
+from raw_pairs import RawPair, raw_pairs
+from staging import sha256_of, staged, writers
+from steps import Report, Steps
+from textfiles import SPACES, write_all
+from tokens import Chunk, Lines, Tally, Tokenise, count, detokenised
+from tqdm import tqdm
+
+CHUNK = 2_000  # pairs that a process takes at a time
+SPLITS = ("train", "valid", "test")
+
+
+class Preparation:
+    """One corpus on its way into one folder.
+
+    A step asks for what it needs, so that whoever deletes ``raw/`` and ``parts/`` afterwards can
+    still run the command again, and nothing is repeated.
+
+    Attributes:
+        name: in :data:`catalogue.CORPORA`.
+        corpus: its protocol.
+        out: the folder.
+        download: folder for the archives.
+        mirror: see :func:`fetch.fetch`.
+        workers: number of processes.
+    """
+
+    def __init__(
+        self, name: str, corpus: Corpus, out: Path, download: Path, mirror: str | None, workers: int
+    ) -> None:
+        self.name, self.corpus, self.out = name, corpus, out
+        self.download, self.mirror, self.workers = download, mirror, workers
+        self._steps = Steps(out)
+        self._sides = (corpus.src, corpus.tgt)
+        self._libraries = {
+            "sacremoses": version("sacremoses"),
+            "subword-nmt": version("subword-nmt"),
+        }
+        self.ready = out / ("bpe" if corpus.merges else "text")
+
+    def run(self) -> Report:
+        """Prepare everything; returns the manifest, which is written too."""
+        for left in self.out.glob("*/.partial-*"):  # by a killed run
+            shutil.rmtree(left)
+        text = self._text()
+        bpe = self._subwords() if self.corpus.merges else None
+        manifest = corpus_report.manifest(
+            self.name, self.corpus, self._libraries, text, bpe, self._checksums()
+        )
+        content = json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True)
+        write_all(self.out, {"manifest.json": [content]})
+        return manifest
+
+    # ---- from archives to text -------------------------------------------------------------------
+
+    def _raw(self, source: Source) -> tuple[tuple[Path, Path], Report]:
+        """The two files of a source, and address and checksum of what they come from."""
+        if source.archive is None:
+            paths = [fetch(url, self.download, self.mirror) for url in source.files]
+            record = json.loads((self.download / RECORD).read_text(encoding="utf-8"))
+            origin = {
+                path.name: {"address": url, "sha256": record[path.name]}
+                for path, url in zip(paths, source.files, strict=True)
+            }
+            return (paths[0], paths[1]), origin
+        name = source.archive.rpartition("/")[2]
+        folder = self.out / "raw" / name.partition(".")[0]
+
+        def work() -> Report:
+            path = fetch(source.archive, self.download, self.mirror)
+            print(f"unpacking {path}", file=sys.stderr)
+            unpack(path, folder)
+            return {name: {"address": source.archive, "sha256": sha256_of(path)}}
+
+        everything = [*self.corpus.train, *self._held_out(), *self.corpus.test]
+        members = {file for s in everything if s.archive == source.archive for file in s.files}
+        wanted = [folder / member for member in sorted(members)]
+        settings = {"address": source.archive}
+        origin = self._steps.run(f"unpack.{name}", settings, _existing(wanted), work)
+        return (folder / source.files[0], folder / source.files[1]), origin
+
+    def _held_out(self) -> tuple[Source, ...]:
+        return () if isinstance(self.corpus.valid, int) else self.corpus.valid
+
+    def _tokenise(self, source: Source) -> Tokenise:
+        corpus = self.corpus
+        return Tokenise(
+            self._sides,
+            *(corpus.normalise, corpus.tokenise, corpus.aggressive, corpus.lowercase),
+            corpus.limits if source in corpus.train else None,
+            straight=source.form == "segments",
+            name=source.name,
+        )
+
+    def _part(self, source: Source) -> Report:
+        """Tokens of one source in ``parts/``; of a set that is not cleaned, plain text too."""
+        work, folder = self._tokenise(source), self.out / "parts"
+        names = [f"{source.name}.{side}" for side in self._sides]
+        if work.limits is None:
+            names += [f"{source.name}.plain.{side}" for side in self._sides]
+
+        def make() -> Report:
+            paths, origin = self._raw(source)
+            known = self.corpus.exact.get("train read") if source.name == "train" else None
+            pairs = tqdm(
+                raw_pairs(*paths, source.form),
+                desc=source.name,
+                unit=" pairs",
+                total=known,
+                file=sys.stderr,
+            )
+            with staged(folder) as (stage,), writers([stage / name for name in names]) as files:
+                plain = _copying(pairs, files[2:], self._plain) if files[2:] else pairs
+                results = ordered_map(work, _chunks(plain), self.workers)
+                tally = _write(results, files[:2])
+            return {"origin": origin, "fates": tally.counts}
+
+        settings = {"source": dataclasses.asdict(source), "work": dataclasses.asdict(work)}
+        settings["libraries"] = self._libraries
+        return self._steps.run(f"tokens.{source.name}", settings, [folder / n for n in names], make)
+
+    def _plain(self, text: str, language: str) -> str:
+        """A sentence as sacrebleu wants its reference: not tokenised, in the case of the corpus."""
+        text = SPACES.sub(" ", text).strip()
+        if not self.corpus.tokenise:
+            text = detokenised(text, language)
+        return text.lower() if self.corpus.lowercase else text
+
+    def _text(self) -> Report:
+        """``text/``, the three splits as tokens; and ``reference/``, the test set as plain text."""
+        corpus, text, reference = self.corpus, self.out / "text", self.out / "reference"
+        outputs = [text / name for name in self._names(SPLITS)]
+        outputs += [reference / name for name in self._names(["test"])]
+
+        def make() -> Report:
+            parts = {
+                source.name: self._part(source)
+                for source in (*corpus.train, *self._held_out(), *corpus.test)
+            }
+            with staged(text, reference) as (tokens, plain):
+                splits = self._split(tokens)
+                copied = [plain / name for name in self._names(["test"])]
+                with writers(copied) as files:
+                    _append(self._part_lines(corpus.test, "plain."), [files])
+            return {"parts": parts, "splits": splits}
+
+        return self._steps.run("text", self._settings(), outputs, make)
+
+    def _split(self, folder: Path) -> Report:
+        """Write the splits; returns the numbers of pairs and tokens of each."""
+        corpus, every = self.corpus, self.corpus.valid
+        with writers([folder / name for name in self._names(SPLITS)]) as files:
+            train, valid, test = files[:2], files[2:4], files[4:]
+            lines = self._part_lines(corpus.train)
+            if isinstance(every, int):
+                turns = [train] * (every - 1) + [valid]
+                counts = _append(lines, turns)
+                counts = [[sum(c) for c in zip(*counts[:-1], strict=True)], counts[-1]]
+            else:
+                counts = _append(lines, [train]) + _append(self._part_lines(every), [valid])
+            counts += _append(self._part_lines(corpus.test), [test])
+        for name, (pairs, *_) in zip(SPLITS, counts, strict=True):
+            if not pairs:
+                raise ValueError(f"no pair is left for `{name}`; check the archives.")
+        return dict(zip(SPLITS, counts, strict=True))
+
+    def _part_lines(self, sources: Iterable[Source], kind: str = "") -> Iterator[tuple[str, str]]:
+        for source in sources:
+            paths = [self.out / "parts" / f"{source.name}.{kind}{side}" for side in self._sides]
+            for chunk in subwords.line_pairs(*paths, CHUNK):
+                yield from chunk
+
+    # ---- from text to subwords -------------------------------------------------------------------
+
+    def _subwords(self) -> Report:
+        """``bpe/``: the merges, and the three splits as pieces."""
+        corpus, text, bpe = self.corpus, self.out / "text", self.out / "bpe"
+        settings, codes = self._settings(), bpe / "codes"
+
+        def learn() -> Report:
+            with staged(bpe) as (stage,):
+                paths = [text / f"train.{side}" for side in self._sides]
+                subwords.learn(paths, stage / "codes", corpus.merges)
+            return {"sha256": sha256_of(codes)}
+
+        learnt = self._steps.run("merges", settings, [codes], learn)
+
+        def apply() -> Report:
+            fates = {}
+            with staged(bpe) as (stage,):
+                for split in SPLITS:
+                    names = self._names([split])
+                    limits = None if split == "test" else corpus.bpe_limits
+                    work = subwords.Split(codes, limits, learnt["sha256"])
+                    chunks = subwords.line_pairs(*(text / name for name in names), CHUNK)
+                    bar = tqdm(desc=f"subwords of {split}", unit=" pairs", file=sys.stderr)
+                    with writers([stage / name for name in names]) as files, bar:
+                        results = ordered_map(work, chunks, self.workers)
+                        fates[split] = _write(results, files, bar).counts
+            return {"fates": fates}
+
+        outputs = [bpe / name for name in self._names(SPLITS)]
+        return self._steps.run("subwords", settings, outputs, apply)
+
+    def _checksums(self) -> Report:
+        folders = {"text": SPLITS, "reference": ("test",)}
+        if self.corpus.merges:
+            folders["bpe"] = SPLITS
+        paths = [
+            self.out / f / name for f, splits in folders.items() for name in self._names(splits)
+        ]
+        if self.corpus.merges:
+            paths.append(self.out / "bpe" / "codes")
+
+        def make() -> Report:
+            return {str(path.relative_to(self.out)): sha256_of(path) for path in paths}
+
+        return self._steps.run("checksums", self._settings(), paths, make)
+
+    def _names(self, splits: Iterable[str]) -> list[str]:
+        return [f"{split}.{side}" for split in splits for side in self._sides]
+
+    def _settings(self) -> Report:
+        return {"corpus": dataclasses.asdict(self.corpus), "libraries": self._libraries}
+
+
+def _existing(paths: list[Path]) -> Iterator[Path]:
+    """Those that are there by the time a step records its files; readers name the others."""
+    return (path for path in paths if path.is_file())
+
+
+def _chunks(pairs: Iterable[RawPair]) -> Iterator[Chunk]:
+    pairs, first = iter(pairs), 1
+    while chunk := list(islice(pairs, CHUNK)):
+        yield Chunk(first, chunk)
+        first += len(chunk)
+
+
+def _copying(
+    pairs: Iterable[RawPair], files: Sequence[IO[str]], plain: Callable[[str, str], str]
+) -> Iterator[RawPair]:
+    """Yield the pairs, and write them as plain text on the way."""
+    for pair in pairs:
+        for text, file in zip(pair, files, strict=True):
+            file.write(f"{plain(text or '', file.name.rpartition('.')[2])}\n")
+        yield pair
+
+
+def _write(results: Iterable[Lines], files: Sequence[IO[str]], bar: tqdm | None = None) -> Tally:
+    """Write the lines of each result to the two files; returns the sum of the counts."""
+    tally = Tally()
+    for lines in results:
+        for file, side in zip(files, (lines.source, lines.target), strict=True):
+            file.writelines(f"{line}\n" for line in side)
+        tally.merge(lines.tally)
+        if bar is not None:
+            bar.update(lines.tally.read)
+    return tally
+
+
+def _append(
+    pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]
+) -> list[list[int]]:
+    """Deal the pairs out to pairs of files in turn; returns pairs and tokens dealt to each turn."""
+    counts = [[0, 0, 0] for _ in turns]
+    for number, pair in enumerate(pairs):
+        turn = number % len(turns)
+        for file, line in zip(turns[turn], pair, strict=True):
+            file.write(f"{line}\n")
+        for place, amount in enumerate((1, *map(count, pair))):
+            counts[turn][place] += amount
+    return counts
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Wait until no other process works in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"`{text}` must be a whole number, not negative")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    add = options.add_argument
+    add("corpus", choices=sorted(CORPORA), help="which")
+    add("--out", type=Path, required=True, help="folder to write into")
+    add("--download", type=Path, metavar="DIR", help="keep the archives in DIR (OUT/download)")
+    add(
+        "--mirror",
+        metavar="DIR_OR_URL",
+        help="read the archives, under their own names, from a folder or below another address",
+    )
+    add(
+        "--workers",
+        type=_natural,
+        default=len(os.sched_getaffinity(0)),
+        metavar="N",
+        help="processes (default: one for each core)",
+    )
+    add("--bpe", type=_natural, metavar="N", help="merges; 0 for words (default: the paper's)")
+    add(
+        "--any-counts",
+        action="store_true",
+        help="accept other numbers of pairs than the known ones, as of another edition",
+    )
+    return options
+
+
+def run(args: argparse.Namespace) -> str:
+    """Do what the options say; returns the summary.
+
+    Raises:
+        ValueError: an option, archive or number of pairs that is not right.
+    """
+    corpus = CORPORA[args.corpus]
+    if args.bpe is not None:
+        corpus = dataclasses.replace(corpus, merges=args.bpe)
+        if corpus.bpe_limits and not corpus.merges:  # words are what is left to be cleaned
+            corpus = dataclasses.replace(corpus, limits=corpus.bpe_limits, bpe_limits=None)
+    download = args.download or args.out / "download"
+    with _only_one(args.out):
+        work = Preparation(
+            args.corpus, corpus, args.out, download, args.mirror, max(1, args.workers)
+        )
+        manifest = work.run()
+    summary = corpus_report.summary(manifest, work.ready)
+    wrong = corpus_report.wrong_counts(manifest)
+    if wrong and not args.any_counts:
+        print(summary)
+        raise ValueError(
+            f"{'; '.join(wrong)}. The archives are of another edition, or damaged. Everything "
+            "has been written all the same; `--any-counts` accepts it."
+        )
+    return summary
+
+
+def main() -> None:
+    """Run the command; a user's error ends it with one line and status 1."""
+    try:
+        print(run(parser().parse_args()))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise SystemExit(f"corpus: error: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit("corpus: stopped; the same command goes on from here.") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What ``corpus.py`` says at the end: a manifest to compare runs by, and a table to read."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from catalogue import Corpus
+from tokens import KEPT
+
+TOLERANCE = 1 / 1000  # of numbers that depend on the tokeniser's release
+Manifest = dict[str, Any]
+
+
+def manifest(
+    name: str,
+    corpus: Corpus,
+    libraries: dict[str, str],
+    text: Manifest,
+    bpe: Manifest | None,
+    checksums: dict[str, str],
+) -> Manifest:
+    """Everything that makes two runs the same, and nothing else (no paths or times).
+
+    Args:
+        name, corpus: the corpus and its protocol.
+        libraries: versions.
+        text: reports of the parts and counts of the splits, as tokens.
+        bpe: report of the subwords, None where there are none.
+        checksums: SHA-256 of the files written.
+    """
+    parts, splits = text["parts"], {}
+    for split, counts in text["splits"].items():
+        splits[split] = {"words": counts, "subwords": bpe["fates"][split][KEPT] if bpe else None}
+    fates = {part: report["fates"] for part, report in parts.items()}
+    if bpe:
+        fates |= {
+            f"subwords of {split}": found for split, found in bpe["fates"].items() if len(found) > 1
+        }
+    flags = corpus.dictionary if corpus.merges else corpus.word_dictionary
+    flags = flags or (corpus.dictionary if "--joined-dictionary" in corpus.dictionary else ())
+    found = {split: (of["subwords"] or of["words"])[0] for split, of in splits.items()}
+    found["train read"] = sum(
+        sum(counts[0] for counts in fates[source.name].values()) for source in corpus.train
+    )
+    return {
+        "corpus": name,
+        "protocol": dataclasses.asdict(corpus),
+        "libraries": libraries,
+        "archives": {k: v for part in parts.values() for k, v in part["origin"].items()},
+        "fates": fates,
+        "splits": splits,
+        "known counts": {
+            what: {"known": known, "found": found[what], "exact": exact}
+            for exact, kind in ((True, corpus.exact), (False, corpus.expected))
+            for what, known in kind.items()
+        },
+        "fairseq-preprocess": [
+            *("--source-lang", corpus.src, "--target-lang", corpus.tgt),
+            *flags,
+        ],
+        "sha256": checksums,
+    }
+
+
+def wrong_counts(manifest: Manifest) -> list[str]:
+    """A phrase for each number that is not the known one, nor close to it where it may differ."""
+    return [
+        f"{what}: {count['found']:,} pairs instead of {count['known']:,}"
+        for what, count in manifest["known counts"].items()
+        if abs(count["found"] - count["known"])
+        > (0 if count["exact"] else TOLERANCE * count["known"])
+    ]
+
+
+def summary(manifest: Manifest, ready: Path) -> str:
+    """Tables of what was kept and dropped, of the splits, and of the known counts."""
+    protocol = manifest["protocol"]
+    src, tgt = protocol["src"], protocol["tgt"]
+    fates = [("text", "", "pairs", f"{src} tokens", f"{tgt} tokens")]
+    for name, counts in manifest["fates"].items():
+        order = sorted(counts.items(), key=lambda item: (item[0] != KEPT, item[0]))
+        for fate, numbers in order:
+            fate = fate if fate == KEPT else f"dropped, {fate}"
+            fates.append((name, fate, *(f"{number:,}" for number in numbers)))
+            name = ""
+    splits = [("split", "in", "pairs", f"{src} tokens", f"{tgt} tokens")]
+    for name, kinds in manifest["splits"].items():
+        for kind, numbers in kinds.items():
+            if numbers:
+                splits.append((name, kind, *(f"{number:,}" for number in numbers)))
+                name = ""
+    flags = " ".join(manifest["fairseq-preprocess"])
+    return "\n".join(
+        [
+            *_aligned(fates),
+            "",
+            *_aligned(splits),
+            "",
+            *(_known(what, count) for what, count in manifest["known counts"].items()),
+            f"ready: fairseq-preprocess {flags} --trainpref {ready / 'train'} "
+            f"--validpref {ready / 'valid'} --testpref {ready / 'test'} --destdir …",
+        ]
+    )
+
+
+def _known(what: str, count: dict[str, Any]) -> str:
+    if count["found"] == count["known"]:
+        return f"{what}: {count['found']:,} pairs, as known"
+    reason = "" if count["exact"] else " (may differ a little with the tokeniser's release)"
+    return f"{what}: {count['found']:,} pairs, but {count['known']:,} are known{reason}"
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < 2 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,43 @@
+"""Work spread over processes, in order and without holding more than a few pieces of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int
+) -> Iterator[Result]:
+    """``map(function, items)`` on so many processes; one works in this process.
+
+    At most three items for each process are taken ahead of the results.
+
+    Raises:
+        ValueError: a process was killed, as the system does when memory is short.
+    """
+    if workers == 1:
+        yield from map(function, items)
+        return
+    waiting: deque[Future[Result]] = deque()
+    pool = ProcessPoolExecutor(workers)
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) >= 3 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise ValueError(
+            "a worker process was killed, perhaps for want of memory; run the same command again "
+            "with fewer `--workers`."
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)

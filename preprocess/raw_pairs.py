@@ -1,0 +1,87 @@
+"""Sentence pairs as the archives of IWSLT and WMT hold them."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import BinaryIO
+
+RawPair = tuple[str | None, str | None]  # None: the line is not UTF-8
+
+ABOUT_THE_TALK = (b"<url>", b"<talkid>", b"<keywords>")
+SPOKEN_TOO = re.compile(rb"</?(?:title|description)>")
+SEGMENT = re.compile(rb"<seg id[^>]*>\s*(.*?)\s*(?:</seg>|$)", re.IGNORECASE | re.DOTALL)
+
+
+def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
+    """Yield the pairs of two files of a form that :class:`catalogue.Source` names.
+
+    Only a line feed ends a line. A byte-order mark is dropped.
+
+    Raises:
+        ValueError: a missing or damaged file, or unequal numbers of sentences (both are named).
+    """
+    read = FORMS[form]
+    sides = (enumerate(read(_lines(path)), 1) for path in (source, target))
+    counts = [0, 0]
+    for first, second in zip_longest(*sides):
+        for side, found in enumerate((first, second)):
+            counts[side] = found[0] if found else counts[side]
+        if first and second:
+            yield _text(first[1]), _text(second[1])
+    if counts[0] != counts[1]:
+        raise ValueError(
+            f"`{source}` has {counts[0]} sentences, `{target}` {counts[1]}; they must have "
+            "equally many. Download them again."
+        )
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    if not path.is_file():
+        raise ValueError(f"`{path}` does not exist: the archive is not the official one.")
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file):
+                yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"`{path}` is damaged ({error}); download it again.") from None
+
+
+def _open(path: Path) -> BinaryIO:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+
+
+def _text(line: bytes) -> str | None:
+    try:
+        return line.rstrip(b"\r\n").decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _plain(lines: Iterator[bytes]) -> Iterator[bytes]:
+    return lines
+
+
+def _tagged(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Titles and descriptions are sentences; address, number and keywords of a talk are not."""
+    for line in lines:
+        if not any(tag in line for tag in ABOUT_THE_TALK):
+            yield SPOKEN_TOO.sub(b"", line)
+
+
+def _segments(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """What is inside ``<seg id="…">``. Entities stay, as in the scripts of the papers."""
+    for line in lines:
+        if found := SEGMENT.search(line):
+            yield found[1]
+
+
+FORMS: dict[str, Callable[[Iterator[bytes]], Iterator[bytes]]] = {
+    "lines": _plain,
+    "tagged": _tagged,
+    "segments": _segments,
+}

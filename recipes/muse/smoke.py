@@ -1,0 +1,100 @@
+#!/usr/bin/env python
+"""Small stand-ins for a corpus's official archives: the same names, members and forms of text.
+
+python recipes/muse/smoke.py --corpus iwslt14_de_en --pairs pairs --out mirror
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "preprocess"))
+
+from catalogue import CORPORA, Source
+
+TALK = 20  # sentences
+ABOUT = "<url>http://127.0.0.1/{0}</url>\n<keywords>talks, {0}</keywords>\n<talkid>{0}</talkid>\n"
+
+
+def tagged(lines: Sequence[str]) -> str:
+    """IWSLT's training file: talks, with lines about each and its title among the sentences."""
+    text = []
+    for number in range(0, len(lines), TALK):
+        title, *rest = lines[number : number + TALK]
+        text += [
+            ABOUT.format(number),
+            f"<title>{title}</title>\n",
+            *(f" {line}\n" for line in rest),
+        ]
+    return "".join(text)
+
+
+def segments(lines: Sequence[str]) -> str:
+    """A set of IWSLT or WMT."""
+    inner = "".join(f'<seg id="{i}"> {line} </seg>\n' for i, line in enumerate(lines, 1))
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<mteval>\n<doc docid="1">\n{inner}</doc>\n'
+
+
+def plain(lines: Sequence[str]) -> str:
+    """One sentence a line."""
+    return "".join(f"{line}\n" for line in lines)
+
+
+FORMS = {"tagged": tagged, "segments": segments, "lines": plain}
+
+
+def write_archives(name: str, pairs: Path, out: Path) -> None:
+    """Write the archives of corpus ``name`` with the sentences of ``{split}.{language}``."""
+    corpus = CORPORA[name]
+    held_out = () if isinstance(corpus.valid, int) else corpus.valid
+    members: dict[str | None, dict[str, bytes]] = {}
+    for split, sources in (("train", corpus.train), ("valid", held_out), ("test", corpus.test)):
+        for place, language in enumerate((corpus.src, corpus.tgt)):
+            lines = (pairs / f"{split}.{language}").read_text(encoding="utf-8").split("\n")[:-1]
+            for number, source in enumerate(sources):
+                share = lines[number :: len(sources)]
+                members.setdefault(source.archive, {})[source.files[place]] = content(
+                    source, place, share
+                )
+    out.mkdir(parents=True, exist_ok=True)
+    for archive, files in members.items():
+        if archive is None:
+            for address, data in files.items():
+                (out / address.rpartition("/")[2]).write_bytes(data)
+        else:
+            pack(out / archive.rpartition("/")[2], files)
+
+
+def content(source: Source, place: int, lines: Sequence[str]) -> bytes:
+    """One file of a source."""
+    data = FORMS[source.form](lines).encode()
+    return gzip.compress(data, mtime=0) if source.files[place].endswith(".gz") else data
+
+
+def pack(path: Path, files: dict[str, bytes]) -> None:
+    """Write a tar file, compressed if its name says so."""
+    with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--corpus", choices=sorted(CORPORA), required=True, help="which")
+    parser.add_argument("--pairs", type=Path, required=True, help="folder with the text")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the archives")
+    args = parser.parse_args()
+    write_archives(args.corpus, args.pairs, args.out)
+
+
+if __name__ == "__main__":
+    main()
