@@ -21,6 +21,10 @@ ARCHITECTURES: dict[str, tuple[object, ...]] = {
         *("--encoder-attention-heads", 2, "--decoder-attention-heads", 2),
     ),
     "gru_tiny": ("--arch", "gru_tiny"),
+    "linformer_tiny": (
+        *("--arch", "linformer_tiny", "--encoder-layers", 1, "--decoder-layers", 1),
+        *("--linformer-k", 4, "--linformer-max-len", 32),
+    ),
 }
 STOCK = ("lstm", "transformer")
 """Those of fairseq itself."""

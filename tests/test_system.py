@@ -16,6 +16,10 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 # A new architecture is one line here; flags of its own win over the common ones.
 SYSTEMS: dict[str, tuple[object, ...]] = {
     "gru": ("--arch", "gru_tiny", "--lr", 1e-2),
+    "linformer": (
+        *("--arch", "linformer_tiny", "--encoder-layers", 2, "--decoder-layers", 2),
+        *("--linformer-k", 16, "--linformer-max-len", 32, "--lr", 4e-3),
+    ),
 }
 TASKS = {"copy": (list, 500, 98.0), "sort": (sorted, 800, 96.0)}
 """What becomes of a sentence, the updates to learn it in, and the BLEU to reach."""
