@@ -1,0 +1,220 @@
+# shellcheck shell=bash
+# What the MUSE paper's four experiments share. A script sources this file, sets the variables below
+# to its task's, and calls `main "$@"`.
+# shellcheck disable=SC2034,SC2329  # the scripts set and use them; `stage` calls the functions
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+
+corpus="" src="" tgt=""     # in preprocess/catalogue.py, and its languages
+arch="" dropout=""          # of the model; what else is the task's is in the architecture
+dictionary=()               # flags of fairseq-preprocess, as corpus.py prints them
+max_tokens="" update_freq="" # target tokens in a batch, and batches in an update
+updates="" warmup="" lr=""
+schedule=()                 # flags of the schedule after the warm-up
+flags=()                    # further flags of fairseq-train
+average=10 beam=5 lenpen=1  # checkpoints averaged, and search
+compounds=0                 # 1: tokenised BLEU with compounds split as well
+paper=""                    # the paper's figures, for the last line
+bpe=""                      # merges, where they are not the paper's
+folder=bpe                  # which of the corpus's folders is binarised
+
+usage() {
+    cat <<HELP
+Usage: bash recipes/muse/$corpus.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
+
+  --arch A         architecture, such as transformer_iwslt_de_en  ($arch)
+  --data DIR       the corpus, prepared there once for all runs
+                   (runs/data/$corpus)
+  --mirror M       folder or address to take the official archives from
+  --any-counts     accept another edition of the corpus
+  --bpe N          merges of the byte-pair encoding; 0 for words  (the paper's)
+  --max-tokens N   target tokens in a batch                       ($max_tokens)
+  --update-freq N  batches in an update; with less memory for a batch, more of
+                   them make the same update                      ($update_freq)
+  --updates N      length of the training                         ($updates)
+  --warmup N       updates of them until the rate is at its height ($warmup)
+  --dropout F      dropout                                        ($dropout)
+  --average N      average the last N epochs; 1: the last checkpoint  ($average)
+  --out DIR        where everything goes             (runs/$corpus-ARCH)
+  --help           this text
+  -- FLAG...       more flags for fairseq-train; they win over the recipe's
+
+SMOKE=1 needs no files: it runs every step on a tiny corpus from locale data, packed as the
+official archives are. DRY_RUN=1 only prints the commands. Stopped and started again, the recipe
+continues (the corpus after its last step, training after its last checkpoint).
+HELP
+}
+
+# use_smoke_settings: tiny, but through every step.
+use_smoke_settings() {
+    arch=muse_tiny max_tokens=3000 update_freq=1 updates=24 warmup=6
+    average=$((average < 2 ? average : 2))
+    [[ "$folder" == text ]] || bpe=400
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+}
+
+# read_options ARGUMENT...: sets the globals above and these.
+data="" mirror="" any_counts="" out="" name="" extra=()
+read_options() {
+    local option
+    while (($#)); do
+        case "$1" in
+        --arch | --data | --mirror | --bpe | --max-tokens | --update-freq | --updates | --warmup | \
+            --dropout | --average | --out)
+            needs_value "$1" "$@"
+            option="${1#--}"
+            printf -v "${option//-/_}" '%s' "$2"
+            shift
+            ;;
+        --any-counts) any_counts=--any-counts ;;
+        --help | -h) usage && exit ;;
+        --) shift && extra=("$@") && break ;;
+        *) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
+        esac
+        shift
+    done
+    for option in max_tokens update_freq updates warmup average; do
+        positive "--${option/_/-}" "${!option}"
+    done
+    ((warmup < updates)) ||
+        die "\`--warmup\` must be less than the $updates updates, but is $warmup."
+    [[ -z "$bpe" || "$bpe" =~ ^[0-9]{1,7}$ ]] ||
+        die "\`--bpe\` must be a whole number, but is \`$bpe\`."
+    check_extra
+    if [[ "$bpe" == 0 ]]; then folder=text; elif [[ -n "$bpe" ]]; then folder=bpe; fi
+    name="$corpus"
+    [[ "${SMOKE:-0}" != 1 ]] || name="smoke-$corpus"
+    out="${out:-$REPO/runs/$name-$arch}"
+    [[ "$out" == /* ]] || out="$PWD/$out"
+    data="${data:-$REPO/runs/data/$corpus${bpe:+-$bpe}}"
+    [[ "$data" == /* ]] || data="$PWD/$data"
+    [[ -z "$mirror" || "$mirror" == *://* || "$mirror" == /* ]] || mirror="$PWD/$mirror"
+}
+
+# These are options of the recipe, which computes other things from them.
+check_extra() {
+    local word
+    for word in ${extra[@]+"${extra[@]}"}; do
+        case "${word%%=*}" in
+        --max-tokens | --update-freq | --max-update | --warmup-updates | --lr-period-updates)
+            die "\`${word%%=*}\` after \`--\` would not fit the rest; \`--max-tokens\`," \
+                "\`--update-freq\`, \`--updates\` and \`--warmup\` come before \`--\`."
+            ;;
+        esac
+    done
+}
+
+make_smoke_archives() {
+    run python "$REPO/preprocess/locale_corpus.py" --src "$src" --tgt "$tgt" --seed 1 \
+        --train 600 --valid 30 --test 40 --out pairs
+    run python "$REPO/recipes/muse/smoke.py" --corpus "$corpus" --pairs pairs --out archives
+}
+
+# The links let the report find the text where it looks for it.
+prepare_corpus() {
+    if [[ "${SMOKE:-0}" == 1 ]]; then
+        make_smoke_archives
+        data="$out/data" mirror=archives any_counts=--any-counts
+    fi
+    run python "$REPO/preprocess/corpus.py" "$corpus" --out "$data" ${mirror:+--mirror "$mirror"} \
+        ${bpe:+--bpe "$bpe"} ${any_counts:+"$any_counts"}
+    run ln -sfn "$data/text" text
+    run ln -sfn "$data/$folder" final
+    run ln -sfn "$data/reference" reference
+}
+
+binarise_corpus() {
+    binarise final "$src" "$tgt" ${dictionary[@]+"${dictionary[@]}"}
+}
+
+# With a GPU in half precision, as the authors did. No checkpoint is kept that no average needs.
+train_model() {
+    local precision=()
+    if ! dry && python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+        precision=(--fp16)
+    fi
+    train checkpoints --source-lang "$src" --target-lang "$tgt" --arch "$arch" \
+        --dropout "$dropout" --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+        --optimizer adam --adam-betas '(0.9, 0.98)' --lr "$lr" --warmup-updates "$warmup" \
+        --warmup-init-lr 1e-7 "${schedule[@]}" --max-tokens "$max_tokens" \
+        --update-freq "$update_freq" --max-update "$updates" --keep-last-epochs "$average" \
+        ${flags[@]+"${flags[@]}"} ${precision[@]+"${precision[@]}"} --seed 1 --num-workers 0 \
+        --log-interval 100 ${extra[@]+"${extra[@]}"}
+}
+
+# inverse_sqrt: falls as 1 / sqrt(update) after the warm-up.
+inverse_sqrt() { schedule=(--lr-scheduler inverse_sqrt --stop-min-lr 1e-9); }
+
+# cosine: one half-period that ends with the training. fairseq would begin the next one at --lr
+# times --lr-shrink; with this factor that is no jump, should the training ever go on.
+cosine() {
+    schedule=(--lr-scheduler cosine --min-lr 1e-9 --lr-period-updates "$((updates - warmup))"
+        --t-mult 1 --lr-shrink 1e-6)
+}
+
+average_checkpoints() {
+    if ((average == 1)); then
+        run cp checkpoints/checkpoint_last.pt checkpoints/average.pt
+    else
+        run fairseq-ext average --dir checkpoints --last-epochs "$average" \
+            -o checkpoints/average.pt
+    fi
+}
+
+translate() {
+    generate checkpoints/average.pt generated.txt --source-lang "$src" --target-lang "$tgt" \
+        --gen-subset test --beam "$beam" --lenpen "$lenpen" --batch-size 128
+}
+
+# The paper's BLEU is on the corpus's own tokens; sacrebleu's on text.
+score() {
+    run fairseq-ext score --generated generated.txt --ref "reference/test.$tgt" \
+        --detokenize "$tgt" --tokenized-ref "text/test.$tgt" --json scores.json
+    run fairseq-ext hypotheses generated.txt --remove-bpe --detokenize "$tgt" -o "hyp.$tgt"
+    ((compounds)) || return 0
+    run fairseq-ext hypotheses generated.txt --remove-bpe -o "hyp.tok.$tgt"
+    run python -m fairseq_ext.evaluation.compounds --hyp "hyp.tok.$tgt" --ref "text/test.$tgt" \
+        --json scores.json
+}
+
+draw() {
+    run fairseq-ext plot curves --log "$arch=checkpoints/train.log" -o curves.png
+}
+
+# What makes it the same run: one setting per line.
+settings() {
+    cat <<SETTINGS
+arch=$arch
+data=$data $folder $bpe
+batch=$max_tokens $update_freq
+updates=$updates $warmup $lr
+dropout=$dropout
+average=$average
+flags=${extra[*]-}
+SETTINGS
+}
+
+main() {
+    local file
+    [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
+    read_options "$@"
+    choose_schedule
+    use_environment babel num2words sacremoses subword_nmt
+    open_run "$out" "$(settings)"
+    stage corpus prepare_corpus
+    stage binarise binarise_corpus
+    stage train train_model
+    stage average average_checkpoints
+    stage translate translate
+    stage score score
+    stage draw draw
+    dry && exit
+    python "$REPO/recipes/report.py" run --dir . --src "$src" --tgt "$tgt" --title \
+        "$src → $tgt, $arch, beam $beam, $(wc -l <"reference/test.$tgt") test sentences"
+    printf '\nEverything is in %s:\n' "$out"
+    for file in results.md curves.png checkpoints/average.pt; do
+        echo "  $file"
+    done
+    printf '\nThe paper: %s\n' "$paper"
+}
