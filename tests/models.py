@@ -18,6 +18,7 @@ SMALL = [
     *("--decoder-layers", "2", "--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "48"),
     *("--encoder-attention-heads", "2", "--decoder-attention-heads", "2", "--dropout", "0"),
 ]
+MUSE = ["--arch", "muse_base", *SMALL]
 LINFORMER = ["--arch", "linformer", *SMALL, "--linformer-k", "4", "--linformer-max-len", "22"]
 
 # A new architecture, or a variant worth the same laws, is one line here.
@@ -52,6 +53,16 @@ ARCHITECTURES: dict[str, list[str]] = {
         *(*LINFORMER, "--encoder-normalize-before", "--decoder-normalize-before"),
         *("--linformer-scale", "model-dim", "--layernorm-embedding"),
     ],
+    "muse": MUSE,
+    "muse-simple": [*MUSE, "--muse-kernels", "none", "--share-all-embeddings"],
+    "muse-growing": [*MUSE, "--muse-kernels", "4/31", "--decoder-learned-pos"],
+    "muse-separate": [*MUSE, "--muse-separate-projection", "--encoder-learned-pos"],
+    "muse-ordinary": [*MUSE, "--muse-convolution", "ordinary", "--muse-kernels", "3"],
+    "muse-pre-norm": [
+        *(*MUSE, "--encoder-normalize-before", "--decoder-normalize-before"),
+        "--layernorm-embedding",
+    ],
+    "muse-fused": [*MUSE, "--muse-fused"],
 }
 # Parameters whose gradient is 0 by the mathematics, with the reason.
 NO_GRADIENT = {
@@ -70,6 +81,11 @@ def step_tolerance(name: str) -> float:
 
     fairseq's attention, which others use in their decoder, takes its softmax in float32 there.
     """
+    return 1e-12 if name.startswith(("gru", "muse")) else 1e-6
+
+
+def attention_tolerance(name: str) -> float:
+    """The same for attention weights, which others than the GRU hand on in float32."""
     return 1e-12 if name.startswith("gru") else 1e-6
 
 

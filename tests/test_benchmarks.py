@@ -91,13 +91,13 @@ def test_peak_memory_is_what_a_pass_takes_at_most() -> None:
     program = """
 import bench, torch
 def run():
-    large = torch.ones(2**25)  # 128 MiB, given back before the other
+    large = torch.ones(2**27)  # 512 MiB, given back before the other
     del large
-    torch.ones(2**23)
+    torch.ones(2**25)
 print(bench.peak_memory(run, "cpu"))
 """
     done = run(sys.executable, "-c", program, cwd=REPO / "benchmarks")
-    assert 126 < int(done.stdout) / 2**20 < 140
+    assert 508 < int(done.stdout) / 2**20 < 600  # libraries that the first pass loads count too
 
 
 def cells_of(ours: dict[int, float], peer: dict[int, float]) -> Cells:

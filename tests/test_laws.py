@@ -11,6 +11,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from models import (
     ARCHITECTURES,
     NO_GRADIENT,
+    attention_tolerance,
     build,
     overfitting_rate,
     padded,
@@ -90,10 +91,10 @@ def test_future_words_change_nothing_earlier(model, name: str) -> None:
 @pytest.mark.parametrize("grad", [False, True])
 def test_incremental_equals_full(model, name: str, grad: bool) -> None:
     with torch.set_grad_enabled(grad):
-        compare_steps_with_full(model, step_tolerance(name))
+        compare_steps_with_full(model, step_tolerance(name), attention_tolerance(name))
 
 
-def compare_steps_with_full(model, atol: float) -> None:
+def compare_steps_with_full(model, atol: float, attention_atol: float) -> None:
     source = padded(SOURCE, left=True)
     target = previous(padded(random_sentences([6] * 4, seed=5), left=False))
     full, extra = model(source, source.ne(1).sum(1), target)
@@ -107,7 +108,9 @@ def compare_steps_with_full(model, atol: float) -> None:
         if attention is None:
             assert model.no_alignment
             continue
-        torch.testing.assert_close(attention[:, 0], extra["attn"][0][:, t], rtol=0, atol=atol)
+        torch.testing.assert_close(
+            attention[:, 0], extra["attn"][0][:, t], rtol=0, atol=attention_atol
+        )
 
 
 @pytest.mark.parametrize(

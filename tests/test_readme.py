@@ -42,7 +42,7 @@ def test_every_option_of_a_command_is_in_the_readme(command: list[str]) -> None:
     assert {option for option in options if f"`{option}" not in README} == set()
 
 
-@pytest.mark.parametrize("name", ["gru_attention", "linformer", "linformer_encoder"])
+@pytest.mark.parametrize("name", ["gru_attention", "linformer", "linformer_encoder", "muse"])
 def test_every_option_of_a_model_is_in_the_readme(name: str) -> None:
     import fairseq_ext  # noqa: F401
 
