@@ -28,9 +28,10 @@ COMMANDS = [
     ["bash", "recipes/gru/europarl_es_en.sh", "--help"],
     ["bash", "recipes/linformer/wmt14_en_de.sh", "--help"],
     ["bash", "recipes/linformer/classify.sh", "--help"],
+    ["bash", "recipes/muse/iwslt14_de_en.sh", "--help"],
     *(
         [sys.executable, f"preprocess/{name}.py", "--help"]
-        for name in ("locale_corpus", "split_pairs", "wmt14_csv")
+        for name in ("locale_corpus", "split_pairs", "wmt14_csv", "corpus")
     ),
 ]
 
