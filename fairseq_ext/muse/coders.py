@@ -1,0 +1,287 @@
+"""Encoder and decoder of MUSE: fairseq's Transformer ones with the block as their layers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from fairseq import utils
+from fairseq.data import Dictionary
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+)
+from fairseq.modules import FairseqDropout
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from torch import Tensor, nn
+
+from fairseq_ext import common
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.muse.block import Dropouts, ParallelBlock, is_active
+from fairseq_ext.muse.caching import DecoderState
+from fairseq_ext.muse.dropout import dropout
+from fairseq_ext.muse.packing import PackedLinear
+from fairseq_ext.padding import keep_sentences, select_sentences
+
+EncoderOut = dict[str, list[Tensor]]
+IncrementalState = dict[str, dict[str, Any]]
+Extra = dict[str, list[Tensor | None]]
+
+
+def kernels_of_layers(cfg: common.TransformerModelConfig, layers: int) -> list[tuple[int, ...]]:
+    """``--muse-kernels`` as the kernel sizes of each of that many layers.
+
+    Raises:
+        ConfigError: not sizes of at least 1, more groups than layers, or several ordinary kernels.
+    """
+    text = str(cfg.muse_kernels)
+    if text == "none":
+        return [()] * layers
+    try:
+        groups = [tuple(int(size) for size in group.split(",")) for group in text.split("/")]
+    except ValueError:
+        groups = [(0,)]
+    if min(min(group) for group in groups) < 1:
+        raise ConfigError(
+            "`--muse-kernels` must be `none`, or sizes like 3,15 or 3/7/15/31, but is "
+            f"`{text}` instead."
+        )
+    if cfg.muse_convolution == "ordinary" and any(len(group) > 1 for group in groups):
+        raise ConfigError(
+            "`--muse-kernels` must have one size for each layer with `--muse-convolution "
+            f"ordinary`, but is `{text}` instead."
+        )
+    if len(groups) > layers:
+        raise ConfigError(
+            f"`--muse-kernels` must have at most one group for each of {layers} layers, but has "
+            f"{len(groups)} (`{text}`) instead."
+        )
+    return [groups[layer * len(groups) // layers] for layer in range(layers)]
+
+
+def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]:
+    """What :class:`ParallelBlock` is built with, for each layer of the encoder or decoder."""
+    sizes = getattr(cfg, side)
+    for kernel_sizes in kernels_of_layers(cfg, sizes.layers):
+        yield {
+            "dim": sizes.embed_dim,
+            "ffn_dim": sizes.ffn_embed_dim,
+            "heads": sizes.attention_heads,
+            "kernel_sizes": kernel_sizes,
+            "causal": side == "decoder",
+            "source_dim": cfg.encoder.embed_dim if side == "decoder" else None,
+            "ordinary": cfg.muse_convolution == "ordinary",
+            "separate": cfg.muse_separate_projection,
+            "normalize_before": sizes.normalize_before,
+            "fused": cfg.muse_fused,
+            "activation": utils.get_activation_fn(str(cfg.activation_fn)),
+            "dropouts": Dropouts(
+                branch=cfg.dropout,
+                input=cfg.input_dropout,
+                attention=cfg.attention_dropout,
+                activation=cfg.activation_dropout,
+                kernel=cfg.weight_dropout,
+            ),
+            "make_dropout": BlockDropout,
+        }
+
+
+class BlockDropout(FairseqDropout):
+    """fairseq's dropout, with ``--retain-dropout`` by our block's name; quicker on the CPU."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__(p, module_name=ParallelBlock.__name__)
+
+    def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
+        """``x`` of any shape."""
+        if x.is_cuda or not is_active(self):
+            return super().forward(x, inplace)
+        return dropout(x, self.p)
+
+
+class EncoderBlock(ParallelBlock):
+    """:class:`ParallelBlock` as fairseq's encoder calls its layers."""
+
+    def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
+        """``[S, B, C]`` to ``[S, B, C]``, pads ``[B, S]``."""
+        return super().forward(x, encoder_padding_mask)[0]
+
+
+class DecoderBlock(ParallelBlock):
+    """:class:`ParallelBlock` as fairseq's decoder calls its layers, on whole sentences."""
+
+    def forward(
+        self,
+        x: Tensor,
+        encoder_out: Tensor,
+        encoder_padding_mask: Tensor | None,
+        incremental_state: None,
+        self_attn_mask: Tensor | None,
+        self_attn_padding_mask: Tensor | None,
+        **unused: bool,
+    ) -> tuple[Tensor, Tensor, None]:
+        """``[T, B, C]`` to ``[T, B, C]``, weights over the source ``[H, B, T, S]``, None."""
+        source = self.source(encoder_out, encoder_padding_mask)
+        x, weights = super().forward(x, self_attn_padding_mask, self_attn_mask, source)
+        return x, weights.detach().transpose(0, 1), None
+
+
+class MuseEncoder(TransformerEncoderBase):
+    """fairseq's encoder with :class:`EncoderBlock` as its layer."""
+
+    def __init__(
+        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
+    ) -> None:
+        self._options = block_options(cfg, "encoder")
+        super().__init__(cfg, dictionary, embed_tokens)
+
+    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
+        """fairseq's hook for the next layer."""
+        layer = EncoderBlock(**next(self._options))
+        return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
+
+    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
+        """Take rows ``new_order`` ``[R']``; what all rows of a sentence share is kept only once."""
+        rows = encoder_out["src_lengths"][0]
+        reordered = {**encoder_out, "src_lengths": [rows.index_select(0, new_order)]}
+        count = encoder_out["encoder_out"][0].size(1)
+        if count == 1:
+            return reordered
+        sentences, _ = select_sentences(new_order, rows.size(0) // count)
+        for name, axis in {
+            "encoder_out": 1,
+            "encoder_padding_mask": 0,
+            "encoder_embedding": 0,
+            "encoder_states": 1,
+        }.items():
+            reordered[name] = [keep_sentences(v, axis, sentences) for v in encoder_out[name]]
+        return reordered
+
+
+class MuseDecoder(TransformerDecoderBase):
+    """fairseq's decoder with :class:`DecoderBlock` as its layer, and steps of its own."""
+
+    def __init__(
+        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
+    ) -> None:
+        self._options = block_options(cfg, "decoder")
+        super().__init__(cfg, dictionary, embed_tokens)
+        self.need_attn = True
+        self._output = PackedLinear()
+
+    def build_decoder_layer(
+        self, cfg: TransformerConfig, no_encoder_attn: bool = False
+    ) -> nn.Module:
+        """fairseq's hook for the next layer."""
+        layer = DecoderBlock(**next(self._options))
+        return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut,
+        incremental_state: IncrementalState | None = None,
+        full_context_alignment: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+    ) -> tuple[Tensor, Extra]:
+        """Features ``[B, T, C]`` and attention; with ``incremental_state`` of the last word alone.
+
+        Steps write into one cache, so they have no gradient.
+
+        The second part holds ``attn``: ``[B, T, S]`` over the columns of ``src_tokens``, without
+        gradient, the mean over heads of the last layer or of ``alignment_layer``; None where
+        generation does not ask for it.
+        """
+        if incremental_state is not None:
+            features, weights = self._step(
+                prev_output_tokens, encoder_out, incremental_state, alignment_layer
+            )
+            weights = weights[:, :alignment_heads].mean(1).reshape(len(features), 1, -1)
+            extra: Extra = {"attn": [weights.detach()], "inner_states": []}
+        else:
+            features, extra = super().extract_features(
+                prev_output_tokens,
+                one_row_each(encoder_out, prev_output_tokens.size(0)),
+                None,
+                full_context_alignment,
+                alignment_layer,
+                alignment_heads,
+            )
+        if not self.need_attn:
+            extra["attn"] = [None]
+        return features, extra
+
+    @torch.no_grad()
+    def _step(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut,
+        incremental_state: IncrementalState,
+        alignment_layer: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        """``[R, 1, C]`` and weights over the source ``[B, H, R / B, S]``."""
+        x = self._embed(prev_output_tokens, incremental_state)
+        state = self.get_incremental_state(incremental_state, "state")
+        if state is None:
+            state = self._first_state(x, encoder_out)
+            self.set_incremental_state(incremental_state, "state", state)
+        chosen = self.num_layers - 1 if alignment_layer is None else alignment_layer
+        weights = None
+        layers = zip(self.layers, state.extend(), state.sources, strict=True)
+        for index, (layer, cache, source) in enumerate(layers):
+            x, of_layer = layer.step(x, cache, source)
+            weights = of_layer if index == chosen else weights
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return x.unsqueeze(1), weights
+
+    def _embed(self, prev_output_tokens: Tensor, incremental_state: IncrementalState) -> Tensor:
+        """The newest word of each row, ``[R, C]``."""
+        x = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1])
+        if self.embed_positions is not None:
+            positions = self.embed_positions(
+                prev_output_tokens, incremental_state=incremental_state
+            )
+            x = x + positions[:, -1]
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout_module(x)
+
+    def _first_state(self, x: Tensor, encoder_out: EncoderOut) -> DecoderState:
+        encoded, mask = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
+        mask = mask if mask.any() else None
+        sources = [layer.source(encoded, mask) for layer in self.layers]
+        first, heads = self.layers[0], self.layers[0].attention.heads
+        shape = (self.num_layers, first.cached_parts, x.size(0), heads, x.size(1) // heads)
+        return DecoderState(shape, sources[0].keys, sources)
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Features ``[B, T, C]`` to logits ``[B, T, V]``."""
+        return self._output(features, self.output_projection.weight, None)
+
+    def reorder_incremental_state(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> None:
+        """Follow beam search."""
+        state = self.get_incremental_state(incremental_state, "state")
+        if state is not None:
+            state.reorder(new_order)
+
+    def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
+        """Return attention only if ``--print-alignment`` asks for it; pack a fused model."""
+        self.need_attn = bool(need_attn)
+        self._output.enabled = self.cfg.muse_fused
+
+
+def one_row_each(encoder_out: EncoderOut, rows: int) -> EncoderOut:
+    """An encoder's output with its sentences repeated, where their ``rows`` share them."""
+    encoded, mask = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
+    group = rows // encoded.size(1)
+    if group == 1:
+        return encoder_out
+    return {
+        **encoder_out,
+        "encoder_out": [encoded.repeat_interleave(group, dim=1)],
+        "encoder_padding_mask": [mask.repeat_interleave(group, dim=0)],
+    }
