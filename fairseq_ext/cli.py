@@ -7,17 +7,17 @@ instant and ``doctor`` runs where torch or fairseq is broken.
 from __future__ import annotations
 
 import argparse
-import json
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from fairseq_ext.commands import MODULES, options
+from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.errors import ConfigError, FairseqExtError
 from fairseq_ext.version import __version__
 
 DESCRIPTION = "What is needed around fairseq's own commands."
-Subparsers = Any  # argparse keeps this class private
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,6 +44,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for add in (_add_user_dir, _add_doctor, _add_average, _add_hypotheses, _add_score, _add_plot):
         add(commands)
+    for name in MODULES:
+        importlib.import_module(f"fairseq_ext.commands.{name}").add(commands)
     return parser
 
 
@@ -70,7 +72,7 @@ def _add_doctor(commands: Subparsers) -> None:
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="give the reason of each fix to fairseq"
     )
-    _add_json(parser, "the checks")
+    options.add_json(parser, "the checks")
     parser.set_defaults(run=_doctor)
 
 
@@ -79,7 +81,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
     checks = doctor.examine()
     passed = doctor.passed(checks)
-    _write_json(args.json, {"ok": passed, "checks": [check.as_dict() for check in checks]})
+    options.write_json(args.json, {"ok": passed, "checks": [check.as_dict() for check in checks]})
     print(doctor.as_table(checks, verbose=args.verbose))
     return 0 if passed else 1
 
@@ -103,7 +105,7 @@ def _add_average(commands: Subparsers) -> None:
     which.add_argument(
         "--best", type=int, metavar="N", help="best N of checkpoint.best_METRIC_VALUE.pt"
     )
-    _add_output(parser, "OUT.pt", "the averaged checkpoint, without optimizer state")
+    options.add_output(parser, "OUT.pt", "the averaged checkpoint, without optimizer state")
     parser.set_defaults(run=_average)
 
 
@@ -138,7 +140,7 @@ def _add_hypotheses(commands: Subparsers) -> None:
         help="extract the translations from fairseq-generate's output, in corpus order",
         description="One line per sentence of the corpus, in its order; a hole is an error.",
     )
-    _add_generated(parser)
+    options.add_generated(parser)
     parser.add_argument("--remove-bpe", action="store_true", help="join subword pieces (`@@ `)")
     parser.add_argument(
         "--detokenize", metavar="LANG", help="undo Moses tokenisation for this language, e.g. de"
@@ -146,7 +148,7 @@ def _add_hypotheses(commands: Subparsers) -> None:
     parser.add_argument(
         "--expected", type=int, metavar="N", help="how many sentences the corpus has, to be checked"
     )
-    _add_output(parser, "FILE", "the translations")
+    options.add_output(parser, "FILE", "the translations")
     parser.set_defaults(run=_hypotheses)
 
 
@@ -194,7 +196,7 @@ def _add_score(commands: Subparsers) -> None:
     parser.add_argument(
         "--tokenized-hyp", type=Path, metavar="FILE", help="with --hyp: its tokens, likewise"
     )
-    _add_json(parser, "the scores")
+    options.add_json(parser, "the scores")
     parser.set_defaults(run=_score)
 
 
@@ -213,7 +215,7 @@ def _score(args: argparse.Namespace) -> int:
         )
     else:
         scores = score.score_files(args.ref, args.hyp, args.tokenized_ref, args.tokenized_hyp)
-    _write_json(args.json, {"scores": [one.as_dict() for one in scores]})
+    options.write_json(args.json, {"scores": [one.as_dict() for one in scores]})
     print(score.as_table(scores))
     return 0
 
@@ -237,14 +239,14 @@ def _add_plot(commands: Subparsers) -> None:
         metavar="NAME=FILE",
         help="a run's name and its --log-file or captured output; repeat to compare runs",
     )
-    _add_output(curves, "OUT.png", "the picture; OUT.svg and OUT.json are written beside it")
+    options.add_output(curves, "OUT.png", "the picture; OUT.svg and OUT.json are written beside it")
     curves.set_defaults(run=_plot_curves)
     heat = pictures.add_parser(
         "alignment",
         help="attention of single sentences",
         description="Attention heat maps: translation in rows, source in columns.",
     )
-    _add_generated(heat)
+    options.add_generated(heat)
     heat.add_argument(
         "--index",
         type=int,
@@ -258,7 +260,7 @@ def _add_plot(commands: Subparsers) -> None:
         action="store_true",
         help="merge subword pieces: sum of source columns, mean of target rows",
     )
-    _add_output(heat, "OUT.png", "the picture; OUT.svg and OUT.json are written beside it")
+    options.add_output(heat, "OUT.png", "the picture; OUT.svg and OUT.json are written beside it")
     heat.set_defaults(run=_plot_alignment)
 
 
@@ -272,7 +274,7 @@ def _plot_curves(args: argparse.Namespace) -> int:
     from fairseq_ext.evaluation import plots, training_log
 
     curves = {name: training_log.read_log(path) for name, path in runs.items()}
-    return _print_paths(plots.plot_curves(curves, args.output))
+    return options.print_paths(plots.plot_curves(curves, args.output))
 
 
 def _plot_alignment(args: argparse.Namespace) -> int:
@@ -285,35 +287,4 @@ def _plot_alignment(args: argparse.Namespace) -> int:
             f"`--index {absent[0]}`: `{args.generated}` holds sentences 0 to {max(sentences)}."
         )
     chosen = [plots.alignment(sentences[i], merge_bpe=args.remove_bpe) for i in args.index]
-    return _print_paths(plots.plot_alignments(chosen, args.output))
-
-
-def _add_generated(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "generated",
-        type=Path,
-        metavar="GENERATED",
-        help="standard output of fairseq-generate (or generate-SUBSET.txt of --results-path)",
-    )
-
-
-def _add_output(parser: argparse.ArgumentParser, metavar: str, what: str) -> None:
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar=metavar, help=what)
-
-
-def _add_json(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help=f"write {what} as JSON too")
-
-
-def _write_json(path: Path | None, data: Any) -> None:
-    if path is not None:
-        from fairseq_ext import files
-
-        with files.atomic_write(path) as file:
-            file.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
-
-
-def _print_paths(paths: Sequence[Path]) -> int:
-    for path in paths:
-        print(path)
-    return 0
+    return options.print_paths(plots.plot_alignments(chosen, args.output))
