@@ -12,59 +12,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-EPOCH = re.compile(r"epoch (\d+) \| loss .*")
-PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
+from fairseq_ext.evaluation.tables import aligned, markdown
+from fairseq_ext.evaluation.training_run import Training, read_training
+
 TOKENIZED = "BLEU-tok"  # how the tokenised BLEU's name in scores.json begins
-
-
-@dataclass(frozen=True)
-class Training:
-    """What a log of ``fairseq-train`` says about the run as a whole.
-
-    Attributes:
-        parameters: of the model.
-        updates: at the end of the last epoch logged.
-        tokens_per_second: target tokens over the seconds spent in updates (validation and
-            checkpoints not counted), or None where the log is too short to tell.
-        seconds: spent in updates.
-    """
-
-    parameters: int
-    updates: int
-    tokens_per_second: float | None
-    seconds: float
-
-
-def read_training(log: str) -> Training:
-    """Sum up a training log in fairseq's ``simple`` or ``tqdm`` format.
-
-    A run that was stopped may log an epoch twice; the later line counts.
-
-    Raises:
-        ValueError: the log holds no model size or no finished epoch.
-    """
-    found = PARAMETERS.search(log)
-    epochs: dict[int, dict[str, float]] = {}
-    for match in EPOCH.finditer(log):
-        pairs = (part.split(" ") for part in match[0].split(" | ")[1:])
-        epochs[int(match[1])] = {
-            name: float(value) for name, value in pairs if re.fullmatch(r"[\d.e+-]+", value)
-        }
-    if found is None or not epochs:
-        raise ValueError("the training log holds no finished epoch.")
-    tokens = seconds = before = 0.0
-    for stats in (epochs[number] for number in sorted(epochs)):
-        tokens += stats["wpb"] * (stats["num_updates"] - before)
-        seconds += stats["train_wall"]
-        before = stats["num_updates"]
-    speed = tokens / seconds if seconds >= 1 else None
-    return Training(int(found[1].replace(",", "")), int(before), speed, seconds)
 
 
 def stage_seconds(folder: Path) -> dict[str, int]:
@@ -72,21 +28,6 @@ def stage_seconds(folder: Path) -> dict[str, int]:
     done = [path for path in (folder / ".stages").iterdir() if path.suffix != ".tmp"]
     done.sort(key=lambda path: path.stat().st_mtime_ns)
     return {path.name: int(path.read_text()) for path in done}
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as text columns, the last one ragged."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Rows, the first being the heading, as a Markdown table."""
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 def summary(
