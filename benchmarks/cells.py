@@ -1,4 +1,7 @@
-"""The figures of one question: cells over n, printed as a table while they come, saved as JSON."""
+"""The figures of one question: cells over n, printed as a table while they come, saved as JSON.
+
+What n counts is each question's own matter: mostly tokens of a sentence.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ class Cells:
 
     Attributes:
         title: what the figures are about.
+        axis: what n is, in tables.
+        unit: the figure of a candidate that tables show; theirs to choose if None.
         figures: milliseconds and time per token of each candidate in each cell.
         ratios: the peer's time over ours in each cell, median and quartiles of paired rounds.
         notes: what holds for all figures (kernels, lengths drawn).
@@ -27,6 +32,8 @@ class Cells:
     """
 
     title: str
+    axis: str = "n"
+    unit: str | None = None
     figures: list[dict] = field(default_factory=list)
     ratios: list[dict] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -59,6 +66,7 @@ class Cells:
                     "ms_low": 1e3 * low,
                     "ms_high": 1e3 * high,
                     "us_per_token": 1e6 * middle / tokens,
+                    "tokens_per_second": tokens / middle,
                     "repeats": len(seconds[name]),
                 }
             )
@@ -80,11 +88,12 @@ class Cells:
         """One line of times per token, one line of ratios for each of our candidates."""
         cell = [row for row in self.figures if (row["what"], row["n"]) == (what, n)]
         shown = {row["candidate"]: row for row in cell[-len(names) :]}
-        at = "" if n is None else f", n = {n:,}"
+        at = "" if n is None else f", {self.axis} = {n:,}"
         print(f"{what}{at}, {shown[names[0]]['tokens']:,.0f} tokens")
+        width = max(24, *map(len, names))
         for name, row in shown.items():
             if row["ms"] is None:
-                print(f"  {name:24} {NOT_RUN}", flush=True)
+                print(f"  {name:{width}} {NOT_RUN}", flush=True)
                 continue
             ratios = [
                 f"{ratio['ratio']:.2f}x ({ratio['ratio_low']:.2f}-{ratio['ratio_high']:.2f}) "
@@ -93,7 +102,7 @@ class Cells:
                 if (ratio["what"], ratio["n"], ratio["candidate"]) == (what, n, name)
             ]
             print(
-                f"  {name:24} {row['ms']:10.2f} ms {row['us_per_token']:9.2f} us/token "
+                f"  {name:{width}} {row['ms']:10.2f} ms {row['us_per_token']:9.2f} us/token "
                 f"{row['repeats']:3} rounds   {'; '.join(ratios)}",
                 flush=True,
             )
@@ -142,15 +151,18 @@ class Cells:
             text += ", slower at " + ", ".join(f"{n:,} ({slower[n]:.2f}x)" for n in slower)
         self.find(text)
 
-    def find_ratio(self, what: str, ours: str, peer: str, n: int, target: float) -> None:
-        """State how many times faster than the peer it is at ``n``, beside the target."""
+    def find_ratio(
+        self, what: str, ours: str, peer: str, n: int | None, target: float | None = None
+    ) -> None:
+        """State how many times faster than the peer it is at ``n``, beside the target if any."""
         ratio = self.ratio_curve(what, ours, peer).get(n)
-        if ratio is not None:
-            verdict = "met" if ratio >= target else "missed"
-            self.find(
-                f"{what}, {ours} against {peer} at n = {n:,}: {ratio:.2f}x "
-                f"(target {target:.1f}x: {verdict})"
-            )
+        if ratio is None:
+            return
+        text = f"{what}, {ours} against {peer}"
+        text += f"{'' if n is None else f' at {self.axis} = {n:,}'}: {ratio:.2f}x"
+        if target is not None:
+            text += f" (target {target:g}x: {'met' if ratio >= target else 'missed'})"
+        self.find(text)
 
     def save(self, destination: Path | None, settings: dict[str, object]) -> None:
         """Write everything as JSON."""
@@ -158,6 +170,8 @@ class Cells:
             bench.save(
                 destination,
                 title=self.title,
+                axis=self.axis,
+                unit=self.unit,
                 settings=settings,
                 notes=self.notes,
                 findings=self.findings,

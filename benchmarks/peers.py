@@ -1,8 +1,9 @@
-"""What the Linformer is timed against: fairseq's Transformer, as it is and on fused attention."""
+"""What ours are timed against: fairseq's Transformer, as it is and on faster parts, and batches."""
 
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import fairseq_ext  # noqa: F401
 from fairseq_ext.linformer.attention import LinformerAttention
 from fairseq_ext.linformer.projection import LengthProjection
+from fairseq_ext.muse.packing import PackedLinear
 
 PAD, EOS, FIRST_WORD = 1, 2, 4
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -98,6 +100,16 @@ class Side:
         twin.optimizer = None
         return twin
 
+    def on_packed_weights(self) -> Side:
+        """A copy whose linear layers, where called as such, use weights that oneDNN packed."""
+        twin = copy.copy(self)
+        twin.model = copy.deepcopy(self.model)
+        for name, module in list(twin.model.named_modules()):
+            if isinstance(module, nn.Linear):
+                twin.model.set_submodule(name, PackedLayer(module))
+        twin.optimizer = None
+        return twin
+
     def train_step(self, sample: dict) -> None:
         """Forward, loss, backward, clipping and Adam, as fairseq's trainer does them."""
         if self.optimizer is None:
@@ -156,6 +168,19 @@ class FusedAttention(nn.Module):
         return projected.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
 
 
+class PackedLayer(nn.Module):
+    """A linear layer, its parameters kept, as MUSE's fused ones compute when they generate."""
+
+    def __init__(self, stock: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = stock.weight, stock.bias
+        self._linear = PackedLinear()
+        self._linear.enabled = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._linear(x, self.weight, self.bias)
+
+
 class Given(nn.Module):
     """Stands for a layer whose result is there already."""
 
@@ -200,6 +225,35 @@ def source_batch(sentences: int, n: int, vocabulary: int, *, padded: bool = Fals
         pads = 1 + torch.arange(sentences) * (n // 4) // sentences
         tokens.masked_fill_(torch.arange(n) < pads.unsqueeze(1), PAD)
     return tokens
+
+
+def pair_lengths(
+    sentences: int,
+    means: tuple[float, float],
+    sigmas: tuple[float, float],
+    correlation: float,
+    *,
+    longest: int,
+    seed: int,
+) -> tuple[Tensor, Tensor]:
+    """Tokens of sources and targets ``[B]``, log-normal and long together.
+
+    Args:
+        sentences: B.
+        means: of source and target.
+        sigmas: standard deviations of their logarithms.
+        correlation: of their logarithms.
+        longest: cut to this; three at least.
+        seed: of the draw.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    source, noise = torch.randn(2, sentences, generator=generator)
+    target = correlation * source + math.sqrt(1 - correlation**2) * noise
+    lengths = []
+    for normal, mean, sigma in zip((source, target), means, sigmas, strict=True):
+        tokens = (math.log(mean) - sigma**2 / 2 + sigma * normal).exp().round()
+        lengths.append(tokens.long().clamp(3, longest))
+    return lengths[0], lengths[1]
 
 
 def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: Size, device: str) -> dict:

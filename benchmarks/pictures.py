@@ -1,7 +1,8 @@
-"""The paper's two figures, from the cells of a benchmark, as PNG and SVG."""
+"""Curves over n from the cells of a benchmark, as PNG and SVG."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from cells import Cells
@@ -13,20 +14,29 @@ LABELS = {"fairseq": "Transformer (fairseq)", "sdpa": "Transformer (fused attent
 ORDER = ("fairseq", "sdpa", "k=32", "k=64", "k=128")  # the same colours in every picture
 
 
-def draw(cells: Cells, panels: dict[str, tuple[str, list[str]]], output: Path) -> None:
+def draw(
+    cells: Cells,
+    panels: dict[str, tuple[str, list[str]]],
+    output: Path,
+    *,
+    order: Sequence[str] = ORDER,
+    xlabel: str = "n (tokens in a sentence)",
+) -> None:
     """Time per token over n.
 
     Args:
         cells: the figures.
         panels: for each title the ``what`` to draw and its candidates.
         output: the JSON's path; the pictures lie beside it under the same name.
+        order: of the colours.
+        xlabel: what n is.
     """
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     drawn = [name for _, names in panels.values() for name in names]
-    everyone = list(dict.fromkeys([*ORDER, *drawn]))
+    everyone = list(dict.fromkeys([*order, *drawn]))
     values = [
         v for what, names in panels.values() for n in names for v in cells.curve(what, n).values()
     ]
@@ -40,10 +50,10 @@ def draw(cells: Cells, panels: dict[str, tuple[str, list[str]]], output: Path) -
                 curve = cells.curve(what, name)
                 lengths |= curve.keys()
                 colour = PALETTE[everyone.index(name) % len(PALETTE)]
-                label = LABELS.get(name, f"Linformer, {name}")
+                label = LABELS.get(name, f"Linformer, {name}" if name.startswith("k=") else name)
                 line = {"marker": "o", "ms": 4, "lw": 1.8, "color": colour, "label": label}
                 axes.plot(list(curve), list(curve.values()), **line)
-            axes.set(title=title, xlabel="n (tokens in a sentence)", ylabel="time per token (µs)")
+            axes.set(title=title, xlabel=xlabel, ylabel="time per token (µs)")
             axes.set_xscale("log", base=2)
             axes.set_yscale("log", base=2)
             axes.set_xticks(sorted(lengths), [f"{n:,}" for n in sorted(lengths)], rotation=45)

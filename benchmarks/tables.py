@@ -10,18 +10,23 @@ import argparse
 import json
 from pathlib import Path
 
-VALUES = {"peak_mib": "MiB", "us_per_token": "µs per token", "ms": "ms"}
+VALUES = {
+    "peak_mib": "MiB",
+    "us_per_token": "µs per token",
+    "ms": "ms",
+    "tokens_per_second": "tokens/s",
+}
 
 
 def rows_of(report: dict, what: str) -> list[list[str]]:
     """Header and rows of the table of ``what``."""
     figures = [row for row in report["figures"] if row["what"] == what]
     ratios = [row for row in report["ratios"] if row["what"] == what]
-    value = next(name for name in VALUES if name in figures[0])
+    value = report.get("unit") or next(name for name in VALUES if name in figures[0])
     candidates = list(dict.fromkeys(row["candidate"] for row in figures))
     pairs = list(dict.fromkeys((row["candidate"], row["peer"]) for row in ratios))
     header = [
-        "n",
+        report.get("axis", "n"),
         *(f"{name}, {VALUES[value]}" for name in candidates),
         *(f"{ours} against {peer}" for ours, peer in pairs),
     ]
@@ -70,7 +75,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "reports", type=Path, nargs="+", help="JSON files of benchmarks/linformer.py"
+        "reports", type=Path, nargs="+", help="JSON files of benchmarks/{linformer,muse}.py"
     )
     for path in parser.parse_args().reports:
         print(markdown(json.loads(path.read_text(encoding="utf-8"))), end="\n\n")
