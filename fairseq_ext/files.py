@@ -16,13 +16,20 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
 
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python built without it reads no .xz, so nothing raises this
+    LZMAError = EOFError
+
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError)
+_OF_THE_OPTIMIZER = ("last_optimizer_state", "optimizer")
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -182,6 +189,17 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     return state
 
 
+def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint without what fits its weights only as they were trained.
+
+    That is the optimizer's state, and a second, exponentially averaged copy of the model.
+    """
+    kept = {name: value for name, value in checkpoint.items() if name not in _OF_THE_OPTIMIZER}
+    extra = checkpoint.get("extra_state") or {}
+    kept["extra_state"] = {name: v for name, v in extra.items() if not name.startswith("ema")}
+    return kept
+
+
 def _whole_archive(path: str | Path) -> Path:
     """Check everything about a checkpoint file that needs no unpickling; return its path."""
     try:
@@ -264,9 +282,11 @@ def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 <<
                 raise DataError(
                     f"{folder / taken[0]} is there already; remove it or unpack elsewhere."
                 )
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+    except _DAMAGED as error:
         raise DataError(f"{archive} is damaged or unsafe: {error}. Download it again.") from None
     except OSError as error:
+        if error.errno is None:  # not the system's: how gzip and bz2 report wrong bytes
+            raise DataError(f"{archive} is damaged: {error}. Download it again.") from None
         raise EnvironmentProblem(explain(error)) from error
     return [folder / name for name in names]
 

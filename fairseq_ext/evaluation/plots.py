@@ -62,7 +62,7 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
             _draw_metric(axes, metric, runs)
         if len(runs) == 1:
             figure.suptitle(next(iter(runs)))
-        return _save(figure, output, {"runs": {name: _data(runs[name]) for name in runs}})
+        return save_picture(figure, output, {"runs": {name: _data(runs[name]) for name in runs}})
 
 
 def _data(curves: Curves) -> dict[str, dict[str, list[list[float]]]]:
@@ -204,7 +204,7 @@ def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list
         bar = figure.colorbar(image, cax=figure.add_axes(place))
         bar.set_label("attention weight (each row sums to 1)", fontsize=8.5, labelpad=6)
         bar.outline.set_visible(False)
-        return _save(figure, output, {"sentences": [asdict(shown) for shown in alignments]})
+        return save_picture(figure, output, {"sentences": [asdict(shown) for shown in alignments]})
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
     return image
 
 
-def _save(figure: Figure, output: str | Path, data: Mapping[str, Any]) -> list[Path]:
+def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) -> list[Path]:
     """Write ``output`` as PNG, and SVG and JSON beside it under the same name."""
     stem = Path(output).with_suffix("") if Path(output).suffix == ".png" else Path(output)
     written = []

@@ -1,0 +1,184 @@
+"""``fairseq-ext plot``: pictures of runs, translations and checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_ext.commands import options
+from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.errors import ConfigError
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand and its pictures."""
+    parser = commands.add_parser(
+        "plot",
+        help="learning curves, attention, BLEU by length, gates, as PNG, SVG and JSON",
+        description="Each picture is written as PNG, SVG and, with its numbers, JSON.",
+    )
+    pictures = parser.add_subparsers(required=True, metavar="PICTURE")
+    for add_picture in (_add_curves, _add_alignment, _add_lengths, _add_gates):
+        add_picture(pictures)
+
+
+def _add_picture_output(parser: argparse.ArgumentParser) -> None:
+    options.add_output(parser, "OUT.png", "the picture; OUT.svg and OUT.json are written beside it")
+
+
+def _add_curves(pictures: Subparsers) -> None:
+    parser = pictures.add_parser(
+        "curves",
+        help="loss, perplexity and BLEU over updates",
+        description="Learning curves of one or several runs.",
+    )
+    parser.add_argument(
+        "--log",
+        action="append",
+        required=True,
+        metavar="NAME=FILE",
+        help="a run's name and its --log-file or captured output; repeat to compare runs",
+    )
+    _add_picture_output(parser)
+    parser.set_defaults(run=_plot_curves)
+
+
+def _plot_curves(args: argparse.Namespace) -> int:
+    runs = _named_files("--log", args.log)
+    from fairseq_ext.evaluation import plots, training_log
+
+    curves = {name: training_log.read_log(path) for name, path in runs.items()}
+    return options.print_paths(plots.plot_curves(curves, args.output))
+
+
+def _named_files(option: str, items: list[str]) -> dict[str, Path]:
+    """NAME=FILE, once or more, as paths by name."""
+    found: dict[str, Path] = {}
+    for item in items:
+        name, equals, path = item.partition("=")
+        if not (name and equals and path) or name in found:
+            raise ConfigError(
+                f"`{option}` must be NAME=FILE with a name of its own, but is `{item}`."
+            )
+        found[name] = Path(path)
+    return found
+
+
+def _add_alignment(pictures: Subparsers) -> None:
+    parser = pictures.add_parser(
+        "alignment",
+        help="attention of single sentences",
+        description="Attention heat maps: translation in rows, source in columns.",
+    )
+    options.add_generated(parser)
+    parser.add_argument(
+        "--index",
+        type=int,
+        nargs="+",
+        required=True,
+        metavar="I",
+        help="sentence numbers, counted from 0 in corpus order",
+    )
+    parser.add_argument(
+        "--remove-bpe",
+        action="store_true",
+        help="merge subword pieces: sum of source columns, mean of target rows",
+    )
+    _add_picture_output(parser)
+    parser.set_defaults(run=_plot_alignment)
+
+
+def _plot_alignment(args: argparse.Namespace) -> int:
+    from fairseq_ext.evaluation import outputs, plots
+
+    sentences = {one.index: one for one in outputs.read_generated(args.generated)}
+    absent = [index for index in args.index if index not in sentences]
+    if absent:
+        raise ConfigError(
+            f"`--index {absent[0]}`: `{args.generated}` holds sentences 0 to {max(sentences)}."
+        )
+    chosen = [plots.alignment(sentences[i], merge_bpe=args.remove_bpe) for i in args.index]
+    return options.print_paths(plots.plot_alignments(chosen, args.output))
+
+
+def _add_lengths(pictures: Subparsers) -> None:
+    parser = pictures.add_parser(
+        "lengths",
+        help="BLEU by the length of the source",
+        description="BLEU of the sentences of similar length, for one or several systems. Lengths "
+        "are in words of the source, whose subword pieces (`@@ `) are joined.",
+    )
+    parser.add_argument(
+        "--system",
+        action="append",
+        required=True,
+        metavar="NAME=GENERATED",
+        help="a name and the output of fairseq-generate; repeat to compare systems",
+    )
+    references = parser.add_mutually_exclusive_group(required=True)
+    references.add_argument(
+        "--ref", type=Path, metavar="FILE", help="reference, detokenised text, for sacrebleu"
+    )
+    references.add_argument(
+        "--tokenized-ref",
+        type=Path,
+        metavar="FILE",
+        help="reference tokens without subword pieces, for tokenised BLEU as papers report it",
+    )
+    parser.add_argument(
+        "--detokenize",
+        metavar="LANG",
+        help="with --ref: undo Moses tokenisation of the translations for this language, e.g. de",
+    )
+    parser.add_argument(
+        "--buckets",
+        default="10,20,30,40,50",
+        metavar="N,N…",
+        help="the longest length of each bucket; one for all longer sentences follows "
+        "(default: %(default)s)",
+    )
+    _add_picture_output(parser)
+    parser.set_defaults(run=_plot_lengths)
+
+
+def _plot_lengths(args: argparse.Namespace) -> int:
+    systems = _named_files("--system", args.system)
+    if args.detokenize and args.tokenized_ref:
+        raise ConfigError("`--detokenize` goes with `--ref`; `--tokenized-ref` compares tokens.")
+    from fairseq_ext.evaluation import lengths, tables
+
+    scores = lengths.score_by_length(
+        systems,
+        args.tokenized_ref or args.ref,
+        lengths.parse_bounds(args.buckets),
+        tokenized=args.tokenized_ref is not None,
+        language=args.detokenize,
+    )
+    options.print_paths(lengths.plot_lengths(scores, args.output))
+    print(tables.aligned(scores.rows()))
+    return 0
+
+
+def _add_gates(pictures: Subparsers) -> None:
+    parser = pictures.add_parser(
+        "gates",
+        help="what each layer of a MUSE model takes from each kernel",
+        description="The learned gate by layer, read from the checkpoint alone.",
+    )
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="of a MUSE model with several kernels in a layer",
+    )
+    _add_picture_output(parser)
+    parser.set_defaults(run=_plot_gates)
+
+
+def _plot_gates(args: argparse.Namespace) -> int:
+    from fairseq_ext.evaluation import gates, tables
+
+    found = gates.read_gates(args.checkpoint)
+    options.print_paths(gates.plot_gates(found, args.output))
+    print(tables.aligned(found.rows()))
+    return 0

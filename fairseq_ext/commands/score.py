@@ -1,0 +1,91 @@
+"""``fairseq-ext score``: BLEU and chrF of translations."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairseq_ext.commands import options
+from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fairseq_ext.evaluation.score import Score
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "score",
+        help="BLEU and chrF with sacrebleu signatures",
+        description="Score detokenised text, or fairseq-generate's output against it.",
+    )
+    parser.add_argument(
+        "--ref", type=Path, required=True, metavar="FILE", help="reference, detokenised text"
+    )
+    translations = parser.add_mutually_exclusive_group(required=True)
+    translations.add_argument(
+        "--hyp", type=Path, metavar="FILE", help="translations, detokenised text"
+    )
+    translations.add_argument(
+        "--generated", type=Path, metavar="FILE", help="output of fairseq-generate"
+    )
+    parser.add_argument(
+        "--detokenize",
+        metavar="LANG",
+        help="with --generated: undo Moses tokenisation for this language, e.g. de; leave out "
+        "where the corpus was never tokenised",
+    )
+    parser.add_argument(
+        "--tokenized-ref",
+        type=Path,
+        metavar="FILE",
+        help="reference tokens without subword pieces, for tokenised BLEU (with --generated the "
+        "T lines serve where this is not given)",
+    )
+    parser.add_argument(
+        "--tokenized-hyp", type=Path, metavar="FILE", help="with --hyp: its tokens, likewise"
+    )
+    parser.add_argument(
+        "--split-compounds",
+        action="store_true",
+        help="tokenised BLEU with hyphenated compounds split as well, as papers report it for "
+        "WMT14 English-German alone; needs --tokenized-ref",
+    )
+    options.add_json(parser, "the scores")
+    parser.set_defaults(run=_score)
+
+
+def _score(args: argparse.Namespace) -> int:
+    if args.generated and args.tokenized_hyp:
+        raise ConfigError("`--tokenized-hyp` goes with `--hyp`; `--generated` has the tokens.")
+    if args.hyp and args.detokenize:
+        raise ConfigError("`--detokenize` goes with `--generated`; `--hyp` is detokenised text.")
+    if args.hyp and (args.tokenized_ref is None) != (args.tokenized_hyp is None):
+        raise ConfigError("Give both `--tokenized-ref` and `--tokenized-hyp`, or neither.")
+    if args.split_compounds and args.tokenized_ref is None:
+        raise ConfigError("`--split-compounds` compares tokens; give `--tokenized-ref` too.")
+    from fairseq_ext.evaluation import score
+
+    if args.generated:
+        scores = score.score_generated(
+            args.generated, args.ref, args.detokenize, args.tokenized_ref
+        )
+    else:
+        scores = score.score_files(args.ref, args.hyp, args.tokenized_ref, args.tokenized_hyp)
+    if args.split_compounds:
+        scores.append(_compound_score(args))
+    options.write_json(args.json, {"scores": [one.as_dict() for one in scores]})
+    print(score.as_table(scores))
+    return 0
+
+
+def _compound_score(args: argparse.Namespace) -> Score:
+    from fairseq_ext.evaluation import compounds, outputs
+
+    if args.generated:
+        tokens = outputs.best_hypotheses(outputs.read_generated(args.generated), bpe=True)
+    else:
+        tokens = outputs.read_lines(args.tokenized_hyp)
+    return compounds.compound_bleu(tokens, outputs.read_lines(args.tokenized_ref))

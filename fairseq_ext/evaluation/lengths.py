@@ -1,0 +1,206 @@
+"""BLEU by the length of the source, for one or several systems (Figure 3 of the MUSE paper).
+
+Lengths are in words: subword pieces are joined, and end of sentence does not count, so that systems
+with different pieces fall into the same buckets. Each bucket is scored as a corpus of its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext import text
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.evaluation import plots
+from fairseq_ext.evaluation.outputs import (
+    Sentence,
+    best_hypotheses,
+    read_generated,
+    read_lines,
+    remove_bpe,
+)
+from fairseq_ext.evaluation.score import tokenized_bleu
+
+Metric = Callable[[Sequence[str], Sequence[str]], float]
+"""BLEU (0 to 100) of hypotheses against as many references."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The sentences of some lengths.
+
+    Attributes:
+        first, last: source words, both included; ``last`` is None where there is no limit.
+        sentences: how many.
+        bleu: of each system, 0 to 100; empty where there are no sentences.
+    """
+
+    first: int
+    last: int | None
+    sentences: int
+    bleu: dict[str, float]
+
+    @property
+    def label(self) -> str:
+        return f"> {self.first - 1}" if self.last is None else f"{self.first}–{self.last}"
+
+
+@dataclass(frozen=True)
+class LengthScores:
+    """BLEU of every bucket, from short to long, and of the whole corpus by system."""
+
+    metric: str
+    buckets: tuple[Bucket, ...]
+    whole: dict[str, float]
+
+    def rows(self) -> list[list[str]]:
+        """A table: heading, buckets, whole corpus; a dash where there is nothing to score."""
+        rows = [["source words", "sentences", *self.whole]]
+        for bucket in self.buckets:
+            scores = [f"{bucket.bleu[n]:.2f}" if bucket.bleu else "–" for n in self.whole]
+            rows.append([bucket.label, f"{bucket.sentences:,}", *scores])
+        count = f"{sum(bucket.sentences for bucket in self.buckets):,}"
+        return [*rows, ["all", count, *(f"{score:.2f}" for score in self.whole.values())]]
+
+
+def parse_bounds(text: str) -> list[int]:
+    """``"10,20,30"`` as the longest length of each bucket but the last, which has no limit.
+
+    Raises:
+        ConfigError: not whole numbers above 0, each larger than the one before.
+    """
+    try:
+        bounds = [int(bound) for bound in text.split(",")]
+    except ValueError:
+        bounds = [0]
+    if bounds[0] < 1 or bounds != sorted(set(bounds)):
+        raise ConfigError(
+            f"`--buckets` must be rising lengths like 10,20,30, but is `{text}` instead."
+        )
+    return bounds
+
+
+def score_by_length(
+    systems: Mapping[str, Path],
+    reference: Path,
+    bounds: Sequence[int],
+    *,
+    tokenized: bool = False,
+    language: str | None = None,
+) -> LengthScores:
+    """Read what systems have translated, and score it by the length of the source.
+
+    Args:
+        systems: for each name the output of fairseq-generate.
+        reference: text, or tokens without subword pieces if ``tokenized``.
+        bounds: as from :func:`parse_bounds`.
+        tokenized: BLEU on tokens as ``multi-bleu.perl`` computes it, instead of sacrebleu's.
+        language: undo Moses tokenisation of the translations for this language first.
+
+    Raises:
+        DataError: unreadable or incomplete files, or systems that translated different sources.
+    """
+    text.check_text(reference, empty_lines=True, max_tokens=None)
+    references = read_lines(reference)
+    if not references:
+        raise DataError(f"`{reference}` is empty; there is nothing to score.")
+    outputs = {name: read_generated(path, len(references)) for name, path in systems.items()}
+    lengths = source_lengths(outputs)
+    hypotheses = {
+        name: best_hypotheses(sentences, bpe=True, language=language)
+        for name, sentences in outputs.items()
+    }
+    name, metric = ("BLEU on tokens", _tokenized) if tokenized else ("BLEU", _sacrebleu)
+    buckets = bucket_scores(hypotheses, references, lengths, bounds, metric)
+    whole = {name: metric(lines, references) for name, lines in hypotheses.items()}
+    return LengthScores(name, tuple(buckets), whole)
+
+
+def source_lengths(outputs: Mapping[str, Sequence[Sentence]]) -> list[int]:
+    """Words of each source sentence, which must be the same in all systems' outputs.
+
+    Raises:
+        DataError: there are no sources, or they differ.
+    """
+    found: dict[str, list[int]] = {}
+    for name, sentences in outputs.items():
+        if any(sentence.source is None for sentence in sentences):
+            raise DataError(
+                f"The output of `{name}` has no sources (`S-` lines), whose lengths are needed; "
+                "generate with `--source-lang` and without `--quiet`."
+            )
+        found[name] = [len(remove_bpe(sentence.source).split()) for sentence in sentences]
+    (first, lengths), *others = found.items()
+    for name, other in others:
+        for index, (ours, theirs) in enumerate(zip(lengths, other, strict=True)):
+            if ours != theirs:
+                raise DataError(
+                    f"`{first}` and `{name}` translated different sources: sentence {index} has "
+                    f"{ours} words in one and {theirs} in the other."
+                )
+    return lengths
+
+
+def bucket_scores(
+    hypotheses: Mapping[str, Sequence[str]],
+    references: Sequence[str],
+    lengths: Sequence[int],
+    bounds: Sequence[int],
+    metric: Metric,
+) -> list[Bucket]:
+    """Score the sentences of each bucket by themselves, all of equal number and order."""
+    members: list[list[int]] = [[] for _ in range(len(bounds) + 1)]
+    for index, length in enumerate(lengths):
+        members[bisect_left(bounds, length)].append(index)
+    buckets = []
+    for number, chosen in enumerate(members):
+        first = bounds[number - 1] + 1 if number else min(1, *lengths)
+        wanted = [references[index] for index in chosen]
+        bleu = {
+            name: metric([lines[index] for index in chosen], wanted)
+            for name, lines in hypotheses.items()
+            if chosen
+        }
+        last = bounds[number] if number < len(bounds) else None
+        buckets.append(Bucket(first, last, len(chosen), bleu))
+    return buckets
+
+
+def _sacrebleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    from sacrebleu.metrics import BLEU
+
+    return BLEU().corpus_score(list(hypotheses), [list(references)]).score
+
+
+def _tokenized(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    return tokenized_bleu(hypotheses, references).value
+
+
+def plot_lengths(scores: LengthScores, output: str | Path) -> list[Path]:
+    """Draw BLEU over length, one line for each system; returns the files written."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    places = range(len(scores.buckets))
+    labels = [f"{bucket.label}\nn = {bucket.sentences:,}" for bucket in scores.buckets]
+    with matplotlib.rc_context(plots.STYLE):
+        figure = Figure(figsize=(max(5.2, 1.1 + 0.95 * len(labels)), 4.2), layout="constrained")
+        axes = figure.subplots()
+        for number, (name, whole) in enumerate(scores.whole.items()):
+            line: dict[str, Any] = {"marker": "o", "ms": 5, "lw": 1.8}
+            line |= {"color": plots.PALETTE[number % len(plots.PALETTE)]}
+            values = [bucket.bleu.get(name, float("nan")) for bucket in scores.buckets]
+            axes.plot(places, values, label=f"{name} (all: {whole:.2f})", **line)
+        axes.set_xticks(places, labels)
+        axes.set(
+            title="Translation quality by length",
+            xlabel="source words (subword pieces joined), n sentences",
+            ylabel=f"{scores.metric} (0 to 100)",
+        )
+        axes.set_ylim(bottom=0)
+        axes.grid(True, axis="y")
+        axes.legend(fontsize=8.5)
+        return plots.save_picture(figure, output, asdict(scores))

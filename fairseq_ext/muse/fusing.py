@@ -1,0 +1,97 @@
+"""A trained MUSE checkpoint with its matrices joined as in section 3.5, or taken apart again.
+
+``W_Enc`` and ``W_Dec`` hold the very numbers of the separate matrices, so both ways are exact to
+the bit. What belongs to the training alone is left out: an optimizer's state has one entry for
+each matrix and would not fit (torch only).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_ext import files
+from fairseq_ext.compat.loading import harmless_classes
+from fairseq_ext.errors import CheckpointError
+from fairseq_ext.muse.projections import fuse, unfuse
+
+_BLOCK = re.compile(r"((?:encoder|decoder)\.layers\.\d+)\.projections\.")
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """Read a checkpoint safely and without fairseq.
+
+    Raises:
+        CheckpointError: as :func:`fairseq_ext.files.load_checkpoint`.
+    """
+    with torch.serialization.safe_globals(harmless_classes()):
+        return files.load_checkpoint(path)
+
+
+def muse_settings(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
+    """The model's options as a checkpoint of MUSE keeps them.
+
+    Args:
+        checkpoint: from :func:`load`.
+        path: its name, for the message.
+
+    Raises:
+        CheckpointError: it holds another model.
+    """
+    settings = (checkpoint.get("cfg") or {}).get("model")
+    if not isinstance(settings, dict) or "muse_kernels" not in settings:
+        name = settings.get("_name") if isinstance(settings, dict) else None
+        name = name or getattr(settings or checkpoint.get("args"), "arch", "unknown")
+        raise CheckpointError(
+            f"`{path}` holds the architecture `{name}`; give a checkpoint of a MUSE model."
+        )
+    return settings
+
+
+def blocks(model: Mapping[str, Tensor]) -> list[str]:
+    """Names of the blocks in a state dict: ``encoder.layers.0`` …"""
+    return list(dict.fromkeys(match[1] for name in model if (match := _BLOCK.match(name))))
+
+
+def rewrite(checkpoint: Mapping[str, Any], path: str | Path, *, fused: bool) -> dict[str, Any]:
+    """A checkpoint of MUSE with all blocks fused, or separate, and without training state.
+
+    Args:
+        checkpoint: of the other kind, from :func:`load`.
+        path: its name, for messages.
+        fused: which kind to make.
+
+    Raises:
+        CheckpointError: it holds another model, or is of that kind already.
+    """
+    settings = muse_settings(checkpoint, path)
+    if bool(settings.get("muse_fused")) == fused:
+        remedy = "`--unfuse` takes it apart" if fused else "leave out `--unfuse`"
+        raise CheckpointError(f"`{path}` is {'fused' if fused else 'separate'} already; {remedy}.")
+    model = dict(checkpoint["model"])
+    for block in blocks(model):
+        prefix = f"{block}.projections."
+        if fused:
+            model = fuse(model, prefix)
+        else:
+            dynamic = f"{block}.attention.convolution.predictor.weight" in model
+            model = unfuse(model, prefix, parts_out=2 if dynamic else 1)
+    cfg = {**checkpoint["cfg"], "model": {**settings, "muse_fused": fused}}
+    return {**files.without_training_state(checkpoint), "model": model, "cfg": cfg}
+
+
+def rewrite_file(path: str | Path, output: str | Path, *, fused: bool) -> dict[str, Any]:
+    """:func:`rewrite` the file ``path`` into ``output``, which appears whole or not at all.
+
+    Raises:
+        CheckpointError: as :func:`rewrite`, or the file cannot be read.
+    """
+    result = rewrite(load(path), path, fused=fused)
+    with files.atomic_write(output, "wb") as file:
+        torch.save(result, file)
+    return result

@@ -1,0 +1,40 @@
+"""``--muse-kernels``: the kernel sizes of each layer (needs neither torch nor fairseq)."""
+
+from __future__ import annotations
+
+from fairseq_ext.errors import ConfigError
+
+
+def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list[tuple[int, ...]]:
+    """The option's text as the kernel sizes of each of that many layers, from the lowest up.
+
+    Args:
+        text: ``none``, or groups of sizes, ``3,15`` or ``3/7/15/31``.
+        layers: how many there are.
+        ordinary: of the ordinary convolution, which has one size.
+
+    Raises:
+        ConfigError: not sizes of at least 1, more groups than layers, or several ordinary kernels.
+    """
+    if text == "none":
+        return [()] * layers
+    try:
+        groups = [tuple(int(size) for size in group.split(",")) for group in text.split("/")]
+    except ValueError:
+        groups = [(0,)]
+    if min(min(group) for group in groups) < 1:
+        raise ConfigError(
+            "`--muse-kernels` must be `none`, or sizes like 3,15 or 3/7/15/31, but is "
+            f"`{text}` instead."
+        )
+    if ordinary and any(len(group) > 1 for group in groups):
+        raise ConfigError(
+            "`--muse-kernels` must have one size for each layer with `--muse-convolution "
+            f"ordinary`, but is `{text}` instead."
+        )
+    if len(groups) > layers:
+        raise ConfigError(
+            f"`--muse-kernels` must have at most one group for each of {layers} layers, but has "
+            f"{len(groups)} (`{text}`) instead."
+        )
+    return [groups[layer * len(groups) // layers] for layer in range(layers)]
