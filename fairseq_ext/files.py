@@ -283,7 +283,8 @@ def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 <<
                     f"{folder / taken[0]} is there already; remove it or unpack elsewhere."
                 )
     except _DAMAGED as error:
-        raise DataError(f"{archive} is damaged or unsafe: {error}. Download it again.") from None
+        reason = str(error).partition("\n")[0].rstrip(":")  # tarfile lists all it has tried
+        raise DataError(f"{archive} is damaged or unsafe: {reason}. Download it again.") from None
     except OSError as error:
         if error.errno is None:  # not the system's: how gzip and bz2 report wrong bytes
             raise DataError(f"{archive} is damaged: {error}. Download it again.") from None
@@ -303,6 +304,8 @@ def _untar(archive: Path, folder: Path, max_bytes: int) -> None:
         )
     with tarfile.open(archive) as tar:
         _require_size(archive, sum(member.size for member in tar), max_bytes)
+        while tar.fileobj.read(1 << 20):  # the checksum comes after what tarfile looks at
+            pass
         for member in tar:
             _require_inside(archive, member.name)
         tar.extractall(folder, filter="data")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -283,6 +284,9 @@ def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
     return info
 
 
+REGULAR, RANDOM = bytes(range(256)) * 400, random.Random(1).randbytes(90_000)
+
+
 class TestSafeExtract:
     def test_tar_and_zip(self, tmp_path: Path):
         tar = make_tar(tmp_path / "a.tgz", "top/a.txt", "b.txt")
@@ -352,6 +356,24 @@ class TestSafeExtract:
         with pytest.raises(DataError, match=r"a\.tgz is damaged"):
             files.safe_extract(tar, tmp_path / "out")
         assert names(tmp_path) == ["a.tgz"]
+
+    @pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
+    @pytest.mark.parametrize("place", [0.3, 0.5, 0.9999])  # data, data, checksum
+    @pytest.mark.parametrize("content", [REGULAR, RANDOM], ids=["regular", "random"])
+    def test_changed_bytes(self, tmp_path: Path, content: bytes, place: float, compression: str):
+        """Some break the decompression, others only the checksum at the very end."""
+        path = tmp_path / f"a.tar.{compression}"
+        with tarfile.open(path, f"w:{compression}") as tar:
+            info = tarfile.TarInfo("a")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        data = bytearray(path.read_bytes())
+        at = min(int(place * len(data)), len(data) - 6)
+        data[at : at + 4] = bytes(byte ^ 0xFF for byte in data[at : at + 4])
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=r"a\.tar\.\w+ is damaged.*Download it again"):
+            files.safe_extract(path, tmp_path / "out")
+        assert names(tmp_path) == [path.name]
 
     def test_refused_without_the_safe_filter(self, tmp_path: Path, monkeypatch):
         monkeypatch.delattr(tarfile, "data_filter")
