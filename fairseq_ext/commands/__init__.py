@@ -5,4 +5,4 @@ arguments that returns the exit status. It imports argparse alone; the work is i
 runs.
 """
 
-MODULES: tuple[str, ...] = ("score", "plot", "fuse")
+MODULES: tuple[str, ...] = ("score", "compare", "plot", "fuse", "scaling_fit")

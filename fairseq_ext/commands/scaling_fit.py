@@ -1,0 +1,79 @@
+"""``fairseq-ext scaling-fit``: the scaling law of trained models, with intervals and pictures."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+from fairseq_ext.commands import options
+from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.errors import ConfigError
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "scaling-fit",
+        help="fit a scaling law to the losses of models of many sizes",
+        description="Fit L = alpha (base_e/Ne)^p_e (base_d/Nd)^p_d + L_inf to encoder- and "
+        "decoder-scaling models together, one law for each family on each dataset, with 95 %% "
+        "confidence intervals.",
+    )
+    parser.add_argument(
+        "table",
+        type=Path,
+        metavar="TABLE",
+        help=".json, .csv or .tsv with name, encoder_parameters, decoder_parameters (without "
+        "embeddings) and loss, and where wanted family, dataset and train_loss",
+    )
+    parser.add_argument(
+        "--base",
+        metavar="NAME",
+        help="the baseline model, whose sizes divide all others (default: the most frequent "
+        "encoder size and the most frequent decoder size)",
+    )
+    parser.add_argument(
+        "--bootstrap",
+        type=int,
+        default=500,
+        metavar="N",
+        help="refits for the bootstrap intervals, at least 100 (default: 500)",
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the bootstrap (1)")
+    options.add_json(parser, "the fits")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FIG.png",
+        help="losses and fitted laws over parameters; FIG.svg and FIG.json are written beside "
+        "it, and with train_loss FIG-training.png, .svg and .json",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.bootstrap < 100:
+        raise ConfigError(f"`--bootstrap` must be at least 100, but is {args.bootstrap} instead.")
+    if args.seed < 0:
+        raise ConfigError(f"`--seed` must be 0 or more, but is {args.seed} instead.")
+    from tqdm import tqdm
+
+    from fairseq_ext.evaluation import scaling_plot, scaling_table
+
+    def resamples(label: str) -> Iterable[int]:
+        name = f"bootstrap {label}".strip()
+        return tqdm(range(args.bootstrap), desc=name, unit="fit", leave=False, disable=None)
+
+    models = scaling_table.read_table(args.table)
+    base = scaling_table.baseline(models, args.base)
+    groups = scaling_table.fit_groups(models, base, resamples=resamples, seed=args.seed)
+    found = scaling_table.as_dict(groups, base)
+    options.write_json(args.json, {**found, "bootstrap": args.bootstrap, "seed": args.seed})
+    if args.output is not None:
+        beside = args.output.with_name(f"{args.output.stem}-training.png")
+        written = scaling_plot.plot_scaling(groups, base, args.output)
+        options.print_paths([*written, *scaling_plot.plot_training(groups, beside)])
+    print(scaling_table.as_table(groups))
+    return 0

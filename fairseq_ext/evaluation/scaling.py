@@ -1,0 +1,296 @@
+"""The scaling law of translation models, fitted to the losses of many sizes.
+
+Section 4.2 of the BMT paper, after Ghorbani et al. 2021 (arXiv 2109.07740)::
+
+    L(Ne, Nd) = α (N̄e / Ne)^pe (N̄d / Nd)^pd + L∞
+
+``Ne`` and ``Nd`` are the parameters of encoder and decoder without embeddings, ``N̄e`` and ``N̄d``
+those of the baseline (6 + 6 layers in the paper), ``L`` the loss per token, ``L∞`` what no size
+removes. Letters below: ``n`` models, ``θ = (log α, pe, pd, L∞)``.
+
+α and L∞ are nearly interchangeable over the range of sizes that one can train (their correlation
+is about -0.999 in the paper's design), so that a figure without its interval says little: every fit
+carries two, one from the curvature at the optimum and one from refitting resampled residuals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.optimize import OptimizeResult, least_squares
+
+from fairseq_ext.errors import DataError
+
+Array = NDArray[np.float64]
+
+PARAMETERS = ("alpha", "p_e", "p_d", "L_inf")
+LEVEL = 0.95  # of every interval
+FEWEST_SIZES = 5  # one more than parameters, or every design would fit perfectly
+STEEPEST = 2.0  # bound on pe and pd
+_STARTS = (0.0, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.96, 0.99)  # L∞ as a fraction of the least loss
+_BELOW = 1 - 1e-9  # L∞ stays under the least loss
+_RANK_TOLERANCE = 1e-6  # of singular values of the scaled Jacobian
+_AT_BOUND = 1e-6
+
+
+@dataclass(frozen=True)
+class Law:
+    """A scaling law with its constants.
+
+    Attributes:
+        alpha: reducible loss of the baseline, in the unit of the losses.
+        p_e: encoder exponent.
+        p_d: decoder exponent.
+        L_inf: irreducible loss, in the unit of the losses.
+        base: (N̄e, N̄d), parameters of the baseline without embeddings.
+    """
+
+    alpha: float
+    p_e: float
+    p_d: float
+    L_inf: float
+    base: tuple[float, float]
+
+    def __call__(self, encoder: Array | float, decoder: Array | float) -> Array:
+        """The loss at ``encoder`` and ``decoder`` parameters (arrays of one shape)."""
+        x, y = _logs(encoder, decoder, self.base)
+        return _predict(self.theta, x, y)
+
+    @property
+    def theta(self) -> Array:
+        """(log α, pe, pd, L∞), what is optimised."""
+        with np.errstate(divide="ignore"):
+            return np.array([np.log(self.alpha), self.p_e, self.p_d, self.L_inf])
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A 95 % confidence interval."""
+
+    low: float
+    high: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted law and how far it can be trusted.
+
+    Attributes:
+        law: the least-squares estimate.
+        models: how many losses it was fitted to.
+        r_squared: share of the losses' variance that the law explains.
+        residual_sd: standard deviation of the residuals, for n - 4 degrees of freedom.
+        jacobian: interval of each of ``PARAMETERS`` from the curvature (Student's t, n - 4).
+        bootstrap: interval of each from resampled residuals, percentiles.
+        at_bound: parameters whose estimate is a bound of the search; their intervals, and those
+            of the others, are then too narrow.
+    """
+
+    law: Law
+    models: int
+    r_squared: float
+    residual_sd: float
+    jacobian: dict[str, Interval]
+    bootstrap: dict[str, Interval]
+    at_bound: tuple[str, ...]
+
+
+def fit_law(
+    encoder: Sequence[float],
+    decoder: Sequence[float],
+    losses: Sequence[float],
+    base: tuple[float, float],
+    *,
+    what: str = "the table",
+    resamples: Iterable[int] = range(500),
+    seed: int = 1,
+) -> Fit:
+    """Fit the law to all models at once by least squares, from several starts.
+
+    Args:
+        encoder: ``[n]`` encoder parameters without embeddings.
+        decoder: ``[n]`` decoder parameters without embeddings.
+        losses: ``[n]`` loss per token; a baseline listed twice (it belongs to both the encoder-
+            and the decoder-scaling models) counts twice.
+        base: (N̄e, N̄d).
+        what: the name of these models in messages.
+        resamples: one bootstrap refit for each item; a progress bar over a range goes here.
+        seed: of the bootstrap.
+
+    Raises:
+        DataError: the sizes do not determine the four constants.
+    """
+    x, y = _logs(np.asarray(encoder, float), np.asarray(decoder, float), base)
+    target = np.asarray(losses, float)
+    _check_design(x, y, target, what)
+    best = _search(x, y, target, _starts(x, y, target))
+    jacobian = _jacobian(best.x, x, y)
+    if _rank(jacobian) < len(PARAMETERS):
+        raise DataError(
+            f"The losses of {what} do not determine the four constants of the law: they hardly "
+            "change with size, or not in the way of a power law. Add models of more sizes, "
+            "small ones above all."
+        )
+    freedom = len(target) - len(PARAMETERS)
+    residuals = target - _predict(best.x, x, y)
+    squares = float(residuals @ residuals)
+    deviation = float(np.sqrt(squares / freedom))
+    refits = _bootstrap(best.x, x, y, residuals, resamples, seed)
+    return Fit(
+        law=_law(best.x, base),
+        models=len(target),
+        r_squared=1 - squares / float(np.sum((target - target.mean()) ** 2)),
+        residual_sd=deviation,
+        jacobian=_jacobian_intervals(best.x, jacobian, deviation, freedom),
+        bootstrap=_percentiles(refits),
+        at_bound=_bounds_reached(best.x, target),
+    )
+
+
+def _logs(
+    encoder: Array | float, decoder: Array | float, base: tuple[float, float]
+) -> tuple[Array, Array]:
+    """``log(N̄e / Ne)`` and ``log(N̄d / Nd)``; the unit of the counts cancels."""
+    return np.log(base[0] / np.asarray(encoder, float)), np.log(
+        base[1] / np.asarray(decoder, float)
+    )
+
+
+def _predict(theta: Array, x: Array, y: Array) -> Array:
+    return np.exp(theta[0] + theta[1] * x + theta[2] * y) + theta[3]
+
+
+def _jacobian(theta: Array, x: Array, y: Array) -> Array:
+    """``[n, 4]``, derivatives of the loss by θ."""
+    reducible = np.exp(theta[0] + theta[1] * x + theta[2] * y)
+    return np.stack([reducible, reducible * x, reducible * y, np.ones_like(x)], axis=1)
+
+
+def _law(theta: Array, base: tuple[float, float]) -> Law:
+    return Law(float(np.exp(theta[0])), *(float(value) for value in theta[1:]), base=base)
+
+
+def _check_design(x: Array, y: Array, target: Array, what: str) -> None:
+    """Raise :class:`DataError` when no losses at these sizes could determine the law."""
+    sizes = len(set(zip(x.tolist(), y.tolist(), strict=True)))
+    if sizes < FEWEST_SIZES:
+        raise DataError(
+            f"The law has four constants and needs at least {FEWEST_SIZES} different sizes, but "
+            f"{what} has {sizes}."
+        )
+    for name, other, values in (("encoder", "decoder", x), ("decoder", "encoder", y)):
+        if np.ptp(values) == 0:
+            raise DataError(
+                f"All models of {what} have the same {name} size, so nothing tells its exponent "
+                f"from α; add {name}-scaling models to the {other}-scaling ones."
+            )
+    if _rank(np.stack([np.ones_like(x), x, y], axis=1)) < 3:
+        raise DataError(
+            f"Encoder and decoder of {what} only grow together, so that their exponents cannot be "
+            "told apart; add models that scale one of them alone."
+        )
+    if np.ptp(target) == 0:
+        raise DataError(f"All losses of {what} are equal ({target[0]:g}); there is nothing to fit.")
+
+
+def _rank(matrix: Array) -> int:
+    """Rank of a matrix whose columns may have very different lengths."""
+    lengths = np.linalg.norm(matrix, axis=0)
+    singular = np.linalg.svd(matrix / np.where(lengths > 0, lengths, 1), compute_uv=False)
+    return int(np.sum(singular > _RANK_TOLERANCE * singular[0]))
+
+
+def _starts(x: Array, y: Array, target: Array) -> list[Array]:
+    """For a given L∞ the law is linear: ``log(L - L∞) = log α + pe x + pd y``."""
+    columns = np.stack([np.ones_like(x), x, y], axis=1)
+    starts = []
+    for fraction in _STARTS:
+        floor = fraction * float(target.min())
+        solution = np.linalg.lstsq(columns, np.log(target - floor), rcond=None)[0]
+        solution[1:] = np.clip(solution[1:], 0.01, STEEPEST - 0.01)  # the search starts inside
+        starts.append(np.array([*solution, max(floor, 1e-3 * float(target.min()))]))
+    return starts
+
+
+def _search(x: Array, y: Array, target: Array, starts: Sequence[Array]) -> OptimizeResult:
+    """The best of the bounded least-squares searches from the given starts."""
+    bounds = ([-np.inf, 0, 0, 0], [np.inf, STEEPEST, STEEPEST, _BELOW * float(target.min())])
+    searches = (
+        least_squares(
+            lambda theta: _predict(theta, x, y) - target,
+            start,
+            jac=lambda theta: _jacobian(theta, x, y),
+            bounds=bounds,
+            x_scale="jac",
+            ftol=1e-15,
+            xtol=1e-15,
+            gtol=1e-15,
+            max_nfev=400,
+        )
+        for start in starts
+    )
+    return min(searches, key=lambda search: search.cost)
+
+
+def _jacobian_intervals(
+    theta: Array, jacobian: Array, deviation: float, freedom: int
+) -> dict[str, Interval]:
+    """``θ ± t s √diag((JᵀJ)⁻¹)``; α's is that of ``log α``, transformed."""
+    inverse = np.linalg.pinv(jacobian)  # (JᵀJ)⁻¹ = J⁺ J⁺ᵀ, without squaring the condition
+    half = stats.t.ppf((1 + LEVEL) / 2, freedom) * deviation * np.linalg.norm(inverse, axis=1)
+    return _named(theta - half, theta + half)
+
+
+def _bootstrap(
+    theta: Array, x: Array, y: Array, residuals: Array, resamples: Iterable[int], seed: int
+) -> Array:
+    """``[resamples, 4]``, refits to the fitted losses plus residuals drawn with replacement.
+
+    Models are not resampled, because the design is: some draws would miss a whole family.
+    Residuals are first scaled by ``1 / √(1 - h)``, h the leverage, since a fit makes them smaller
+    than the errors, and centred.
+    """
+    fitted = _predict(theta, x, y)
+    basis = np.linalg.qr(_jacobian(theta, x, y))[0]
+    leverage = np.clip(np.sum(basis**2, axis=1), 0, 0.99)
+    scaled = residuals / np.sqrt(1 - leverage)
+    scaled -= scaled.mean()
+    generator = np.random.default_rng(seed)
+    refits = []
+    for _ in resamples:
+        drawn = fitted + generator.choice(scaled, len(scaled))
+        start = theta.copy()
+        start[1:3] = np.clip(start[1:3], 1e-3, STEEPEST - 1e-3)
+        start[3] = np.clip(start[3], 1e-3 * drawn.min(), 0.999 * drawn.min())
+        refits.append(_search(x, y, drawn, [start]).x)
+    return np.array(refits).reshape(-1, len(PARAMETERS))
+
+
+def _percentiles(refits: Array) -> dict[str, Interval]:
+    if not len(refits):
+        return {}
+    low, high = np.quantile(refits, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return _named(low, high)
+
+
+def _named(low: Array, high: Array) -> dict[str, Interval]:
+    """Intervals of θ as intervals of ``PARAMETERS``."""
+    low, high = low.copy(), high.copy()
+    with np.errstate(over="ignore"):
+        low[0], high[0] = np.exp(low[0]), np.exp(high[0])
+    pairs = zip(low.tolist(), high.tolist(), strict=True)
+    return {name: Interval(*pair) for name, pair in zip(PARAMETERS, pairs, strict=True)}
+
+
+def _bounds_reached(theta: Array, target: Array) -> tuple[str, ...]:
+    most = np.array([np.inf, STEEPEST, STEEPEST, _BELOW * float(target.min())])
+    least = np.array([-np.inf, 0.0, 0.0, 0.0])
+    reached = (theta - least < _AT_BOUND) | (most - theta < _AT_BOUND)
+    return tuple(name for name, hit in zip(PARAMETERS, reached, strict=True) if hit)

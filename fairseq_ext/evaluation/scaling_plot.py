@@ -1,0 +1,186 @@
+"""Pictures of the scaling law, after Figures 2 and 3 of the BMT paper.
+
+Losses over parameters with the fitted law, for encoder- and decoder-scaling models of each family;
+and training over test loss. As PNG, SVG and JSON, like every picture here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairseq_ext.evaluation.plots import PALETTE, STYLE, save_picture
+from fairseq_ext.evaluation.scaling_table import Group, Model
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ENCODER, DECODER, OTHER = "encoder-scaling", "decoder-scaling", "other"
+_LINES = {ENCODER: "-", DECODER: "--"}
+_MARKERS = {ENCODER: "o", DECODER: "s", OTHER: "^"}
+_ACROSS = 4  # panels in a row
+_UNNAMED = "models"
+
+
+def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model]]:
+    """Encoder-scaling models have the baseline's decoder, and the other way round.
+
+    The baseline itself is in both.
+    """
+    found: dict[str, list[Model]] = {ENCODER: [], DECODER: [], OTHER: []}
+    for model in sorted(models, key=lambda model: model.parameters):
+        same_encoder = model.encoder_parameters == base[0]
+        same_decoder = model.decoder_parameters == base[1]
+        if same_decoder:
+            found[ENCODER].append(model)
+        if same_encoder:
+            found[DECODER].append(model)
+        if not (same_encoder or same_decoder):
+            found[OTHER].append(model)
+    return {arm: members for arm, members in found.items() if members}
+
+
+def curve(group: Group, arm: str, base: tuple[int, int], points: int = 80) -> list[list[float]]:
+    """``[points][parameters, loss]`` of a group's law along one arm, over its models' sizes."""
+    members = arms(group.models, base)[arm]
+    if arm == ENCODER:
+        sizes = [model.encoder_parameters for model in members]
+        encoder = np.geomspace(min(sizes), max(sizes), points)
+        decoder = np.full(points, float(base[1]))
+    else:
+        sizes = [model.decoder_parameters for model in members]
+        encoder = np.full(points, float(base[0]))
+        decoder = np.geomspace(min(sizes), max(sizes), points)
+    losses = group.fit.law(encoder, decoder)
+    return np.stack([encoder + decoder, losses], axis=1).tolist()
+
+
+def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | Path) -> list[Path]:
+    """Draw losses and fitted laws over parameters, a panel for each dataset (Figure 2).
+
+    Returns:
+        The files written: PNG, SVG, and JSON with points, curves and laws.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        figure, panels = _panels(groups)
+        colours = _colours(groups)
+        for dataset, axes in panels.items():
+            for group in (group for group in groups if group.dataset == dataset):
+                _draw_group(axes, group, base, colours[group.family])
+            axes.set(xscale="log", ylabel="loss (per token)")
+            axes.set_xlabel("parameters without embeddings (log scale)")
+            axes.set_title(dataset)
+            axes.grid(True, which="both")
+            _plain_counts(axes)
+            axes.legend(fontsize=7.5)
+        return save_picture(figure, output, {"groups": [_data(group, base) for group in groups]})
+
+
+def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
+    """Draw test over training loss, a panel for each dataset (Figure 3).
+
+    Each family gets the straight line of least squares through its models, where it has three.
+
+    Returns:
+        The files written (PNG, SVG, JSON), none where no model has a training loss.
+    """
+    import matplotlib
+
+    points = {id(group): _pairs(group) for group in groups}
+    shown = [group for group in groups if points[id(group)]]
+    if not shown:
+        return []
+    with matplotlib.rc_context(STYLE):
+        figure, panels = _panels(shown)
+        colours = _colours(groups)
+        for group in shown:
+            axes, pairs = panels[group.dataset], np.array(points[id(group)])
+            colour, label = colours[group.family], group.family or _UNNAMED
+            axes.plot(*pairs.T, "o", ms=4.5, color=colour, alpha=0.8, label=label)
+            if len(pairs) > 2:
+                ends = np.array([pairs[:, 0].min(), pairs[:, 0].max()])
+                slope, offset = np.polyfit(*pairs.T, 1)
+                axes.plot(ends, slope * ends + offset, color=colour, lw=1.4)
+        for dataset, axes in panels.items():
+            axes.set(xlabel="training loss (per token)", ylabel="test loss (per token)")
+            axes.set_title(dataset)
+            axes.grid(True)
+            axes.legend(fontsize=8.5)
+        data = [
+            {"dataset": g.dataset, "family": g.family, "train_and_test": points[id(g)]}
+            for g in shown
+        ]
+        return save_picture(figure, output, {"groups": data})
+
+
+def _pairs(group: Group) -> list[tuple[float, float]]:
+    return [(m.train_loss, m.loss) for m in group.models if m.train_loss is not None]
+
+
+def _panels(groups: Sequence[Group]) -> tuple[Figure, dict[str, Axes]]:
+    """A figure with one panel for each dataset."""
+    from matplotlib.figure import Figure
+
+    datasets = list(dict.fromkeys(group.dataset for group in groups))
+    across = min(_ACROSS, len(datasets))
+    down = -(-len(datasets) // across)
+    figure = Figure(figsize=(5.0 * across, 4.0 * down), layout="constrained")
+    all_axes = figure.subplots(down, across, squeeze=False).ravel()
+    for unused in all_axes[len(datasets) :]:
+        unused.set_visible(False)
+    return figure, dict(zip(datasets, all_axes, strict=False))
+
+
+def _colours(groups: Sequence[Group]) -> dict[str, str]:
+    families = list(dict.fromkeys(group.family for group in groups))
+    return {family: PALETTE[i % len(PALETTE)] for i, family in enumerate(families)}
+
+
+def _draw_group(axes: Axes, group: Group, base: tuple[int, int], colour: str) -> None:
+    """Models as markers, the law as lines; exponents stand in the legend."""
+    law = group.fit.law
+    for arm, members in arms(group.models, base).items():
+        xs, ys = [m.parameters for m in members], [m.loss for m in members]
+        filled = colour if arm == ENCODER else "white"
+        axes.plot(xs, ys, _MARKERS[arm], ms=4.5, color=colour, markerfacecolor=filled)
+        if arm in _LINES:
+            exponent = f"p_e = {law.p_e:.2f}" if arm == ENCODER else f"p_d = {law.p_d:.2f}"
+            name = f"{group.family}, {arm}" if group.family else arm
+            line = np.array(curve(group, arm, base))
+            axes.plot(*line.T, _LINES[arm], color=colour, lw=1.4, label=f"{name}: {exponent}")
+
+
+def _plain_counts(axes: Axes) -> None:
+    """Write 20,000,000 as 20M, at 1, 2 and 5 of each power of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    def short(value: float, _: int) -> str:
+        for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+            if value >= size:
+                return f"{value / size:g}{unit}"
+        return f"{value:g}"
+
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(short))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _data(group: Group, base: tuple[int, int]) -> dict[str, Any]:
+    found = arms(group.models, base)
+    return {
+        "dataset": group.dataset,
+        "family": group.family,
+        "law": asdict(group.fit.law),
+        "r_squared": group.fit.r_squared,
+        "models": {
+            arm: [[m.name, m.parameters, m.loss] for m in members] for arm, members in found.items()
+        },
+        "curves": {arm: curve(group, arm, base) for arm in found if arm in _LINES},
+    }

@@ -1,0 +1,262 @@
+"""Tables of trained models for the scaling law: reading, grouping, fitting, printing.
+
+A table is a ``.json`` list of objects, or ``.csv`` or ``.tsv`` text with a heading, one model and
+evaluation set each::
+
+    name   encoder_parameters  decoder_parameters  loss   [family]  [dataset]  [train_loss]
+
+Parameters are counted without embeddings, losses per token; a family is what shares a law (float,
+binary). Each family is fitted on each dataset.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.evaluation.outputs import read_lines
+from fairseq_ext.evaluation.scaling import LEVEL, PARAMETERS, Fit, Interval, fit_law
+from fairseq_ext.evaluation.tables import aligned
+
+COLUMNS = ("name", "encoder_parameters", "decoder_parameters", "loss")
+OPTIONAL = ("family", "dataset", "train_loss")
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+@dataclass(frozen=True)
+class Model:
+    """One trained model on one evaluation set.
+
+    Attributes:
+        name: such as ``6L8L``.
+        encoder_parameters: without embeddings.
+        decoder_parameters: without embeddings and output projection.
+        loss: per token, on ``dataset``.
+        family: models that share a law, such as ``float``.
+        dataset: evaluation set.
+        train_loss: per token, on training data, or None.
+    """
+
+    name: str
+    encoder_parameters: int
+    decoder_parameters: int
+    loss: float
+    family: str = ""
+    dataset: str = ""
+    train_loss: float | None = None
+
+    @property
+    def parameters(self) -> int:
+        return self.encoder_parameters + self.decoder_parameters
+
+
+@dataclass(frozen=True)
+class Group:
+    """The models of one family on one dataset, and their law."""
+
+    family: str
+    dataset: str
+    models: tuple[Model, ...]
+    fit: Fit
+
+    @property
+    def label(self) -> str:
+        return _label(self.family, self.dataset)
+
+
+def read_table(path: str | Path) -> list[Model]:
+    """The models of a ``.json``, ``.csv`` or ``.tsv`` table.
+
+    Raises:
+        DataError: unreadable, a column missing, or a value that cannot be (named by row).
+        ConfigError: another kind of file.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        rows = _json_rows(path)
+    elif suffix in _DELIMITERS:
+        rows = list(csv.DictReader(read_lines(path), delimiter=_DELIMITERS[suffix]))
+    else:
+        raise ConfigError(f"TABLE must end in .json, .csv or .tsv, but is `{path}` instead.")
+    if not rows:
+        raise DataError(f"`{path}` holds no models.")
+    return [_model(row, f"`{path}`, model {number}") for number, row in enumerate(rows, start=1)]
+
+
+def _json_rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        rows = json.loads("\n".join(read_lines(path)))
+    except json.JSONDecodeError as error:
+        raise DataError(f"`{path}` is not JSON: {error}.") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"`{path}` must be a JSON list of objects, one for each model.")
+    return rows
+
+
+def _model(row: dict[str, Any], where: str) -> Model:
+    given = {name: value for name, value in row.items() if value not in (None, "")}
+    for name in COLUMNS:
+        if name not in given:
+            raise DataError(f"{where}: `{name}` is missing.")
+    train_loss = given.get("train_loss")
+    return Model(
+        name=str(given["name"]),
+        encoder_parameters=int(_positive(given["encoder_parameters"], "encoder_parameters", where)),
+        decoder_parameters=int(_positive(given["decoder_parameters"], "decoder_parameters", where)),
+        loss=_positive(given["loss"], "loss", where),
+        family=str(given.get("family", "")),
+        dataset=str(given.get("dataset", "")),
+        train_loss=None if train_loss is None else _positive(train_loss, "train_loss", where),
+    )
+
+
+def _positive(value: Any, name: str, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise DataError(f"{where}: `{name}` must be a positive number, but is `{value}` instead.")
+    return number
+
+
+def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int]:
+    """(N̄e, N̄d): the model called ``name``, or where encoder- and decoder-scaling models meet.
+
+    They meet at the most frequent encoder size and the most frequent decoder size (of equally
+    frequent ones, the smallest).
+
+    Raises:
+        ConfigError: no model has this name, or two of different sizes do.
+    """
+    if name is None:
+        return (
+            _most_frequent(model.encoder_parameters for model in models),
+            _most_frequent(model.decoder_parameters for model in models),
+        )
+    sizes = {(m.encoder_parameters, m.decoder_parameters) for m in models if m.name == name}
+    if len(sizes) != 1:
+        raise ConfigError(
+            f"`--base` must name one of the models, but `{name}` is the name of "
+            f"{len(sizes) or 'none'}; there are {_listed(model.name for model in models)}."
+        )
+    return sizes.pop()
+
+
+def _most_frequent(values: Iterable[int]) -> int:
+    counts = Counter(values)
+    return min(counts, key=lambda value: (-counts[value], value))
+
+
+def _listed(names: Iterable[str], most: int = 8) -> str:
+    unique = list(dict.fromkeys(names))
+    return ", ".join(unique[:most]) + (", …" if len(unique) > most else "")
+
+
+def fit_groups(
+    models: Sequence[Model],
+    base: tuple[int, int],
+    *,
+    resamples: Callable[[str], Iterable[int]] = lambda _: range(500),
+    seed: int = 1,
+) -> list[Group]:
+    """One law for each family on each dataset, in the order of the table.
+
+    Args:
+        models: from :func:`read_table`.
+        base: from :func:`baseline`; the same for all, so that their α are comparable.
+        resamples: gives the bootstrap's items for a group's label.
+        seed: of the bootstrap.
+
+    Raises:
+        DataError: a group does not determine a law.
+    """
+    members: dict[tuple[str, str], list[Model]] = {}
+    for model in models:
+        members.setdefault((model.dataset, model.family), []).append(model)
+    groups = []
+    for (dataset, family), chosen in members.items():
+        label = _label(family, dataset)
+        fit = fit_law(
+            [model.encoder_parameters for model in chosen],
+            [model.decoder_parameters for model in chosen],
+            [model.loss for model in chosen],
+            base,
+            what=f"`{label}`" if label else "the table",
+            resamples=resamples(label),
+            seed=seed,
+        )
+        groups.append(Group(family, dataset, tuple(chosen), fit))
+    return groups
+
+
+def _label(family: str, dataset: str) -> str:
+    return ", ".join(part for part in (dataset, family) if part)
+
+
+def as_dict(groups: Sequence[Group], base: tuple[int, int]) -> dict[str, Any]:
+    """Everything fitted, for JSON."""
+    return {
+        "law": "L = alpha (base_e / Ne)^p_e (base_d / Nd)^p_d + L_inf",
+        "base": {"encoder_parameters": base[0], "decoder_parameters": base[1]},
+        "confidence": LEVEL,
+        "fits": [_fit_as_dict(group) for group in groups],
+    }
+
+
+def _fit_as_dict(group: Group) -> dict[str, Any]:
+    fit = group.fit
+    return {
+        "dataset": group.dataset,
+        "family": group.family,
+        "models": fit.models,
+        "r_squared": fit.r_squared,
+        "residual_sd": fit.residual_sd,
+        "at_bound": list(fit.at_bound),
+        "parameters": {
+            name: {
+                "estimate": getattr(fit.law, name),
+                "jacobian": _pair(fit.jacobian[name]),
+                "bootstrap": _pair(fit.bootstrap.get(name)),
+            }
+            for name in PARAMETERS
+        },
+    }
+
+
+def _pair(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]
+
+
+def as_table(groups: Sequence[Group]) -> str:
+    """The estimates with both intervals, one line for each constant."""
+    heading = ("", "estimate", f"{LEVEL:.0%} (Jacobian)", f"{LEVEL:.0%} (bootstrap)", "")
+    parts = []
+    for group in groups:
+        fit = group.fit
+        title = f"{group.label}: " if group.label else ""
+        rows = [
+            (
+                name,
+                f"{getattr(fit.law, name):.4f}",
+                _shown(fit.jacobian[name]),
+                _shown(fit.bootstrap.get(name)),
+                "at the bound of the search" if name in fit.at_bound else "",
+            )
+            for name in PARAMETERS
+        ]
+        parts.append(f"{title}{fit.models} models, R² = {100 * fit.r_squared:.2f} %")
+        parts.append(aligned([heading, *rows]))
+    return "\n".join(parts)
+
+
+def _shown(interval: Interval | None) -> str:
+    return "–" if interval is None else f"{interval.low:.4f} … {interval.high:.4f}"
