@@ -1,12 +1,24 @@
 """Package metadata. Install fairseq first, as README.md says: its build needs torch present."""
 
+import os
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 root = Path(__file__).parent
 about: dict[str, str] = {}
 exec((root / "fairseq_ext" / "version.py").read_text(encoding="utf-8"), about)
+
+# Called by ctypes: needs neither Python's nor torch's headers, and chooses its instruction set at
+# run time. Without a compiler the installation goes on, and the products are done in torch.
+kernels = "fairseq_ext/binary/kernels"
+native = Extension(
+    "fairseq_ext.binary.kernels._native",
+    sources=[f"{kernels}/{name}.c" for name in ("kernels", "portable", "avx2", "avx512")],
+    depends=[f"{kernels}/kernels.h"],
+    extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden"] if os.name == "posix" else [],
+    optional=True,
+)
 
 setup(
     name="fairseq-ext",
@@ -16,6 +28,8 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
+    package_data={"fairseq_ext.binary.kernels": ["*.c", "*.h"]},
+    ext_modules=[native],
     python_requires=">=3.10,<3.13",
     install_requires=[
         # fairseq itself is not listed: two distributions provide it and only one may be

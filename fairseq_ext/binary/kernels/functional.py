@@ -1,0 +1,103 @@
+"""The two products, by whichever kernel is fastest here.
+
+Letters: ``M`` rows, ``K`` inputs, ``N`` output channels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.binary.kernels import native, portable
+from fairseq_ext.binary.kernels.packing import PackedWeight, pad_channels
+from fairseq_ext.errors import DataError
+
+# Rows from which unpacking into a float product beats the plain C kernel (benchmarks/
+# binary_layers.py --path c); those for AVX2 and AVX-512 win at any number of rows.
+MANY_ROWS = 8
+
+
+def linear_1bit(
+    x: Tensor, packed: PackedWeight, bias: Tensor | None = None, *, path: str | None = None
+) -> Tensor:
+    """``y = A W_b^T + bias``: 1-bit weights, float inputs (section 3.1).
+
+    Sums are in fp32 whatever the type of ``x``. There is no gradient.
+
+    Args:
+        x: ``[..., K]``, floating.
+        packed: ``W_b``, on the device of ``x``.
+        bias: ``[N]``.
+        path: the kernel, one of :func:`~fairseq_ext.binary.kernels.native.available_paths`;
+            the best where it is None.
+
+    Returns:
+        ``[..., N]`` of the type of ``x``.
+
+    Raises:
+        DataError: a last dimension that is not ``K``.
+        ConfigError: a ``path`` that this machine cannot run.
+        RuntimeError: ``x`` wants a gradient.
+    """
+    rows, bias = _rows(x, packed), _padded(bias)
+    path = _path(path, rows)
+    if path == "torch" or (path == "c" and len(rows) >= MANY_ROWS):
+        y = portable.linear_1bit(rows, packed, bias)
+    else:
+        y = native.linear_1bit(rows, packed, bias, path)
+    return _as(x, packed, y)
+
+
+def linear_1bit_1bit(
+    x: Tensor,
+    packed: PackedWeight,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    *,
+    input_bound: float | None = None,
+    path: str | None = None,
+) -> Tensor:
+    """``y = scale · A_b W_b^T + bias``: one bit for each weight and each input (section 3.1).
+
+    The sums of signs are exact integers. A row of zeros gives the bias, a row with NaN gives NaN.
+
+    Args:
+        x: ``[..., K]``, floating; binarized here, one bound for each row.
+        packed, bias, path: as of :func:`linear_1bit`.
+        scale: factor of the product (one over the ``s`` of section 3.3).
+        input_bound: a fixed ``B_A`` in place of ``max |a|``.
+
+    Returns, Raises: as of :func:`linear_1bit`.
+    """
+    rows, bias = _rows(x, packed), _padded(bias)
+    path = _path(path, rows)
+    if path == "torch":
+        y = portable.linear_1bit_1bit(rows, packed, bias, scale, input_bound)
+    else:
+        y = native.linear_1bit_1bit(rows, packed, bias, scale, input_bound, path)
+    return _as(x, packed, y)
+
+
+def _rows(x: Tensor, packed: PackedWeight) -> Tensor:
+    """``x`` as contiguous fp32 ``[M, K]``."""
+    if x.dim() == 0 or x.shape[-1] != packed.in_features:
+        raise DataError(
+            f"Inputs must be [..., {packed.in_features}], but have shape {list(x.shape)}."
+        )
+    if x.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError("Packed weights have no gradient; use torch.no_grad().")
+    return x.detach().reshape(-1, packed.in_features).float().contiguous()
+
+
+def _padded(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else pad_channels(bias.detach().float())
+
+
+def _path(path: str | None, rows: Tensor) -> str:
+    if rows.device.type != "cpu" or len(rows) == 0:
+        return "torch"
+    return native.active_path() if path is None else native.require_path(path)
+
+
+def _as(x: Tensor, packed: PackedWeight, y: Tensor) -> Tensor:
+    return y[:, : packed.out_features].reshape(*x.shape[:-1], packed.out_features).to(x.dtype)

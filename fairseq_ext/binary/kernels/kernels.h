@@ -1,0 +1,75 @@
+/* Products with 1-bit weights: what the files of this folder share.
+ *
+ * Layout of a weight. Channels in tiles of 64, inputs in words of 32 bits (bit j of a word is the
+ * sign of input j, 1 is plus). A tile keeps, for each word, the words of its 64 channels side by
+ * side: words[tile][word][channel]. Channels and inputs beyond the last are zero bits.
+ *
+ * The machine-dependent part is a `kernels` table, one for each instruction set. */
+#ifndef FAIRSEQ_EXT_KERNELS_H
+#define FAIRSEQ_EXT_KERNELS_H
+
+#include <stdint.h>
+
+enum { TILE = 64, WORD = 32, MOST_ROWS = 4 };
+
+/* Floats that the tables of one word take at most, and how many words' tables (over all rows) are
+ * kept: 16 KiB, half of a first-level cache. */
+enum { WORD_TABLES = 128, CACHED_WORDS = 32 };
+
+/* Where the outputs of one tile go: rows of 64 values, `stride` apart. */
+typedef struct {
+    const float *bound; /* B_W of the 64 channels */
+    const float *bias;  /* or NULL */
+    float *y;
+    int64_t stride;
+} outputs;
+
+typedef struct {
+    /* Partial sums of the 32 inputs at x, WORD_TABLES floats. */
+    void (*tables)(const float *x, float *tables);
+
+    /* Adds n words' products to y, and scales the sums if these words are the last.
+     * tables: [row][CACHED_WORDS / rows][WORD_TABLES]. */
+    void (*lookup)(const uint32_t *words, const float *tables, int64_t n, int rows, outputs out,
+                   int first, int last);
+
+    /* y[row] = factor[row] * bound * (inputs - 2 popcount(words xor signs[row])) + bias. */
+    void (*popcount)(const uint32_t *words, const uint32_t *signs, int64_t n, int rows,
+                     int64_t inputs, const float *factor, outputs out);
+
+    /* Sign bits of n values; returns their greatest magnitude, NaN if one is. */
+    float (*signs)(const float *x, int64_t n, uint32_t *bits);
+} kernels;
+
+extern const kernels portable_kernels;
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HAVE_X86 1
+extern const kernels avx2_kernels;
+extern const kernels avx512_kernels;
+#endif
+
+#if defined(__GNUC__)
+#define INLINE static inline __attribute__((always_inline))
+#else
+#define INLINE static inline
+#endif
+
+/* One row's popcounts become outputs; written once, compiled for each instruction set. */
+INLINE void finish_counts(const int32_t *counts, int64_t inputs, float factor, outputs out,
+                          int row) {
+    float *y = out.y + row * out.stride;
+    for (int c = 0; c < TILE; c++)
+        y[c] = factor * out.bound[c] * (float)((int32_t)inputs - 2 * counts[c]);
+    if (out.bias)
+        for (int c = 0; c < TILE; c++) y[c] += out.bias[c];
+}
+
+/* One row's sums of signed inputs become outputs: the levels are plus and minus half a bound. */
+INLINE void finish_sums(outputs out, int row) {
+    float *y = out.y + row * out.stride;
+    for (int c = 0; c < TILE; c++) y[c] *= 0.5f * out.bound[c];
+    if (out.bias)
+        for (int c = 0; c < TILE; c++) y[c] += out.bias[c];
+}
+
+#endif

@@ -1,0 +1,125 @@
+"""The C kernels: where they are, which instruction set they use here, and how they are called.
+
+They are compiled when the package is installed; nothing is compiled later. Their threads are
+those of torch (its OpenMP team), as many as ``torch.get_num_threads()``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.binary.kernels.packing import PackedWeight
+from fairseq_ext.errors import ConfigError
+
+# In rising order, numbered from -1 in C; each has what those before it have. `torch` is none of
+# the C kernels, and `avx512` without VPOPCNTDQ counts bits as `avx2` does.
+PATHS = ("torch", "c", "avx2", "avx512", "avx512vpopcntdq")
+VARIABLE = "FAIRSEQ_EXT_KERNELS"
+INTERFACE = 1  # as in kernels.c: a library left from another version is not called
+
+_POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+_COMMON = [_POINTER] * 5 + [_SIZE] * 4  # words, bound, bias, x, y; rows, inputs, channels, words
+_LAST = [_INT, _INT, _POINTER]  # path, threads, team
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels; None where they were not built, or for another version."""
+    spec = importlib.util.find_spec("fairseq_ext.binary.kernels._native")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        found = ctypes.CDLL(spec.origin)
+        current = found.interface() == INTERFACE
+    except (OSError, AttributeError):
+        return None
+    found.linear_1bit.argtypes = [*_COMMON, *_LAST]
+    found.linear_1bit_1bit.argtypes = [*_COMMON, _FLOAT, _FLOAT, *_LAST]
+    return found if current else None
+
+
+@functools.cache
+def _team() -> int | None:
+    """Address of the function of torch's OpenMP library that runs a team of threads, if known."""
+    try:
+        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, _POINTER).value
+    except (AttributeError, OSError, TypeError):
+        return None
+
+
+@functools.cache
+def available_paths() -> tuple[str, ...]:
+    """The names among :data:`PATHS` that this processor and installation can run."""
+    kernels = library()
+    return PATHS[:1] if kernels is None else PATHS[: kernels.best_path() + 2]
+
+
+@functools.cache
+def active_path() -> str:
+    """The name among :data:`PATHS` that is used: the last available one.
+
+    The environment variable ``FAIRSEQ_EXT_KERNELS``, read once, chooses an earlier one.
+
+    Raises:
+        ConfigError: the variable names none of the available ones.
+    """
+    return require_path(os.environ.get(VARIABLE) or available_paths()[-1], VARIABLE)
+
+
+def require_path(path: str, option: str = "path") -> str:
+    """``path`` if it is available here, else :class:`ConfigError`."""
+    if path not in available_paths():
+        raise ConfigError(
+            f"`{option}` must be one of {', '.join(available_paths())}, but is `{path}` instead."
+        )
+    return path
+
+
+def linear_1bit(x: Tensor, packed: PackedWeight, bias: Tensor | None, path: str) -> Tensor:
+    """``[M, K]`` contiguous fp32 to ``[M, channels]``; ``bias`` ``[channels]``."""
+    y = x.new_empty(x.shape[0], packed.channels)
+    _check(library().linear_1bit(*_arguments(x, packed, bias, y), *_how(path)))
+    return y
+
+
+def linear_1bit_1bit(
+    x: Tensor,
+    packed: PackedWeight,
+    bias: Tensor | None,
+    scale: float,
+    input_bound: float | None,
+    path: str,
+) -> Tensor:
+    """``[M, K]`` contiguous fp32 to ``[M, channels]``; ``bias`` ``[channels]``."""
+    y = x.new_empty(x.shape[0], packed.channels)
+    numbers = (scale, -1.0 if input_bound is None else input_bound)
+    _check(library().linear_1bit_1bit(*_arguments(x, packed, bias, y), *numbers, *_how(path)))
+    return y
+
+
+def _arguments(
+    x: Tensor, packed: PackedWeight, bias: Tensor | None, y: Tensor
+) -> tuple[int | None, ...]:
+    return (
+        packed.words.data_ptr(),
+        packed.bound.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        x.data_ptr(),
+        y.data_ptr(),
+        *(x.shape[0], packed.in_features, packed.channels, packed.words.shape[1]),
+    )
+
+
+def _how(path: str) -> tuple[int, int, int | None]:
+    return PATHS.index(path) - 1, torch.get_num_threads(), _team()
+
+
+def _check(failed: int) -> None:
+    if failed:
+        raise MemoryError("No memory for the signs of the inputs.")

@@ -1,0 +1,77 @@
+"""The products in torch alone: tiles of unpacked signs, times the inputs.
+
+For installations without the C kernels, for other devices, and for many rows where the only C
+kernel is the plain one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_ext.binary.kernels.packing import TILE, PackedWeight
+
+TILES_AT_ONCE = 8  # 512 channels: 2 MiB of floats where K is 1024
+
+
+def signed_sums(x: Tensor, packed: PackedWeight) -> Tensor:
+    """``Σ_k s[n, k] a[m, k]``.
+
+    Args:
+        x: ``[M, K]``; int8 on the CPU gives exact integers.
+        packed: the signs.
+
+    Returns:
+        ``[M, channels]``, int32 for int8 inputs, else of the type of ``x``.
+    """
+    dtype = torch.int32 if x.dtype == torch.int8 else x.dtype
+    sums = x.new_empty(len(x), packed.channels, dtype=dtype)
+    for first, signs in _unpacked(packed, x.dtype):
+        here = sums[:, first : first + len(signs)]
+        if x.dtype == torch.int8:
+            here.copy_(torch._int_mm(x, signs.t()))
+        else:
+            torch.mm(x, signs.t(), out=here)
+    return sums
+
+
+def _unpacked(packed: PackedWeight, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
+    """First channel and ``±1`` ``[channels, K]`` of some tiles at a time."""
+    table = _signs_of_bytes(packed.words.device).to(dtype)
+    for first in range(0, packed.words.shape[0], TILES_AT_ONCE):
+        words = packed.words[first : first + TILES_AT_ONCE].transpose(1, 2).contiguous()
+        rows = words.view(torch.uint8).flatten(0, 1).int()
+        yield first * TILE, F.embedding(rows, table).flatten(1)[:, : packed.in_features]
+
+
+def _signs_of_bytes(device: torch.device) -> Tensor:
+    """``±1`` of the eight bits of every byte, ``[256, 8]``."""
+    value = torch.arange(256, device=device)
+    return (value[:, None] >> torch.arange(8, device=device)) % 2 * 2 - 1
+
+
+def linear_1bit(x: Tensor, packed: PackedWeight, bias: Tensor | None) -> Tensor:
+    """``[M, K]`` fp32 to ``[M, channels]``; ``bias`` ``[channels]``."""
+    y = signed_sums(x, packed).mul_(0.5 * packed.bound)
+    return y if bias is None else y.add_(bias)
+
+
+def linear_1bit_1bit(
+    x: Tensor,
+    packed: PackedWeight,
+    bias: Tensor | None,
+    scale: float,
+    input_bound: float | None,
+) -> Tensor:
+    """``[M, K]`` fp32 to ``[M, channels]``; ``bias`` ``[channels]``."""
+    # Sums of at most 2^24 signs are exact in fp32 too, for devices without int8 products.
+    dtype = torch.int8 if x.device.type == "cpu" else x.dtype
+    signs = (x >= 0).to(dtype).mul_(2).sub_(1)
+    bound = x.abs().amax(dim=1, keepdim=True)
+    if input_bound is not None:
+        bound = torch.full_like(bound, input_bound)
+    y = signed_sums(signs, packed).to(x.dtype).mul_(scale * (0.25 * bound) * packed.bound)
+    return y if bias is None else y.add_(bias)
