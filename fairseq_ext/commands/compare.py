@@ -1,0 +1,77 @@
+"""``fairseq-ext compare``: several systems on one test set, in one table."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+from fairseq_ext.commands import options
+from fairseq_ext.commands.options import Subparsers
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "compare",
+        help="several systems on one test set: quality, significance, size, speed",
+        description="Compare what fairseq-generate printed for one test set: BLEU and chrF with "
+        "95%% intervals, paired significance against a baseline, size and speed.",
+    )
+    parser.add_argument(
+        "--system",
+        action="append",
+        required=True,
+        metavar="NAME=GENERATED[,checkpoint=FILE][,log=FILE]",
+        help="a system's name and its output of fairseq-generate; its checkpoint (size, updates) "
+        "and the log of its training (parameters, speed) where they are at hand; repeat",
+    )
+    parser.add_argument(
+        "--ref", type=Path, required=True, metavar="FILE", help="reference, detokenised text"
+    )
+    parser.add_argument(
+        "--baseline", metavar="NAME", help="the system to test the others against (the first)"
+    )
+    parser.add_argument(
+        "--detokenize",
+        metavar="LANG",
+        help="undo Moses tokenisation for this language, e.g. de; leave out where the corpus was "
+        "never tokenised",
+    )
+    parser.add_argument(
+        "--tokenized-ref",
+        type=Path,
+        metavar="FILE",
+        help="reference tokens without subword pieces, for tokenised BLEU as well",
+    )
+    parser.add_argument(
+        "--samples", type=int, default=1000, metavar="N", help="of the bootstrap (%(default)s)"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="OUT",
+        help="write OUT.md, OUT.png, OUT.svg and OUT.json",
+    )
+    options.add_json(parser, "the comparison")
+    parser.set_defaults(run=_compare)
+
+
+def _compare(args: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
+    from fairseq_ext.evaluation import compare, compare_report
+
+    result = compare.compare(
+        [compare.parse_system(given) for given in args.system],
+        args.ref,
+        baseline=args.baseline,
+        language=args.detokenize,
+        tokenized_reference=args.tokenized_ref,
+        samples=args.samples,
+    )
+    options.write_json(args.json, result.as_dict())
+    if args.output is not None:
+        options.print_paths(compare_report.write(result, args.output))
+    print(compare_report.as_table(result))
+    return 0

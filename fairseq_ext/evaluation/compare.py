@@ -1,0 +1,251 @@
+"""Several systems on one test set: quality with its uncertainty, size, speed.
+
+A system is what ``fairseq-generate`` printed, and, where given, the checkpoint it used and the log
+of its training. What was not given is not guessed, and stays empty.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext import files, text
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.evaluation.bootstrap import SAMPLES, Estimate, paired_bootstrap
+from fairseq_ext.evaluation.outputs import (
+    best_hypotheses,
+    detokenize,
+    read_generated,
+    read_lines,
+)
+from fairseq_ext.evaluation.score import tokenized_bleu
+from fairseq_ext.evaluation.training_run import Training, read_training
+
+PARTS = ("checkpoint", "log")
+_PART = re.compile(rf",(?=(?:{'|'.join(PARTS)})=)")
+CLOSING = re.compile(r"Translated [\d,]+ sentences \([\d,]+ tokens\) in .* ([\d,.]+) tokens/s\)")
+BOOKKEEPING = ("version", "_float_tensor")  # names with which fairseq's own buffers end
+
+
+@dataclass(frozen=True)
+class System:
+    """Where to find what is known of one system."""
+
+    name: str
+    generated: Path
+    checkpoint: Path | None = None
+    log: Path | None = None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a checkpoint says.
+
+    Attributes:
+        architecture: its name in fairseq.
+        parameters: numbers in floating-point tensors; a tied one counts once.
+        tensor_bytes: of all tensors of the model as they are on disk, without optimizer state.
+        updates: of training.
+    """
+
+    architecture: str
+    parameters: int
+    tensor_bytes: int
+    updates: int | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row of the comparison.
+
+    Attributes:
+        name: of the system.
+        scores: ``BLEU`` and ``chrF`` of the detokenised text.
+        tokenized_bleu: BLEU on tokens, where their reference was given.
+        architecture: its name in fairseq.
+        parameters: of the model.
+        tensor_bytes: of its tensors on disk.
+        updates: of training.
+        training_speed: target tokens per second spent in updates.
+        generation_speed: tokens per second, as fairseq-generate measured it.
+    """
+
+    name: str
+    scores: Mapping[str, Estimate]
+    tokenized_bleu: float | None = None
+    architecture: str | None = None
+    parameters: int | None = None
+    tensor_bytes: int | None = None
+    updates: int | None = None
+    training_speed: float | None = None
+    generation_speed: float | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """The comparison.
+
+    Attributes:
+        systems: one row each, in the order given.
+        baseline: name of the system that the others are tested against.
+        sentences: of the test set.
+        signatures: of the metrics.
+    """
+
+    systems: Sequence[Measured]
+    baseline: str
+    sentences: int
+    signatures: Mapping[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def parse_system(given: str) -> System:
+    """A system from ``NAME=GENERATED[,checkpoint=FILE][,log=FILE]``.
+
+    Raises:
+        ConfigError: no such form, or a part that is there twice.
+    """
+    name, equals, rest = given.partition("=")
+    generated, *parts = _PART.split(rest)
+    found = dict(part.split("=", 1) for part in parts)
+    if not (name and equals and generated and all(found.values())) or len(found) < len(parts):
+        raise ConfigError(
+            "`--system` must be NAME=GENERATED[,checkpoint=FILE][,log=FILE], but is "
+            f"`{given}` instead."
+        )
+    return System(name, Path(generated), **{part: Path(path) for part, path in found.items()})
+
+
+def compare(
+    systems: Sequence[System],
+    reference: str | Path,
+    *,
+    baseline: str | None = None,
+    language: str | None = None,
+    tokenized_reference: str | Path | None = None,
+    samples: int = SAMPLES,
+) -> Result:
+    """Measure every system; see :class:`Measured`.
+
+    Args:
+        systems: each with a name of its own.
+        reference: detokenised text.
+        baseline: name of the system to test against; None for the first.
+        language: detokenise the translations as this language; None where text is untokenised.
+        tokenized_reference: the reference as tokens without subword pieces, for tokenised BLEU.
+        samples: of the bootstrap.
+
+    Raises:
+        ConfigError: a name given twice, or a baseline that is not there.
+        DataError: unreadable, incomplete or unequal files.
+        CheckpointError: a checkpoint that cannot be read.
+    """
+    names = [system.name for system in systems]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(
+            f"`--system` must have a name of its own, but `{twice[0]}` is there twice."
+        )
+    references = _plain(reference)
+    tokens = {system.name: _tokens(system, len(references)) for system in systems}
+    texts = {
+        name: list(detokenize(lines, language)) if language else lines
+        for name, lines in tokens.items()
+    }
+    known = [_known(system) for system in systems]  # before the slow part, as it may fail
+    on_tokens = _tokenized_scores(tokens, tokenized_reference)
+    found = paired_bootstrap(texts, references, baseline or names[0], samples)
+    rows = [
+        Measured(name, found.estimates[name], on_tokens.get(name), **facts)
+        for name, facts in zip(names, known, strict=True)
+    ]
+    return Result(rows, baseline or names[0], len(references), found.signatures)
+
+
+def read_weights(path: str | Path) -> Weights:
+    """Size and history of a checkpoint.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    from fairseq_ext import compat
+    from fairseq_ext.guards.checkpoints import architecture
+
+    compat.apply()  # allows the harmless classes in checkpoints of stock architectures
+    state = files.load_checkpoint(path)
+    tensors = {
+        (weight.untyped_storage().data_ptr(), name if not weight.numel() else ""): (name, weight)
+        for name, weight in state["model"].items()
+    }
+    history = state.get("optimizer_history") or [{}]
+    return Weights(
+        architecture(state),
+        sum(
+            weight.numel()
+            for name, weight in tensors.values()
+            if weight.is_floating_point() and not name.endswith(BOOKKEEPING)
+        ),
+        sum(weight.untyped_storage().nbytes() for _, weight in tensors.values()),
+        history[-1].get("num_updates"),
+    )
+
+
+def generation_speed(generated: str | Path) -> float | None:
+    """Tokens per second from the line that closes fairseq-generate's output, if it is there.
+
+    Where the output was captured without it, ``GENERATED.log`` beside it may hold it.
+    """
+    for path in (Path(generated), Path(f"{generated}.log")):
+        if path.is_file():
+            found = CLOSING.findall(path.read_text(encoding="utf-8", errors="replace"))
+            if found:
+                return float(found[-1].replace(",", ""))
+    return None
+
+
+def _known(system: System) -> dict[str, Any]:
+    """What log and checkpoint say; where both do, the log, which counts parameters exactly."""
+    facts: dict[str, Any] = {"generation_speed": generation_speed(system.generated)}
+    if system.checkpoint is not None:
+        facts |= asdict(read_weights(system.checkpoint))
+    if system.log is not None:
+        training = _training(system.log)
+        facts |= {"parameters": training.parameters, "training_speed": training.tokens_per_second}
+        facts["updates"] = facts.get("updates") or training.updates
+    return facts
+
+
+def _training(path: Path) -> Training:
+    try:
+        return read_training("\n".join(read_lines(path)))
+    except DataError as error:
+        if str(path) in str(error):
+            raise
+        raise DataError(f"`{path}`: {error} Give the `--log-file` of fairseq-train.") from error
+
+
+def _tokens(system: System, expected: int) -> list[str]:
+    return best_hypotheses(read_generated(system.generated, expected), bpe=True)
+
+
+def _plain(path: str | Path) -> list[str]:
+    text.check_text(path, empty_lines=True, max_tokens=None)
+    return read_lines(path)
+
+
+def _tokenized_scores(
+    tokens: Mapping[str, Sequence[str]], reference: str | Path | None
+) -> dict[str, float]:
+    if reference is None:
+        return {}
+    references = _plain(reference)
+    if wrong := [name for name, lines in tokens.items() if len(lines) != len(references)]:
+        raise DataError(
+            f"`{reference}` has {len(references)} lines, but `{wrong[0]}` translates "
+            f"{len(tokens[wrong[0]])} sentences; `--tokenized-ref` must be the same text."
+        )
+    return {name: tokenized_bleu(lines, references).value for name, lines in tokens.items()}

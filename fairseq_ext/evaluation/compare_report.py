@@ -1,0 +1,158 @@
+"""A comparison as a table, as Markdown, and as a picture of quality against size and speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairseq_ext import files
+from fairseq_ext.evaluation import plots, tables
+from fairseq_ext.evaluation.compare import Measured, Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+SIGNIFICANT = 0.05
+MISSING = "–"
+MEGABYTE = 1e6
+MARKERS = "osD^vP"  # six, beside seven colours: 42 systems look different
+
+# heading, and the cell of one system; a column that is empty for all systems is left out
+COLUMNS: tuple[tuple[str, Callable[[Measured], str]], ...] = (
+    ("BLEU", lambda row: _interval(row, "BLEU")),
+    ("p (BLEU)", lambda row: _p(row, "BLEU")),
+    ("chrF", lambda row: _interval(row, "chrF")),
+    ("p (chrF)", lambda row: _p(row, "chrF")),
+    ("BLEU-tok", lambda row: _number(row.tokenized_bleu, ".2f")),
+    ("parameters", lambda row: _number(row.parameters, ",")),
+    ("MB on disk", lambda row: _number(row.tensor_bytes, ".2f", MEGABYTE)),
+    ("updates", lambda row: _number(row.updates, ",")),
+    ("training tokens/s", lambda row: _number(row.training_speed, ",.0f")),
+    ("generation tokens/s", lambda row: _number(row.generation_speed, ",.0f")),
+)
+# title, label of the axis, and where on it a system stands
+PANELS: tuple[tuple[str, str, Callable[[Measured], float | None]], ...] = (
+    ("Size", "parameters (millions)", lambda row: _scaled(row.parameters, 1e6)),
+    ("Size on disk", "tensors (MB)", lambda row: _scaled(row.tensor_bytes, MEGABYTE)),
+    ("Training speed", "target tokens per second", lambda row: row.training_speed),
+    ("Generation speed", "tokens per second", lambda row: row.generation_speed),
+)
+
+
+def rows(result: Result) -> list[list[str]]:
+    """The table's rows, the heading first; columns of which nothing is known are left out."""
+    columns = [["system", *(row.name for row in result.systems)]]
+    for heading, cell in COLUMNS:
+        cells = [cell(row) for row in result.systems]
+        if set(cells) != {MISSING}:
+            columns.append([heading, *cells])
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def notes(result: Result) -> list[str]:
+    """What a reader of the table has to know."""
+    said = [
+        f"{result.sentences:,} sentences; score ± half of its 95% bootstrap interval",
+        f"p: paired bootstrap against `{result.baseline}`, * below {SIGNIFICANT}; the chance of "
+        "another training run is not in it",
+    ]
+    if any(row.tokenized_bleu is not None for row in result.systems):
+        said.append("BLEU-tok: on tokens, multi-bleu style, not comparable with BLEU")
+    return said + [f"{name}: {signature}" for name, signature in result.signatures.items()]
+
+
+def as_table(result: Result) -> str:
+    """For the terminal."""
+    return tables.aligned(rows(result)) + "\n\n" + "\n".join(notes(result))
+
+
+def as_markdown(result: Result) -> str:
+    """For a page."""
+    return tables.markdown(rows(result)) + "\n\n" + "\n".join(f"- {note}" for note in notes(result))
+
+
+def write(result: Result, output: str | Path) -> list[Path]:
+    """Write ``OUTPUT.md``, ``.png``, ``.svg`` and ``.json``; returns the paths.
+
+    Args:
+        result: the comparison.
+        output: their common path, with or without ``.png``.
+    """
+    stem = Path(output).with_suffix("") if Path(output).suffix == ".png" else Path(output)
+    page = stem.parent / f"{stem.name}.md"
+    with files.atomic_write(page) as file:
+        file.write(as_markdown(result) + "\n")
+    return [page, *plot(result, stem)]
+
+
+def plot(result: Result, output: str | Path) -> list[Path]:
+    """Draw BLEU with its interval against size and speed, as far as they are known.
+
+    Returns:
+        the files written: PNG, SVG, and the whole comparison as JSON.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    known = [panel for panel in PANELS if any(panel[2](row) is not None for row in result.systems)]
+    numbers = {row.name: float(i) for i, row in enumerate(result.systems, start=1)}
+    known = known or [("Quality", "system", lambda row: numbers[row.name])]
+    with matplotlib.rc_context(plots.STYLE):
+        figure = Figure(figsize=(max(4.6, 3.5 * len(known)), 4.4), layout="constrained")
+        panels = figure.subplots(1, len(known), squeeze=False, sharey=True)[0]
+        for axes, (title, label, place) in zip(panels, known, strict=True):
+            _draw(axes, result, place)
+            axes.set(title=title, xlabel=label)
+        panels[0].set_ylabel("BLEU (0 to 100) with 95% interval")
+        handles = _handles(result)
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
+        return plots.save_picture(figure, output, result.as_dict())
+
+
+def _draw(axes: Axes, result: Result, place: Callable[[Measured], float | None]) -> None:
+    places = [place(row) for row in result.systems]
+    for style, row, x in zip(_styles(result), result.systems, places, strict=True):
+        if x is not None:
+            bleu = row.scores["BLEU"]
+            # around the samples' mean, so on a tiny test set the value may lie outside
+            bounds = [[max(0, bleu.value - bleu.low)], [max(0, bleu.high - bleu.value)]]
+            axes.errorbar([x], [bleu.value], bounds, capsize=3, lw=1.2, ms=7, **style)
+    largest = max(x for x in places if x is not None)
+    axes.set_xlim(0, largest * 1.12)  # from zero, so that twice as far is twice as much
+    axes.grid(True)
+
+
+def _handles(result: Result) -> list[Line2D]:
+    from matplotlib.lines import Line2D
+
+    return [
+        Line2D([], [], ls="", ms=7, label=row.name, **style)
+        for style, row in zip(_styles(result), result.systems, strict=True)
+    ]
+
+
+def _styles(result: Result) -> list[dict[str, str]]:
+    return [
+        {"color": plots.PALETTE[i % len(plots.PALETTE)], "marker": MARKERS[i % len(MARKERS)]}
+        for i in range(len(result.systems))
+    ]
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit
+
+
+def _number(value: float | None, form: str, unit: float = 1) -> str:
+    return MISSING if value is None else format(value if unit == 1 else value / unit, form)
+
+
+def _interval(row: Measured, metric: str) -> str:
+    score = row.scores[metric]
+    return f"{score.value:.2f} ± {score.half_width:.2f}"
+
+
+def _p(row: Measured, metric: str) -> str:
+    p = row.scores[metric].p
+    return MISSING if p is None else f"{p:.4f}{'*' if p < SIGNIFICANT else ''}"
