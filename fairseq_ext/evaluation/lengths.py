@@ -200,6 +200,7 @@ def plot_lengths(scores: LengthScores, output: str | Path) -> list[Path]:
             xlabel="source words (subword pieces joined), n sentences",
             ylabel=f"{scores.metric} (0 to 100)",
         )
+        axes.set_xlim(-0.4, len(labels) - 0.6)
         axes.set_ylim(bottom=0)
         axes.grid(True, axis="y")
         axes.legend(fontsize=8.5)
