@@ -39,12 +39,13 @@ def linear_1bit(
         ConfigError: a ``path`` that this machine cannot run.
         RuntimeError: ``x`` wants a gradient.
     """
-    rows, bias = _rows(x, packed), _padded(bias)
-    path = _path(path, rows)
-    if path == "torch" or (path == "c" and len(rows) >= MANY_ROWS):
-        y = portable.linear_1bit(rows, packed, bias)
+    path, inputs, bias = _path(path, x), _inputs(x, packed), _padded(bias)
+    if path == "c" and inputs.numel() >= MANY_ROWS * packed.in_features:
+        path = "torch"
+    if path == "torch":
+        y = portable.linear_1bit(inputs, packed, bias)
     else:
-        y = native.linear_1bit(rows, packed, bias, path)
+        y = native.linear_1bit(inputs, packed, bias, path)
     return _as(x, packed, y)
 
 
@@ -69,35 +70,37 @@ def linear_1bit_1bit(
 
     Returns, Raises: as of :func:`linear_1bit`.
     """
-    rows, bias = _rows(x, packed), _padded(bias)
-    path = _path(path, rows)
+    path, inputs, bias = _path(path, x), _inputs(x, packed), _padded(bias)
     if path == "torch":
-        y = portable.linear_1bit_1bit(rows, packed, bias, scale, input_bound)
+        y = portable.linear_1bit_1bit(inputs, packed, bias, scale, input_bound)
     else:
-        y = native.linear_1bit_1bit(rows, packed, bias, scale, input_bound, path)
+        y = native.linear_1bit_1bit(inputs, packed, bias, scale, input_bound, path)
     return _as(x, packed, y)
 
 
-def _rows(x: Tensor, packed: PackedWeight) -> Tensor:
-    """``x`` as contiguous fp32 ``[M, K]``."""
+def _inputs(x: Tensor, packed: PackedWeight) -> Tensor:
+    """``x`` as contiguous fp32."""
     if x.dim() == 0 or x.shape[-1] != packed.in_features:
         raise DataError(
             f"Inputs must be [..., {packed.in_features}], but have shape {list(x.shape)}."
         )
     if x.requires_grad and torch.is_grad_enabled():
         raise RuntimeError("Packed weights have no gradient; use torch.no_grad().")
-    return x.detach().reshape(-1, packed.in_features).float().contiguous()
+    return x.float().contiguous()
 
 
 def _padded(bias: Tensor | None) -> Tensor | None:
     return None if bias is None else pad_channels(bias.detach().float())
 
 
-def _path(path: str | None, rows: Tensor) -> str:
-    if rows.device.type != "cpu" or len(rows) == 0:
+def _path(path: str | None, x: Tensor) -> str:
+    if not x.is_cpu:
         return "torch"
     return native.active_path() if path is None else native.require_path(path)
 
 
 def _as(x: Tensor, packed: PackedWeight, y: Tensor) -> Tensor:
-    return y[:, : packed.out_features].reshape(*x.shape[:-1], packed.out_features).to(x.dtype)
+    """``y`` without padded channels, of the type of ``x``."""
+    if packed.channels != packed.out_features:
+        y = y[..., : packed.out_features].contiguous()
+    return y if y.dtype == x.dtype else y.to(x.dtype)

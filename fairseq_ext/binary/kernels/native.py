@@ -82,8 +82,8 @@ def require_path(path: str, option: str = "path") -> str:
 
 
 def linear_1bit(x: Tensor, packed: PackedWeight, bias: Tensor | None, path: str) -> Tensor:
-    """``[M, K]`` contiguous fp32 to ``[M, channels]``; ``bias`` ``[channels]``."""
-    y = x.new_empty(x.shape[0], packed.channels)
+    """``[..., K]`` contiguous fp32 to ``[..., channels]``; ``bias`` ``[channels]``."""
+    y = x.new_empty((*x.shape[:-1], packed.channels))
     _check(library().linear_1bit(*_arguments(x, packed, bias, y), *_how(path)))
     return y
 
@@ -96,8 +96,8 @@ def linear_1bit_1bit(
     input_bound: float | None,
     path: str,
 ) -> Tensor:
-    """``[M, K]`` contiguous fp32 to ``[M, channels]``; ``bias`` ``[channels]``."""
-    y = x.new_empty(x.shape[0], packed.channels)
+    """``[..., K]`` contiguous fp32 to ``[..., channels]``; ``bias`` ``[channels]``."""
+    y = x.new_empty((*x.shape[:-1], packed.channels))
     numbers = (scale, -1.0 if input_bound is None else input_bound)
     _check(library().linear_1bit_1bit(*_arguments(x, packed, bias, y), *numbers, *_how(path)))
     return y
@@ -112,7 +112,10 @@ def _arguments(
         None if bias is None else bias.data_ptr(),
         x.data_ptr(),
         y.data_ptr(),
-        *(x.shape[0], packed.in_features, packed.channels, packed.words.shape[1]),
+        x.numel() // packed.in_features,
+        packed.in_features,
+        packed.channels,
+        packed.words.shape[1],
     )
 
 

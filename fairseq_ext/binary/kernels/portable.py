@@ -21,21 +21,22 @@ def signed_sums(x: Tensor, packed: PackedWeight) -> Tensor:
     """``Σ_k s[n, k] a[m, k]``.
 
     Args:
-        x: ``[M, K]``; int8 on the CPU gives exact integers.
+        x: ``[..., K]``; int8 on the CPU gives exact integers.
         packed: the signs.
 
     Returns:
-        ``[M, channels]``, int32 for int8 inputs, else of the type of ``x``.
+        ``[..., channels]``, int32 for int8 inputs, else of the type of ``x``.
     """
+    rows = x.reshape(-1, packed.in_features)
     dtype = torch.int32 if x.dtype == torch.int8 else x.dtype
-    sums = x.new_empty(len(x), packed.channels, dtype=dtype)
+    sums = x.new_empty(len(rows), packed.channels, dtype=dtype)
     for first, signs in _unpacked(packed, x.dtype):
         here = sums[:, first : first + len(signs)]
         if x.dtype == torch.int8:
-            here.copy_(torch._int_mm(x, signs.t()))
+            here.copy_(torch._int_mm(rows, signs.t()))
         else:
-            torch.mm(x, signs.t(), out=here)
-    return sums
+            torch.mm(rows, signs.t(), out=here)
+    return sums.view(*x.shape[:-1], packed.channels)
 
 
 def _unpacked(packed: PackedWeight, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
@@ -54,7 +55,7 @@ def _signs_of_bytes(device: torch.device) -> Tensor:
 
 
 def linear_1bit(x: Tensor, packed: PackedWeight, bias: Tensor | None) -> Tensor:
-    """``[M, K]`` fp32 to ``[M, channels]``; ``bias`` ``[channels]``."""
+    """``[..., K]`` fp32 to ``[..., channels]``; ``bias`` ``[channels]``."""
     y = signed_sums(x, packed).mul_(0.5 * packed.bound)
     return y if bias is None else y.add_(bias)
 
@@ -66,11 +67,11 @@ def linear_1bit_1bit(
     scale: float,
     input_bound: float | None,
 ) -> Tensor:
-    """``[M, K]`` fp32 to ``[M, channels]``; ``bias`` ``[channels]``."""
+    """``[..., K]`` fp32 to ``[..., channels]``; ``bias`` ``[channels]``."""
     # Sums of at most 2^24 signs are exact in fp32 too, for devices without int8 products.
     dtype = torch.int8 if x.device.type == "cpu" else x.dtype
     signs = (x >= 0).to(dtype).mul_(2).sub_(1)
-    bound = x.abs().amax(dim=1, keepdim=True)
+    bound = x.abs().amax(dim=-1, keepdim=True)
     if input_bound is not None:
         bound = torch.full_like(bound, input_bound)
     y = signed_sums(signs, packed).to(x.dtype).mul_(scale * (0.25 * bound) * packed.bound)
