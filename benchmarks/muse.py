@@ -37,8 +37,8 @@ QUESTIONS = {
 }
 # What each question takes where an option is not given, and on a GPU in place of that.
 DEFAULTS = {
-    "generation": {"embed_dim": 512, "repeats": 21, "warmup": 1, "budget": 50.0},
-    "training": {"embed_dim": 512, "repeats": 21, "warmup": 1, "budget": 180.0, "tokens": 4000},
+    "generation": {"embed_dim": 512, "repeats": 21, "warmup": 1, "budget": 30.0},
+    "training": {"embed_dim": 512, "repeats": 21, "warmup": 1, "budget": 150.0, "tokens": 4000},
     "convolution": {"embed_dim": 384, "repeats": 21, "warmup": 3, "budget": 6.0, "tokens": 3200},
 }
 CUDA = {"repeats": 41, "warmup": 5}

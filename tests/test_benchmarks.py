@@ -14,10 +14,13 @@ from harness import REPO, run
 sys.path.append(str(REPO / "benchmarks"))
 
 import bench
+import muse_layers
+import muse_translation
+import tables
 import torch
 from cells import Cells, Stopwatch
 from linformer_translation import LONGEST, random_lengths
-from peers import EOS, PAD, Size, attentions, core, sample_of
+from peers import EOS, PAD, Side, Size, attentions, core, pair_lengths, sample_of
 
 TINY = [
     *("--threads", "1", "--repeats", "3", "--warmup", "1", "--lengths", "8", "32", "--k", "4"),
@@ -32,6 +35,29 @@ EXPECTED = {
     "seq2seq": {"k=4", "fairseq", "sdpa"},
     "memory": {"k=4", "fairseq", "sdpa"},
     "generation": {"k=4", "fairseq", "k=4 decoding", "fairseq decoding"},
+}
+MUSE_TINY = [
+    *("--threads", "1", "--repeats", "3", "--warmup", "1", "--lengths", "4", "70"),
+    *("--embed-dim", "16", "--ffn-embed-dim", "24", "--heads", "2", "--layers", "1"),
+    *("--tokens", "64", "--vocabulary", "50", "--sentences", "60", "--source-words", "5"),
+    *("--words", "3", "--batches", "1", "2"),
+]
+STOCK_PATHS = {"fairseq expanded", "fairseq unfolded"}
+TRANSLATORS = {
+    *("transformer", "transformer packed", "MUSE-simple", "MUSE-simple fused"),
+    *("MUSE", "MUSE fused"),
+}
+MUSE_EXPECTED = {  # candidates, n, and those that ours are compared with
+    "generation": (TRANSLATORS, {1, 2}, {"transformer", "transformer packed"}),
+    "training": (
+        {
+            *("transformer_iwslt_de_en", "muse_iwslt_de_en", "muse_simple_base"),
+            "MUSE-simple, transformer's shape",
+        },
+        {None},
+        {"transformer_iwslt_de_en"},
+    ),
+    "convolution": ({"ours", *STOCK_PATHS}, {4, 70}, STOCK_PATHS),
 }
 
 
@@ -100,6 +126,47 @@ print(bench.peak_memory(run, "cpu"))
     assert 508 < int(done.stdout) / 2**20 < 600  # libraries that the first pass loads count too
 
 
+@pytest.fixture(scope="module")
+def muse_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder where every question of MUSE's benchmark has written its answer."""
+    folder = tmp_path_factory.mktemp("benchmarks_muse")
+    script = REPO / "benchmarks" / "muse.py"
+    run(sys.executable, script, "all", *MUSE_TINY, "--json", folder / "x.json", cwd=folder)
+    return folder
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.parametrize("question", MUSE_EXPECTED)
+def test_every_question_about_muse_has_finite_figures(muse_results: Path, question: str) -> None:
+    answer = json.loads((muse_results / f"x_{question}.json").read_text())
+    figures, ratios = answer["figures"], answer["ratios"]
+    names, lengths, peers = MUSE_EXPECTED[question]
+    assert {row["candidate"] for row in figures} == names
+    assert {row["n"] for row in figures} == lengths
+    assert {row["peer"] for row in ratios} == peers
+    for row in figures:
+        assert row["repeats"] == 3
+        assert row["tokens_per_second"] == pytest.approx(row["tokens"] / row["ms"] * 1000)
+    assert all(math.isfinite(row["ratio"]) and row["ratio"] > 0 for row in ratios)
+    assert answer["machine"]["threads"] == 1
+    assert answer["findings"]
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_tables_of_muse_name_their_axis_and_unit(muse_results: Path) -> None:
+    answer = json.loads((muse_results / "x_generation.json").read_text())
+    header, *rows = tables.rows_of(answer, "generation")
+    assert header[:2] == ["batch", "transformer, tokens/s"]
+    assert [row[0] for row in rows] == ["1", "2"]
+    answer = json.loads((muse_results / "x_convolution.json").read_text())
+    header, *rows = tables.rows_of(answer, "gated 3,15, forward")
+    assert header[:2] == ["T", "ours, µs per token"]
+    assert (muse_results / "x_convolution.png").read_bytes().startswith(b"\x89PNG")
+    assert "</svg>" in (muse_results / "x_convolution.svg").read_text()
+
+
 def cells_of(ours: dict[int, float], peer: dict[int, float]) -> Cells:
     cells = Cells("made up")
     for n in ours:
@@ -125,6 +192,20 @@ def test_findings_state_what_the_figures_say(capsys: pytest.CaptureFixture[str])
     assert cells.figures[-1]["candidate"] == "sdpa"
     assert cells.figures[-1]["ms"] is None
     assert "not run" in capsys.readouterr().out
+
+
+def test_findings_of_convolutions_take_the_better_peer() -> None:
+    cells = Cells("made up", axis="T")
+    times = {25: (1.0, 3.0, 2.0), 50: (1.0, 1.5, 9.0)}
+    for n, seconds in times.items():
+        names = ("ours", "fairseq expanded", "fairseq unfolded")
+        by_name = {name: [value] * 3 for name, value in zip(names, seconds, strict=True)}
+        cells.add("made", n, by_name, [("ours", name) for name in names[1:]], tokens=10)
+    muse_layers.find_best(cells, "made", 2.0)
+    muse_layers.find_best(cells, "made", 1.5)
+    missed, met = cells.findings
+    assert "25: 2.00x, 50: 1.50x (target 2x: missed at 50)" in missed
+    assert "(target 1.5x: met)" in met
 
 
 def test_slower_after_faster_is_no_crossover() -> None:
@@ -180,6 +261,42 @@ def test_random_lengths_have_the_papers_means() -> None:
     assert float(source.double().mean()) == pytest.approx(31, rel=0.02)
     assert float(target.double().mean()) == pytest.approx(59, rel=0.02)
     assert int(target.max()) == LONGEST
+
+
+def test_pair_lengths_follow_their_distribution() -> None:
+    source, target = pair_lengths(200_000, (14.0, 30.0), (0.27, 0.4), 0.85, longest=500, seed=1)
+    for lengths, mean, sigma in ((source, 14.0, 0.27), (target, 30.0, 0.4)):
+        assert float(lengths.double().mean()) == pytest.approx(mean, rel=0.01)
+        assert float(lengths.double().log().std()) == pytest.approx(sigma, rel=0.05)
+    together = torch.corrcoef(torch.stack([source, target]).double().log())[0, 1]
+    assert float(together) == pytest.approx(0.85, abs=0.02)
+
+
+def test_training_batches_keep_to_the_tokens_allowed() -> None:
+    options = Namespace(
+        **{"sentences": 2000, "tokens": 300, "repeats": 9, "device": "cpu", "vocabulary": 50},
+        **{"embed_dim": 8, "ffn_embed_dim": 8, "heads": 2, "layers": 1},
+    )
+    samples = muse_translation.pair_batches(options)
+    assert len(samples) == 9
+    for sample in samples:
+        source, target = sample["net_input"]["src_tokens"], sample["target"]
+        assert max(source.numel(), target.numel()) <= 300
+        assert len(source) % 8 == 0
+        assert sample["ntokens"] == int(target.ne(PAD).sum())
+        lengths = source.ne(PAD).sum(1)
+        assert int(lengths.max() - lengths.min()) <= 3  # sorted before they were cut
+
+
+def test_transformer_on_packed_weights_computes_the_same() -> None:
+    size = Size(16, 24, 2, 1, 1, 50)
+    stock = Side(["--arch", "transformer"], size, positions=9)
+    packed = stock.on_packed_weights()
+    sample = sample_of(torch.tensor([3, 5]), torch.tensor([4, 2]), size, "cpu")
+    with torch.no_grad():
+        expected, actual = (side.model.eval()(**sample["net_input"])[0] for side in (stock, packed))
+    torch.testing.assert_close(actual, expected)
+    assert packed.model.decoder.output_projection._linear._packed is not None
 
 
 def test_samples_are_padded_as_fairseq_pads() -> None:
