@@ -36,6 +36,9 @@ Usage: bash recipes/muse/$corpus.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
   --warmup N       updates of them until the rate is at its height ($warmup)
   --dropout F      dropout                                        ($dropout)
   --average N      average the last N epochs; 1: the last checkpoint  ($average)
+  --against NAME=GENERATED
+                   draw BLEU by length against another run's generated.txt,
+                   also where all else is done
   --out DIR        where everything goes             (runs/$corpus-ARCH)
   --help           this text
   -- FLAG...       more flags for fairseq-train; they win over the recipe's
@@ -55,13 +58,13 @@ use_smoke_settings() {
 }
 
 # read_options ARGUMENT...: sets the globals above and these.
-data="" mirror="" any_counts="" out="" name="" extra=()
+data="" mirror="" any_counts="" out="" name="" against="" extra=()
 read_options() {
     local option
     while (($#)); do
         case "$1" in
         --arch | --data | --mirror | --bpe | --max-tokens | --update-freq | --updates | --warmup | \
-            --dropout | --average | --out)
+            --dropout | --average | --against | --out)
             needs_value "$1" "$@"
             option="${1#--}"
             printf -v "${option//-/_}" '%s' "$2"
@@ -89,7 +92,17 @@ read_options() {
     [[ "$out" == /* ]] || out="$PWD/$out"
     data="${data:-$REPO/runs/data/$corpus${bpe:+-$bpe}}"
     [[ "$data" == /* ]] || data="$PWD/$data"
+    if [[ -n "$against" ]]; then check_against; fi
     [[ -z "$mirror" || "$mirror" == *://* || "$mirror" == /* ]] || mirror="$PWD/$mirror"
+}
+
+# check_against: the run changes its folder, so the path must not depend on it.
+check_against() {
+    local file="${against#*=}"
+    [[ "$against" == ?*=?* && "${against%%=*}" != "$arch" ]] ||
+        die "\`--against\` must be NAME=GENERATED, with another name than $arch, but is \`$against\`."
+    [[ -f "$file" ]] || die "\`--against\`: $file does not exist; check the path."
+    [[ "$file" == /* ]] || against="${against%%=*}=$PWD/$file"
 }
 
 # These are options of the recipe, which computes other things from them.
@@ -169,17 +182,41 @@ translate() {
 
 # The paper's BLEU is on the corpus's own tokens; sacrebleu's on text.
 score() {
+    local split=()
+    ((compounds == 0)) || split=(--split-compounds)
     run fairseq-ext score --generated generated.txt --ref "reference/test.$tgt" \
-        --detokenize "$tgt" --tokenized-ref "text/test.$tgt" --json scores.json
-    run fairseq-ext hypotheses generated.txt --remove-bpe --detokenize "$tgt" -o "hyp.$tgt"
-    ((compounds)) || return 0
-    run fairseq-ext hypotheses generated.txt --remove-bpe -o "hyp.tok.$tgt"
-    run python -m fairseq_ext.evaluation.compounds --hyp "hyp.tok.$tgt" --ref "text/test.$tgt" \
+        --detokenize "$tgt" --tokenized-ref "text/test.$tgt" ${split[@]+"${split[@]}"} \
         --json scores.json
+    run fairseq-ext hypotheses generated.txt --remove-bpe --detokenize "$tgt" -o "hyp.$tgt"
 }
 
 draw() {
     run fairseq-ext plot curves --log "$arch=checkpoints/train.log" -o curves.png
+    draw_lengths
+    if has_gates; then run fairseq-ext plot gates checkpoints/average.pt -o gates.png; fi
+}
+
+# draw_lengths NAME=GENERATED...: the paper's Figure 3, of this run and of the others given.
+draw_lengths() {
+    local system systems=()
+    for system in "$arch=generated.txt" "$@"; do
+        systems+=(--system "$system")
+    done
+    run fairseq-ext plot lengths "${systems[@]}" --tokenized-ref "text/test.$tgt" \
+        --buckets 15,30,45,60,75,90,105 -o lengths.png
+}
+
+# has_gates: whether some layer chooses between kernels.
+has_gates() {
+    local word before="" kernels=3,15
+    [[ "$arch" == muse* ]] || return 1
+    [[ "$arch" != muse_simple* ]] || kernels=none
+    for word in ${extra[@]+"${extra[@]}"}; do
+        [[ "$before" != --muse-kernels ]] || kernels="$word"
+        [[ "$word" != --muse-kernels=* ]] || kernels="${word#*=}"
+        before="$word"
+    done
+    [[ "$kernels" == *,* ]]
 }
 
 # What makes it the same run: one setting per line.
@@ -209,12 +246,13 @@ main() {
     stage translate translate
     stage score score
     stage draw draw
+    [[ -z "$against" ]] || draw_lengths "$against"
     dry && exit
     python "$REPO/recipes/report.py" run --dir . --src "$src" --tgt "$tgt" --title \
         "$src → $tgt, $arch, beam $beam, $(wc -l <"reference/test.$tgt") test sentences"
     printf '\nEverything is in %s:\n' "$out"
-    for file in results.md curves.png checkpoints/average.pt; do
-        echo "  $file"
+    for file in results.md curves.png lengths.png gates.png checkpoints/average.pt; do
+        [[ ! -e "$file" ]] || echo "  $file"
     done
     printf '\nThe paper: %s\n' "$paper"
 }
