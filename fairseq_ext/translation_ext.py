@@ -1,9 +1,10 @@
-"""The task ``translation_ext``: ``translation`` with what the Linformer paper does to its data.
+"""The task ``translation_ext``: ``translation`` with what two papers do to its data and search.
 
-Three options beside all of ``translation``'s: targets cut as ``--truncate-source`` cuts sources, a
-start symbol on every source, and training batches drawn at random instead of by length. Cutting and
-the start symbol also hold in fairseq-interactive and hub use, where ``translation`` forgets
-``--truncate-source``.
+Four options beside all of ``translation``'s. For the Linformer paper: targets cut as
+``--truncate-source`` cuts sources, a start symbol on every source, and training batches drawn at
+random instead of by length. Cutting and the start symbol also hold in fairseq-interactive and hub
+use, where ``translation`` forgets ``--truncate-source``. For the samples of the BMT paper's minimum
+Bayes risk decoding: epsilon sampling.
 """
 
 from copy import copy
@@ -20,10 +21,12 @@ from fairseq.data import (
     PrependTokenDataset,
     TruncateDataset,
 )
+from fairseq.models import FairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
+from fairseq_ext import sampling
 from fairseq_ext.errors import ConfigError
 
 
@@ -52,6 +55,13 @@ class TranslationExtConfig(TranslationConfig):
             "help": "draw the training batches at random, anew in every epoch, instead of from "
             "sentences of about equal length; each is padded to its own longest sentence. Without "
             "--max-tokens all but one per epoch have exactly --batch-size sentences"
+        },
+    )
+    epsilon_sampling: float = field(
+        default=0.0,
+        metadata={
+            "help": "when generating with --sampling, draw only among tokens whose probability "
+            "(after --temperature) is at least this, or the most probable one where none is; 0: off"
         },
     )
 
@@ -145,6 +155,22 @@ class TranslationExtTask(TranslationTask):
         """Sentences of fairseq-interactive or of a hub model, prepared as in training."""
         source = self.prepare_source(ListDataset(src_tokens, np.asarray(src_lengths)))
         return super().build_dataset_for_inference(source, source.sizes, constraints=constraints)
+
+    def build_generator(
+        self, models: list[FairseqModel], args: Any, *rest: Any, **extra: Any
+    ) -> Any:
+        """fairseq's generator, with the search strategy of ``--epsilon-sampling`` if given."""
+        epsilon = self.cfg.epsilon_sampling
+        sampling.check_options(
+            epsilon,
+            sampling=getattr(args, "sampling", False),
+            top_k=getattr(args, "sampling_topk", -1),
+            top_p=getattr(args, "sampling_topp", -1.0),
+        )
+        generator = super().build_generator(models, args, *rest, **extra)
+        if epsilon and hasattr(generator, "search"):  # scoring references has no search
+            generator.search = sampling.EpsilonSampling(self.target_dictionary, epsilon)
+        return generator
 
     def prepare_source(self, source: FairseqDataset) -> FairseqDataset:
         """Cut the sources and begin each with ``<s>``, as the options say."""

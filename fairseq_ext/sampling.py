@@ -1,0 +1,64 @@
+"""Epsilon sampling: draw among the tokens whose probability is at least ε.
+
+Hewitt et al. 2022 (arXiv 2210.15191), for minimum Bayes risk decoding Freitag et al. 2023 (arXiv
+2305.09860, with ε = 0.02). Rare tokens together have much of a model's probability and little
+sense; unlike top-k and top-p, a threshold leaves a flat distribution of good tokens whole.
+
+Shapes: ``B`` sentences, ``K`` hypotheses of each (``--beam``), ``V`` symbols.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fairseq.data import Dictionary
+from fairseq.search import Sampling
+from torch import Tensor
+
+from fairseq_ext.errors import ConfigError
+
+
+def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
+    """Set tokens of probability below ``epsilon`` to ``-inf``, but never the most probable ones.
+
+    Args:
+        log_probabilities: ``[..., V]``, natural logarithms; not changed.
+        epsilon: threshold, 0 to 1.
+
+    Returns:
+        ``[..., V]``, not normalised again.
+    """
+    top = log_probabilities.amax(dim=-1, keepdim=True)
+    threshold = top.clamp(max=math.log(epsilon) if epsilon > 0 else -math.inf)
+    return log_probabilities.masked_fill(log_probabilities < threshold, -math.inf)
+
+
+class EpsilonSampling(Sampling):
+    """fairseq's ``--sampling`` from the truncated distribution, normalised anew.
+
+    Probabilities are those after ``--temperature``. As with fairseq's own sampling, scores are the
+    model's log-probabilities, not those of the truncated distribution.
+    """
+
+    def __init__(self, dictionary: Dictionary, epsilon: float) -> None:
+        super().__init__(dictionary)
+        self.epsilon = epsilon
+
+    def step(self, step: int, lprobs: Tensor, *state: Tensor | None) -> tuple[Tensor, ...]:
+        """Draw one token for each hypothesis; ``lprobs`` is ``[B, K, V]``."""
+        return super().step(step, truncate(lprobs, self.epsilon), *state)
+
+
+def check_options(epsilon: float, *, sampling: bool, top_k: int, top_p: float) -> None:
+    """Raise :class:`ConfigError` where epsilon sampling cannot work with the generation options."""
+    if not 0 <= epsilon < 1:
+        raise ConfigError(
+            f"`--epsilon-sampling` must be at least 0 and less than 1, but is {epsilon} instead."
+        )
+    if epsilon and not sampling:
+        raise ConfigError("`--epsilon-sampling` needs `--sampling`; without it, search is by beam.")
+    for name, given in (("--sampling-topk", top_k > 0), ("--sampling-topp", top_p > 0)):
+        if epsilon and given:
+            raise ConfigError(
+                f"`--epsilon-sampling` does not go with `{name}`; choose one truncation."
+            )
