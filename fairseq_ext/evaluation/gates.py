@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,21 +95,25 @@ def plot_gates(gates: Gates, output: str | Path) -> list[Path]:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(plots.STYLE):
-        figure = Figure(figsize=(9.6, 4.0), layout="constrained")
+        figure = Figure(figsize=(9.6, 4.2), layout="constrained")
         panels = figure.subplots(1, 2, sharey=True)
         for axes, side in zip(panels, SIDES, strict=True):
             _draw_side(axes, getattr(gates, side), gates.sizes())
             axes.set(title=side.capitalize(), xlabel="layer (1 reads the words)")
         panels[0].set_ylabel("share of the kernel (sums to 1)")
-        panels[1].legend(fontsize=8.5)
+        low, high = panels[0].get_ylim()
+        room = max(0.0, 0.1 - (high - low)) / 2  # noise shall not look like a decision
+        panels[0].set_ylim(low - room, high + room)
+        lines, labels = panels[0].get_legend_handles_labels()
+        figure.legend(lines, labels, loc="outside lower center", ncols=4, fontsize=8.5)
         return plots.save_picture(figure, output, asdict(gates))
 
 
 def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[int]) -> None:
     """One line for each kernel size, and where all would be equal."""
     numbers = range(1, len(layers) + 1)
-    for place, size in enumerate(sizes):
-        line: dict[str, Any] = {"marker": "o", "ms": 5, "lw": 1.8, "color": plots.PALETTE[place]}
+    for size, colour in zip(sizes, cycle(plots.PALETTE), strict=False):
+        line: dict[str, Any] = {"marker": "o", "ms": 5, "lw": 1.8, "color": colour}
         values = [layer.get(size, float("nan")) for layer in layers]
         axes.plot(numbers, values, label=f"k = {size}", **line)
     equal = {1 / len(layer) for layer in layers if len(layer) > 1}

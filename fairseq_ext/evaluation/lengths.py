@@ -201,7 +201,7 @@ def plot_lengths(scores: LengthScores, output: str | Path) -> list[Path]:
             ylabel=f"{scores.metric} (0 to 100)",
         )
         axes.set_xlim(-0.4, len(labels) - 0.6)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
         axes.grid(True, axis="y")
         axes.legend(fontsize=8.5)
         return plots.save_picture(figure, output, asdict(scores))
