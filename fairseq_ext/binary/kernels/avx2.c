@@ -26,16 +26,18 @@ TARGET static void tables(const float *x, float *out) {
     }
 }
 
-TARGET INLINE void lookup_span(const uint32_t *words, const float *tables, int64_t n,
-                               const int rows, int64_t row_tables, float *y, int64_t stride,
-                               int first) {
+TARGET INLINE void lookup_span(const uint32_t *words, const uint32_t *next, const float *tables,
+                               int64_t n, const int rows, int64_t row_tables, float *y,
+                               int64_t stride, int first) {
     __m256 sums[2][PARTS];
     for (int row = 0; row < rows; row++)
         for (int part = 0; part < PARTS; part++)
             sums[row][part] =
                 first ? _mm256_setzero_ps() : _mm256_loadu_ps(y + row * stride + part * LANES);
-    for (int64_t k = 0; k < n; k++, words += TILE, tables += WORD_TABLES) {
+    for (int64_t k = 0; k < n; k++, words += TILE, next += TILE, tables += WORD_TABLES) {
         __m256i index[PARTS];
+        _mm_prefetch((const char *)next, _MM_HINT_T0);
+        _mm_prefetch((const char *)(next + SPAN / 2), _MM_HINT_T0);
         for (int part = 0; part < PARTS; part++)
             index[part] = _mm256_loadu_si256((const __m256i *)(words + part * LANES));
 #pragma GCC unroll 1
@@ -55,17 +57,18 @@ TARGET INLINE void lookup_span(const uint32_t *words, const float *tables, int64
             _mm256_storeu_ps(y + row * stride + part * LANES, sums[row][part]);
 }
 
-TARGET static void lookup(const uint32_t *words, const float *tables, int64_t n, int rows,
-                          outputs out, int first, int last) {
+TARGET static void lookup(const uint32_t *words, const uint32_t *next, const float *tables,
+                          int64_t n, int rows, outputs out, int first, int last) {
     const int64_t row_tables = (int64_t)(CACHED_WORDS / rows) * WORD_TABLES;
     for (int row = 0; row < rows; row += 2)
         for (int channel = 0; channel < TILE; channel += SPAN) {
+            const uint32_t *here = words + channel, *later = next + channel;
             const float *own = tables + row * row_tables;
             float *y = out.y + row * out.stride + channel;
             if (rows - row == 1)
-                lookup_span(words + channel, own, n, 1, row_tables, y, out.stride, first);
+                lookup_span(here, later, own, n, 1, row_tables, y, out.stride, first);
             else
-                lookup_span(words + channel, own, n, 2, row_tables, y, out.stride, first);
+                lookup_span(here, later, own, n, 2, row_tables, y, out.stride, first);
         }
     if (last)
         for (int row = 0; row < rows; row++) finish_sums(out, row);

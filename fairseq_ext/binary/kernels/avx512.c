@@ -37,8 +37,8 @@ TARGET INLINE __m512 add(int part, __m512 a, __m512 b) {
     return part % 2 ? _mm512_add_ps(a, b) : _mm512_fmadd_ps(a, _mm512_set1_ps(1), b);
 }
 
-TARGET INLINE void lookup_rows(const uint32_t *words, const float *tables, int64_t n,
-                               const int rows, outputs out, int first, int last) {
+TARGET INLINE void lookup_rows(const uint32_t *words, const uint32_t *next, const float *tables,
+                               int64_t n, const int rows, outputs out, int first, int last) {
     const int64_t row_tables = (int64_t)(CACHED_WORDS / rows) * WORD_TABLES;
     __m512 sums[MOST_ROWS][PARTS];
     for (int row = 0; row < rows; row++)
@@ -46,10 +46,12 @@ TARGET INLINE void lookup_rows(const uint32_t *words, const float *tables, int64
             const float *y = out.y + row * out.stride + part * LANES;
             sums[row][part] = first ? _mm512_setzero_ps() : _mm512_loadu_ps(y);
         }
-    for (int64_t k = 0; k < n; k++, words += TILE, tables += WORD_TABLES) {
+    for (int64_t k = 0; k < n; k++, words += TILE, next += TILE, tables += WORD_TABLES) {
         __m512i index[PARTS];
-        for (int part = 0; part < PARTS; part++)
+        for (int part = 0; part < PARTS; part++) {
             index[part] = _mm512_loadu_si512(words + part * LANES);
+            _mm_prefetch((const char *)(next + part * LANES), _MM_HINT_T0);
+        }
 #pragma GCC unroll 1
         for (int group = 0; group < WORD / 4; group++) {
             for (int row = 0; row < rows; row++) {
@@ -69,12 +71,12 @@ TARGET INLINE void lookup_rows(const uint32_t *words, const float *tables, int64
     }
 }
 
-TARGET static void lookup(const uint32_t *words, const float *tables, int64_t n, int rows,
-                          outputs out, int first, int last) {
-    if (rows == 1) lookup_rows(words, tables, n, 1, out, first, last);
-    if (rows == 2) lookup_rows(words, tables, n, 2, out, first, last);
-    if (rows == 3) lookup_rows(words, tables, n, 3, out, first, last);
-    if (rows == 4) lookup_rows(words, tables, n, 4, out, first, last);
+TARGET static void lookup(const uint32_t *words, const uint32_t *next, const float *tables,
+                          int64_t n, int rows, outputs out, int first, int last) {
+    if (rows == 1) lookup_rows(words, next, tables, n, 1, out, first, last);
+    if (rows == 2) lookup_rows(words, next, tables, n, 2, out, first, last);
+    if (rows == 3) lookup_rows(words, next, tables, n, 3, out, first, last);
+    if (rows == 4) lookup_rows(words, next, tables, n, 4, out, first, last);
 }
 
 COUNTING_TARGET INLINE void popcount_rows(const uint32_t *words, const uint32_t *signs, int64_t n,

@@ -101,9 +101,13 @@ static int lookup_task(const product *p, const kernels *k, int64_t row, int rows
         const int64_t left = p->row_words - word, n = left < block ? left : block;
         for (int r = 0; r < rows; r++)
             build_tables(p, k, row + r, word, n, tables + r * block * WORD_TABLES);
-        for (int64_t tile = first_tile; tile < end_tile; tile++)
-            k->lookup(tile_words(p, tile, word), tables, n, rows, tile_outputs(p, row, tile),
-                      word == 0, n == left);
+        for (int64_t tile = first_tile; tile < end_tile; tile++) {
+            const int more = tile + 1 < end_tile;
+            const uint32_t *next = more ? tile_words(p, tile + 1, word)
+                                        : tile_words(p, first_tile, word + n);
+            k->lookup(tile_words(p, tile, word), next, tables, n, rows,
+                      tile_outputs(p, row, tile), word == 0, n == left);
+        }
     }
     return 0;
 }

@@ -29,9 +29,9 @@ typedef struct {
     void (*tables)(const float *x, float *tables);
 
     /* Adds n words' products to y, and scales the sums if these words are the last.
-     * tables: [row][CACHED_WORDS / rows][WORD_TABLES]. */
-    void (*lookup)(const uint32_t *words, const float *tables, int64_t n, int rows, outputs out,
-                   int first, int last);
+     * tables: [row][CACHED_WORDS / rows][WORD_TABLES]; next: the words of the call after this. */
+    void (*lookup)(const uint32_t *words, const uint32_t *next, const float *tables, int64_t n,
+                   int rows, outputs out, int first, int last);
 
     /* y[row] = factor[row] * bound * (inputs - 2 popcount(words xor signs[row])) + bias. */
     void (*popcount)(const uint32_t *words, const uint32_t *signs, int64_t n, int rows,

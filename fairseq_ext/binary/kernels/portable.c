@@ -14,8 +14,9 @@ static void tables(const float *x, float *out) {
         }
 }
 
-static void lookup(const uint32_t *words, const float *tables, int64_t n, int rows, outputs out,
-                   int first, int last) {
+static void lookup(const uint32_t *words, const uint32_t *next, const float *tables, int64_t n,
+                   int rows, outputs out, int first, int last) {
+    (void)next;
     for (int row = 0; row < rows; row++) {
         const float *table = tables + row * (CACHED_WORDS / rows) * WORD_TABLES;
         float *y = out.y + row * out.stride;
