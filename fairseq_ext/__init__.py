@@ -30,6 +30,8 @@ def register() -> None:
     compat.apply()
     guards.install()
     from fairseq_ext import translation_ext  # noqa: F401
+    from fairseq_ext.binary import distillation, schedule  # noqa: F401
+    from fairseq_ext.binary import model as binary_model  # noqa: F401
     from fairseq_ext.gru import model as gru_model  # noqa: F401
     from fairseq_ext.linformer import encoder as linformer_encoder  # noqa: F401
     from fairseq_ext.linformer import model as linformer_model  # noqa: F401

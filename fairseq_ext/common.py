@@ -17,7 +17,8 @@ from fairseq.models import (
     register_model_architecture,
 )
 from fairseq.models import register_model as fairseq_register_model
-from fairseq.models.transformer import TransformerConfig
+from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+from fairseq.tasks import FairseqTask
 from omegaconf import II, DictConfig, OmegaConf
 from torch import nn
 
@@ -99,8 +100,54 @@ class TransformerEncoderConfig(ModelConfig):
 
 
 @dataclass
-class TransformerModelConfig(TransformerEncoderConfig, TranslationModelConfig):
-    """Stock flags of the architectures that are built of Transformer layers."""
+class BinaryOptions(FairseqDataclass):
+    """What is binarized of an architecture of Transformer layers, by :mod:`fairseq_ext.binary`."""
+
+    binary_weights: str = field(
+        default="",
+        metadata={"help": "matrices with one bit for each weight: of qkv,out,ffn, or `none`"},
+    )
+    binary_activations: str = field(
+        default="",
+        metadata={
+            "help": "matrix products with one bit for each input: of qkv,out,ffn,qk,score-v, or "
+            "`none`"
+        },
+    )
+    binary_score_v: ChoiceEnum(["signed", "unsigned"]) = field(
+        default="signed",
+        metadata={"help": "binarize attention weights to a mean of what is visible, or to 0 and 1"},
+    )
+    binary_weight_bound: str = field(
+        default="channel",
+        metadata={
+            "help": "B of weights: the largest of each output `channel` or of the `tensor`, or a "
+            "number"
+        },
+    )
+    binary_activation_bound: str = field(
+        default="token",
+        metadata={"help": "B of a layer's inputs: the largest of each `token`, or a number"},
+    )
+    binary_gradient: ChoiceEnum(["code", "paper"]) = field(
+        default="code",
+        metadata={
+            "help": "the gradient passes up to (1 - 2^-7) B, as in the paper's code, or up to B, "
+            "as it is printed"
+        },
+    )
+    stage_updates: str = field(
+        default="",
+        metadata={
+            "help": "updates in float, with binary weights, and with binary weights and "
+            "activations (50000,88339,88339); without it all is binary from the start"
+        },
+    )
+
+
+@dataclass
+class TransformerModelConfig(TransformerEncoderConfig, TranslationModelConfig, BinaryOptions):
+    """Stock flags of the architectures that are built of Transformer layers, and what is binary."""
 
     decoder_embed_dim: int = field(default=512, metadata={"help": "decoder embedding dimension"})
     decoder_ffn_embed_dim: int = field(
@@ -116,6 +163,47 @@ class TransformerModelConfig(TransformerEncoderConfig, TranslationModelConfig):
     decoder_learned_pos: bool = field(
         default=False, metadata={"help": "learned instead of sinusoidal positions in the decoder"}
     )
+
+
+# Called with each Transformer that has been built and its configuration, to change the model where
+# its options say so. What crosses wings comes here by itself, so that none imports another.
+finishers: list[Callable[[nn.Module, TransformerModelConfig], None]] = []
+
+
+class TranslationTransformer(TransformerModelBase):
+    """What our architectures of Transformer layers have in common with fairseq's."""
+
+    Config: type[TransformerModelConfig]
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the options of the model's configuration."""
+        add_dataclass_args(parser, cls.Config)
+
+    @classmethod
+    def build_model(cls, cfg: TransformerModelConfig, task: FairseqTask) -> TransformerModelBase:
+        """Build the model for a task's dictionaries.
+
+        Raises:
+            ConfigError: options that do not fit each other, such as heads that do not divide the
+                embedding dimension, or embeddings that cannot be shared.
+        """
+        if cfg.share_all_embeddings:
+            require_shareable(cfg, task.source_dictionary, task.target_dictionary)
+        model = super().build_model(transformer_config(cls.prepare(cfg)), task)
+        cls.complete(model, cfg)
+        for finish in finishers:
+            finish(model, cfg)
+        return model
+
+    @classmethod
+    def prepare(cls, cfg: TransformerModelConfig) -> TransformerModelConfig | Namespace:
+        """The configuration that fairseq's classes are to read."""
+        return cfg
+
+    @classmethod
+    def complete(cls, model: TransformerModelBase, cfg: TransformerModelConfig) -> None:
+        """What to do to a model that fairseq's classes have built."""
 
 
 def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **more: Any) -> Namespace:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from fairseq import options
 from fairseq.data import Dictionary
@@ -20,6 +22,8 @@ SMALL = [
 ]
 MUSE = ["--arch", "muse_base", *SMALL]
 LINFORMER = ["--arch", "linformer", *SMALL, "--linformer-k", "4", "--linformer-max-len", "22"]
+BMT = ["--arch", "bmt", *SMALL, "--attention-dropout", "0", "--activation-dropout", "0"]
+ALL_LAYERS = ["--binary-weights", "qkv,out,ffn", "--binary-activations", "qkv,out,ffn"]
 
 # A new architecture, or a variant worth the same laws, is one line here.
 ARCHITECTURES: dict[str, list[str]] = {
@@ -63,12 +67,44 @@ ARCHITECTURES: dict[str, list[str]] = {
         "--layernorm-embedding",
     ],
     "muse-fused": [*MUSE, "--muse-fused"],
+    "bmt-float": [*BMT, "--bmt-preset", "float"],
+    "bmt-1": [*BMT, "--share-all-embeddings"],
+    "bmt-6": [*BMT, "--bmt-preset", "bmt-6"],
+    "bmt-8": [*BMT, "--bmt-preset", "bmt-8"],
+    "bmt-8-unsigned": [*BMT, "--bmt-preset", "bmt-8", "--binary-score-v", "unsigned"],
+    "bmt-s": [*BMT, "--bmt-preset", "bmt-s"],
+    "xnor-base": [*BMT, "--bmt-preset", "xnor-base"],
+    "binary-transformer": [
+        *("--arch", "binary_transformer", *SMALL, "--binary-weights", "qkv,out,ffn"),
+        *("--binary-activations", "qkv,out,ffn,qk,score-v"),
+    ],
+    "binary-muse": [*MUSE, *ALL_LAYERS],
+    "binary-linformer": [*LINFORMER, *ALL_LAYERS],
 }
+# A sign depends on the last bit of what is near 0: in half precision, or after a few updates, a
+# model with binary activations is another function.
+UNSTEADY = re.compile(r"bmt-[2-9s]|xnor|binary-")
 # Parameters whose gradient is 0 by the mathematics, with the reason.
 NO_GRADIENT = {
     r"score\.bias$": "b_v shifts every score of a softmax alike",
+    r"head_norms\.k\.bias$": "β of the keys' norm shifts every score of a softmax alike",
     r"decoder\.layers\.\d+\.self_attn\.k_proj\.bias$": "b_k shifts every score of a softmax alike",
 }
+
+
+def has_no_gradient(name: str, parameter: str) -> bool:
+    """Whether the mathematics gives a parameter of an architecture the gradient 0."""
+    if name.startswith(("bmt-8", "binary-transformer")):
+        return False  # what shifts a key changes its signs there
+    return any(re.search(pattern, parameter) for pattern in NO_GRADIENT)
+
+
+def overfitted_loss(name: str) -> float:
+    """What the loss of a tiny batch has to fall below in 80 steps.
+
+    All signs and none of the paper's layer norms: such models learn, but slowly.
+    """
+    return 1.0 if name.startswith("binary-") else 0.1
 
 
 def overfitting_rate(name: str) -> float:
@@ -81,7 +117,7 @@ def step_tolerance(name: str) -> float:
 
     fairseq's attention, which others use in their decoder, takes its softmax in float32 there.
     """
-    return 1e-12 if name.startswith(("gru", "muse")) else 1e-6
+    return 1e-12 if name.startswith(("gru", "muse", "bmt", "xnor")) else 1e-6
 
 
 def attention_tolerance(name: str) -> float:

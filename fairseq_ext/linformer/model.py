@@ -6,7 +6,6 @@ section 3.2): everything else, its flags included, is fairseq's own.
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -16,9 +15,7 @@ from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.models.transformer import (
     TransformerConfig,
     TransformerEncoderBase,
-    TransformerModelBase,
 )
-from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from fairseq_ext import common
@@ -80,9 +77,10 @@ class LinformerConfig(LinformerOptions, common.TransformerModelConfig):
 
 
 @common.register_model("linformer", dataclass=LinformerConfig)
-class LinformerModel(TransformerModelBase):
+class LinformerModel(common.TranslationTransformer):
     """Transformer with Linformer attention in the encoder and over the encoder's output."""
 
+    Config = LinformerConfig
     # Read by our guard of the options that want token alignments.
     no_alignment = "a Linformer attends to mixtures of source tokens, so no weight belongs to one"
 
@@ -90,29 +88,18 @@ class LinformerModel(TransformerModelBase):
         super().__init__(cfg, encoder, decoder)
         self.supports_align_args = False
 
-    @staticmethod
-    def add_args(parser: ArgumentParser) -> None:
-        """Add the options of :class:`LinformerConfig`."""
-        common.add_dataclass_args(parser, LinformerConfig)
-
     @classmethod
-    def build_model(cls, cfg: LinformerConfig, task: FairseqTask) -> "LinformerModel":
-        """Build the model for a task's dictionaries.
+    def complete(cls, model: "LinformerModel", cfg: LinformerConfig) -> None:
+        """Put the Linformer's attentions in.
 
         Raises:
-            ConfigError: numbers of slots that do not fit the layers, heads that do not divide the
-                embedding dimension, or embeddings that cannot be shared.
+            ConfigError: numbers of slots that do not fit the layers, or sizes that differ.
         """
-        if cfg.share_all_embeddings:
-            common.require_shareable(cfg, task.source_dictionary, task.target_dictionary)
-        slots = slots_of_layers(cfg)
-        model = super().build_model(common.transformer_config(cfg), task)
-        projections = build_projections(cfg, slots)
+        projections = build_projections(cfg, slots_of_layers(cfg))
         for layer in model.encoder.layers:
             layer.self_attn = build_attention(cfg, "encoder", next(projections))
         for layer in model.decoder.layers:
             layer.encoder_attn = build_attention(cfg, "decoder", next(projections))
-        return model
 
     @classmethod
     def build_encoder(

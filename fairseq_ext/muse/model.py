@@ -5,16 +5,11 @@ Encoder and decoder are fairseq's Transformer ones, their flags included, with o
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
-from argparse import ArgumentParser
 from dataclasses import dataclass, field
 
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
-from fairseq.models.transformer import (
-    TransformerConfig,
-    TransformerModelBase,
-)
-from fairseq.tasks import FairseqTask
+from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
 from fairseq_ext import common
@@ -78,25 +73,10 @@ class MuseConfig(common.TransformerModelConfig):
 
 
 @common.register_model("muse", dataclass=MuseConfig)
-class MuseModel(TransformerModelBase):
+class MuseModel(common.TranslationTransformer):
     """Encoder and decoder of MUSE blocks."""
 
-    @staticmethod
-    def add_args(parser: ArgumentParser) -> None:
-        """Add the options of :class:`MuseConfig`."""
-        common.add_dataclass_args(parser, MuseConfig)
-
-    @classmethod
-    def build_model(cls, cfg: MuseConfig, task: FairseqTask) -> "MuseModel":
-        """Build the model for a task's dictionaries.
-
-        Raises:
-            ConfigError: kernel sizes that do not fit the layers, heads that do not divide the
-                embedding dimension, or embeddings that cannot be shared.
-        """
-        if cfg.share_all_embeddings:
-            common.require_shareable(cfg, task.source_dictionary, task.target_dictionary)
-        return super().build_model(common.transformer_config(cfg), task)
+    Config = MuseConfig
 
     @classmethod
     def build_encoder(

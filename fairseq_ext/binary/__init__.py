@@ -1,0 +1,21 @@
+"""BMT: Zhang et al. 2023, "Binarized Neural Machine Translation".
+
+Weights and the inputs of matrix products become ±B/2, one bit each, with a straight-through
+gradient; layer norms after every product and a shortcut at the attention's output let a Transformer
+be trained that way::
+
+    x_b = (floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B          B = max |x|, detached       (3.1)
+    Dense(A_b) = A_b W_b / s                                   scaling factor              (3.3)
+    FFN(A) = LN(LN(max(0, A_b W_1b + b_1))_b W_2b + b_2)                                   (3.4)
+    q, k, v = LN(A_b W_b) for each head                                                    (3.4)
+    Out(A) = LN(A_b W_b) + A                                                               (3.5)
+
+``binarize.py`` has the function and its gradient, ``linear.py`` the layer that stands in for any
+``nn.Linear``, ``products.py`` the two products of an attention, ``attention.py`` and
+``feedforward.py`` the layers above, ``switches.py`` what is binarized (the rows of the paper's
+Table 1), ``stages.py`` when, ``schedule.py`` the learning rate, ``distillation.py`` the criterion,
+``model.py`` the fairseq wiring and ``compose.py`` the same for the other architectures.
+
+Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt-1 --stage-updates
+50000,88339 --lr-scheduler staged_cosine``.
+"""

@@ -1,0 +1,191 @@
+"""Multi-head attention of section 3.5, with every product in a place where it can be binarized.
+
+A subclass of fairseq's attention for what that keeps between steps. Its ``forward`` is not used: in
+training it reads the projections' weights raw, so that it would train float and decode binary.
+
+Letters as in :mod:`fairseq_ext.binary.products`, ``R`` rows of a beam, ``C = H · D`` channels.
+"""
+
+from __future__ import annotations
+
+import torch
+from fairseq.modules import MultiheadAttention
+from torch import Tensor, nn
+
+from fairseq_ext.binary import products
+from fairseq_ext.padding import keep_sentences, select_sentences
+
+IncrementalState = dict[str, dict[str, Tensor | None]]
+
+
+class BinaryAttention(MultiheadAttention):
+    """``Out(softmax(Q K^T / √D) V)``; binarized where its layers and :meth:`set_stage` say.
+
+    Args:
+        embed_dim, num_heads, dropout, **options: as of fairseq's attention.
+        norm_heads: normalise q, k and v of each head over its channels; all heads share the gain.
+        norm_output, shortcut: ``LN(A W)`` and ``… + A`` at the output (3.5).
+        qk: binarize both operands of Q K^T from stage 2 on.
+        score_v: ``signed`` or ``unsigned`` to binarize both operands of the weighted sum too.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        norm_heads: bool = False,
+        norm_output: bool = False,
+        shortcut: bool = False,
+        qk: bool = False,
+        score_v: str | None = None,
+        **options: object,
+    ) -> None:
+        super().__init__(embed_dim, num_heads, **options)
+        self.head_norms = nn.ModuleDict(
+            {name: nn.LayerNorm(self.head_dim) for name in "qkv"} if norm_heads else {}
+        )
+        self.output_norm = nn.LayerNorm(embed_dim) if norm_output else None
+        self.shortcut = shortcut
+        self.options = {"qk": qk, "score_v": score_v}
+        self.set_stage(2)
+
+    @classmethod
+    def of(cls, attention: MultiheadAttention, **options: object) -> BinaryAttention:
+        """An attention with the very parameters of fairseq's."""
+        with torch.device("meta"):  # neither memory nor random numbers for what is replaced
+            binary = cls(
+                attention.embed_dim,
+                attention.num_heads,
+                kdim=attention.kdim,
+                vdim=attention.vdim,
+                self_attention=attention.self_attention,
+                encoder_decoder_attention=attention.encoder_decoder_attention,
+                **options,
+            )
+        for name, module in attention.named_children():
+            setattr(binary, name, module)
+        return binary.train(attention.training)
+
+    def set_stage(self, stage: int) -> None:
+        """Binarize the two products from stage 2 on, if that is asked for."""
+        self.binary_qk = self.options["qk"] and stage >= 2
+        self.binary_score_v = self.options["score_v"] if stage >= 2 else None
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        key_padding_mask: Tensor | None = None,
+        incremental_state: IncrementalState | None = None,
+        need_weights: bool = True,
+        static_kv: bool = False,
+        attn_mask: Tensor | None = None,
+        before_softmax: bool = False,
+        need_head_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As fairseq's attention: ``[T, R, C]``, weights ``[R, T, S]`` or ``[H, R, T, S]``.
+
+        ``attn_mask`` ``[T, S]`` is below 0 where a query must not look. The weights are those
+        before binarization and dropout, without gradient, and None where they are not asked for.
+        """
+        queries = self._heads(self.q_proj(query), "q")
+        keys, values, pads = self._keys_values(
+            key, key_padding_mask, incremental_state, static_kv, len(queries)
+        )
+        hidden = None if pads is None else pads[:, None, None, :]
+        if attn_mask is not None:
+            future = attn_mask < 0
+            hidden = future if hidden is None else hidden | future
+        length, rows, _ = query.shape
+        grouped = self._group(queries, len(keys))
+        weights = products.attention_weights(grouped, keys, hidden, self.binary_qk)
+        attended = products.contexts(
+            weights, values, hidden, self.dropout_module, self.binary_score_v
+        )
+        attended = self._ungroup(attended, length).permute(2, 0, 1, 3).reshape(length, rows, -1)
+        output = self.out_proj(attended)
+        if self.output_norm is not None:
+            output = self.output_norm(output)
+        if self.shortcut:
+            output = output + attended
+        if not (need_weights or need_head_weights):
+            return output, None
+        weights = self._ungroup(weights.detach(), length)
+        return output, weights.transpose(0, 1) if need_head_weights else weights.mean(1)
+
+    def _heads(self, projected: Tensor, name: str) -> Tensor:
+        """``[T, R, C]`` to normalised ``[R, H, T, D]``."""
+        heads = projected.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+        return self.head_norms[name](heads) if self.head_norms else heads
+
+    def _keys_values(
+        self,
+        source: Tensor | None,
+        pads: Tensor | None,
+        incremental_state: IncrementalState | None,
+        static: bool,
+        rows: int,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keys and values ``[N, H, S, D]`` and pads ``[N, S]``, those of earlier steps included.
+
+        ``N`` is the number of rows, or of sentences where their hypotheses share the source.
+        """
+        saved = {} if incremental_state is None else self._get_input_buffer(incremental_state)
+        if static and "prev_key" in saved:
+            return saved["prev_key"], saved["prev_value"], saved["prev_key_padding_mask"]
+        if static and incremental_state is not None:  # hypotheses of a sentence share its source
+            source = source[:, :: self.beam_size]
+            pads = None if pads is None else pads[:: self.beam_size]
+        keys = self._heads(self.k_proj(source), "k")
+        values = self._heads(self.v_proj(source), "v")
+        if incremental_state is None:
+            return keys, values, pads
+        if "prev_key" in saved:
+            keys = torch.cat([saved["prev_key"], keys], dim=2)
+            values = torch.cat([saved["prev_value"], values], dim=2)
+        pads = self._append_prev_key_padding_mask(
+            pads, saved.get("prev_key_padding_mask"), len(keys), keys.size(2), static
+        )
+        pads = None if pads is None else pads.bool()
+        state = {"prev_key": keys, "prev_value": values, "prev_key_padding_mask": pads}
+        # The number of rows is kept as that of a tensor without elements.
+        state["rows"] = keys.new_empty(rows, 0)
+        self._set_input_buffer(incremental_state, state)
+        return keys, values, pads
+
+    def reorder_incremental_state(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> IncrementalState:
+        """Follow beam search: take rows ``new_order`` ``[R']``, or the sentences they belong to."""
+        saved = self._get_input_buffer(incremental_state)
+        if not saved:
+            return incremental_state
+        group = len(saved["rows"]) // len(saved["prev_key"])
+        kept = new_order
+        if self.encoder_decoder_attention:
+            kept, _ = select_sentences(new_order, group)
+        state = {
+            name: None if value is None else keep_sentences(value, 0, kept)
+            for name, value in saved.items()
+        }
+        state["rows"] = saved["rows"].index_select(0, new_order)
+        return self._set_input_buffer(incremental_state, state)
+
+    @staticmethod
+    def _group(heads: Tensor, sentences: int) -> Tensor:
+        """``[R, H, T, D]`` to ``[N, H, R / N · T, D]``: rows of a sentence as one's queries."""
+        if len(heads) == sentences:
+            return heads
+        return heads.unflatten(0, (sentences, -1)).transpose(1, 2).flatten(2, 3)
+
+    @staticmethod
+    def _ungroup(heads: Tensor, length: int) -> Tensor:
+        """``[N, H, R / N · T, ·]`` to ``[R, H, T, ·]``."""
+        if heads.size(2) == length:
+            return heads
+        return heads.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+
+    def extra_repr(self) -> str:
+        return f"heads={self.num_heads}, shortcut={self.shortcut}, {self.options}"

@@ -1,0 +1,140 @@
+"""Binary layers in the place of float ones: in any architecture, by name.
+
+The other architectures are built as always; then what computes one of the products of
+:mod:`fairseq_ext.binary.switches` is exchanged for its binary kind, with the same parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fairseq.modules import MultiheadAttention
+from torch import nn
+
+from fairseq_ext import common
+from fairseq_ext.binary import stages, switches
+from fairseq_ext.binary.attention import BinaryAttention
+from fairseq_ext.binary.binarize import Binarizer
+from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
+from fairseq_ext.errors import ConfigError
+
+# How architectures call the layers of each product; what is in no list stays float.
+LAYER_NAMES = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv"),
+    **dict.fromkeys(("in_proj", "cross_query", "cross_key_value"), "qkv"),
+    **dict.fromkeys(("out_proj", "cross_out"), "out"),
+    **dict.fromkeys(("fc1", "fc2"), "ffn"),
+}
+
+
+def layer_options(cfg: Any, chosen: switches.Switches, product: str) -> dict[str, Any]:
+    """Options of :class:`BinaryLinear` for a product.
+
+    Raises:
+        ConfigError: a bound that is no number above 0.
+    """
+    of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
+    how = {"kind": chosen.binarizer, "mask": str(cfg.binary_gradient)}
+    fixed = None if of_weights in GRANULARITIES else _bound("--binary-weight-bound", of_weights)
+    token = None if of_inputs == "token" else _bound("--binary-activation-bound", of_inputs)
+    return {
+        "weights": product in chosen.weights,
+        "inputs": product in chosen.activations,
+        "granularity": "tensor" if of_weights == "tensor" else "channel",
+        "weight_binarizer": Binarizer(**how, bound=fixed),
+        "input_binarizer": Binarizer(**how, bound=token),
+    }
+
+
+def _bound(option: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ConfigError(
+            f"`{option}` must be `{'channel` or `tensor' if 'weight' in option else 'token'}` or a "
+            f"number above 0, but is `{text}` instead."
+        )
+    return value
+
+
+def attention_options(cfg: Any, chosen: switches.Switches) -> dict[str, Any]:
+    """Options of :class:`BinaryAttention` for its two products."""
+    score_v = str(cfg.binary_score_v) if "score-v" in chosen.activations else None
+    return {"qk": "qk" in chosen.activations, "score_v": score_v}
+
+
+def stages_of(cfg: Any, chosen: switches.Switches) -> list[int]:
+    """``--stage-updates``.
+
+    Raises:
+        ConfigError: no numbers, or too few for what is binarized.
+    """
+    least = 3 if chosen.activations else 2 if chosen.weights else 1
+    return stages.lengths(cfg.stage_updates, least)
+
+
+def staged_layers(model: nn.Module) -> Iterator[stages.Staged]:
+    """All binary layers of a model."""
+    for module in model.modules():
+        if isinstance(module, BinaryLinear | BinaryAttention):
+            yield module
+
+
+def binarize_model(model: nn.Module, cfg: common.BinaryOptions) -> None:
+    """Exchange the layers of a built model as ``--binary-weights`` and ``…-activations`` say.
+
+    A model that has a stage already is binary by construction.
+
+    Raises:
+        ConfigError: an unknown product, one that this architecture has not, or fused matrices.
+    """
+    if hasattr(model, "binary_stage"):
+        return
+    chosen = switches.override(switches.Switches(), cfg.binary_weights, cfg.binary_activations)
+    if not chosen.anything:
+        return
+    if getattr(cfg, "muse_fused", False):
+        raise ConfigError(
+            "`--binary-weights` and `--binary-activations` must not be given with `--muse-fused`: "
+            "a fused matrix holds several products."
+        )
+    if chosen.activations & {"qk", "score-v"}:
+        _require_own_products(model)
+    for module in list(model.modules()):
+        _exchange_layers(module, cfg, chosen)
+    for module in list(model.modules()):
+        _exchange_attentions(module, cfg, chosen)
+    model.binary_stage = stages.Stage(staged_layers(model), stages_of(cfg, chosen))
+
+
+def _exchange_layers(module: nn.Module, cfg: Any, chosen: switches.Switches) -> None:
+    for name, child in list(module.named_children()):
+        product = LAYER_NAMES.get(name)
+        if isinstance(child, nn.Linear) and product in chosen.weights | chosen.activations:
+            options = layer_options(cfg, chosen, product)
+            setattr(module, name, BinaryLinear.of(child, **options))
+    if "qkv" in chosen.activations and hasattr(module, "compress_first"):
+        module.compress_first = False  # a mixture of signs is not the sign of a mixture
+
+
+def _exchange_attentions(module: nn.Module, cfg: Any, chosen: switches.Switches) -> None:
+    for name, child in list(module.named_children()):
+        if type(child) is MultiheadAttention:  # its fast path reads the float weights
+            attention = BinaryAttention.of(child, **attention_options(cfg, chosen))
+            setattr(module, name, attention)
+
+
+def _require_own_products(model: nn.Module) -> None:
+    layers = [*model.encoder.layers, *model.decoder.layers]
+    plain = [module for module in model.modules() if type(module) is MultiheadAttention]
+    if len(plain) < len(layers) + len(model.decoder.layers):
+        raise ConfigError(
+            "`--binary-activations` must not name qk or score-v for this architecture: it has "
+            "attentions of another kind."
+        )
+
+
+common.finishers.append(binarize_model)

@@ -1,0 +1,135 @@
+"""Knowledge distillation: the teacher's probabilities in place of the labels (section 4.1)."""
+
+# fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq import checkpoint_utils
+from fairseq.criterions import register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import FairseqTask
+from omegaconf import II
+from torch import Tensor
+
+from fairseq_ext import files
+from fairseq_ext.errors import ConfigError
+
+
+@dataclass
+class DistillationConfig(FairseqDataclass):
+    """Options of the criterion ``distillation``."""
+
+    teacher: str = field(
+        default="",
+        metadata={"help": "checkpoint of the teacher: any architecture with the same dictionaries"},
+    )
+    temperature: float = field(
+        default=1.0,
+        metadata={
+            "help": "divides the logits of both; the loss is multiplied by its square, so that "
+            "gradients keep their size"
+        },
+    )
+    teacher_weight: float = field(
+        default=1.0,
+        metadata={"help": "share of the teacher in the loss; the rest is that of the references"},
+    )
+    report_accuracy: bool = field(default=False, metadata={"help": "report accuracy metric"})
+    sentence_avg: bool = II("optimization.sentence_avg")
+
+
+def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+    """``-τ² Σ_v p_v log q_v``; ``p``, ``q``: softmax of the teacher's, the student's logits over τ.
+
+    Args:
+        student, teacher: logits ``[..., V]``.
+        temperature: τ.
+
+    Returns:
+        ``[...]``, in fp32 at least.
+    """
+    precise = torch.promote_types(student.dtype, torch.float32)
+    q = F.log_softmax(student.to(precise) / temperature, dim=-1)
+    p = F.softmax(teacher.detach().to(precise) / temperature, dim=-1)
+    return -(p * q).sum(-1) * temperature**2
+
+
+@register_criterion("distillation", dataclass=DistillationConfig)
+class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
+    """:func:`distillation_loss` in training; in validation the references' negative log-likelihood.
+
+    The teacher is in evaluation mode, without gradient, and no part of this module: neither
+    checkpoints nor the optimizer see it.
+
+    Raises:
+        ConfigError: no teacher, one that does not fit the dictionaries, or a temperature or weight
+            out of range.
+        CheckpointError: a teacher that is missing, damaged or unsafe.
+    """
+
+    def __init__(
+        self,
+        task: FairseqTask,
+        sentence_avg: bool,
+        teacher: str,
+        temperature: float = 1.0,
+        teacher_weight: float = 1.0,
+        report_accuracy: bool = False,
+    ) -> None:
+        super().__init__(task, sentence_avg, label_smoothing=0.0, report_accuracy=report_accuracy)
+        if not temperature > 0:
+            raise ConfigError(f"`--temperature` must be above 0, but is {temperature} instead.")
+        if not 0 <= teacher_weight <= 1:
+            raise ConfigError(
+                f"`--teacher-weight` must be from 0 to 1, but is {teacher_weight} instead."
+            )
+        self.temperature, self.teacher_weight = temperature, teacher_weight
+        self._teacher = (load_teacher(teacher, task),)  # a tuple, which modules do not look into
+
+    def compute_loss(
+        self,
+        model: BaseFairseqModel,
+        net_output: tuple[Tensor, Any],
+        sample: dict[str, Any],
+        reduce: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        """The loss and the negative log-likelihood, summed over words."""
+        loss, nll_loss = super().compute_loss(model, net_output, sample, reduce)
+        if not self.training:
+            return loss, nll_loss
+        teacher = self.teacher_for(net_output[0])
+        with torch.no_grad():
+            logits = teacher(**sample["net_input"])[0]
+        distilled = distillation_loss(net_output[0], logits, self.temperature)
+        distilled = distilled.masked_fill(sample["target"].eq(self.padding_idx), 0)
+        distilled = distilled.sum() if reduce else distilled.view(-1, 1)
+        return torch.lerp(loss, distilled.to(loss), self.teacher_weight), nll_loss
+
+    def teacher_for(self, logits: Tensor) -> BaseFairseqModel:
+        """The teacher, on the student's device and in its precision."""
+        return self._teacher[0].to(device=logits.device, dtype=logits.dtype)
+
+
+def load_teacher(path: str, task: FairseqTask) -> BaseFairseqModel:
+    """The model of a checkpoint for the task's dictionaries, in evaluation mode.
+
+    Raises:
+        ConfigError: there is no path, or the model is of other dictionaries.
+        CheckpointError: the file is missing, damaged or unsafe.
+    """
+    if not path:
+        raise ConfigError("`--criterion distillation` must have a `--teacher`, but has none.")
+    files.load_checkpoint(path)  # for its clear messages
+    try:
+        (teacher,), _ = checkpoint_utils.load_model_ensemble([path], task=task)
+    except RuntimeError as error:  # sizes of a state that do not fit
+        raise ConfigError(
+            f"`--teacher` must be trained with the dictionaries of the data, but `{path}` does not "
+            "fit them."
+        ) from error
+    return teacher.eval().requires_grad_(False)

@@ -1,0 +1,106 @@
+"""The learning rate of section 4.1: in each stage a warm-up and a cosine that ends at 0."""
+
+# fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
+
+import math
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim import FairseqOptimizer
+from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
+from omegaconf import II
+
+from fairseq_ext.binary import stages
+from fairseq_ext.errors import ConfigError
+
+
+@dataclass
+class StagedCosineConfig(FairseqDataclass):
+    """Options of ``staged_cosine``."""
+
+    stage_updates: str = field(
+        default="",
+        metadata={
+            "help": "updates in float, with binary weights, and with binary weights and "
+            "activations (50000,88339,88339); without it one stage of --max-update"
+        },
+    )
+    warmup_updates: int = field(
+        default=0, metadata={"help": "updates at the start of each stage in which the rate rises"}
+    )
+    lr: list[float] = field(default=II("optimization.lr"))
+    max_update: int = field(default=II("optimization.max_update"))
+
+
+def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: list[float]) -> float:
+    """The rate of update number ``update``, from 0 on.
+
+    In a stage of ``n`` updates, update ``t`` has ``peak · min(1, t / warmup) · (1 + cos πx) / 2``
+    with ``x = (t - warmup) / (n - warmup - 1)`` within 0 and 1: its last update has rate 0. After
+    the last stage the rate stays 0.
+
+    Args:
+        update: its number.
+        stage_updates: of each stage.
+        warmup: updates.
+        peaks: of each stage, or one for all.
+    """
+    starts = [0, *accumulate(stage_updates)]
+    if update >= starts[-1]:
+        return 0.0
+    stage = max(i for i, start in enumerate(starts[:-1]) if update >= start and stage_updates[i])
+    t, peak = update - starts[stage], peaks[min(stage, len(peaks) - 1)]
+    rise = min(1.0, t / warmup) if warmup else 1.0
+    fall = (t - warmup) / max(1, stage_updates[stage] - warmup - 1)
+    return peak * rise * 0.5 * (1 + math.cos(math.pi * min(1.0, max(0.0, fall))))
+
+
+@register_lr_scheduler("staged_cosine", dataclass=StagedCosineConfig)
+class StagedCosine(FairseqLRScheduler):
+    """:func:`learning_rate` for ``--stage-updates``; moments of the optimizer are carried over.
+
+    ``--lr`` is the peak of all stages, or a comma-separated list with one for each.
+
+    Raises:
+        ConfigError: stages of which no update is known, a warm-up that does not fit into one, or
+            a list of rates that does not fit the stages.
+    """
+
+    def __init__(self, cfg: StagedCosineConfig, optimizer: FairseqOptimizer) -> None:
+        super().__init__(cfg, optimizer)
+        self.stage_updates = stages.lengths(cfg.stage_updates) or [cfg.max_update]
+        shortest = min(n for n in self.stage_updates if n)
+        if shortest < 1:
+            raise ConfigError(
+                "`--lr-scheduler staged_cosine` must have `--stage-updates` or `--max-update`, but "
+                "has neither instead."
+            )
+        if not 0 <= cfg.warmup_updates < shortest:
+            raise ConfigError(
+                f"`--warmup-updates` must be below the {shortest} updates of the shortest stage, "
+                f"but is {cfg.warmup_updates} instead."
+            )
+        if len(cfg.lr) not in (1, len(self.stage_updates)):
+            raise ConfigError(
+                f"`--lr` must be one rate, or one for each of {len(self.stage_updates)} stages, "
+                f"but is {','.join(map(str, cfg.lr))} instead."
+            )
+        self.step_update(0)
+
+    def step_begin_epoch(self, epoch: int) -> float:
+        """The rate does not change between epochs."""
+        return self.optimizer.get_lr()
+
+    def step(self, epoch: int, val_loss: float | None = None) -> float:
+        """The rate does not change between epochs."""
+        super().step(epoch, val_loss)
+        return self.optimizer.get_lr()
+
+    def step_update(self, num_updates: int) -> float:
+        """Set the rate of the next update, after ``num_updates`` of them."""
+        rate = learning_rate(
+            num_updates, self.stage_updates, self.cfg.warmup_updates, list(self.cfg.lr)
+        )
+        self.optimizer.set_lr(rate)
+        return rate

@@ -1,0 +1,101 @@
+"""What is binarized: the five matrix products of an attention and the feed-forward network.
+
+``qkv`` are the projections to queries, keys and values, ``out`` the attention's output projection,
+``ffn`` both layers of the feed-forward network, ``qk`` and ``score-v`` the products of two
+activations. Each row of the paper's Table 1 is a :class:`Switches`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairseq_ext.errors import ConfigError
+
+LAYERS = ("qkv", "out", "ffn")
+PRODUCTS = (*LAYERS, "qk", "score-v")
+NORMS = ("layer", "scale", "none")
+OUTPUTS = ("shortcut", "layer", "scale", "plain")
+
+
+@dataclass(frozen=True)
+class Switches:
+    """What becomes binary, and what a model has for it.
+
+    Attributes:
+        weights: products whose weights are binarized, of ``LAYERS``.
+        activations: products whose inputs are binarized, of ``PRODUCTS``.
+        heads_norm: layer norm on each head of q, k and v.
+        ffn: after each product of the feed-forward network: layer norm, ``1 / s``, or nothing.
+        output: of the attention: ``LN(A W) + A``, ``LN(A W)``, ``A W / s`` or ``A W``.
+        binarizer: ``bmt`` or ``xnor``.
+    """
+
+    weights: frozenset[str] = frozenset()
+    activations: frozenset[str] = frozenset()
+    heads_norm: bool = True
+    ffn: str = "layer"
+    output: str = "shortcut"
+    binarizer: str = "bmt"
+
+    @property
+    def anything(self) -> bool:
+        """Whether anything is ever binarized."""
+        return bool(self.weights or self.activations)
+
+
+def _row(weights: str, activations: str = "", **more: Any) -> Switches:
+    return Switches(frozenset(weights.split()), frozenset(activations.split()), **more)
+
+
+PLAIN = {"heads_norm": False, "output": "plain"}
+# Table 1, row by row; bmt-s is the model of the ablation in Figure 5a (FFN only, fixed factor).
+PRESETS = {
+    "float": _row(""),
+    "bmt-1": _row("qkv out ffn"),
+    "bmt-2": _row("ffn", "ffn"),
+    "bmt-3": _row("qkv out ffn", "ffn"),
+    "bmt-4": _row("qkv out ffn", "ffn qkv"),
+    "bmt-5": _row("qkv out ffn", "ffn out"),
+    "bmt-6": _row("qkv out ffn", "ffn qkv out"),
+    "bmt-7": _row("qkv out ffn", "qk"),
+    "bmt-8": _row("qkv out ffn", "qk score-v"),
+    "xnor-base": _row("ffn", "ffn", ffn="none", binarizer="xnor", **PLAIN),
+    "bmt-s": _row("ffn", "ffn", ffn="scale", **PLAIN),
+}
+
+
+def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]:
+    """A comma-separated list of products; ``none`` and the empty text are none.
+
+    Raises:
+        ConfigError: a name that is not in ``allowed``.
+    """
+    names = frozenset(text.split(",")) - {"", "none"}
+    if names - set(allowed):
+        raise ConfigError(
+            f"`{option}` must be `none` or of {','.join(allowed)}, but is `{text}` instead."
+        )
+    return names
+
+
+def override(
+    switches: Switches,
+    weights: str = "",
+    activations: str = "",
+    ffn: str = "preset",
+    output: str = "preset",
+    binarizer: str = "preset",
+) -> Switches:
+    """``switches`` with what options give; ``preset`` and an empty list leave a value as it is.
+
+    Raises:
+        ConfigError: an unknown product.
+    """
+    if weights:
+        switches = replace(switches, weights=products("--binary-weights", weights, LAYERS))
+    if activations:
+        named = products("--binary-activations", activations, PRODUCTS)
+        switches = replace(switches, activations=named)
+    given = {"ffn": ffn, "output": output, "binarizer": binarizer}
+    return replace(switches, **{name: value for name, value in given.items() if value != "preset"})
