@@ -14,7 +14,7 @@ from fairseq_ext.errors import DataError
 
 # Rows from which unpacking into a float product beats the plain C kernel (benchmarks/
 # binary_layers.py --path c); those for AVX2 and AVX-512 win at any number of rows.
-MANY_ROWS = 8
+MANY_ROWS = 16
 
 
 def linear_1bit(

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.binary.kernels.packing import TILE, PackedWeight
 
-TILES_AT_ONCE = 8  # 512 channels: 2 MiB of floats where K is 1024
+NUMBERS_AT_ONCE = 2**18  # 1 MiB of floats stays in the cache
 
 
 def signed_sums(x: Tensor, packed: PackedWeight) -> Tensor:
@@ -41,17 +40,20 @@ def signed_sums(x: Tensor, packed: PackedWeight) -> Tensor:
 
 def _unpacked(packed: PackedWeight, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
     """First channel and ``±1`` ``[channels, K]`` of some tiles at a time."""
-    table = _signs_of_bytes(packed.words.device).to(dtype)
-    for first in range(0, packed.words.shape[0], TILES_AT_ONCE):
-        words = packed.words[first : first + TILES_AT_ONCE].transpose(1, 2).contiguous()
-        rows = words.view(torch.uint8).flatten(0, 1).int()
-        yield first * TILE, F.embedding(rows, table).flatten(1)[:, : packed.in_features]
+    table = _signs_of_bytes(packed.words.device)
+    step = max(1, NUMBERS_AT_ONCE // (TILE * packed.in_features))
+    for first in range(0, packed.words.shape[0], step):
+        words = packed.words[first : first + step].transpose(1, 2).contiguous()
+        signs = table.index_select(0, words.view(torch.uint8).flatten().int()).view(torch.int8)
+        signs = signs.view(-1, 32 * packed.words.shape[1])[:, : packed.in_features]
+        yield first * TILE, signs.to(dtype)
 
 
 def _signs_of_bytes(device: torch.device) -> Tensor:
-    """``±1`` of the eight bits of every byte, ``[256, 8]``."""
+    """``±1`` of the eight bits of every byte, as int8 in one int64: ``[256]``."""
     value = torch.arange(256, device=device)
-    return (value[:, None] >> torch.arange(8, device=device)) % 2 * 2 - 1
+    signs = (value[:, None] >> torch.arange(8, device=device)) % 2 * 2 - 1
+    return signs.to(torch.int8).view(torch.int64).flatten()
 
 
 def linear_1bit(x: Tensor, packed: PackedWeight, bias: Tensor | None) -> Tensor:
