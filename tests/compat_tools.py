@@ -25,6 +25,10 @@ ARCHITECTURES: dict[str, tuple[object, ...]] = {
         *("--arch", "linformer_tiny", "--encoder-layers", 1, "--decoder-layers", 1),
         *("--linformer-k", 4, "--linformer-max-len", 32),
     ),
+    "muse_tiny": (
+        *("--arch", "muse_tiny", "--encoder-layers", 1, "--decoder-layers", 1),
+        *("--weight-dropout", 0),  # each process would draw its own
+    ),
 }
 STOCK = ("lstm", "transformer")
 """Those of fairseq itself."""
