@@ -17,6 +17,8 @@ Usage: bash recipes/compare.sh DATA_DIR SRC TGT [OPTION]... ARCH...
   --bpe N        joint byte-pair merges; 0: words             (8000)
   --max-tokens N tokens in a batch                            (2000)
   --lr X         peak learning rate                           (0.002)
+  --from NAME    start from the last checkpoint of that model of the same --out: the next stage
+                 of a schedule
   --tokenize     Moses tokenisation before, and undone after for sacrebleu
   --out DIR      shared data, and a folder for each model     (runs/compare-DATA_DIR-SRC-TGT)
   --help         this text
@@ -28,14 +30,14 @@ the commands.
 HELP
 }
 
-updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" words=()
+updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" words=()
 
 # read_options ARGUMENT...: sets the globals above, `data`, `src`, `tgt` and `models`.
 read_options() {
     local option
     while (($#)); do
         case "$1" in
-        --updates | --bpe | --max-tokens | --lr | --out)
+        --updates | --bpe | --max-tokens | --lr | --from | --out)
             needs_value "$1" "$@"
             option="${1#--}"
             printf -v "${option//-/_}" '%s' "$2"
@@ -97,6 +99,11 @@ evaluate_one() {
         --json "$folder/scores.json"
 }
 
+# begin_from FOLDER: what training finds as its own last checkpoint.
+begin_from() {
+    [[ -z "$from" ]] || run cp "models/$from/checkpoint_last.pt" "$1/checkpoint_last.pt"
+}
+
 # compare_one MODEL: `name=arch flags…`, `arch flags…` or `arch`, in a folder and a process of
 # its own, so that two calls do not meet.
 compare_one() (
@@ -107,10 +114,12 @@ compare_one() (
     [[ "$name" =~ ^[A-Za-z0-9._-]+$ ]] || die "\`$name\` cannot name a model; use letters, digits, ._-"
     open_run "$out/models/$name" "updates=$updates
 max_tokens=$max_tokens
-lr=$lr
+lr=$lr${from:+
+from=$from}
 model=${flags[*]}"
     dry || cd "$out"
     STAGES="models/$name/.stages"
+    stage "begin" begin_from "models/$name"
     stage "train" train_one "models/$name" "${flags[@]}"
     stage "evaluate" evaluate_one "models/$name"
 )

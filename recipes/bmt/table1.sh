@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Rows of the BMT paper's Table 1 on any corpus: one float stage, and from it a branch for each row.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+
+usage() {
+    cat <<'HELP'
+Usage: bash recipes/bmt/table1.sh DATA_DIR SRC TGT [OPTION]... [PRESET...]
+
+  DATA_DIR        train, valid and test, each with the endings .SRC and .TGT
+  PRESET          rows: float bmt-1 … bmt-8 xnor-base bmt-s (float bmt-1 bmt-2 bmt-3 bmt-6 xnor-base)
+
+  --stages F,W,A  updates in float, with binary weights, and with binary activations where the row
+                  has any (2000,1000,1000)
+  --warmup N      updates at the start of each stage in which the rate rises  (100)
+  --lr X          peak learning rate of each stage                            (0.002)
+  --arch A        architecture of the family of `bmt`                         (bmt_tiny)
+  --bpe N         joint byte-pair merges                                      (8000)
+  --max-tokens N  tokens in a batch                                           (2000)
+  --out DIR       shared data, and a folder for each model   (runs/table1-DATA_DIR-SRC-TGT)
+  --help          this text
+
+All rows are trained for the same number of updates. Rows with other layers than the paper's
+(xnor-base, bmt-s) have a float stage of their own. Two calls with the same --out may run at the
+same time, each with its own presets, once the float stage is there. Stopped and started again, it
+goes on. DRY_RUN=1 only prints the commands.
+HELP
+}
+
+stages=2000,1000,1000 warmup=100 lr=0.002 arch=bmt_tiny bpe=8000 max_tokens=2000 out="" words=()
+
+read_options() {
+    while (($#)); do
+        case "$1" in
+        --stages | --warmup | --lr | --arch | --bpe | --max-tokens | --out)
+            needs_value "$1" "$@"
+            option="${1#--}"
+            printf -v "${option//-/_}" '%s' "$2"
+            shift
+            ;;
+        --help | -h) usage && exit ;;
+        -*) die "\`$1\` is no option; --help lists them." ;;
+        *) words+=("$1") ;;
+        esac
+        shift
+    done
+    ((${#words[@]} >= 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
+    positive --bpe "$bpe" # one dictionary, so that one table serves both languages
+    [[ "$stages" =~ ^[1-9][0-9]*,[1-9][0-9]*,[1-9][0-9]*$ ]] ||
+        die "\`--stages\` must be three numbers of updates like 2000,1000,1000, but is \`$stages\`."
+    corpus=("${words[@]:0:3}")
+    presets=("${words[@]:3}")
+    ((${#presets[@]})) || presets=(float bmt-1 bmt-2 bmt-3 bmt-6 xnor-base)
+    out="${out:-$REPO/runs/table1-$(basename "${words[0]}")-${words[1]}-${words[2]}}"
+    IFS=, read -r float weights activations <<<"$stages"
+}
+
+# compare UPDATES NAME PRESET [--from NAME]
+compare() {
+    local updates="$1" name="$2" preset="$3"
+    shift 3
+    bash "$REPO/recipes/compare.sh" "${corpus[@]}" --out "$out" --updates "$updates" --lr "$lr" \
+        --bpe "$bpe" --max-tokens "$max_tokens" "$@" \
+        "$name=$arch --bmt-preset $preset --share-all-embeddings --lr-scheduler staged_cosine \
+--stage-updates $stages --warmup-updates $warmup"
+}
+
+main() {
+    local preset stem
+    read_options "$@"
+    for preset in "${presets[@]}"; do
+        case "$preset" in
+        xnor-base | bmt-s) stem="stage-$preset" ;;
+        *) stem=stage-float ;;
+        esac
+        compare "$float" "$stem" "${preset/#bmt-[0-9]/float}"
+        compare "$((float + weights + activations))" "$preset" "$preset" --from "$stem"
+    done
+    dry && exit
+    use_environment sacremoses
+    python "$REPO/recipes/bmt/table1.py" --dir "$out"
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit

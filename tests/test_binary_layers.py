@@ -1,0 +1,330 @@
+"""Binarization and the layers of BMT against closed forms and naive twins."""
+
+from __future__ import annotations
+
+import bmt_twin
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_ext.binary import products
+from fairseq_ext.binary.attention import BinaryAttention
+from fairseq_ext.binary.binarize import EPSILON, Binarizer, zero_or_one
+from fairseq_ext.binary.feedforward import FeedForwardOutput
+from fairseq_ext.binary.linear import BinaryLinear
+from fairseq_ext.errors import ConfigError
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+BOTH = {"weights": True, "inputs": True}
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def literal(x: Tensor, bound: Tensor) -> Tensor:
+    """The formula of section 3.1, elementwise."""
+    clipped = torch.clamp(x / bound, -1 + EPSILON, 1 - EPSILON)
+    return (torch.floor(clipped) + 0.5) * bound
+
+
+def pairs_close(pairs: dict[str, tuple[Tensor, Tensor]], atol: float = 1e-11) -> None:
+    for name, (found, expected) in pairs.items():
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=atol, msg=name)
+
+
+class TestBinarizer:
+    @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (2, 5, 64), (1, 4096)])
+    def test_is_the_papers_formula(self, shape: tuple[int, ...]) -> None:
+        x = random(*shape)
+        bound = x.abs().amax(-1, keepdim=True)
+        torch.testing.assert_close(Binarizer()(x), literal(x, bound), rtol=1e-15, atol=0)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_has_two_levels_in_every_precision(self, dtype: torch.dtype) -> None:
+        x = torch.cat([random(50, dtype=dtype), torch.tensor([0.0, -0.0, 3.0, -3.0], dtype=dtype)])
+        for scale in (1.0, 2.0**-9, 1000.0, 1.37):
+            scaled = x * scale
+            half = scaled.abs().max() / 2
+            found = Binarizer()(scaled)
+            assert set(found.tolist()) == {half.item(), -half.item()}
+            assert found[scaled == 0].eq(half).all()
+            assert found.sign().equal(torch.where(scaled >= 0, 1.0, -1.0).to(dtype))
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_rows_of_zeros_are_finite_in_both_passes(self, dtype: torch.dtype) -> None:
+        for form in (Binarizer(), Binarizer(kind="xnor")):
+            x = torch.zeros(2, 8, dtype=dtype, requires_grad=True)
+            signs, level = form.signs(x)
+            (form(x) * 3 + signs * level).sum().backward()
+            assert x.grad.isfinite().all()
+            assert form(x).eq(0).all()
+
+    @pytest.mark.parametrize("mask", ["code", "paper"])
+    def test_gradient_is_the_closed_form(self, mask: str) -> None:
+        x, c = random(4, 33), random(4, 33, seed=1)
+        x[0, 3] = x[0].abs().max() * (1 - EPSILON / 2)  # between the two limits
+        x.requires_grad_()
+        (Binarizer(mask=mask)(x) * c).sum().backward()
+        limit = x.detach().abs().amax(-1, keepdim=True) * (1 - EPSILON if mask == "code" else 1)
+        assert x.grad.equal(c * (x.detach().abs() <= limit))
+        blocked = x.grad.eq(0).sum(-1).tolist()
+        assert blocked == ([2, 1, 1, 1] if mask == "code" else [0] * 4)
+
+    @pytest.mark.parametrize("mask", ["code", "paper"])
+    def test_fixed_bound(self, mask: str) -> None:
+        x = torch.tensor([-2.0, -1.0, -0.995, -0.5, 0.0, 0.5, 0.99, 1.0, 2.0], requires_grad=True)
+        y = Binarizer(mask=mask, bound=1.0)(x)
+        y.sum().backward()
+        assert y.tolist() == [-0.5] * 4 + [0.5] * 5
+        near = mask == "paper"
+        assert x.grad.tolist() == [0, near, near, 1, 1, 1, 1, near, 0]
+
+    def test_bound_of_a_tensor_and_of_rows(self) -> None:
+        x = random(5, 6)
+        assert Binarizer()(x, (0, 1)).abs().eq(x.abs().max() / 2).all()
+        changed = x.clone()
+        changed[1:] *= 7
+        assert Binarizer()(changed)[0].equal(Binarizer()(x)[0])
+
+    def test_signs_times_level_is_the_same_function(self) -> None:
+        for form in (Binarizer(), Binarizer(mask="paper"), Binarizer(kind="xnor")):
+            x, other = random(3, 9).requires_grad_(), random(3, 9).requires_grad_()
+            c = random(3, 9, seed=2)
+            signs, level = form.signs(x)
+            ((signs * level) * c).sum().backward()
+            (form(other) * c).sum().backward()
+            assert (signs * level).equal(form(other))
+            torch.testing.assert_close(x.grad, other.grad, rtol=1e-15, atol=0)
+
+    def test_xnor(self) -> None:
+        x = (random(4, 31) * 1.5).requires_grad_()
+        y = Binarizer(kind="xnor")(x)
+        mean = x.detach().abs().mean(-1, keepdim=True)
+        torch.testing.assert_close(y, torch.where(x >= 0, mean, -mean))
+        y.sum().backward()
+        assert x.grad.equal((x.detach().abs() <= 1) * mean)
+
+    def test_zero_or_one(self) -> None:
+        x = random(4, 9).abs().requires_grad_()
+        picked, bound = zero_or_one(x)
+        assert picked.equal((x >= bound / 2).double())
+        assert bound.equal(x.detach().amax(-1, keepdim=True))
+        (picked * bound * 3).sum().backward()
+        torch.testing.assert_close(x.grad, torch.full_like(x, 3))
+
+    def test_refuses_what_is_no_choice(self) -> None:
+        for options in ({"kind": "sign"}, {"mask": "none"}, {"bound": 0.0}):
+            with pytest.raises(ConfigError, match=next(iter(options))):
+                Binarizer(**options)
+
+
+class TestBinaryLinear:
+    @pytest.mark.parametrize("sizes", [(1, 1), (7, 3), (63, 5), (64, 130)])
+    @pytest.mark.parametrize("bits", ["", "w", "a", "wa"])
+    def test_equals_its_twin(self, sizes: tuple[int, int], bits: str) -> None:
+        layer = BinaryLinear(*sizes, weights="w" in bits, inputs="a" in bits, scale=3.0).double()
+        x, c = random(2, 3, sizes[0]).requires_grad_(), random(2, 3, sizes[1], seed=4)
+        (layer(x) * c).sum().backward()
+        twin_x = x.detach().clone().requires_grad_()
+        weight, bias = (p.detach().clone().requires_grad_() for p in (layer.weight, layer.bias))
+        scale = 3.0 if "a" in bits else 1.0
+        rows = [bmt_twin.dense(row, weight, bias, bits, scale) for row in twin_x.flatten(0, 1)]
+        expected = torch.stack(rows).view(2, 3, -1)
+        (expected * c).sum().backward()
+        pairs_close(
+            {
+                "output": (layer(x), expected),
+                "x": (x.grad, twin_x.grad),
+                "weight": (layer.weight.grad, weight.grad),
+                "bias": (layer.bias.grad, bias.grad),
+            }
+        )
+
+    def test_stages(self) -> None:
+        layer = BinaryLinear(8, 4, **BOTH)
+        x = random(3, 8, dtype=torch.float32)
+        layer.set_stage(0)
+        assert layer(x).equal(nn.functional.linear(x, layer.weight, layer.bias))
+        layer.set_stage(1)
+        weight = Binarizer()(layer.weight, 1)
+        assert layer(x).equal(nn.functional.linear(x, weight, layer.bias))
+        layer.set_stage(2)
+        expected = nn.functional.linear(Binarizer()(x), weight, layer.bias)
+        torch.testing.assert_close(layer(x), expected)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_a_sum_that_is_zero_stays_zero_in_any_order(self, dtype: torch.dtype) -> None:
+        """Equal numbers of both signs: rounding must not decide about the next layer's sign."""
+        layer = BinaryLinear(64, 100, bias=False, **BOTH).to(dtype)
+        x = random(200, 64, dtype=dtype)
+        order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
+        other = BinaryLinear(64, 100, bias=False, **BOTH).to(dtype)
+        other.weight.data = layer.weight.data[:, order]
+        y = layer(x)
+        assert other(x[:, order]).equal(y)
+        assert y.eq(0).float().mean() > 0.05
+        assert layer(x[:1]).equal(y[:1])
+
+    def test_binary_product_scales_with_its_input(self) -> None:
+        layer = BinaryLinear(33, 9, bias=False, **BOTH).double()
+        x = random(4, 33)
+        torch.testing.assert_close(layer(3.7 * x), 3.7 * layer(x), rtol=1e-14, atol=0)
+
+    def test_one_bound_for_all_weights(self) -> None:
+        layer = BinaryLinear(8, 4, granularity="tensor")
+        assert layer.binarized_weight().abs().eq(layer.weight.abs().max() / 2).all()
+
+    @pytest.mark.parametrize("inputs", [False, True])
+    def test_fast_generation_changes_nothing(self, inputs: bool) -> None:
+        layer = BinaryLinear(16, 8, inputs=inputs)
+        x = random(5, 16, dtype=torch.float32)
+        before, weight = layer(x), layer.binarized_weight().detach().clone()
+        layer.make_generation_fast_()
+        assert layer(x).equal(before)
+        assert layer.binarized_weight().equal(weight)
+
+    def test_takes_the_parameters_of_a_linear_layer(self) -> None:
+        linear = nn.Linear(6, 5)
+        binary = BinaryLinear.of(linear, **BOTH)
+        assert binary.weight is linear.weight
+        assert binary.bias is linear.bias
+        assert list(binary.state_dict()) == list(linear.state_dict())
+        assert BinaryLinear.of(nn.Linear(6, 5, bias=False)).bias is None
+
+    def test_prints_its_bits(self) -> None:
+        assert "weight_bits=1, input_bits=32" in repr(BinaryLinear(2, 3))
+
+    def test_refuses_what_is_no_choice(self) -> None:
+        for options in ({"granularity": "row"}, {"scale": 0.0}):
+            with pytest.raises(ConfigError, match=next(iter(options))):
+                BinaryLinear(2, 2, **options)
+
+
+def test_products_leave_out_what_is_hidden() -> None:
+    """Changing a hidden position, however large, changes nothing, binarized or not."""
+    q, k, v = (random(2, 3, 5, 8, seed=i) for i in range(3))
+    hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    for binary in (None, *products.SCORE_V):
+
+        def attend(k: Tensor, v: Tensor, binary: str | None = binary) -> Tensor:
+            weights = products.attention_weights(q, k, hidden, binary is not None)
+            return products.contexts(weights, v, hidden, nn.Identity(), binary)
+
+        before, k2, v2 = attend(k, v), k.clone(), v.clone()
+        k2[:, :, 3:], v2[:, :, 3:] = 100 * k[:, :, 3:], -100
+        assert attend(k2, v2)[:, :, :3].equal(before[:, :, :3])
+        assert not attend(k2, v2)[:, :, 3:].equal(before[:, :, 3:])
+
+
+@pytest.mark.parametrize("bits", ["", "w", "wa"])
+def test_feed_forward_equals_its_twin(bits: str) -> None:
+    options = {"weights": "w" in bits, "inputs": "a" in bits}
+    fc1 = BinaryLinear(7, 21, **options).double()
+    fc2 = FeedForwardOutput(BinaryLinear(21, 7, **options), nn.Identity()).double()
+    parameters = with_noise(nn.ModuleDict({"fc1": fc1, "fc2": fc2}))
+    x, c = random(5, 7).requires_grad_(), random(5, 7, seed=9)
+    (fc2(fc1(x).relu()) * c).sum().backward()
+    found = {name: p.grad for name, p in parameters.items()}
+    twin = {name: p.detach().clone().requires_grad_() for name, p in parameters.items()}
+    twin_x = x.detach().clone().requires_grad_()
+    expected = torch.stack([bmt_twin.feed_forward(row, twin, bits, 1e-5) for row in twin_x])
+    (expected * c).sum().backward()
+    pairs_close({"output": (fc2(fc1(x).relu()), expected), "x": (x.grad, twin_x.grad)})
+    pairs_close({name: (found[name], twin[name].grad) for name in twin})
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_dropout_before_or_after_binarizing(first: bool) -> None:
+    """Before, a dropped number is +B/2; after, it counts as nothing."""
+    dropout = nn.Dropout(1.0)  # drops everything
+    output = FeedForwardOutput(BinaryLinear(6, 4, bias=False, **BOTH), dropout, False, first)
+    y = output(random(3, 6, dtype=torch.float32))
+    assert y.eq(0).all()  # a row of zeros has bound 0
+    half = nn.Dropout(0.5)
+    torch.manual_seed(0)
+    output = FeedForwardOutput(BinaryLinear(64, 1, bias=False, **BOTH), half, False, first)
+    output.linear.weight.data.fill_(1.0)
+    negative = -torch.ones(50, 64)
+    assert (output(negative).mean() > -3) == first  # -16 = 64 · 1/4 · -1 in the mean, without
+
+
+def with_noise(module: nn.Module) -> dict[str, Tensor]:
+    """Its parameters, norms and biases included, away from 0 and 1."""
+    torch.manual_seed(5)
+    parameters = dict(module.named_parameters())
+    for parameter in parameters.values():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return parameters
+
+
+PRODUCT_BITS = {
+    "float": ({"qkv": "", "out": "", "qk": ""}, None),
+    "bmt-1": ({"qkv": "w", "out": "w", "qk": ""}, None),
+    "bmt-6": ({"qkv": "wa", "out": "wa", "qk": ""}, None),
+    "bmt-7": ({"qkv": "w", "out": "w", "qk": "a"}, None),
+    "bmt-8": ({"qkv": "w", "out": "w", "qk": "a"}, "signed"),
+    "unsigned": ({"qkv": "w", "out": "w", "qk": "a"}, "unsigned"),
+}
+
+
+@pytest.mark.parametrize("row", PRODUCT_BITS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_equals_its_twin(row: str, causal: bool) -> None:
+    bits, score_v = PRODUCT_BITS[row]
+    dim, heads, length = 12, 3, 5
+    module = BinaryAttention(
+        dim,
+        heads,
+        self_attention=True,
+        bias=False,
+        norm_heads=True,
+        norm_output=True,
+        shortcut=True,
+        qk="a" in bits["qk"],
+        score_v=score_v,
+    )
+    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        kind = bits["out" if name == "out_proj" else "qkv"]
+        options = {"weights": "w" in kind, "inputs": "a" in kind}
+        setattr(module, name, BinaryLinear(dim, dim, bias=False, **options))
+    parameters = with_noise(module.double())
+    x = random(length, 2, dim, seed=6).requires_grad_()
+    c = random(length, 2, dim, seed=7)
+    pads = torch.tensor([[False] * 5, [True, True, False, False, False]])
+    future = torch.full((5, 5), -torch.inf).triu(1) if causal else None
+    if causal:
+        pads = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    y, _ = module(x, x, x, key_padding_mask=pads, attn_mask=future)
+    real = ~pads.t().unsqueeze(-1)
+    (y * c * real).sum().backward()
+    twin = {name: p.detach().clone().requires_grad_() for name, p in parameters.items()}
+    twin_x, loss = x.detach().clone().requires_grad_(), 0.0
+    for sentence in range(2):
+        words = [j for j in range(length) if not pads[sentence, j]]
+        visible = [[j for j in words if not causal or j <= i] for i in words]
+        visible = [[words.index(j) for j in row] for row in visible]
+        own = twin_x[words, sentence]
+        expected = bmt_twin.attention(own, own, visible, twin, heads, bits, 1e-5, score_v)
+        pairs_close({"output": (y[words, sentence], expected)})
+        loss = loss + (expected * c[words, sentence]).sum()
+    loss.backward()
+    pairs_close({"x": (x.grad, twin_x.grad)}, atol=1e-9)
+    zero = torch.zeros(())
+    for name, parameter in parameters.items():
+        expected = twin[name].grad
+        pairs_close({name: (parameter.grad, zero if expected is None else expected)}, atol=1e-9)
+
+
+def test_training_calls_the_binary_layers() -> None:
+    """fairseq's fast path would read the float weights instead."""
+    module = BinaryAttention(8, 2, self_attention=True)
+    calls = []
+    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        layer = BinaryLinear.of(getattr(module, name))
+        layer.register_forward_hook(lambda *_, name=name: calls.append(name))
+        setattr(module, name, layer)
+    x = random(3, 1, 8, dtype=torch.float32)
+    module.train()(x, x, x)
+    assert sorted(calls) == ["k_proj", "out_proj", "q_proj", "v_proj"]
