@@ -40,10 +40,12 @@ setup(
         "sacremoses>=0.1.1",
         "subword-nmt>=0.3.8",
         "matplotlib>=3.8",
+        "scipy>=1.11",
         "tqdm>=4.66",
     ],
     extras_require={
         "corpus": ["babel>=2.14", "num2words>=0.5.13", "tokenizers>=0.20"],
+        "mbr": ["mbrs>=0.1.8"],  # large; `fairseq-ext mbr` needs it for learned metrics alone
         "dev": [
             "pytest>=8",
             "pytest-xdist>=3.5",

@@ -5,4 +5,4 @@ arguments that returns the exit status. It imports argparse alone; the work is i
 runs.
 """
 
-MODULES: tuple[str, ...] = ("score", "compare", "plot", "fuse", "scaling_fit")
+MODULES: tuple[str, ...] = ("score", "compare", "translate", "plot", "fuse", "mbr", "scaling_fit")

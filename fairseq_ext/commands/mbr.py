@@ -1,0 +1,114 @@
+"""``fairseq-ext mbr``: minimum Bayes risk decoding of fairseq-generate's samples."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq_ext.commands import options
+from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.errors import ConfigError
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "mbr",
+        help="minimum Bayes risk decoding of sampled translations",
+        description="For each sentence, choose the sample that agrees best with all samples.",
+    )
+    parser.add_argument(
+        "generated",
+        type=Path,
+        nargs="+",
+        metavar="GENERATED",
+        help="outputs of fairseq-generate --sampling --beam K --nbest K, each with another --seed; "
+        "their samples are taken together",
+    )
+    parser.add_argument(
+        "--num-candidates",
+        type=int,
+        required=True,
+        metavar="N",
+        help="candidates for each sentence; every sentence must have exactly these",
+    )
+    parser.add_argument(
+        "--candidates-of",
+        type=int,
+        metavar="M",
+        help="the files hold M candidates for each sentence, of which N are drawn at random",
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of --candidates-of (1)")
+    parser.add_argument(
+        "--utility",
+        default="chrf",
+        metavar="U",
+        help="chrf (default), bleu, or mbrs:METRIC of the library mbrs, such as mbrs:bleurt",
+    )
+    parser.add_argument(
+        "--mbrs-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a field of the mbrs metric's configuration, such as model=PATH; repeat for more",
+    )
+    parser.add_argument(
+        "--source",
+        type=Path,
+        metavar="FILE",
+        help="source text for a metric that looks at it (default: fairseq's S lines)",
+    )
+    parser.add_argument("--remove-bpe", action="store_true", help="join subword pieces (`@@ `)")
+    parser.add_argument(
+        "--detokenize", metavar="LANG", help="undo Moses tokenisation for this language, e.g. de"
+    )
+    options.add_output(parser, "FILE", "the chosen translations, in corpus order")
+    options.add_json(parser, "choices and expected utilities")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    held = args.num_candidates if args.candidates_of is None else args.candidates_of
+    _check(args, held)
+    from tqdm import tqdm
+
+    from fairseq_ext import files
+    from fairseq_ext.evaluation import mbr, mbr_utilities
+
+    utility = mbr_utilities.build_utility(args.utility, _pairs(args.mbrs_option))
+    sentences = mbr.read_candidates(
+        args.generated, held, bpe=args.remove_bpe, language=args.detokenize, sources=args.source
+    )
+    shown = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
+    decisions = list(mbr.decode(shown, utility, args.num_candidates, args.seed))
+    with files.atomic_write(args.output) as file:
+        file.writelines(decision.text + "\n" for decision in decisions)
+    settings = {"num_candidates": args.num_candidates, "candidates_of": held, "seed": args.seed}
+    options.write_json(args.json, mbr.as_dict(decisions, utility, **settings))
+    print(mbr.as_table(decisions, utility))
+    return 0
+
+
+def _check(args: argparse.Namespace, held: int) -> None:
+    if args.num_candidates < 1:
+        raise ConfigError(
+            f"`--num-candidates` must be 1 or more, but is {args.num_candidates} instead."
+        )
+    if held < args.num_candidates:
+        raise ConfigError(
+            f"`--candidates-of` must be at least `--num-candidates` ({args.num_candidates}), but "
+            f"is {held} instead."
+        )
+    if args.seed < 0:
+        raise ConfigError(f"`--seed` must be 0 or more, but is {args.seed} instead.")
+
+
+def _pairs(items: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not (key and equals):
+            raise ConfigError(f"`--mbrs-option` must be KEY=VALUE, but is `{item}` instead.")
+        pairs[key] = value
+    return pairs

@@ -1,0 +1,215 @@
+"""Minimum Bayes risk decoding: the candidate that agrees best with all others.
+
+Section 4.3 of the BMT paper, after Freitag et al. 2022::
+
+    h_MBR = argmax_{h ∈ H} (1 / |H|) Σ_{y ∈ H} u(h, y)
+
+H are samples of the model, the sum includes y = h. A sentence sampled twice is in H twice. Of
+candidates that are equally good the first one is taken, which fairseq lists as the most probable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.evaluation.mbr_utilities import Utility
+from fairseq_ext.evaluation.outputs import (
+    Sentence,
+    detokenize,
+    read_generated,
+    read_lines,
+    remove_bpe,
+)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The samples of one sentence, empty ones and repetitions included.
+
+    Attributes:
+        index: number of the sentence in the corpus.
+        source: source text, where known.
+        texts: candidates, in the order of the files.
+    """
+
+    index: int
+    source: str | None
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was chosen for a sentence.
+
+    Attributes:
+        index: number of the sentence in the corpus.
+        text: the chosen candidate.
+        candidate: its place among the sentence's candidates in the files, from 0.
+        expected_utility: its mean utility over all candidates.
+        mean_utility: what a random candidate would have had.
+        distinct: how many different candidates there were.
+    """
+
+    index: int
+    text: str
+    candidate: int
+    expected_utility: float
+    mean_utility: float
+    distinct: int
+
+
+def read_candidates(
+    paths: Sequence[str | Path],
+    count: int,
+    *,
+    bpe: bool = False,
+    language: str | None = None,
+    sources: str | Path | None = None,
+) -> list[Candidates]:
+    """The samples of every sentence from one or several outputs of fairseq-generate.
+
+    Args:
+        paths: outputs of ``fairseq-generate --sampling --beam K --nbest K``, each of the whole
+            corpus and with a ``--seed`` of its own.
+        count: how many candidates each sentence has in all files together.
+        bpe: join subword pieces.
+        language: detokenise as this language, or None.
+        sources: text with one source sentence in a line, or None for the S lines.
+
+    Raises:
+        DataError: a sentence has another number of candidates, the files do not belong together,
+            or one is unreadable.
+    """
+    files = [read_generated(path) for path in paths]
+    _check_together(paths, files)
+    lines = None if sources is None else read_lines(sources)
+    if lines is not None and len(lines) != len(files[0]):
+        raise DataError(
+            f"`{sources}` has {len(lines)} lines, but `{paths[0]}` has {len(files[0])} sentences."
+        )
+    found = []
+    for parts in zip(*files, strict=True):
+        texts = [hypothesis.text for part in parts for hypothesis in part.hypotheses]
+        first = parts[0]
+        if len(texts) != count:
+            raise DataError(
+                f"Sentence {first.index} has {len(texts)} candidates instead of {count}; generate "
+                f"with `--sampling --beam K --nbest K`, where the K of all files add up to {count}."
+            )
+        texts = [remove_bpe(text) for text in texts] if bpe else texts
+        texts = list(detokenize(texts, language)) if language else texts
+        source = first.source if lines is None else lines[first.index]
+        found.append(Candidates(first.index, source, tuple(texts)))
+    return found
+
+
+def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]) -> None:
+    """The files must translate the same sentences, and not be the same samples twice."""
+    samples: dict[tuple, str | Path] = {}
+    for path, sentences in zip(paths, files, strict=True):
+        if len(sentences) != len(files[0]):
+            raise DataError(
+                f"`{path}` has {len(sentences)} sentences, but `{paths[0]}` has {len(files[0])}; "
+                "all files must be samples for the same corpus."
+            )
+        for one, other in zip(sentences, files[0], strict=True):
+            if one.source != other.source:
+                raise DataError(
+                    f"`{path}` and `{paths[0]}` have different sources in sentence {one.index}; "
+                    "all files must be samples for the same corpus."
+                )
+        key = tuple(h.text for sentence in sentences for h in sentence.hypotheses)
+        if key in samples:
+            raise DataError(
+                f"`{path}` has the same samples as `{samples[key]}`; give each run of "
+                "fairseq-generate another `--seed`."
+            )
+        samples[key] = path
+
+
+def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ...]:
+    """``size`` places of candidates, drawn without replacement, in ascending order.
+
+    fairseq sorts samples by score, so that the first ones are no random choice. The draw depends
+    on seed and sentence alone, and of two sizes the smaller draw is part of the larger one.
+    """
+    order = np.random.default_rng([seed, candidates.index]).permutation(len(candidates.texts))
+    return tuple(sorted(order[:size].tolist()))
+
+
+def decide(candidates: Candidates, utility: Utility, places: Sequence[int]) -> Decision:
+    """Choose the best of the candidates at ``places`` by its mean utility over all of these."""
+    first: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for place in places:
+        text = candidates.texts[place]
+        first.setdefault(text, place)
+        counts[text] = counts.get(text, 0) + 1
+    texts = list(counts)
+    weights = np.array([counts[text] for text in texts]) / len(places)
+    expected = utility.matrix(texts, candidates.source) @ weights
+    best = int(np.argmax(expected))
+    return Decision(
+        index=candidates.index,
+        text=texts[best],
+        candidate=first[texts[best]],
+        expected_utility=float(expected[best]),
+        mean_utility=float(weights @ expected),
+        distinct=len(texts),
+    )
+
+
+def decode(
+    sentences: Iterable[Candidates], utility: Utility, count: int | None = None, seed: int = 1
+) -> Iterator[Decision]:
+    """Decide sentence by sentence.
+
+    Args:
+        sentences: from :func:`read_candidates`; a progress bar over them goes here.
+        utility: from ``mbr_utilities``.
+        count: use a random subset of this size, or all candidates.
+        seed: of the subsets.
+
+    Raises:
+        ConfigError: there are fewer candidates than ``count``.
+    """
+    for candidates in sentences:
+        size = len(candidates.texts)
+        if count is not None and count > size:
+            raise ConfigError(f"Cannot draw {count} of {size} candidates.")
+        whole = count is None or count == size
+        places = range(size) if whole else random_subset(candidates, count, seed)
+        yield decide(candidates, utility, places)
+
+
+def as_dict(decisions: Sequence[Decision], utility: Utility, **settings: Any) -> dict[str, Any]:
+    """Everything decided, for JSON; ``settings`` are written along."""
+    return {
+        "utility": utility.signature,
+        **settings,
+        "expected_utility": _mean(decisions, "expected_utility"),
+        "mean_utility": _mean(decisions, "mean_utility"),
+        "sentences": [asdict(decision) for decision in decisions],
+    }
+
+
+def as_table(decisions: Sequence[Decision], utility: Utility) -> str:
+    """A few lines: how many, how different, how good by their own measure."""
+    rows = (
+        ("sentences", f"{len(decisions)}"),
+        ("distinct candidates", f"{_mean(decisions, 'distinct'):.1f} per sentence"),
+        ("utility of a random candidate", f"{_mean(decisions, 'mean_utility'):.2f}"),
+        ("utility of the chosen one", f"{_mean(decisions, 'expected_utility'):.2f}"),
+        ("utility", utility.signature),
+    )
+    return "\n".join(f"{name:<29}  {value}" for name, value in rows)
+
+
+def _mean(decisions: Sequence[Decision], name: str) -> float:
+    return float(np.mean([getattr(decision, name) for decision in decisions]))

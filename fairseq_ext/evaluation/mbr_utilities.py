@@ -1,0 +1,193 @@
+"""Utilities u(h, y) of minimum Bayes risk decoding: how good is h, if y were the reference.
+
+sacrebleu's sentence-level chrF and BLEU for all pairs of a sentence's candidates at once, and any
+metric of the optional library ``mbrs``. Letters: ``H`` distinct candidates, ``n`` order of n-grams.
+
+A pair's clipped n-gram matches ``Σ_g min(count_h(g), count_y(g))`` are the size of an intersection
+of sets once the j-th occurrence of g is called ``(g, j)``: with one row of zeros and ones for each
+candidate, all pairs of one order are a single product ``S Sᵀ``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fairseq_ext.errors import ConfigError
+
+Array = NDArray[np.float64]
+
+OUTSIDE = "mbrs:"
+
+
+class Utility(Protocol):
+    """What a decision needs: a name to report, and u for all pairs of candidates."""
+
+    signature: str
+
+    def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
+        """``[H, H]``, u(candidate i, candidate j); larger is better."""
+
+
+def build_utility(name: str, options: Mapping[str, str] | None = None) -> Utility:
+    """The utility called ``chrf``, ``bleu`` or ``mbrs:METRIC``.
+
+    Args:
+        name: as in ``--utility``.
+        options: fields of the mbrs metric's configuration, as text.
+
+    Raises:
+        ConfigError: an unknown name, options that do not fit, or mbrs is not installed.
+    """
+    if name.startswith(OUTSIDE):
+        return MbrsUtility(name.removeprefix(OUTSIDE), options or {})
+    if options:
+        raise ConfigError(f"`--mbrs-option` goes with `--utility mbrs:METRIC`, not with `{name}`.")
+    own = {"chrf": ChrfUtility, "bleu": BleuUtility}
+    if name not in own:
+        raise ConfigError(
+            f"`--utility` must be chrf, bleu or mbrs:METRIC, but is `{name}` instead."
+        )
+    return own[name]()
+
+
+def pair_matches(bags: Sequence[Sequence[Any]]) -> Array:
+    """``[H, H]`` clipped matches of every two bags of n-grams."""
+    columns: dict[Any, int] = {}
+    places: list[int] = []
+    for bag in bags:
+        seen: dict[Any, int] = {}
+        for ngram in bag:
+            occurrence = seen[ngram] = seen.get(ngram, 0) + 1
+            places.append(columns.setdefault((ngram, occurrence), len(columns)))
+    rows = np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])
+    shape = (len(bags), max(1, len(columns)))
+    sets = sparse.csr_array((np.ones(len(places)), (rows, places)), shape=shape)
+    return (sets @ sets.T).toarray()
+
+
+def _ngrams(items: Sequence[Any], order: int) -> list[Any]:
+    """All n-grams of a sequence, as slices of it."""
+    return [items[start : start + order] for start in range(len(items) - order + 1)]
+
+
+class ChrfUtility:
+    """Sentence-level chrF2, 0 to 100, as ``sacrebleu.sentence_chrf`` computes it."""
+
+    def __init__(self) -> None:
+        from sacrebleu.metrics import CHRF
+
+        metric = CHRF()
+        self.orders, self.beta = metric.char_order, metric.beta
+        self.signature = _signature(metric, "chrF2")
+
+    def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
+        """``[H, H]``; the source is not looked at."""
+        texts = ["".join(text.split()) for text in candidates]
+        shape = (len(texts), len(texts))
+        precision, recall, used = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        for order in range(1, self.orders + 1):
+            bags = [_ngrams(text, order) for text in texts]
+            sizes = np.array([len(bag) for bag in bags], float)
+            matches = pair_matches(bags)
+            # An order counts where both sides are long enough to have it.
+            used += (sizes[:, None] > 0) & (sizes[None, :] > 0)
+            divisor = np.maximum(sizes, 1)
+            precision += matches / divisor[:, None]
+            recall += matches / divisor[None, :]
+        used = np.maximum(used, 1)
+        precision, recall, factor = precision / used, recall / used, self.beta**2
+        total = factor * precision + recall
+        return 100 * (1 + factor) * precision * recall / np.where(total > 0, total, 1)
+
+
+class BleuUtility:
+    """Sentence-level BLEU, 0 to 100, as ``sacrebleu.sentence_bleu`` computes it.
+
+    That is 13a tokenisation, exponential smoothing, and the orders that the hypothesis has.
+    """
+
+    def __init__(self) -> None:
+        from sacrebleu.metrics import BLEU
+
+        metric = BLEU(effective_order=True)
+        self.orders, self.tokenize = metric.max_ngram_order, metric.tokenizer
+        self.signature = _signature(metric, "BLEU")
+
+    def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
+        """``[H, H]``; the source is not looked at."""
+        tokens = [tuple(self.tokenize(text.rstrip()).split()) for text in candidates]
+        lengths = np.array([len(words) for words in tokens], float)
+        shape = (len(tokens), len(tokens))
+        smooth, logs, used, any_match = np.ones(shape), np.zeros(shape), np.zeros(shape), False
+        for order in range(1, self.orders + 1):
+            totals = np.maximum(lengths - order + 1, 0)[:, None]  # of the hypothesis
+            matches = pair_matches([_ngrams(words, order) for words in tokens])
+            any_match = any_match | (matches > 0)
+            present = np.broadcast_to(totals > 0, shape)
+            smooth[present & (matches == 0)] *= 2
+            counts = np.where(matches > 0, matches, 1 / smooth)
+            logs += np.where(present, np.log(100 * counts / np.maximum(totals, 1)), 0)
+            used += present
+        return np.where(any_match, _brevity(lengths) * np.exp(logs / np.maximum(used, 1)), 0.0)
+
+
+def _brevity(lengths: Array) -> Array:
+    """``[H, H]`` brevity penalties ``min(1, exp(1 - |y| / |h|))``; an empty h matches nothing."""
+    hypothesis, reference = np.maximum(lengths, 1)[:, None], lengths[None, :]
+    return np.exp(np.minimum(0, 1 - reference / hypothesis))
+
+
+def _signature(metric: Any, name: str) -> str:
+    metric.sentence_score("a", ["a"])  # a signature knows the number of references only now
+    return f"{name}|{metric.get_signature()}"
+
+
+class MbrsUtility:
+    """A metric of the library ``mbrs``, such as ``bleurt`` or ``comet``.
+
+    Metrics whose smaller values are better are negated.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, str]) -> None:
+        try:
+            from mbrs.metrics import Metric, get_metric
+        except ImportError as error:
+            raise ConfigError(
+                f"`--utility {OUTSIDE}{name}` needs the library mbrs, which cannot be imported "
+                f"({error}): `pip install 'fairseq-ext[mbr]'`, best into an environment of its own."
+            ) from error
+        try:
+            kind = get_metric(name)
+        except KeyError:
+            raise ConfigError(f"`--utility {OUTSIDE}{name}`: mbrs has no such metric.") from None
+        if not issubclass(kind, Metric):
+            raise ConfigError(
+                f"`--utility {OUTSIDE}{name}` looks at no reference; MBR compares candidates."
+            )
+        try:
+            configuration = kind.Config(**{key: _value(text) for key, text in options.items()})
+        except TypeError as error:
+            raise ConfigError(f"`--mbrs-option` does not fit `{name}`: {error}.") from None
+        self.metric = kind(configuration)
+        self.sign = 1.0 if kind.HIGHER_IS_BETTER else -1.0
+        self.signature = f"{OUTSIDE}{name}|{configuration}"
+
+    def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
+        """``[H, H]``, in the metric's own unit."""
+        texts = list(candidates)
+        scores = self.metric.pairwise_scores(texts, texts, source)
+        return self.sign * scores.double().cpu().numpy()
+
+
+def _value(text: str) -> Any:
+    """``8`` as a number and ``True`` as a truth value, everything else as text."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
