@@ -1,0 +1,110 @@
+"""A file or a pipe, translated line by line: order kept, empty lines kept, memory bounded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.translating.translator import Candidate, Translator
+from fairseq_ext.translating.wording import Step, Wording
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One line of the input.
+
+    Attributes:
+        line: its number, from 1.
+        source: its text.
+        texts: translations, best first; one empty text for a line that was left out.
+        candidates: the same as tokens with scores; none for such a line.
+    """
+
+    line: int
+    source: str
+    texts: Sequence[str]
+    candidates: Sequence[Candidate]
+
+
+def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    """Lines of UTF-8; only a line feed, or carriage return and line feed, ends one.
+
+    Raises:
+        DataError: a line that is not UTF-8, by number.
+    """
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{name}, line {number}: not UTF-8, byte 0x{line[error.start]:02x}. If it is "
+                "Latin-1, convert it: iconv -f latin1 -t utf-8"
+            ) from None
+
+
+def translations(
+    lines: Iterable[str],
+    translator: Translator,
+    wording: Wording,
+    *,
+    name: str = "the input",
+    buffer: int = 2000,
+    skip_long: bool = False,
+) -> Iterator[Translation]:
+    """Translate lines as they come.
+
+    Args:
+        lines: text.
+        translator: of its tokens.
+        wording: between text and tokens.
+        name: of the input, for messages.
+        buffer: lines read before they are translated, in batches of about equal length.
+        skip_long: give empty translations of lines that are too long, with a warning.
+
+    Raises:
+        ConfigError: a buffer of no lines.
+        DataError: a line that is too long, by number.
+    """
+    if buffer < 1:
+        raise ConfigError(f"`--buffer-size` must be at least 1, but is {buffer} instead.")
+    encode, lines, first = wording.encoder(), iter(lines), 1
+    while block := list(islice(lines, buffer)):
+        kept = _fit_to_translate(block, first, encode, translator, name, skip_long)
+        found = dict(zip(kept, translator.translate(list(kept.values())), strict=True))
+        texts = iter(wording.decode([one.tokens for many in found.values() for one in many]))
+        for place, source in enumerate(block):
+            candidates = found.get(place, [])
+            words = [next(texts) for _ in candidates] or [""]
+            yield Translation(first + place, source, words, candidates)
+        first += len(block)
+
+
+def _fit_to_translate(
+    block: Sequence[str],
+    first: int,
+    encode: Step,
+    translator: Translator,
+    name: str,
+    skip_long: bool,
+) -> dict[int, str]:
+    """Tokens of the lines that are neither empty nor too long, by place in the block."""
+    tokens = {place: encode(line) for place, line in enumerate(block) if line.strip()}
+    lengths = translator.lengths(list(tokens.values()))
+    for place, length in zip(list(tokens), lengths, strict=True):
+        if length <= translator.limit:
+            continue
+        fact = (
+            f"{name}, line {first + place}: {length:,} source tokens, but {translator.limit_name} "
+            f"at most {translator.limit:,}"
+        )
+        if not skip_long:
+            raise DataError(
+                f"{fact}. Split the line into sentences, or leave such lines empty with "
+                "`--skip-long`."
+            )
+        print(f"warning: {fact}; left empty", file=sys.stderr)
+        del tokens[place]
+    return tokens

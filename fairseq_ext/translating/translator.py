@@ -1,0 +1,220 @@
+"""Trained models of any architecture, as a function from sentences to translations.
+
+The task and its options (start symbol, cut sources, languages) come from the first checkpoint, so
+nobody has to repeat them. Loading, batches and search are fairseq's own, called in this process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import checkpoint_utils, options, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.tasks.translation import TranslationTask
+
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.guards.commands import refuse_broken
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to search for translations.
+
+    Attributes:
+        beam: hypotheses followed.
+        nbest: translations returned for each sentence.
+        lenpen: exponent of the length that a score is divided by.
+        max_len_a, max_len_b: a translation has at most ``a × source length + b`` tokens.
+        max_tokens: source tokens in a batch, padding included.
+        fp16: half precision.
+        cpu: leave a GPU alone.
+        flags: further flags of ``fairseq-interactive``.
+    """
+
+    beam: int = 5
+    nbest: int = 1
+    lenpen: float = 1.0
+    max_len_a: float = 0.0
+    max_len_b: int = 200
+    max_tokens: int = 4000
+    fp16: bool = False
+    cpu: bool = False
+    flags: tuple[str, ...] = ()
+
+    def as_flags(self) -> list[str]:
+        """The same for fairseq.
+
+        Raises:
+            ConfigError: a number that cannot be.
+        """
+        for name in ("beam", "nbest", "max_len_b", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"`--{name.replace('_', '-')}` must be at least 1, but is "
+                    f"{getattr(self, name)} instead."
+                )
+        if self.nbest > self.beam:
+            raise ConfigError(
+                f"`--nbest` must be at most `--beam`, which is {self.beam}, but is {self.nbest} "
+                "instead."
+            )
+        names = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "max_tokens")
+        flags = [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in names]
+        switches = [f"--{name}" for name in ("fp16", "cpu") if getattr(self, name)]
+        return [*flags, *switches, *self.flags]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One translation.
+
+    Attributes:
+        tokens: as the model wrote them, separated by spaces.
+        score: log-probability in base 2 over length, as fairseq-generate prints it.
+    """
+
+    tokens: str
+    score: float
+
+
+@dataclass
+class Counts:
+    """Source tokens read so far, how many of them no dictionary has, and tokens written."""
+
+    source: int = 0
+    unknown: int = 0
+    target: int = 0
+
+
+class Translator:
+    """One model, or several that vote.
+
+    Args:
+        data: folder with the dictionaries, as fairseq-preprocess wrote it.
+        paths: checkpoints.
+        src, tgt: languages; None for those of the training.
+        search: how to search.
+
+    Attributes:
+        src, tgt: languages.
+        limit: the most source tokens in a sentence, its end included.
+        limit_name: whose limit this is, as the subject of a sentence.
+        counts: tokens so far.
+
+    Raises:
+        ConfigError: options that cannot work, or models that do not translate text.
+        CheckpointError: a checkpoint that cannot be read, or does not fit the dictionaries.
+        DataError: no dictionaries.
+    """
+
+    def __init__(
+        self,
+        data: str | Path,
+        paths: Sequence[str | Path],
+        src: str | None = None,
+        tgt: str | None = None,
+        search: Search | None = None,
+    ) -> None:
+        self._cfg = _configuration(data, search or Search())
+        self._models, self._task = _load(data, paths, src, tgt)
+        self.src, self.tgt = self._task.cfg.source_lang, self._task.cfg.target_lang
+        self._cuda = torch.cuda.is_available() and not self._cfg.common.cpu
+        for model in self._models:
+            if self._cfg.common.fp16:
+                model.half()
+            if self._cuda:
+                model.cuda()
+            model.prepare_for_inference_(self._cfg)
+        self._generator = self._task.build_generator(self._models, self._cfg.generation)
+        self._limits = utils.resolve_max_positions(
+            self._task.max_positions(), *(model.max_positions() for model in self._models)
+        )
+        self.limit, self.limit_name = self._limits[0], "the model takes"
+        if self._cfg.dataset.max_tokens < self.limit:
+            self.limit, self.limit_name = self._cfg.dataset.max_tokens, "`--max-tokens` allows"
+        self.counts = Counts()
+
+    def lengths(self, sentences: Sequence[str]) -> list[int]:
+        """How many source tokens the model would see, its special symbols included."""
+        dataset = self._dataset(sentences)
+        return [int(dataset.size(i)[0]) for i in range(len(sentences))]
+
+    def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
+        """The ``nbest`` translations of each sentence, best first, in the order given.
+
+        Args:
+            sentences: lines of source tokens, none longer than ``limit``.
+        """
+        found: list[list[Candidate]] = [[] for _ in sentences]
+        if not sentences:
+            return found
+        batches = self._task.get_batch_iterator(
+            dataset=self._dataset(sentences),
+            max_tokens=self._cfg.dataset.max_tokens,
+            max_positions=self._limits,
+            disable_iterator_cache=True,  # or fairseq keeps every dataset it has seen
+        ).next_epoch_itr(shuffle=False)
+        for batch in batches:
+            self._count(batch["net_input"]["src_tokens"])
+            batch = utils.move_to_cuda(batch) if self._cuda else batch
+            results = self._task.inference_step(self._generator, self._models, batch)
+            for index, hypotheses in zip(batch["id"].tolist(), results, strict=True):
+                best = hypotheses[: self._cfg.generation.nbest]
+                found[index] = [self._candidate(one) for one in best]
+        return found
+
+    def _dataset(self, sentences: Sequence[str]) -> Any:
+        tokens, lengths = self._task.get_interactive_tokens_and_lengths(
+            list(sentences), lambda line: line
+        )
+        return self._task.build_dataset_for_inference(tokens, lengths)
+
+    def _candidate(self, hypothesis: dict[str, Any]) -> Candidate:
+        tokens = hypothesis["tokens"].int().cpu()
+        self.counts.target += len(tokens)
+        skipped = getattr(self._generator, "symbols_to_strip_from_output", {self._generator.eos})
+        text = self._task.target_dictionary.string(tokens, extra_symbols_to_ignore=skipped)
+        return Candidate(text, float(hypothesis["score"]) / math.log(2))
+
+    def _count(self, tokens: torch.Tensor) -> None:
+        dictionary = self._task.source_dictionary
+        special = torch.tensor([dictionary.pad(), dictionary.eos(), dictionary.bos()])
+        self.counts.source += int((~torch.isin(tokens, special)).sum())
+        self.counts.unknown += int(tokens.eq(dictionary.unk()).sum())
+
+
+def _configuration(data: str | Path, search: Search) -> Any:
+    parser = options.get_interactive_generation_parser()
+    args = options.parse_args_and_arch(parser, [str(data), *search.as_flags()])
+    cfg = convert_namespace_to_omegaconf(args)
+    refuse_broken(cfg, "fairseq_cli.interactive")
+    if cfg.common.seed is not None:
+        np.random.seed(cfg.common.seed)
+        utils.set_torch_seed(cfg.common.seed)
+    return cfg
+
+
+def _load(
+    data: str | Path, paths: Sequence[str | Path], src: str | None, tgt: str | None
+) -> tuple[list[Any], TranslationTask]:
+    if not Path(data).is_dir():
+        raise DataError(f"{data} is no folder; give the one that fairseq-preprocess wrote.")
+    if (src is None) != (tgt is None):
+        raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
+    overrides = {"source_lang": src, "target_lang": tgt} if src else {}
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(path) for path in paths],
+        arg_overrides={"data": str(data), "eval_bleu": False, **overrides},
+    )
+    if not isinstance(task, TranslationTask):
+        raise ConfigError(
+            f"`--path` must name translation models, but {paths[0]} was trained with a "
+            f"`{type(task).__name__}` instead."
+        )
+    return models, task
