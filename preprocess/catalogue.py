@@ -6,7 +6,10 @@ Addresses and protocols are those of the scripts that the papers used:
   evaluation, kept by fairseq since wit3.fbk.eu took its own down), ``prepare-wmt14en2fr.sh`` and
   ``examples/scaling_nmt/README.md``;
 - the MUSE authors' ``prepare-envi.sh`` (lancopku/Prime): Stanford's files of IWSLT 2015;
-- statmt.org's pages of the shared tasks of 2013 and 2014.
+- statmt.org's pages of the shared tasks of 2013 and 2014;
+- github.com/multi30k/dataset, task 1: image descriptions as they were written (``raw``), or
+  lower-cased, normalised and tokenised by its authors (``tok``). 10,000 joint merges are what
+  text-only baselines of image-guided translation use.
 
 No checksums of these files are known here, so none are given: the first download is recorded.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 STATMT = "https://www.statmt.org"
+MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
 STANFORD = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
 
 
@@ -123,10 +127,35 @@ def _wmt14(pair: str, src: str, tgt: str) -> tuple[Source, Source, Source]:
     )
 
 
+def _multi30k(form: str) -> Corpus:
+    """Multi30k, English to German; ``form`` is the address of a file with {name} and {side}."""
+
+    def source(name: str) -> tuple[Source]:
+        files = form.format(name=name, side="en"), form.format(name=name, side="de")
+        return (Source(name, files),)
+
+    raw = form.endswith(".gz")
+    return Corpus(
+        "en",
+        "de",
+        train=source("train"),
+        valid=source("val"),
+        test=source("test_2016_flickr"),
+        normalise=raw,
+        tokenise=raw,
+        lowercase=True,
+        merges=10_000,
+        dictionary=("--joined-dictionary",),
+        exact={"train read": 29_000, "valid": 1_014, "test": 1_000},
+    )
+
+
 TED = "https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz"
 TED_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 
 CORPORA = {
+    "multi30k": _multi30k(MULTI30K + "/raw/{name}.{side}.gz"),
+    "multi30k_tok": _multi30k(MULTI30K + "/tok/{name}.lc.norm.tok.{side}"),
     "iwslt14_de_en": Corpus(
         "de",
         "en",
