@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 import torch
@@ -188,6 +188,7 @@ class TranslationTransformer(TransformerModelBase):
             ConfigError: options that do not fit each other, such as heads that do not divide the
                 embedding dimension, or embeddings that cannot be shared.
         """
+        cfg = with_defaults(cfg, cls.Config)
         if cfg.share_all_embeddings:
             require_shareable(cfg, task.source_dictionary, task.target_dictionary)
         model = super().build_model(transformer_config(cls.prepare(cfg)), task)
@@ -211,6 +212,19 @@ def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **more: Any) -> Na
     if isinstance(cfg, DictConfig):
         cfg = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
     return Namespace(**{**vars(cfg), **more})
+
+
+def with_defaults(
+    cfg: FairseqDataclass | DictConfig | Namespace, config: type[FairseqDataclass]
+) -> Namespace:
+    """``cfg`` with the defaults of options that a checkpoint is older than."""
+    present = namespace(cfg)
+    missing = {
+        option.name: option.default
+        for option in fields(config)
+        if not hasattr(present, option.name) and not str(option.default).startswith("${")
+    }
+    return namespace(present, **missing)
 
 
 def transformer_config(cfg: TransformerEncoderConfig) -> TransformerConfig:

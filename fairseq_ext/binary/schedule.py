@@ -70,7 +70,7 @@ class StagedCosine(FairseqLRScheduler):
     def __init__(self, cfg: StagedCosineConfig, optimizer: FairseqOptimizer) -> None:
         super().__init__(cfg, optimizer)
         self.stage_updates = stages.lengths(cfg.stage_updates) or [cfg.max_update]
-        shortest = min(n for n in self.stage_updates if n)
+        shortest = min((n for n in self.stage_updates if n), default=0)
         if shortest < 1:
             raise ConfigError(
                 "`--lr-scheduler staged_cosine` must have `--stage-updates` or `--max-update`, but "

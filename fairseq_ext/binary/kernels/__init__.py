@@ -4,7 +4,7 @@ A binarized weight is ``W_b[n, k] = ±B_W[n] / 2``, an input ``A_b[m, k] = ±B_A
 ``B_A[m] = max_k |a[m, k]|``; the signs ``s`` of zeros are ``+``. Two products::
 
     linear_1bit:       y[m, n] = B_W[n] / 2 · Σ_k s_W[n, k] a[m, k]                + bias[n]
-    linear_1bit_1bit:  y[m, n] = B_W[n] B_A[m] / 4 · (K - 2 popcount(s_A ^ s_W))   + bias[n]
+    linear_1bit_1bit:  y[m, n] = B_W[n] B_A[m] / 4s · (K - 2 popcount(s_A ^ s_W))  + bias[n]
 
 ``packing.py`` has the bits, ``native.py`` the C kernels and the choice of instruction set
 (``*.c``, compiled when the package is installed, if there is a compiler), ``portable.py`` the

@@ -55,26 +55,31 @@ def linear_1bit_1bit(
     bias: Tensor | None = None,
     scale: float = 1.0,
     *,
-    input_bound: float | None = None,
+    input_bounds: Tensor | float | None = None,
     path: str | None = None,
 ) -> Tensor:
-    """``y = scale · A_b W_b^T + bias``: one bit for each weight and each input (section 3.1).
+    """``y = A_b W_b^T / s + bias``: one bit for each weight and each input (sections 3.1, 3.3).
 
-    The sums of signs are exact integers. A row of zeros gives the bias, a row with NaN gives NaN.
+    The sums of signs are exact integers, and what follows is rounded as in
+    :class:`~fairseq_ext.binary.linear.BinaryLinear`: the results are the same to the last bit. A
+    row of zeros gives the bias, a row with NaN gives NaN.
 
     Args:
         x: ``[..., K]``, floating; binarized here, one bound for each row.
         packed, bias, path: as of :func:`linear_1bit`.
-        scale: factor of the product (one over the ``s`` of section 3.3).
-        input_bound: a fixed ``B_A`` in place of ``max |a|``.
+        scale: ``s``, by which the product is divided.
+        input_bounds: ``B_A`` in place of ``max |a|``: a number, or ``[...]``, one for each row.
 
     Returns, Raises: as of :func:`linear_1bit`.
     """
     path, inputs, bias = _path(path, x), _inputs(x, packed), _padded(bias)
+    if input_bounds is not None:
+        bounds = torch.as_tensor(input_bounds, dtype=torch.float32, device=x.device)
+        input_bounds = bounds.detach().expand(x.shape[:-1]).contiguous()
     if path == "torch":
-        y = portable.linear_1bit_1bit(inputs, packed, bias, scale, input_bound)
+        y = portable.linear_1bit_1bit(inputs, packed, bias, scale, input_bounds)
     else:
-        y = native.linear_1bit_1bit(inputs, packed, bias, scale, input_bound, path)
+        y = native.linear_1bit_1bit(inputs, packed, bias, scale, input_bounds, path)
     return _as(x, packed, y)
 
 

@@ -21,7 +21,8 @@ typedef struct {
     const float *x;        /* [rows][inputs] */
     float *y;              /* [rows][channels] */
     int64_t rows, inputs, channels, row_words;
-    float scale, input_bound; /* of both binarized; a bound below 0: each row's greatest */
+    float scale;               /* divides products of two binarized factors */
+    const float *input_bounds; /* [rows], or NULL: the greatest magnitudes */
 } product;
 
 typedef int (*task)(const product *, const kernels *, int64_t row, int rows, int64_t first_tile,
@@ -125,7 +126,7 @@ static int popcount_task(const product *p, const kernels *k, int64_t row, int ro
     for (int r = 0; r < rows; r++) {
         const float *x = p->x + (row + r) * p->inputs;
         const float greatest = k->signs(x, p->inputs, signs + r * p->row_words);
-        factor[r] = p->scale * (0.25f * (p->input_bound < 0 ? greatest : p->input_bound));
+        factor[r] = 0.5f * (p->input_bounds ? p->input_bounds[row + r] : greatest) / p->scale;
     }
     for (int64_t tile = first_tile; tile < end_tile; tile++)
         k->popcount(tile_words(p, tile, 0), signs, p->row_words, rows, p->inputs, factor,
@@ -171,15 +172,15 @@ static int run(const product *p, int path, task function, int64_t least, int thr
 EXPORT int linear_1bit(const uint32_t *words, const float *bound, const float *bias,
                        const float *x, float *y, int64_t rows, int64_t inputs, int64_t channels,
                        int64_t row_words, int path, int threads, team parallel) {
-    const product p = {words, bound, bias, x, y, rows, inputs, channels, row_words, 1, -1};
+    const product p = {words, bound, bias, x, y, rows, inputs, channels, row_words, 1, NULL};
     return run(&p, path, lookup_task, LEAST_LOOKUPS, threads, parallel);
 }
 
 EXPORT int linear_1bit_1bit(const uint32_t *words, const float *bound, const float *bias,
                             const float *x, float *y, int64_t rows, int64_t inputs,
-                            int64_t channels, int64_t row_words, float scale, float input_bound,
-                            int path, int threads, team parallel) {
-    const product p = {words, bound,    bias,      x,     y,
-                       rows,  inputs,   channels, row_words, scale, input_bound};
+                            int64_t channels, int64_t row_words, float scale,
+                            const float *input_bounds, int path, int threads, team parallel) {
+    const product p = {words, bound,    bias,      x,     y,           rows,
+                       inputs, channels, row_words, scale, input_bounds};
     return run(&p, path, popcount_task, LEAST_POPCOUNTS, threads, parallel);
 }

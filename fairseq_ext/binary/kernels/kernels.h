@@ -33,7 +33,7 @@ typedef struct {
     void (*lookup)(const uint32_t *words, const uint32_t *next, const float *tables, int64_t n,
                    int rows, outputs out, int first, int last);
 
-    /* y[row] = factor[row] * bound * (inputs - 2 popcount(words xor signs[row])) + bias. */
+    /* y[row] = (inputs - 2 popcount(words xor signs[row])) * factor[row] * bound / 2 + bias. */
     void (*popcount)(const uint32_t *words, const uint32_t *signs, int64_t n, int rows,
                      int64_t inputs, const float *factor, outputs out);
 
@@ -54,12 +54,13 @@ extern const kernels avx512_kernels;
 #define INLINE static inline
 #endif
 
-/* One row's popcounts become outputs; written once, compiled for each instruction set. */
+/* One row's popcounts become outputs; written once, compiled for each instruction set. Rounded in
+ * the order of BinaryLinear, whose results these are to the last bit. */
 INLINE void finish_counts(const int32_t *counts, int64_t inputs, float factor, outputs out,
                           int row) {
     float *y = out.y + row * out.stride;
     for (int c = 0; c < TILE; c++)
-        y[c] = factor * out.bound[c] * (float)((int32_t)inputs - 2 * counts[c]);
+        y[c] = (float)((int32_t)inputs - 2 * counts[c]) * factor * (0.5f * out.bound[c]);
     if (out.bias)
         for (int c = 0; c < TILE; c++) y[c] += out.bias[c];
 }

@@ -40,7 +40,7 @@ def library() -> ctypes.CDLL | None:
     except (OSError, AttributeError):
         return None
     found.linear_1bit.argtypes = [*_COMMON, *_LAST]
-    found.linear_1bit_1bit.argtypes = [*_COMMON, _FLOAT, _FLOAT, *_LAST]
+    found.linear_1bit_1bit.argtypes = [*_COMMON, _FLOAT, _POINTER, *_LAST]
     return found if current else None
 
 
@@ -93,13 +93,14 @@ def linear_1bit_1bit(
     packed: PackedWeight,
     bias: Tensor | None,
     scale: float,
-    input_bound: float | None,
+    input_bounds: Tensor | None,
     path: str,
 ) -> Tensor:
-    """``[..., K]`` contiguous fp32 to ``[..., channels]``; ``bias`` ``[channels]``."""
+    """As :func:`linear_1bit`; ``input_bounds`` contiguous ``[...]``, one for each row."""
     y = x.new_empty((*x.shape[:-1], packed.channels))
-    numbers = (scale, -1.0 if input_bound is None else input_bound)
-    _check(library().linear_1bit_1bit(*_arguments(x, packed, bias, y), *numbers, *_how(path)))
+    bounds = None if input_bounds is None else input_bounds.data_ptr()
+    arguments = (*_arguments(x, packed, bias, y), scale, bounds, *_how(path))
+    _check(library().linear_1bit_1bit(*arguments))
     return y
 
 

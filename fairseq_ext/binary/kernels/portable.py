@@ -67,14 +67,13 @@ def linear_1bit_1bit(
     packed: PackedWeight,
     bias: Tensor | None,
     scale: float,
-    input_bound: float | None,
+    input_bounds: Tensor | None,
 ) -> Tensor:
-    """``[..., K]`` fp32 to ``[..., channels]``; ``bias`` ``[channels]``."""
+    """As :func:`linear_1bit`; ``input_bounds`` ``[...]``, one for each row."""
     # Sums of at most 2^24 signs are exact in fp32 too, for devices without int8 products.
     dtype = torch.int8 if x.device.type == "cpu" else x.dtype
     signs = (x >= 0).to(dtype).mul_(2).sub_(1)
-    bound = x.abs().amax(dim=-1, keepdim=True)
-    if input_bound is not None:
-        bound = torch.full_like(bound, input_bound)
-    y = signed_sums(signs, packed).to(x.dtype).mul_(scale * (0.25 * bound) * packed.bound)
+    bounds = x.abs().amax(dim=-1) if input_bounds is None else input_bounds
+    y = signed_sums(signs, packed).to(x.dtype)
+    y = y.mul_((0.5 * bounds / scale)[..., None]).mul_(0.5 * packed.bound)
     return y if bias is None else y.add_(bias)
