@@ -16,7 +16,9 @@ native = Extension(
     "fairseq_ext.binary.kernels._native",
     sources=[f"{kernels}/{name}.c" for name in ("kernels", "portable", "avx2", "avx512")],
     depends=[f"{kernels}/kernels.h"],
-    extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden"] if os.name == "posix" else [],
+    extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden"]
+    if os.name == "posix"
+    else [],
     optional=True,
 )
 
