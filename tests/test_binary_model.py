@@ -26,7 +26,7 @@ from models import (
     random_sentences,
 )
 from omegaconf import open_dict
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_ext import common
 from fairseq_ext.binary import distillation, stages, switches
