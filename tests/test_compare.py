@@ -104,6 +104,19 @@ def test_one_system_has_intervals_and_no_p(outputs_of_three: Path) -> None:
     assert "p (BLEU)" not in compare_report.rows(result)[0]
 
 
+def test_plain_text_stands_beside_generated_output(outputs_of_three: Path) -> None:
+    systems = ["a=fair", "b=text:fair.txt"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(outputs_of_three)
+        found = [compare.parse_system(given) for given in systems]
+        result = compare.compare(found, "ref", samples=100, tokenized_reference="ref")
+    first, second = result.systems
+    assert first.scores["BLEU"].value == second.scores["BLEU"].value
+    assert second.scores["BLEU"].p > 0.05
+    assert first.tokenized_bleu > 0
+    assert second.tokenized_bleu is second.generation_speed is None
+
+
 def test_text_is_detokenised_and_pieces_are_joined(tmp_path: Path) -> None:
     pieces = ["Hi , y@@ ou !", "It 's a dog ."] * 3
     generated(tmp_path / "out", pieces)
@@ -128,9 +141,12 @@ def test_a_system_is_read_from_one_word() -> None:
     system = compare.parse_system("my name=out=1,x.txt,log=a,b.log,checkpoint=c=d.pt")
     assert system == compare.System("my name", Path("out=1,x.txt"), Path("c=d.pt"), Path("a,b.log"))
     assert compare.parse_system("a=b") == compare.System("a", Path("b"))
+    assert compare.parse_system("a=text:b") == compare.System("a", Path("b"), plain=True)
 
 
-@pytest.mark.parametrize("given", ["x", "=x", "x=", "a=b,log=", "a=b,log=c,log=d", "a=,log=c"])
+@pytest.mark.parametrize(
+    "given", ["x", "=x", "x=", "x=text:", "a=b,log=", "a=b,log=c,log=d", "a=,log=c"]
+)
 def test_what_is_no_system_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match=f"but is `{given}` instead"):
         compare.parse_system(given)

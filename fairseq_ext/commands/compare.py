@@ -24,7 +24,8 @@ def add(commands: Subparsers) -> None:
         required=True,
         metavar="NAME=GENERATED[,checkpoint=FILE][,log=FILE]",
         help="a system's name and its output of fairseq-generate; its checkpoint (size, updates) "
-        "and the log of its training (parameters, speed) where they are at hand; repeat",
+        "and the log of its training (parameters, speed) where they are at hand; repeat. "
+        "NAME=text:FILE takes detokenised text instead, as of another program",
     )
     parser.add_argument(
         "--ref", type=Path, required=True, metavar="FILE", help="reference, detokenised text"

@@ -25,6 +25,7 @@ from fairseq_ext.evaluation.score import tokenized_bleu
 from fairseq_ext.evaluation.training_run import Training, read_training
 
 PARTS = ("checkpoint", "log")
+PLAIN = "text:"  # before the path of a file that holds text, not fairseq-generate's output
 _PART = re.compile(rf",(?=(?:{'|'.join(PARTS)})=)")
 CLOSING = re.compile(r"Translated [\d,]+ sentences \([\d,]+ tokens\) in .* ([\d,.]+) tokens/s\)")
 BOOKKEEPING = ("version", "_float_tensor")  # names with which fairseq's own buffers end
@@ -32,12 +33,21 @@ BOOKKEEPING = ("version", "_float_tensor")  # names with which fairseq's own buf
 
 @dataclass(frozen=True)
 class System:
-    """Where to find what is known of one system."""
+    """Where to find what is known of one system.
+
+    Attributes:
+        name: in the table.
+        generated: output of fairseq-generate, or its translations as plain text.
+        checkpoint: that it used.
+        log: of its training.
+        plain: ``generated`` is detokenised text, a line per sentence.
+    """
 
     name: str
     generated: Path
     checkpoint: Path | None = None
     log: Path | None = None
+    plain: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +115,7 @@ class Result:
 
 
 def parse_system(given: str) -> System:
-    """A system from ``NAME=GENERATED[,checkpoint=FILE][,log=FILE]``.
+    """A system from ``NAME=GENERATED[,checkpoint=FILE][,log=FILE]``, or ``NAME=text:FILE…``.
 
     Raises:
         ConfigError: no such form, or a part that is there twice.
@@ -113,12 +123,15 @@ def parse_system(given: str) -> System:
     name, equals, rest = given.partition("=")
     generated, *parts = _PART.split(rest)
     found = dict(part.split("=", 1) for part in parts)
+    plain = generated.startswith(PLAIN)
+    generated = generated.removeprefix(PLAIN)
     if not (name and equals and generated and all(found.values())) or len(found) < len(parts):
         raise ConfigError(
             "`--system` must be NAME=GENERATED[,checkpoint=FILE][,log=FILE], but is "
             f"`{given}` instead."
         )
-    return System(name, Path(generated), **{part: Path(path) for part, path in found.items()})
+    paths = {part: Path(path) for part, path in found.items()}
+    return System(name, Path(generated), **paths, plain=plain)
 
 
 def compare(
@@ -151,13 +164,13 @@ def compare(
             f"`--system` must have a name of its own, but `{twice[0]}` is there twice."
         )
     references = _plain(reference)
-    tokens = {system.name: _tokens(system, len(references)) for system in systems}
-    texts = {
-        name: list(detokenize(lines, language)) if language else lines
-        for name, lines in tokens.items()
-    }
+    tokens = {one.name: _tokens(one, len(references)) for one in systems if not one.plain}
+    texts = {one.name: _plain(one.generated) for one in systems if one.plain}
+    for name, lines in tokens.items():
+        texts[name] = list(detokenize(lines, language)) if language else lines
     known = [_known(system) for system in systems]  # before the slow part, as it may fail
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
+    texts = {name: texts[name] for name in names}
     found = paired_bootstrap(texts, references, baseline or names[0], samples)
     rows = [
         Measured(name, found.estimates[name], on_tokens.get(name), **facts)
@@ -209,7 +222,9 @@ def generation_speed(generated: str | Path) -> float | None:
 
 def _known(system: System) -> dict[str, Any]:
     """What log and checkpoint say; where both do, the log, which counts parameters exactly."""
-    facts: dict[str, Any] = {"generation_speed": generation_speed(system.generated)}
+    facts: dict[str, Any] = {}
+    if not system.plain:
+        facts["generation_speed"] = generation_speed(system.generated)
     if system.checkpoint is not None:
         facts |= asdict(read_weights(system.checkpoint))
     if system.log is not None:

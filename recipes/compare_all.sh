@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# The transformer and every architecture of this plugin, at matched size on one corpus: train all
+# for the same number of updates, translate, and compare quality, size and speed.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# With a joint vocabulary of 4,000 pieces each has some 1.85 million parameters.
+tiny="--share-all-embeddings --encoder-layers 4 --decoder-layers 4 \
+--encoder-embed-dim 128 --decoder-embed-dim 128 \
+--encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256 \
+--encoder-attention-heads 4 --decoder-attention-heads 4"
+models=(
+    "transformer=transformer $tiny"
+    "gru=gru_attention --share-all-embeddings --encoder-embed-dim 128 --decoder-embed-dim 128 \
+--encoder-hidden-size 216 --decoder-hidden-size 216"
+    "linformer=linformer_tiny --share-all-embeddings"
+    "muse=muse_tiny --share-all-embeddings --encoder-ffn-embed-dim 160 --decoder-ffn-embed-dim 160"
+    "bmt=bmt_tiny $tiny"
+    "binary=binary_transformer_tiny $tiny"
+)
+
+usage() {
+    cat <<'HELP'
+Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
+
+  NAME           transformer, gru, linformer, muse, bmt, binary      (all)
+
+  --mirror M     folder or address with Multi30k's files raw/*.gz
+  --data DIR     your own text instead: train, valid and test, each with the endings .SRC and .TGT
+  --src L, --tgt L  its languages                                    (en, de)
+  --tokenize     Moses tokenisation before, and undone after (Multi30k is tokenised anyway)
+  --updates N    training updates of each                            (6000)
+  --bpe N        joint byte-pair merges                              (4000)
+  --max-tokens N tokens in a batch                                   (2000)
+  --lr X         peak learning rate                                  (0.002)
+  --baseline NAME the system that the others are tested against      (transformer)
+  --out DIR      shared data, and a folder for each model            (runs/compare-all)
+  --help         this text
+
+The table, compare.md with .json, .png and .svg, shows what this call has trained or found trained.
+SMOKE=1 runs every step at a tiny size on text from locale data; DRY_RUN=1 only prints the commands.
+Stopped and started again, the recipe continues. OMP_NUM_THREADS is the number of CPU threads (1).
+HELP
+}
+
+mirror="" data="" src=en tgt=de tokenize="" updates=6000 bpe=4000 max_tokens=2000 lr=0.002
+baseline="" out="" names=()
+
+# read_options ARGUMENT...: sets the globals above.
+read_options() {
+    local option
+    while (($#)); do
+        case "$1" in
+        --mirror | --data | --src | --tgt | --updates | --bpe | --max-tokens | --lr | --baseline | \
+            --out)
+            needs_value "$1" "$@"
+            option="${1#--}"
+            printf -v "${option//-/_}" '%s' "$2"
+            shift
+            ;;
+        --tokenize) tokenize=--tokenize ;;
+        --help | -h) usage && exit ;;
+        -*) die "\`$1\` is no option; --help lists them." ;;
+        *) names+=("$1") ;;
+        esac
+        shift
+    done
+    positive --updates "$updates"
+    positive --bpe "$bpe"
+    positive --max-tokens "$max_tokens"
+    choose_models
+    out="${out:-$REPO/runs/${SMOKE:+smoke-}compare-all}"
+    [[ "$out" == /* ]] || out="$PWD/$out"
+    [[ -z "$mirror" || "$mirror" == *://* || "$mirror" == /* ]] || mirror="$PWD/$mirror"
+    [[ -z "$data" ]] || data="$(cd "$data" 2>/dev/null && pwd)" ||
+        die "\`--data\` must be a folder with train, valid and test text, but cannot be entered."
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+}
+
+# choose_models: leaves of `models` the names given, and checks them.
+choose_models() {
+    local name model all=" " chosen=()
+    for model in "${models[@]}"; do all+="${model%%=*} "; done
+    for name in ${names[@]+"${names[@]}"}; do
+        [[ "$all" == *" $name "* ]] || die "\`$name\` must be one of$all, but is not."
+    done
+    for model in "${models[@]}"; do
+        if ((${#names[@]} == 0)) || [[ " ${names[*]} " == *" ${model%%=*} "* ]]; then
+            chosen+=("$model")
+        fi
+    done
+    models=("${chosen[@]}")
+    baseline="${baseline:-${models[0]%%=*}}"
+    [[ " ${models[*]%%=*} " == *" $baseline "* ]] ||
+        die "\`--baseline\` must be one of the models, but is \`$baseline\`."
+}
+
+# find_text: sets `text`, the folder to train on; `ref`, the plain test text; and `tokens`, what
+# `fairseq-ext compare` has to know.
+find_text() {
+    tokens=()
+    if [[ "${SMOKE:-0}" == 1 ]]; then
+        text="$out.text" ref="$text/test.$tgt"
+        [[ -d "$text" ]] || run python "$REPO/preprocess/locale_corpus.py" --src "$src" \
+            --tgt "$tgt" --seed 1 --train 600 --valid 30 --test 40 --out "$text"
+    elif [[ -n "$data" ]]; then
+        text="$data" ref="$data/test.$tgt"
+        [[ -z "$tokenize" ]] || tokens=(--detokenize "$tgt" --tokenized-ref "$out/text/test.$tgt")
+    else
+        text="$REPO/runs/data/multi30k-words/text"
+        ref="${text%/text}/reference/test.de" tokenize="" src=en tgt=de
+        run python "$REPO/preprocess/corpus.py" multi30k --bpe 0 --out "${text%/text}" \
+            ${mirror:+--mirror "$mirror"}
+        tokens=(--detokenize de --tokenized-ref "$text/test.de")
+    fi
+}
+
+train_all() {
+    run bash "$REPO/recipes/compare.sh" "$text" "$src" "$tgt" --updates "$updates" --bpe "$bpe" \
+        --max-tokens "$max_tokens" --lr "$lr" --out "$out" ${tokenize:+"$tokenize"} "${models[@]}"
+}
+
+compare_models() {
+    local model folder systems=() logs=()
+    for model in "${models[@]}"; do
+        folder="$out/models/${model%%=*}"
+        systems+=(--system "${model%%=*}=$folder/generated.txt,checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log")
+        logs+=(--log "${model%%=*}=$folder/train.log")
+    done
+    run fairseq-ext plot curves "${logs[@]}" -o "$out/curves.png"
+    run fairseq-ext compare "${systems[@]}" --baseline "$baseline" --ref "$ref" \
+        ${tokens[@]+"${tokens[@]}"} -o "$out/compare"
+}
+
+main() {
+    [[ "${SMOKE:-0}" != 1 ]] || updates=20 bpe=400 max_tokens=1000
+    read_options "$@"
+    use_environment babel num2words sacremoses subword_nmt
+    find_text
+    train_all
+    compare_models
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit
