@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
-from harness import BIN, binarise, digits_corpus, fairseq, run, write_lines
+from harness import BIN, REPO, binarise, digits_corpus, fairseq, run, write_lines
 
 from fairseq_ext import cli
 from fairseq_ext.evaluation import outputs
 from fairseq_ext.translating.wording import Wording
+
+sys.path.insert(0, str(REPO / "preprocess"))
+from tokens import Chunk, Tokenise  # isort: skip
 
 WORDS = ["Hello", "world", "small", "tree", "it's", "R&D", "well-known", "(green)", "Bäume", "3.5"]
 
@@ -58,7 +61,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Linformer that reads a start symbol and at most 12 source tokens."""
     folder = tmp_path_factory.mktemp("digits")
     binarise(digits_corpus(folder / "text"), folder / "bin")
-    flags = ("--arch", "linformer_tiny", "--max-update", "12", "--max-source-positions", "12")
+    flags = ("--arch", "linformer_tiny", "--max-update", "8", "--max-source-positions", "12")
     task = ("--task", "translation_ext", "--source-bos")
     train(folder / "bin", folder / "run", *flags, *task).rename(folder / "model.pt")
     return folder
@@ -142,15 +145,17 @@ def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(
 def test_the_task_of_the_training_is_taken_from_the_checkpoint(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = digits / "text" / "test.src"
+    lines = outputs.read_lines(digits / "text" / "test.src")[:15]
+    source = write_lines(tmp_path / "source", lines)
+    length = ("--max-len-b", "12")
     theirs = fairseq(
         *("interactive", digits / "bin", "--path", f"{digits}/model.pt:{digits}/model.pt"),
         *("--task", "translation_ext", "--source-bos", "--max-source-positions", "12"),
-        *("--input", source, "--beam", "2", "--buffer-size", "50", "--max-tokens", "200"),
+        *("--input", source, "--beam", "2", "--buffer-size", "50", "--max-tokens", "200", *length),
     ).stdout
     model = digits / "model.pt"
     both = (digits / "bin", "--path", model, model, "--input", source, "--beam", "2")
-    assert translate(*both, "-o", tmp_path / "out", capsys=capsys) == [""]
+    assert translate(*both, *length, "-o", tmp_path / "out", capsys=capsys) == [""]
     assert outputs.read_lines(tmp_path / "out") == printed(theirs, "H")
 
 
@@ -180,6 +185,16 @@ def test_words_are_split_and_joined_as_by_fairseqs_encoders(
         assert wording.decode([tokens]) == [moses.decode(pieces.decode(tokens))]
 
 
+def test_text_is_prepared_as_the_training_corpus_was() -> None:
+    lines = ["»Don’t …« he\u00a0said: 3 – 4\u200b!", "R&D (well-known) “quoted”", "A\x07 b  c"]
+    prepare = Tokenise(("en", "en"), True, True, True, True, None, straight=False, name="x")
+    corpus = prepare(Chunk(1, [(line, "x") for line in lines])).source
+    wording = Wording(
+        *("en", "en"), normalize=True, lowercase=True, tokenize=True, escape=True, aggressive=True
+    )
+    assert [*map(wording.encoder(), lines)] == corpus
+
+
 def test_lower_case_and_kept_tokens(words: Path) -> None:
     wording = Wording("en", "en", lowercase=True, tokenize=True, keep_tokens=True, join=True)
     assert wording.encoder()("Hello, R&D!") == "hello , r & d !"
@@ -196,6 +211,7 @@ def test_a_long_line_is_named_after_all_before_it_were_written(
     lines = ["1 2", "", "3", " ".join("4" * 11), "5"]  # <s> and </s> make it 13
     text = "\n".join(lines).encode()
     command = (digits / "bin", "--path", digits / "model.pt", "--buffer-size", "2")
+    command += ("--max-len-b", "9")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
         with pytest.raises(SystemExit) as stopped:
@@ -212,7 +228,7 @@ def test_a_long_line_is_named_after_all_before_it_were_written(
 def test_an_empty_line_has_one_row_among_the_nbest(
     digits: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = (digits / "bin", "--path", digits / "model.pt", "--nbest", "2", "--beam", "2")
+    command = (digits / "bin", "--path", digits / "model.pt", "--nbest", "2", "--max-len-b", "9")
     rows = translate(*command, capsys=capsys, stdin=b"1 2\r\n\n3")
     columns = [row.split("\t") for row in rows]
     assert [cells[:2] for cells in columns] == [
@@ -270,7 +286,7 @@ def test_errors_are_one_line(
 @pytest.mark.system
 def test_a_reader_that_leaves_early_is_no_error_message(digits: Path) -> None:
     command = [BIN / "fairseq-ext", "translate", digits / "bin", "--path", digits / "model.pt"]
-    command += ["--input", digits / "text" / "train.src", "--buffer-size", "1", "--beam", "1"]
+    command += ["--input", digits / "text" / "train.src", "--buffer-size", "1", "--max-len-b", "5"]
     with subprocess.Popen(
         [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

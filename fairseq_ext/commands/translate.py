@@ -55,6 +55,7 @@ def add(commands: Subparsers) -> None:
 
 def _add_wording(group: Any) -> None:
     option = group.add_argument
+    option("--normalize", action="store_true", help="Moses' normalisation of punctuation first")
     option("--tokenize", action="store_true", help="Moses tokens before, and undone after")
     option("--escape", action="store_true", help="with XML entities in tokens, Moses' default")
     option("--aggressive", action="store_true", help="with hyphens split off as @-@")
@@ -125,6 +126,7 @@ def _found(
     wording = Wording(
         translator.src,
         translator.tgt,
+        normalize=args.normalize,
         lowercase=args.lowercase,
         tokenize=args.tokenize,
         escape=args.escape,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fairseq_ext import files
 from fairseq_ext.errors import ConfigError, DataError
@@ -19,6 +21,7 @@ class Wording:
 
     Attributes:
         src, tgt: languages.
+        normalize: Moses' normalisation of the source's punctuation; controls become spaces.
         lowercase: the source, after tokenisation.
         tokenize: Moses tokens of the source; the translation is detokenised.
         escape: ``&``, ``<``, quotes and brackets are XML entities in the tokens.
@@ -30,6 +33,7 @@ class Wording:
 
     src: str
     tgt: str
+    normalize: bool = False
     lowercase: bool = False
     tokenize: bool = False
     escape: bool = False
@@ -49,6 +53,8 @@ class Wording:
             option = "escape" if self.escape else "aggressive" if self.aggressive else "keep-tokens"
             raise ConfigError(f"`--{option}` goes with `--tokenize`, which is missing.")
         steps: list[Step] = []
+        if self.normalize:
+            steps.append(_normaliser(self.src))
         if self.tokenize:
             steps.append(_moses(self.src, escape=self.escape, aggressive=self.aggressive))
         if self.lowercase:
@@ -72,14 +78,28 @@ def _through(steps: Sequence[Step], line: str) -> str:
     return line
 
 
-def _moses(language: str, *, escape: bool, aggressive: bool) -> Step:
+def _normaliser(language: str) -> Step:
+    moses = _sacremoses("--normalize").MosesPunctNormalizer(lang=language, perl_parity=True)
+
+    def normalise(line: str) -> str:
+        line = moses.normalize(line)
+        return "".join(" " if unicodedata.category(c)[0] == "C" else c for c in line)
+
+    return normalise
+
+
+def _sacremoses(option: str) -> Any:
     try:
-        from sacremoses import MosesTokenizer
+        import sacremoses
     except ImportError as error:
         raise ConfigError(
-            "`--tokenize` needs sacremoses, which is not installed: `pip install sacremoses`."
+            f"`{option}` needs sacremoses, which is not installed: `pip install sacremoses`."
         ) from error
-    moses = MosesTokenizer(lang=language)
+    return sacremoses
+
+
+def _moses(language: str, *, escape: bool, aggressive: bool) -> Step:
+    moses = _sacremoses("--tokenize").MosesTokenizer(lang=language)
     return lambda line: moses.tokenize(
         line, aggressive_dash_splits=aggressive, return_str=True, escape=escape
     )
