@@ -1,0 +1,168 @@
+#!/usr/bin/env python
+"""Sizes and losses of trained models, as ``fairseq-ext scaling-fit`` wants them.
+
+    python recipes/bmt/scaling_losses.py float=float.pt binary=binary.pt … --data bin \
+        --split valid --split sample=test1 --train sample -o table.json
+
+Losses are negative log-likelihoods of the references in nats per token, ``</s>`` included, summed
+in float64: what fairseq logs is rounded to 0.001 bits, and models of a scaling law may differ by
+little more. Parameters are counted without embeddings, positions and the output projection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, utils
+from fairseq.models import FairseqEncoderDecoderModel
+from fairseq.tasks import FairseqTask
+from torch import nn
+from tqdm import tqdm
+
+import fairseq_ext  # noqa: F401  registers the architectures
+from fairseq_ext import files
+from fairseq_ext.errors import ConfigError, FairseqExtError
+
+EMBEDDING = re.compile(r"\b(embed_tokens|embed_positions|output_projection)\b")
+
+
+def size(part: nn.Module) -> int:
+    """Parameters of an encoder or decoder without embeddings."""
+    return sum(p.numel() for name, p in part.named_parameters() if not EMBEDDING.search(name))
+
+
+@torch.no_grad()
+def loss(
+    model: FairseqEncoderDecoderModel, task: FairseqTask, split: str, max_tokens: int
+) -> float:
+    """Negative log-likelihood of a split's targets in nats per token.
+
+    Args:
+        model: in eval mode, on the device to use.
+        task: that the model was trained with.
+        split: such as ``valid``; its longest sentence must fit the model.
+        max_tokens: in a batch.
+    """
+    task.load_dataset(split)
+    device = next(model.parameters()).device
+    batches = task.get_batch_iterator(
+        task.dataset(split),
+        max_tokens=max_tokens,
+        max_positions=utils.resolve_max_positions(task.max_positions(), model.max_positions()),
+    ).next_epoch_itr(shuffle=False)
+    total, tokens = 0.0, 0
+    for batch in tqdm(batches, desc=split, unit="batch", leave=False, disable=None):
+        batch = utils.move_to_cuda(batch) if device.type == "cuda" else batch
+        target = batch["target"]
+        logs = model.get_normalized_probs(model(**batch["net_input"]), log_probs=True)
+        chosen = logs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        real = target.ne(task.target_dictionary.pad())
+        total -= float(chosen[real].double().sum())
+        tokens += int(real.sum())
+    return total / tokens
+
+
+def measure(
+    checkpoint: Path, data: Path, splits: dict[str, str], max_tokens: int
+) -> dict[str, Any]:
+    """Layers, sizes and the loss on each split of one model.
+
+    Args:
+        checkpoint: of the model.
+        data: binarised data.
+        splits: fairseq's name of each split, by ours.
+        max_tokens: in a batch.
+    """
+    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(checkpoint)], arg_overrides={"data": str(data)}
+    )
+    model.eval()
+    if torch.cuda.is_available():
+        model.cuda()
+    return {
+        "name": f"{cfg.model.encoder_layers}L{cfg.model.decoder_layers}L",
+        "encoder_parameters": size(model.encoder),
+        "decoder_parameters": size(model.decoder),
+        "losses": {name: loss(model, task, split, max_tokens) for name, split in splits.items()},
+    }
+
+
+def rows(found: dict[str, Any], train: str | None, family: str) -> list[dict[str, Any]]:
+    """One row of the table for each evaluation set; ``train`` is the split of training data."""
+    losses = dict(found["losses"])
+    train_loss = None if train is None else losses.pop(train)
+    shared = {key: value for key, value in found.items() if key != "losses"}
+    return [
+        {**shared, "family": family, "dataset": name, "loss": value, "train_loss": train_loss}
+        for name, value in losses.items()
+    ]
+
+
+def pairs(items: Sequence[str], what: str) -> list[tuple[str, str]]:
+    """``NAME=VALUE`` apart; ``VALUE`` alone is its own name.
+
+    Raises:
+        ConfigError: a name or a value is empty.
+    """
+    found = []
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not name or (equals and not value):
+            raise ConfigError(f"{what} must be NAME=VALUE, but is `{item}` instead.")
+        found.append((name, value or name))
+    return found
+
+
+def table(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """All models on all splits, by dataset, family and size."""
+    splits = dict(pairs(args.split, "`--split`"))
+    if args.train is not None and args.train not in splits:
+        raise ConfigError(f"`--train` must be one of the splits, but is `{args.train}` instead.")
+    found = []
+    for family, path in tqdm(pairs(args.models, "A model"), unit="model", disable=None):
+        one = measure(Path(path), args.data, splits, args.max_tokens)
+        found += rows(one, args.train, family)
+    order = ("dataset", "family", "encoder_parameters", "decoder_parameters")
+    return sorted(found, key=lambda row: [row[name] for name in order])
+
+
+def main() -> None:
+    """Run the command; a user's error ends it with one line and status 1."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="FAMILY=CHECKPOINT",
+        help="a model and the name of those that share its law, such as float",
+    )
+    parser.add_argument("--data", type=Path, required=True, help="binarised data")
+    parser.add_argument(
+        "--split",
+        action="append",
+        required=True,
+        metavar="NAME=SPLIT",
+        help="a set to measure on, and fairseq's name of it; SPLIT alone is its own name",
+    )
+    parser.add_argument("--train", metavar="NAME", help="which of these is training data")
+    parser.add_argument("--max-tokens", type=int, default=4000, help="in a batch (4000)")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="TABLE.json")
+    args = parser.parse_args()
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    try:
+        found = table(args)
+        with files.atomic_write(args.output) as file:
+            file.write(json.dumps(found, indent=1) + "\n")
+    except FairseqExtError as error:
+        sys.exit(f"scaling_losses: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
