@@ -2,11 +2,13 @@
 
 import copy
 import ctypes
+import json
 import os
 import pickle
 import random
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -301,7 +303,7 @@ def test_kernels_are_installed_where_there_is_a_compiler() -> None:
     assert available_paths() == PATHS[: len(available_paths())]
 
 
-def build(folder: object, **environment: str) -> list[str]:
+def build(folder: Path, **environment: str) -> list[str]:
     """Names of the files that setup.py's extension gives in ``folder``."""
     where = ("--build-lib", f"{folder}/lib", "--build-temp", f"{folder}/temp")
     run(sys.executable, "setup.py", "-q", "build_ext", *where, cwd=REPO, **environment)
@@ -309,10 +311,23 @@ def build(folder: object, **environment: str) -> list[str]:
 
 
 @needs_compiler
-def test_kernels_compile_without_a_warning(tmp_path: object) -> None:
+def test_kernels_compile_without_a_warning(tmp_path: Path) -> None:
     names = build(tmp_path, CFLAGS="-Wall -Wextra -Werror -Wno-unused-parameter")
     assert len(names) == 1
 
 
-def test_a_broken_compiler_does_not_stop_the_installation(tmp_path: object) -> None:
+def test_a_broken_compiler_does_not_stop_the_installation(tmp_path: Path) -> None:
     assert build(tmp_path, CC="false") == []
+
+
+def test_benchmark_runs_to_its_end(tmp_path: Path) -> None:
+    small = ("--sizes", "64x128", "--rows", 1, 8, "--layers", 2, "--repeats", 3, "--warmup", 0)
+    where = tmp_path / "layers.json"
+    command = (sys.executable, REPO / "benchmarks" / "binary_layers.py", *small)
+    said = run(*command, "--threads", 1, "--json", where).stdout
+    assert "1-bit weights against int8 at rows = 1" in said
+    figures = json.loads(where.read_text())["figures"]
+    assert len(figures) == 2 * 5
+    assert all(figure["ms"] > 0 and figure["limit_ms"] > 0 for figure in figures)
+    assert where.with_suffix(".png").stat().st_size > 10_000
+    assert where.with_suffix(".svg").exists()

@@ -172,7 +172,9 @@ static int run(const product *p, int path, task function, int64_t least, int thr
 EXPORT int linear_1bit(const uint32_t *words, const float *bound, const float *bias,
                        const float *x, float *y, int64_t rows, int64_t inputs, int64_t channels,
                        int64_t row_words, int path, int threads, team parallel) {
-    const product p = {words, bound, bias, x, y, rows, inputs, channels, row_words, 1, NULL};
+    const product p = {.words = words, .bound = bound, .bias = bias, .x = x, .y = y,
+                       .rows = rows, .inputs = inputs, .channels = channels,
+                       .row_words = row_words};
     return run(&p, path, lookup_task, LEAST_LOOKUPS, threads, parallel);
 }
 
@@ -180,7 +182,8 @@ EXPORT int linear_1bit_1bit(const uint32_t *words, const float *bound, const flo
                             const float *x, float *y, int64_t rows, int64_t inputs,
                             int64_t channels, int64_t row_words, float scale,
                             const float *input_bounds, int path, int threads, team parallel) {
-    const product p = {words, bound,    bias,      x,     y,           rows,
-                       inputs, channels, row_words, scale, input_bounds};
+    const product p = {.words = words, .bound = bound, .bias = bias, .x = x, .y = y,
+                       .rows = rows, .inputs = inputs, .channels = channels,
+                       .row_words = row_words, .scale = scale, .input_bounds = input_bounds};
     return run(&p, path, popcount_task, LEAST_POPCOUNTS, threads, parallel);
 }
