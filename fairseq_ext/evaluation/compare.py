@@ -190,10 +190,10 @@ def read_weights(path: str | Path) -> Weights:
 
     compat.apply()  # allows the harmless classes in checkpoints of stock architectures
     state = files.load_checkpoint(path)
-    tensors = {
-        (weight.untyped_storage().data_ptr(), name if not weight.numel() else ""): (name, weight)
-        for name, weight in state["model"].items()
-    }
+    tensors: dict[Any, tuple[str, Any]] = {}
+    for name, weight in state["model"].items():
+        storage = weight.untyped_storage()  # one for tied weights; empty ones have no address
+        tensors[storage.data_ptr() if weight.numel() else name] = name, weight
     history = state.get("optimizer_history") or [{}]
     return Weights(
         architecture(state),
