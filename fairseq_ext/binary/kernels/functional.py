@@ -22,7 +22,8 @@ def linear_1bit(
 ) -> Tensor:
     """``y = A W_b^T + bias``: 1-bit weights, float inputs (section 3.1).
 
-    Sums are in fp32 whatever the type of ``x``. There is no gradient.
+    Sums are in fp32 whatever the type of ``x``, and must be finite before ``B_W / 2`` multiplies
+    them. There is no gradient.
 
     Args:
         x: ``[..., K]``, floating.
