@@ -24,7 +24,7 @@ def parsers(parser):
 
 def test_every_option_and_command_has_help():
     found = list(parsers(cli.build_parser()))
-    assert len(found) == 9
+    assert len(found) > 12
     for parser in found:
         assert parser.description
         for action in parser._actions:
@@ -46,7 +46,7 @@ def test_help_imports_nothing_heavy():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO
     )
     assert "HEAVY set()" in done.stdout
-    for command in ("user-dir", "doctor", "average", "hypotheses", "score", "plot"):
+    for command in ("user-dir", "doctor", "average", "hypotheses", "score", "plot", "fuse"):
         assert command in done.stdout
 
 
@@ -100,6 +100,9 @@ def test_user_dir_is_the_package(tmp_path):
         (["plot", "alignment", "text", "--index", "0", "-o", "out"], "no hypotheses"),
         (["plot", "alignment", "one.gen", "--index", "7", "-o", "out"], "`--index 7`"),
         (["plot", "alignment", "one.gen", "--index", "0", "-o", "out"], "soft"),
+        (["score", "--ref", "text", "--hyp", "text", "--split-compounds"], "--tokenized-ref"),
+        (["plot", "gates", "text", "-o", "out"], "text is not a checkpoint"),
+        (["fuse", "text", "-o", "out"], "text is not a checkpoint"),
         (["hypotheses", "one.gen", "-o", "absent/out"], "absent/out"),
         (["score", "--ref", "text", "--hyp", "text", "--json", "absent/out"], "absent/out"),
     ],

@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 import torch
 from fairseq.optim.adam import FairseqAdam
 from fairseq.optim.lr_scheduler import build_lr_scheduler
-from harness import run, write_lines
+from harness import REPO, run, write_lines
 from models import build, configuration
 from test_recipes import RECIPES, bash, start, wait_for
 
@@ -38,9 +37,10 @@ def dry_run(task: str, tmp_path: Path, *options: object) -> dict[str, list[str]]
     found = {}
     for line in lines:
         words = [word for word in line if "/bin/python" not in word]
-        found[" ".join(words[:2]) if words[0] == "fairseq-ext" else words[0]] = line
+        count = 3 if words[1] == "plot" else 2 if words[0] == "fairseq-ext" else 1
+        found[" ".join(words[:count])] = line
         if words[0] == "python":
-            found[Path(words[1]).name if words[1] != "-m" else words[2]] = line
+            found[Path(words[1]).name] = line
     return found
 
 
@@ -82,7 +82,7 @@ def test_dry_runs_have_the_papers_settings(task: str, tmp_path: Path) -> None:
         assert "fairseq-ext average" not in commands
     else:
         assert value(commands["fairseq-ext average"], "--last-epochs") == "10"
-    assert ("fairseq_ext.evaluation.compounds" in commands) == (task == "wmt14_en_de")
+    assert ("--split-compounds" in commands["fairseq-ext score"]) == (task == "wmt14_en_de")
     assert "--tokenized-ref" in commands["fairseq-ext score"]
     preprocess = commands["fairseq-preprocess"]
     assert ("--joined-dictionary" in preprocess) == task.startswith("wmt")
@@ -154,6 +154,28 @@ def test_options_reach_the_commands(tmp_path: Path) -> None:
     assert "fairseq-ext average" not in commands
 
 
+def test_pictures_are_those_of_the_model(tmp_path: Path) -> None:
+    commands = dry_run("iwslt14_de_en", tmp_path)
+    assert value(commands["fairseq-ext plot gates"], "-o") == "gates.png"
+    lengths = commands["fairseq-ext plot lengths"]
+    assert value(lengths, "--system") == "muse_iwslt_de_en=generated.txt"
+    assert value(lengths, "--tokenized-ref") == "text/test.en"
+    for options in (
+        ("--arch", "muse_simple_base"),
+        ("--arch", "transformer_iwslt_de_en"),
+        ("--", "--muse-kernels", "3/7/15/31"),
+        ("--", "--muse-kernels=none"),
+    ):
+        commands = dry_run("iwslt14_de_en", tmp_path, *options)
+        assert "fairseq-ext plot gates" not in commands
+        assert "fairseq-ext plot lengths" in commands
+    other = REPO / "README.md"  # any file
+    against = ("--against", f"other run={other}", "--", "--muse-kernels", "3,7/15")
+    commands = dry_run("iwslt14_de_en", tmp_path, *against)
+    assert f"other run={other}" in commands["fairseq-ext plot lengths"]
+    assert "fairseq-ext plot gates" in commands
+
+
 def test_word_level_english_vietnamese_and_its_subwords(tmp_path: Path) -> None:
     words = dry_run("iwslt15_en_vi", tmp_path)
     assert value(words["fairseq-preprocess"], "--thresholdtgt") == "5"
@@ -172,6 +194,9 @@ def test_word_level_english_vietnamese_and_its_subwords(tmp_path: Path) -> None:
         (["--average", "x"], "`--average` must be a positive whole number"),
         (["--bpe", "-1"], "`--bpe` must be a whole number"),
         (["--beam", "5"], "`--beam` is no option"),
+        (["--against", "x"], "`--against` must be NAME=GENERATED"),
+        (["--against", "muse_iwslt_de_en=x"], "with another name than muse_iwslt_de_en"),
+        (["--against", "x=absent.txt"], "absent.txt does not exist"),
         (["--", "--max-update=9"], "`--max-update` after `--`"),
         (["--", "--warmup-updates", "9"], "`--warmup-updates` after `--`"),
     ],
@@ -219,15 +244,16 @@ def test_split_compounds_score_their_common_parts(tmp_path: Path) -> None:
     assert split.value == pytest.approx(100 * math.prod(matches) ** 0.25)
     hyp, ref = write_lines(tmp_path / "h", hypotheses), write_lines(tmp_path / "r", references)
     scores = tmp_path / "scores.json"
-    scores.write_text(json.dumps({"scores": [whole.as_dict()]}))
-    command = (sys.executable, "-m", "fairseq_ext.evaluation.compounds", "--hyp", hyp)
-    for _ in range(2):  # the second time in place of the first
-        assert f"{split.value:.2f}" in run(*command, "--ref", ref, "--json", scores).stdout
-    found = json.loads(scores.read_text())["scores"]
-    assert [score["name"] for score in found] == [whole.name, COMPOUND_BLEU]
-    write_lines(ref, ["x"])
-    said = run(*command, "--ref", ref, ok=False).stderr
-    assert "\ncompounds: error: `the hypotheses` has 2 lines" in f"\n{said}"
+    pieces = ["die Rad-Tour war sehr schö@@ n heute", "x"]
+    lines = [line for i, text in enumerate(pieces) for line in (f"S-{i}\tx", f"H-{i}\t-1\t{text}")]
+    generated = write_lines(tmp_path / "g", lines)
+    given = (["--hyp", hyp, "--tokenized-hyp", hyp], ["--generated", generated])
+    for translations in given:
+        options = ("--ref", ref, "--tokenized-ref", ref, "--split-compounds", "--json", scores)
+        assert f"{split.value:.2f}" in run("fairseq-ext", "score", *translations, *options).stdout
+        found = json.loads(scores.read_text())["scores"]
+        assert [score["name"] for score in found[2:]] == [whole.name, COMPOUND_BLEU]
+        assert [score["value"] for score in found[2:]] == [whole.value, split.value]
 
 
 # ---- whole runs ----------------------------------------------------------------------------------
@@ -242,7 +268,9 @@ def check_run(task: str, out: Path, said: str) -> None:
     assert names[:2] == ["BLEU", "chrF"]
     assert names[2].startswith("BLEU-tok (")
     assert names[3:] == ([COMPOUND_BLEU] if task == "wmt14_en_de" else [])
-    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    arch = re.search(r"arch=(\w+)", (out / "settings.txt").read_text())[1]
+    for picture in ("curves", "lengths", *(["gates"] if arch.startswith("muse") else [])):
+        assert (out / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
     target = task[-2:]
     texts = [out / f"hyp.{target}", out / "reference" / f"test.{target}"]
     assert [len(path.read_text().split("\n")) for path in texts] == [41, 41]

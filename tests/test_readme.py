@@ -22,7 +22,11 @@ def options_of(help_text: str) -> set[str]:
 COMMANDS = [
     *(
         ["fairseq-ext", *words.split(), "--help"]
-        for words in ("doctor", "average", "hypotheses", "score", "plot curves", "plot alignment")
+        for words in ("doctor", "average", "hypotheses", "score", "fuse")
+    ),
+    *(
+        ["fairseq-ext", "plot", picture, "--help"]
+        for picture in ("curves", "alignment", "lengths", "gates")
     ),
     *(["bash", f"recipes/{name}.sh", "--help"] for name in ("quickstart", "compare")),
     ["bash", "recipes/gru/europarl_es_en.sh", "--help"],

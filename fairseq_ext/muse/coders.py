@@ -15,11 +15,10 @@ from fairseq.modules import FairseqDropout
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
-from fairseq_ext import common
-from fairseq_ext.errors import ConfigError
 from fairseq_ext.muse.block import Dropouts, ParallelBlock, is_active
 from fairseq_ext.muse.caching import DecoderState
 from fairseq_ext.muse.dropout import dropout
+from fairseq_ext.muse.kernels import kernels_of_layers
 from fairseq_ext.muse.packing import PackedLinear
 from fairseq_ext.padding import keep_sentences, select_sentences
 
@@ -28,41 +27,12 @@ IncrementalState = dict[str, dict[str, Any]]
 Extra = dict[str, list[Tensor | None]]
 
 
-def kernels_of_layers(cfg: common.TransformerModelConfig, layers: int) -> list[tuple[int, ...]]:
-    """``--muse-kernels`` as the kernel sizes of each of that many layers.
-
-    Raises:
-        ConfigError: not sizes of at least 1, more groups than layers, or several ordinary kernels.
-    """
-    text = str(cfg.muse_kernels)
-    if text == "none":
-        return [()] * layers
-    try:
-        groups = [tuple(int(size) for size in group.split(",")) for group in text.split("/")]
-    except ValueError:
-        groups = [(0,)]
-    if min(min(group) for group in groups) < 1:
-        raise ConfigError(
-            "`--muse-kernels` must be `none`, or sizes like 3,15 or 3/7/15/31, but is "
-            f"`{text}` instead."
-        )
-    if cfg.muse_convolution == "ordinary" and any(len(group) > 1 for group in groups):
-        raise ConfigError(
-            "`--muse-kernels` must have one size for each layer with `--muse-convolution "
-            f"ordinary`, but is `{text}` instead."
-        )
-    if len(groups) > layers:
-        raise ConfigError(
-            f"`--muse-kernels` must have at most one group for each of {layers} layers, but has "
-            f"{len(groups)} (`{text}`) instead."
-        )
-    return [groups[layer * len(groups) // layers] for layer in range(layers)]
-
-
 def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]:
     """What :class:`ParallelBlock` is built with, for each layer of the encoder or decoder."""
     sizes = getattr(cfg, side)
-    for kernel_sizes in kernels_of_layers(cfg, sizes.layers):
+    ordinary = cfg.muse_convolution == "ordinary"
+    kernels = kernels_of_layers(str(cfg.muse_kernels), sizes.layers, ordinary=ordinary)
+    for kernel_sizes in kernels:
         yield {
             "dim": sizes.embed_dim,
             "ffn_dim": sizes.ffn_embed_dim,
@@ -70,7 +40,7 @@ def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]
             "kernel_sizes": kernel_sizes,
             "causal": side == "decoder",
             "source_dim": cfg.encoder.embed_dim if side == "decoder" else None,
-            "ordinary": cfg.muse_convolution == "ordinary",
+            "ordinary": ordinary,
             "separate": cfg.muse_separate_projection,
             "normalize_before": sizes.normalize_before,
             "fused": cfg.muse_fused,
