@@ -190,21 +190,16 @@ def read_weights(path: str | Path) -> Weights:
 
     compat.apply()  # allows the harmless classes in checkpoints of stock architectures
     state = files.load_checkpoint(path)
-    tensors: dict[Any, tuple[str, Any]] = {}
+    views, storages = {}, {}  # tied weights are one view, and parts of one matrix one storage
     for name, weight in state["model"].items():
-        storage = weight.untyped_storage()  # one for tied weights; empty ones have no address
-        tensors[storage.data_ptr() if weight.numel() else name] = name, weight
+        address = weight.untyped_storage().data_ptr()
+        if weight.numel():
+            storages[address] = weight.untyped_storage().nbytes()
+        if weight.is_floating_point() and not name.endswith(BOOKKEEPING):
+            views[address, weight.storage_offset(), weight.shape] = weight.numel()
     history = state.get("optimizer_history") or [{}]
-    return Weights(
-        architecture(state),
-        sum(
-            weight.numel()
-            for name, weight in tensors.values()
-            if weight.is_floating_point() and not name.endswith(BOOKKEEPING)
-        ),
-        sum(weight.untyped_storage().nbytes() for _, weight in tensors.values()),
-        history[-1].get("num_updates"),
-    )
+    updates = history[-1].get("num_updates")
+    return Weights(architecture(state), sum(views.values()), sum(storages.values()), updates)
 
 
 def generation_speed(generated: str | Path) -> float | None:
