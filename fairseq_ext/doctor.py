@@ -85,6 +85,7 @@ def examine() -> list[Check]:
         _apex,
         _extras,
         _compiler,
+        _kernels,
         _machine,
     )
     for group in groups:
@@ -296,6 +297,18 @@ def _compiler() -> list[Check]:
         return [Check(OK, "C++ compiler", found)]
     finding = "none; only needed to build fairseq from source"
     return [Check(NOTE, "C++ compiler", finding, "install g++ or clang++")]
+
+
+def _kernels() -> list[Check]:
+    try:
+        from fairseq_ext.binary.kernels import active_path
+    except ImportError:  # torch is missing, which another check says
+        return []
+    path = active_path()
+    if path != "torch":
+        return [Check(OK, "1-bit kernels", path)]
+    cure = "install a C compiler, then: pip install --no-build-isolation -e ."
+    return [Check(NOTE, "1-bit kernels", "not compiled; packed models use torch, slowly", cure)]
 
 
 def _machine() -> list[Check]:

@@ -1,0 +1,107 @@
+"""What binarization costs in training: a step of BMT against the same architecture in float.
+
+``python benchmarks/bmt.py --threads 2 --json docs/results/bmt_training.json``
+
+Forward, loss, backward and Adam on batches of Multi30k's lengths, for the float stage and rows of
+the paper's Table 1 in their last stage, and fairseq's Transformer of the same size. Candidates take
+turns in every round; ratios are the float model's time over the candidate's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from argparse import Namespace
+from pathlib import Path
+
+import torch
+from cells import Cells, Stopwatch
+from muse_translation import LONGEST, pair_batches, steps
+from peers import DTYPES, Side, Size
+
+FLOAT, STOCK = "float", "transformer (pre-norm)"
+# The most a step may take in times of the float step.
+LIMITS = {"bmt-1": 1.15, "bmt-6": 1.35}
+ROWS = ("bmt-1", "bmt-2", "bmt-3", "bmt-6", "bmt-8", "xnor-base")
+STEP = "training step"
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = parser.add_argument
+    add("--threads", type=int, default=2, help="torch threads")
+    add("--device", default="cpu", help="cpu or cuda")
+    add("--dtype", choices=DTYPES, default="fp32", help="of weights and activations")
+    add("--repeats", type=int, default=21, help="rounds that count, three at least")
+    add("--warmup", type=int, default=1, help="rounds before them")
+    add("--budget", type=float, default=150.0, help="seconds after which it stops")
+    add("--limit", type=float, default=60.0, help="seconds; slower candidates are left out")
+    add("--tokens", type=int, default=4000, help="of a batch")
+    add("--embed-dim", type=int, default=512)
+    add("--ffn-embed-dim", type=int, default=2048)
+    add("--heads", type=int, default=8)
+    add("--layers", type=int, default=6, help="of the encoder, and of the decoder")
+    add("--vocabulary", type=int, default=8848)
+    add("--dropout", type=float, default=0.1)
+    add("--sentences", type=int, default=29_000, help="that batches are made of")
+    add("--rows", nargs="+", default=list(ROWS), help="presets")
+    add("--json", type=Path, help="where to write the figures")
+    return parser
+
+
+def learners(options: Namespace) -> dict[str, Side]:
+    """The float model, each row in its last stage, and fairseq's own."""
+    size = Size(
+        options.embed_dim,
+        options.ffn_embed_dim,
+        options.heads,
+        options.layers,
+        options.layers,
+        options.vocabulary,
+    )
+    flags = {name: ["--arch", "bmt", "--bmt-preset", name] for name in (FLOAT, *options.rows)}
+    pre_norm = ["--encoder-normalize-before", "--decoder-normalize-before"]
+    flags[STOCK] = ["--arch", "transformer", *pre_norm]
+    where = {
+        "device": options.device,
+        "dtype": DTYPES[options.dtype],
+        "dropout": options.dropout,
+        "positions": LONGEST,
+    }
+    return {name: Side(words, size, **where) for name, words in flags.items()}
+
+
+def training(options: Namespace) -> Cells:
+    """Time the steps."""
+    cells = Cells(f"Training step of BMT, {options.dtype}", unit="tokens_per_second")
+    samples = pair_batches(options)
+    tokens = sum(sample["ntokens"] for sample in samples) / len(samples)
+    cells.note(
+        f"{options.layers} + {options.layers} layers of {options.embed_dim} / "
+        f"{options.ffn_embed_dim}, vocabulary {options.vocabulary:,}; batches drawn like "
+        f"Multi30k's, {tokens:,.0f} target tokens on average, another in each round"
+    )
+    sides = learners(options)
+    seconds = Stopwatch(options).time(
+        STEP, {name: steps(side, samples) for name, side in sides.items()}
+    )
+    pairs = [(name, FLOAT) for name in sides if name != FLOAT]
+    cells.add(STEP, None, seconds, pairs, tokens=tokens)
+    for name in options.rows:
+        limit = LIMITS.get(name)
+        cells.find_ratio(STEP, name, FLOAT, None, limit and 1 / limit)
+    return cells
+
+
+def main() -> None:
+    options = arguments().parse_args()
+    torch.set_num_threads(options.threads)
+    logging.getLogger().setLevel(logging.WARNING)
+    settings = {name: value for name, value in vars(options).items() if name != "json"}
+    training(options).save(options.json, settings)
+
+
+if __name__ == "__main__":
+    main()
