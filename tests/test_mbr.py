@@ -1,4 +1,4 @@
-"""Minimum Bayes risk decoding against sacrebleu pair by pair, and through the real commands."""
+"""Minimum Bayes risk decoding against sacrebleu pair by pair, and through the real command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
-from harness import fairseq, run, write_lines
+from harness import run, write_lines
 from test_bad_input import refused
 
 from fairseq_ext.errors import ConfigError, DataError
@@ -290,37 +290,3 @@ def test_command_refuses_with_one_line_and_writes_nothing(flags, message, tmp_pa
     done = run("fairseq-ext", "mbr", path, *flags, "-o", tmp_path / "out", ok=False)
     refused(done, message)
     assert [file.name for file in tmp_path.iterdir()] == ["samples"]
-
-
-def test_samples_of_fairseq_generate_end_as_one_translation_each(
-    copy_data: Path, tmp_path: Path
-) -> None:
-    """Two seeds of six samples, four of the twelve drawn; sentences come in corpus order."""
-    fairseq(
-        *("train", copy_data, "--arch", "gru_tiny", "--save-dir", tmp_path),
-        *("--optimizer", "adam", "--lr", 0.003, "--max-tokens", 400, "--max-update", 20),
-        *("--disable-validation", "--num-workers", 0, "--no-progress-bar"),
-    )
-    files = []
-    for seed in (1, 2):
-        said = fairseq(
-            *("generate", copy_data, "--path", tmp_path / "checkpoint_last.pt", "--seed", seed),
-            *("--task", "translation_ext", "--sampling", "--epsilon-sampling", 0.02),
-            *("--beam", 6, "--nbest", 6, "--batch-size", 7, "--no-progress-bar"),
-        ).stdout
-        files.append(tmp_path / f"samples.{seed}")
-        files[-1].write_text(said, encoding="utf-8")
-    out, details = tmp_path / "best", tmp_path / "best.json"
-    run(
-        *("fairseq-ext", "mbr", *files, "--num-candidates", 4, "--candidates-of", 12),
-        *("-o", out, "--json", details),
-    )
-    source = (copy_data.parent / "text" / "test.src").read_text().split("\n")[:-1]
-    candidates = mbr.read_candidates(files, 12)
-    assert [one.source for one in candidates] == source
-    best = out.read_text().split("\n")[:-1]
-    assert len(best) == len(source)
-    for one, text in zip(candidates, best, strict=True):
-        drawn = [one.texts[place] for place in mbr.random_subset(one, 4, seed=1)]
-        means = {h: sum(NAIVE["chrf"](h, y) for y in drawn) for h in drawn}
-        assert means[text] == pytest.approx(max(means.values()), abs=1e-9)

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness import fairseq
+from harness import fairseq, run
 from models import dictionary
+from sacrebleu import sentence_chrf
 from scipy.stats import chisquare
 from test_bad_input import refused
 from torch import Tensor
 
 from fairseq_ext.errors import ConfigError
-from fairseq_ext.evaluation.outputs import Sentence, read_generated
+from fairseq_ext.evaluation import mbr
+from fairseq_ext.evaluation.outputs import read_generated
 from fairseq_ext.sampling import EpsilonSampling, check_options, truncate
 
 EPSILON = 0.05  # less than 1 / 14, so that of the digits' 14 symbols one is always above it
@@ -119,32 +121,49 @@ def checkpoint(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def generate(data: Path, checkpoint: Path, *flags: object, ok: bool = True):
     return fairseq(
-        *("generate", data, "--path", checkpoint, "--sampling", "--beam", 8, "--nbest", 8),
+        *("generate", data, "--path", checkpoint, "--sampling", "--beam", 6, "--nbest", 6),
         *("--batch-size", 50, "--no-progress-bar", *flags),
         ok=ok,
     )
 
 
-def sentences(folder: Path, said: str) -> list[Sentence]:
-    path = folder / "generated.txt"
-    path.write_text(said, encoding="utf-8")
-    return read_generated(path, expected=50)
+@pytest.fixture(scope="module")
+def samples(copy_data: Path, checkpoint: Path) -> list[Path]:
+    """Six samples of each test sentence in a file: from two seeds, and without truncation."""
+    epsilon = ("--task", "translation_ext", "--epsilon-sampling", EPSILON)
+    files = []
+    for number, flags in enumerate((epsilon, epsilon, ("--task", "translation")), start=1):
+        files.append(checkpoint.with_name(f"samples.{number}"))
+        said = generate(copy_data, checkpoint, *flags, "--seed", number).stdout
+        files[-1].write_text(said, encoding="utf-8")
+    return files
 
 
-def test_generate_draws_no_token_below_the_threshold(copy_data, checkpoint, tmp_path) -> None:
-    flags = ("--task", "translation_ext", "--epsilon-sampling")
+def test_generate_draws_no_token_below_the_threshold(samples: list[Path]) -> None:
     limit = math.log2(EPSILON) - 1e-3
-
-    def rare(said: str) -> int:
-        found = sentences(tmp_path, said)
-        assert {len(sentence.hypotheses) for sentence in found} == {8}
+    rare = []
+    for path in samples:
+        found = read_generated(path, expected=50)
+        assert {len(sentence.hypotheses) for sentence in found} == {6}
         scores = [s for one in found for h in one.hypotheses for s in h.token_scores]
-        return sum(score < limit for score in scores)
+        rare.append(sum(score < limit for score in scores))
+    assert rare[:2] == [0, 0]
+    assert rare[2] > 50
 
-    plain = generate(copy_data, checkpoint, "--task", "translation").stdout
-    truncated = generate(copy_data, checkpoint, *flags, EPSILON).stdout
-    assert rare(plain) > 50
-    assert rare(truncated) == 0
+
+def test_samples_end_as_one_translation_each(copy_data, samples, tmp_path) -> None:
+    """Two files of six, four of the twelve drawn; sentences come in corpus order."""
+    files, out = samples[:2], tmp_path / "best"
+    run("fairseq-ext", "mbr", *files, "--num-candidates", 4, "--candidates-of", 12, "-o", out)
+    source = (copy_data.parent / "text" / "test.src").read_text().split("\n")[:-1]
+    candidates = mbr.read_candidates(files, 12)
+    assert [one.source for one in candidates] == source
+    best = out.read_text().split("\n")[:-1]
+    assert len(best) == len(source)
+    for one, text in zip(candidates, best, strict=True):
+        drawn = [one.texts[place] for place in mbr.random_subset(one, 4, seed=1)]
+        means = {h: sum(sentence_chrf(h, [y]).score for y in drawn) for h in drawn}
+        assert means[text] == pytest.approx(max(means.values()), abs=1e-9)
 
 
 def test_generate_says_what_is_wrong_in_one_line(copy_data, checkpoint) -> None:
