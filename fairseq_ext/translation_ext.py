@@ -1,10 +1,10 @@
 """The task ``translation_ext``: ``translation`` with what two papers do to its data and search.
 
-Four options beside all of ``translation``'s. For the Linformer paper: targets cut as
+Five options beside all of ``translation``'s. For the Linformer paper: targets cut as
 ``--truncate-source`` cuts sources, a start symbol on every source, and training batches drawn at
 random instead of by length. Cutting and the start symbol also hold in fairseq-interactive and hub
-use, where ``translation`` forgets ``--truncate-source``. For the samples of the BMT paper's minimum
-Bayes risk decoding: epsilon sampling.
+use, where ``translation`` forgets ``--truncate-source``. For the BMT paper: epsilon sampling,
+for its minimum Bayes risk decoding, and GNMT's length penalty, for its beam search.
 """
 
 from copy import copy
@@ -26,7 +26,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
-from fairseq_ext import sampling
+from fairseq_ext import length_penalty, sampling
 from fairseq_ext.errors import ConfigError
 
 
@@ -62,6 +62,13 @@ class TranslationExtConfig(TranslationConfig):
         metadata={
             "help": "when generating with --sampling, draw only among tokens whose probability "
             "(after --temperature) is at least this, or the most probable one where none is; 0: off"
+        },
+    )
+    gnmt_lenpen: float = field(
+        default=0.0,
+        metadata={
+            "help": "when generating, divide scores by GNMT's ((5 + length) / 6) ** X, length in "
+            "tokens with </s>, instead of --lenpen's length ** X; 0: off"
         },
     )
 
@@ -157,9 +164,16 @@ class TranslationExtTask(TranslationTask):
         return super().build_dataset_for_inference(source, source.sizes, constraints=constraints)
 
     def build_generator(
-        self, models: list[FairseqModel], args: Any, *rest: Any, **extra: Any
+        self,
+        models: list[FairseqModel],
+        args: Any,
+        seq_gen_cls: type | None = None,
+        extra_gen_cls_kwargs: dict[str, Any] | None = None,
+        **more: Any,
     ) -> Any:
-        """fairseq's generator, with the search strategy of ``--epsilon-sampling`` if given."""
+        """fairseq's generator, with ``--epsilon-sampling`` and ``--gnmt-lenpen`` if given."""
+        alpha = self.cfg.gnmt_lenpen
+        length_penalty.check_options(alpha, args)
         epsilon = self.cfg.epsilon_sampling
         sampling.check_options(
             epsilon,
@@ -167,7 +181,10 @@ class TranslationExtTask(TranslationTask):
             top_k=getattr(args, "sampling_topk", -1),
             top_p=getattr(args, "sampling_topp", -1.0),
         )
-        generator = super().build_generator(models, args, *rest, **extra)
+        chosen = {"seq_gen_cls": seq_gen_cls, "extra_gen_cls_kwargs": extra_gen_cls_kwargs}
+        if alpha and seq_gen_cls is None:
+            chosen = length_penalty.generator_options(alpha, args, extra_gen_cls_kwargs)
+        generator = super().build_generator(models, args, **chosen, **more)
         if epsilon and hasattr(generator, "search"):  # scoring references has no search
             generator.search = sampling.EpsilonSampling(self.target_dictionary, epsilon)
         return generator

@@ -1,0 +1,97 @@
+"""The length penalty of GNMT: Wu et al. 2016 (arXiv 1609.08144), section 7, equation 14.
+
+``score(Y) = log P(Y) / lp(Y)`` with ``lp(Y) = ((5 + |Y|) / 6)^α``; ``|Y|`` counts the tokens of a
+hypothesis, ``</s>`` among them. fairseq's ``--lenpen`` divides by ``|Y|^lenpen`` instead.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+
+from fairseq_ext.errors import ConfigError
+
+
+def penalty(length: int, alpha: float) -> float:
+    """``lp(Y)``, by which a log-probability is divided.
+
+    Args:
+        length: ``|Y|`` in tokens, ``</s>`` included.
+        alpha: α; 0 divides by 1.
+
+    Returns:
+        1 for one token, and more for more.
+    """
+    return ((5 + length) / 6) ** alpha
+
+
+class GnmtScores:
+    """Mixed into a generator of fairseq's, divides the score of each finished hypothesis.
+
+    The search is fairseq's: hypotheses of equal length compete by log-probability, and a sentence
+    is finished with the ``--beam``-th hypothesis, whatever the scores. So the penalty only ranks
+    what was found. Scores of single tokens stay log-probabilities.
+    """
+
+    def __init__(self, *args: Any, gnmt_alpha: float, **options: Any) -> None:
+        super().__init__(*args, **{**options, "normalize_scores": False})
+        self.gnmt_alpha = gnmt_alpha
+
+    def finalize_hypos(
+        self, step: int, bbsz_idx: Any, eos_scores: Any, tokens: Any, scores: Any,
+        finalized: list[list[dict[str, Any]]], *rest: Any,
+    ) -> list[int]:  # fmt: skip
+        """fairseq's hook for the hypotheses that end in step ``step``, counted from 0."""
+        before = [len(hypotheses) for hypotheses in finalized]
+        newly_finished = super().finalize_hypos(
+            step, bbsz_idx, eos_scores, tokens, scores, finalized, *rest
+        )
+        divisor = penalty(step + 1, self.gnmt_alpha)
+        for hypotheses, old in zip(finalized, before, strict=True):
+            for hypothesis in hypotheses[old:]:
+                hypothesis["score"] = hypothesis["score"] / divisor
+        return newly_finished
+
+
+class GnmtGenerator(GnmtScores, SequenceGenerator):
+    """fairseq's generator with GNMT's scores."""
+
+
+class GnmtGeneratorWithAlignment(GnmtScores, SequenceGeneratorWithAlignment):
+    """The one of ``--print-alignment``."""
+
+
+def generator_options(alpha: float, generation: Any, extra: dict[str, Any] | None) -> dict:
+    """Arguments of fairseq's ``build_generator`` that give GNMT's scores.
+
+    Args:
+        alpha: α, above 0.
+        generation: fairseq's generation options.
+        extra: ``extra_gen_cls_kwargs`` that there are already.
+    """
+    options = {**(extra or {}), "gnmt_alpha": alpha}
+    alignment = getattr(generation, "print_alignment", None)
+    if alignment:
+        options["print_alignment"] = alignment
+    chosen = GnmtGeneratorWithAlignment if alignment else GnmtGenerator
+    return {"seq_gen_cls": chosen, "extra_gen_cls_kwargs": options}
+
+
+def check_options(alpha: float, generation: Any) -> None:
+    """Raise :class:`ConfigError` where GNMT's penalty cannot work with the generation options."""
+    if not 0 <= alpha < math.inf:
+        raise ConfigError(
+            f"`--gnmt-lenpen` must be a number from 0 up, but is {alpha} instead; 0 leaves the "
+            "score to `--lenpen`."
+        )
+    if not alpha:
+        return
+    for option, name, default, reason in (
+        ("--lenpen", "lenpen", 1, "is another length penalty"),
+        ("--unnormalized", "unnormalized", False, "divides by none"),
+        ("--score-reference", "score_reference", False, "searches nothing"),
+    ):
+        if getattr(generation, name, default) != default:
+            raise ConfigError(f"`--gnmt-lenpen` does not go with `{option}`, which {reason}.")
