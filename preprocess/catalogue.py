@@ -6,7 +6,9 @@ Addresses and protocols are those of the scripts that the papers used:
   evaluation, kept by fairseq since wit3.fbk.eu took its own down), ``prepare-wmt14en2fr.sh`` and
   ``examples/scaling_nmt/README.md``;
 - the MUSE authors' ``prepare-envi.sh`` (lancopku/Prime): Stanford's files of IWSLT 2015;
-- statmt.org's pages of the shared tasks of 2013 and 2014;
+- statmt.org's pages of the shared tasks of 2013, 2014 and 2017. The BMT paper trains on WMT 2017
+  and tests on newstest2014, without naming files: taken are those of fairseq's
+  ``prepare-wmt14en2de.sh``, which has no ``rapid2016`` either;
 - github.com/multi30k/dataset, task 1: image descriptions as they were written (``raw``), or
   lower-cased, normalised and tokenised by its authors (``tok``). 10,000 joint merges are what
   text-only baselines of image-guided translation use.
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field
 
 STATMT = "https://www.statmt.org"
 MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
+WMT17 = "https://data.statmt.org/wmt17/translation-task"
 STANFORD = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
 
 
@@ -106,8 +109,13 @@ def _newstest2014(pair: str, src: str, tgt: str) -> Source:
     return Source("newstest2014", names, f"{STATMT}/wmt14/test-full.tgz", "segments")
 
 
-def _wmt14(pair: str, src: str, tgt: str) -> tuple[Source, Source, Source]:
-    """What the two language pairs of 2014 have in common; ``pair`` is how the files call them."""
+def _parallel(
+    pair: str, src: str, tgt: str, *, edition: str, archive: str
+) -> tuple[Source, Source, Source]:
+    """What WMT's language pairs have in common; ``pair`` is how the files call them.
+
+    ``edition`` is that of the news commentary, and ``archive`` where it is.
+    """
     return (
         Source(
             "europarl-v7",
@@ -120,11 +128,16 @@ def _wmt14(pair: str, src: str, tgt: str) -> tuple[Source, Source, Source]:
             f"{STATMT}/wmt13/training-parallel-commoncrawl.tgz",
         ),
         Source(
-            "news-commentary-v9",
-            _sides(f"training/news-commentary-v9.{pair}", src, tgt),
-            f"{STATMT}/wmt14/training-parallel-nc-v9.tgz",
+            f"news-commentary-{edition}",
+            _sides(f"training/news-commentary-{edition}.{pair}", src, tgt),
+            archive,
         ),
     )
+
+
+def _wmt14(pair: str, src: str, tgt: str) -> tuple[Source, Source, Source]:
+    archive = f"{STATMT}/wmt14/training-parallel-nc-v9.tgz"
+    return _parallel(pair, src, tgt, edition="v9", archive=archive)
 
 
 def _multi30k(form: str) -> Corpus:
@@ -225,5 +238,21 @@ CORPORA = {
         merges=40_000,
         dictionary=("--joined-dictionary",),
         exact={"valid": 6_003, "test": 3_003},
+    ),
+    "wmt17_de_en": Corpus(
+        "de",
+        "en",
+        train=_parallel(
+            *("de-en", "de", "en"), edition="v12", archive=f"{WMT17}/training-parallel-nc-v12.tgz"
+        ),
+        valid=(_newstest(2013, "de", "en"),),
+        test=(_newstest2014("deen", "de", "en"),),
+        bpe_limits=Limits(longest=255),  # and </s>: the 256 positions that the authors' code has
+        merges=32_000,
+        dictionary=(
+            "--joined-dictionary",
+            *("--nwordssrc", "32000", "--nwordstgt", "32000"),
+        ),
+        exact={"valid": 3_000, "test": 3_003},
     ),
 }

@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# The ablations of the BMT paper's section 5 on any corpus: the scaling factor s (Figure 5a), and what
+# stands around the attention's output projection (Figure 5b).
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+
+usage() {
+    cat <<'HELP'
+Usage: bash recipes/bmt/ablations.sh DATA_DIR SRC TGT [OPTION]...
+
+  DATA_DIR        train, valid and test, each with the endings .SRC and .TGT
+
+  --only FIGURE   scale (5a) or output (5b)                                 (both)
+  --scales LIST   values of s        (1,2,4,8,16,32,64,128,256,512,1024,2048,4096)
+  --outputs LIST  variants of the output projection  (plain,scale,layer,shortcut)
+  --output-scale S  s of the variant `scale`                                  (64)
+  --stages F,W,A  updates in float, with binary weights, and with binary activations
+                  (2000,1000,1000); for 5b weights and activations together, W
+                  updates after F
+  --warmup N      updates at the start of each stage in which the rate rises  (100)
+  --lr X          peak learning rate of each stage                            (0.002)
+  --arch A        architecture of the family of `bmt`                         (bmt_tiny)
+  --bpe N         joint byte-pair merges                                      (8000)
+  --max-tokens N  tokens in a batch                                           (2000)
+  --out DIR       shared data, and a folder for each model
+                                              (runs/ablations-DATA_DIR-SRC-TGT)
+  --help          this text
+
+5a binarizes the feed-forward network alone and divides its products by s; all s go on from one
+float stage, in which s is not used. 5b binarizes the output projection alone; its variants are
+models of their own from the first update. Both have a float model beside them, trained for as long.
+Two calls with the same --out may run at the same time, each with its own --only. Stopped and started
+again, it goes on. SMOKE=1 needs no DATA_DIR: every step, tiny. DRY_RUN=1 only prints the commands.
+HELP
+}
+
+only="" scales=1,2,4,8,16,32,64,128,256,512,1024,2048,4096 outputs=plain,scale,layer,shortcut
+output_scale=64 stages=2000,1000,1000 warmup=100 lr=0.002 arch=bmt_tiny bpe=8000 max_tokens=2000
+out="" words=() tiny=()
+
+# use_smoke_settings: tiny, but through every step.
+use_smoke_settings() {
+    local side
+    scales=1,64 outputs=plain,shortcut stages=8,4,4 warmup=2 bpe=200 max_tokens=1000
+    for side in encoder decoder; do
+        tiny+=("--$side-layers" 1 "--$side-embed-dim" 16 "--$side-ffn-embed-dim" 32
+            "--$side-attention-heads" 2)
+    done
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+}
+
+read_options() {
+    local option
+    while (($#)); do
+        case "$1" in
+        --only | --scales | --outputs | --output-scale | --stages | --warmup | --lr | --arch | \
+            --bpe | --max-tokens | --out)
+            needs_value "$1" "$@"
+            option="${1#--}"
+            printf -v "${option//-/_}" '%s' "$2"
+            shift
+            ;;
+        --help | -h) usage && exit ;;
+        -*) die "\`$1\` is no option; --help lists them." ;;
+        *) words+=("$1") ;;
+        esac
+        shift
+    done
+    check_options
+    if [[ "${SMOKE:-0}" == 1 && ${#words[@]} == 0 ]]; then
+        out="${out:-$REPO/runs/smoke-ablations}"
+        words=("$out.text" en de)
+        make_smoke_text
+    fi
+    ((${#words[@]} == 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
+    out="${out:-$REPO/runs/ablations-$(basename "${words[0]}")-${words[1]}-${words[2]}}"
+}
+
+check_options() {
+    local variant number='[1-9][0-9]*'
+    positive --bpe "$bpe" # one dictionary, so that one table serves both languages
+    [[ "$only" =~ ^(|scale|output)$ ]] ||
+        die "\`--only\` must be scale or output, but is \`$only\`."
+    [[ "$stages" =~ ^$number,$number,$number$ ]] ||
+        die "\`--stages\` must be three numbers of updates like 2000,1000,1000, but is \`$stages\`."
+    [[ "$scales" =~ ^$number(,$number)+$ ]] ||
+        die "\`--scales\` must be whole numbers like 1,8,64, but is \`$scales\`."
+    positive --output-scale "$output_scale"
+    for variant in ${outputs//,/ }; do
+        [[ "$variant" =~ ^(plain|scale|layer|shortcut)$ ]] ||
+            die "\`--outputs\` must be of plain,scale,layer,shortcut, but names \`$variant\`."
+    done
+    IFS=, read -r float weights activations <<<"$stages"
+}
+
+# make_smoke_text: in a dry run any folder stands for it, because compare.sh enters it.
+make_smoke_text() {
+    [[ -e "${words[0]}/test.de" ]] ||
+        run python "$REPO/preprocess/locale_corpus.py" --src en --tgt de --seed 1 \
+            --train 300 --valid 30 --test 30 --out "${words[0]}"
+    ! dry || words[0]="$REPO"
+}
+
+# compare NAME UPDATES STAGES [--from NAME] -- FLAG...: one model of recipes/compare.sh.
+compare() {
+    local name="$1" total="$2" lengths="$3" from=()
+    shift 3
+    [[ "$1" == -- ]] || from=("$1" "$2")
+    shift $((${#from[@]} + 1))
+    bash "$REPO/recipes/compare.sh" "${words[@]}" --out "$out" --updates "$total" --lr "$lr" \
+        --bpe "$bpe" --max-tokens "$max_tokens" ${from[@]+"${from[@]}"} \
+        "$name=$arch --share-all-embeddings --lr-scheduler staged_cosine --stage-updates $lengths \
+--warmup-updates $warmup $*${tiny[*]+ ${tiny[*]}}"
+}
+
+sweep_scales() {
+    local scale total=$((float + weights + activations))
+    compare scale-float "$total" "$stages" -- --bmt-preset float
+    compare stage-scale "$float" "$stages" -- --bmt-preset bmt-s
+    for scale in ${scales//,/ }; do
+        compare "scale-$scale" "$total" "$stages" --from stage-scale -- \
+            --bmt-preset bmt-s --bmt-scale "$scale"
+    done
+}
+
+vary_outputs() {
+    local variant total=$((float + weights)) lengths="$float,0,$weights"
+    compare output-float "$total" "$lengths" -- --bmt-preset float
+    for variant in ${outputs//,/ }; do
+        compare "output-$variant" "$total" "$lengths" -- --bmt-preset float \
+            --binary-weights out --binary-activations out --bmt-attention-output "$variant" \
+            --bmt-scale "$output_scale"
+    done
+}
+
+# report FIGURE: the table and the picture.
+report() { run python "$REPO/recipes/bmt/ablations.py" "$1" --dir "$out"; }
+
+main() {
+    [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
+    use_environment babel num2words sacremoses
+    read_options "$@"
+    if [[ "$only" != output ]]; then
+        sweep_scales
+        report scale
+    fi
+    if [[ "$only" != scale ]]; then
+        vary_outputs
+        report output
+    fi
+    dry || printf '\nEverything is in %s: scale.* and output.*, and the models\n' "$out"
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit

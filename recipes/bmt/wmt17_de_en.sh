@@ -1,0 +1,231 @@
+#!/usr/bin/env bash
+# BMT (Zhang et al., 2023) on WMT 2017, German → English: section 4.1, any row of Table 1. What the
+# paper says, and what becomes of it here:
+#
+#   trained on WMT2017, tested on        preprocess/corpus.py wmt17_de_en, from WMT's own archives;
+#     WMT2014                              newstest2013 to validate, which the paper does not say
+#   6 + 6 layers, 1024, 4096, 16 heads   bmt_wmt_de_en, one embedding matrix
+#   weights of 399 MB                    only with one table of 32,000: 32,000 joint merges, and at
+#                                          most 32,000 entries
+#   three stages of 50,000, 88,339 and   --stage-updates, each with a cosine to 0 from 0.001; the
+#     88,339 updates                       paper has no length of the warm-up: 4,000
+#   batches of 1,024 sentences           64 sentences, and an update every 16; with less memory
+#                                          more of fewer
+#   Adam with 0.9 and 0.98               ε = 1e-9, as in the authors' code; no weight decay
+#   dropout 0.1                          also on attention and hidden units, in the architecture
+#   distillation, which is optional      --kd or --teacher; without them label smoothing of 0.1
+#   bfloat16                             --bf16 with a GPU that has it, --fp16 with another
+#   beam 4, length penalty 0.6           --gnmt-lenpen of the task translation_ext: the paper's is
+#                                          GNMT's, fairseq's --lenpen another formula
+#   sacreBLEU                            the same
+#
+# Paper: 26.35 BLEU in float, 25.93 with BMT-1, 17.87 with BMT-6.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../muse/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../muse/common.sh" # its corpus, scores and pictures
+# shellcheck disable=SC2034,SC2329  # common.sh uses them
+
+corpus=wmt17_de_en src=de tgt=en
+dictionary=(--joined-dictionary --nwordssrc 32000 --nwordstgt 32000)
+arch=bmt_wmt_de_en preset=bmt-1 dropout=0.1
+batch_size=64 update_freq=16 stages=50000,88339,88339 warmup=4000 lr=0.001
+beam=4 gnmt_lenpen=0.6 teacher="" kd="${KD:-0}"
+paper="26.35 BLEU in float, BMT-1 25.93, BMT-2 25.44, BMT-3 24.11, BMT-6 17.87 (distilled)"
+
+usage() {
+    cat <<HELP
+Usage: bash recipes/bmt/$corpus.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
+
+  --preset P       row of Table 1: float, bmt-1 … bmt-8, xnor-base, bmt-s   ($preset)
+  --kd             train a float teacher first, in the same folder and for as
+                   long, and distil from it; KD=1 in the environment is the same
+  --teacher FILE   distil from this checkpoint, whose dictionary is the same
+  --stages F,W,A   updates in float, with binary weights, and with binary
+                   activations; a row without the latter may do without A
+                                                     ($stages)
+  --warmup N       updates at the start of each stage in which the rate rises
+                                                                     ($warmup)
+  --lr X           peak learning rate of each stage                  ($lr)
+  --batch-size N   sentences in a batch                              ($batch_size)
+  --update-freq N  batches in an update; their product should be 1,024  ($update_freq)
+  --arch A         architecture of the family of \`bmt\`       ($arch)
+  --dropout F      dropout                                           ($dropout)
+  --data DIR       the corpus, prepared there once for all runs
+                   (runs/data/$corpus)
+  --mirror M       folder or address to take the official archives from
+  --any-counts     accept another edition of the corpus
+  --bpe N          merges of the byte-pair encoding                  (32000)
+  --out DIR        where everything goes         (runs/$corpus-PRESET)
+  --help           this text
+  -- FLAG...       more flags for fairseq-train; they win over the recipe's
+
+SMOKE=1 needs no files: it runs every step on a tiny corpus from locale data, packed as the
+official archives are. DRY_RUN=1 only prints the commands. Stopped and started again, the recipe
+continues (the corpus after its last step, training after its last checkpoint).
+HELP
+}
+
+# use_smoke_settings: tiny, but through every step.
+use_smoke_settings() {
+    arch=bmt_tiny batch_size=32 update_freq=2 stages=10,6,6 warmup=2 bpe=400
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+}
+
+read_options() {
+    local option
+    while (($#)); do
+        case "$1" in
+        --preset | --teacher | --stages | --warmup | --lr | --batch-size | --update-freq | --arch | \
+            --dropout | --data | --mirror | --bpe | --out)
+            needs_value "$1" "$@"
+            option="${1#--}"
+            printf -v "${option//-/_}" '%s' "$2"
+            shift
+            ;;
+        --kd) kd=1 ;;
+        --any-counts) any_counts=--any-counts ;;
+        --help | -h) usage && exit ;;
+        --) shift && extra=("$@") && break ;;
+        *) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
+        esac
+        shift
+    done
+    check_options
+    name="$corpus"
+    [[ "${SMOKE:-0}" != 1 ]] || name="smoke-$corpus"
+    out="$(absolute "${out:-$REPO/runs/$name-$preset}")"
+    data="$(absolute "${data:-$REPO/runs/data/$corpus${bpe:+-$bpe}}")"
+    [[ "$mirror" == *://* || -z "$mirror" ]] || mirror="$(absolute "$mirror")"
+}
+
+# absolute PATH: the run changes its folder.
+absolute() { if [[ "$1" == /* ]]; then echo "$1"; else echo "$PWD/$1"; fi; }
+
+check_options() {
+    local option word
+    for option in warmup batch_size update_freq ${bpe:+bpe}; do
+        positive "--${option/_/-}" "${!option}"
+    done
+    check_stages
+    if [[ -n "$teacher" ]]; then
+        [[ "$kd" != 1 ]] || die "\`--teacher\` does not go with \`--kd\`, which trains one."
+        [[ -f "$teacher" ]] || die "\`--teacher\`: $teacher does not exist; check the path."
+        teacher="$(absolute "$teacher")"
+    elif [[ "$kd" == 1 ]]; then
+        teacher=teacher/checkpoint_last.pt
+    fi
+    for word in ${extra[@]+"${extra[@]}"}; do # the recipe computes other things from them
+        case "${word%%=*}" in
+        --batch-size | --update-freq | --max-update | --stage-updates | --warmup-updates)
+            die "\`${word%%=*}\` after \`--\` would not fit the rest; \`--batch-size\`," \
+                "\`--update-freq\`, \`--stages\` and \`--warmup\` come before \`--\`."
+            ;;
+        esac
+    done
+}
+
+# check_stages: also sets `updates`, of all stages together.
+check_stages() {
+    local length lengths least=3
+    case "$preset" in
+    float) least=1 ;;
+    bmt-1) least=2 ;;
+    bmt-[2-8] | bmt-s | xnor-base) ;;
+    *) die "\`--preset\` must be a row of Table 1, such as bmt-1, but is \`$preset\`." ;;
+    esac
+    [[ "$stages" =~ ^[1-9][0-9]*(,[1-9][0-9]*){0,2}$ ]] ||
+        die "\`--stages\` must be up to three numbers of updates like 50000,88339,88339," \
+            "but is \`$stages\`."
+    IFS=, read -ra lengths <<<"$stages"
+    ((${#lengths[@]} >= least)) ||
+        die "\`--stages\` must have $least numbers for \`$preset\`, but is \`$stages\`."
+    updates=0
+    for length in "${lengths[@]}"; do
+        ((warmup < length)) ||
+            die "\`--warmup\` must be less than the $length updates of a stage, but is $warmup."
+        updates=$((updates + length))
+    done
+}
+
+# train_as FOLDER PRESET FLAG...: a model of Table 1.
+train_as() {
+    local folder="$1" precision=()
+    if ! dry; then read -ra precision < <(half_precision); fi
+    train "$folder" --source-lang "$src" --target-lang "$tgt" --arch "$arch" --bmt-preset "$2" \
+        --share-all-embeddings --dropout "$dropout" \
+        --optimizer adam --adam-betas '(0.9, 0.98)' --adam-eps 1e-9 --lr "$lr" \
+        --lr-scheduler staged_cosine --stage-updates "$stages" --warmup-updates "$warmup" \
+        --max-update "$updates" --batch-size "$batch_size" --update-freq "$update_freq" \
+        --no-epoch-checkpoints --save-interval-updates 2000 --keep-interval-updates 1 \
+        "${@:3}" ${precision[@]+"${precision[@]}"} --seed 1 --num-workers 0 --log-interval 100 \
+        ${extra[@]+"${extra[@]}"}
+}
+
+# half_precision: the flag for this machine; the weights that are trained stay in single precision.
+half_precision() {
+    python -c 'import torch
+found = torch.cuda.is_available()
+print("" if not found else "--bf16" if torch.cuda.is_bf16_supported() else "--fp16")'
+}
+
+from_references=(--criterion label_smoothed_cross_entropy --label-smoothing 0.1)
+
+train_teacher() { train_as teacher float "${from_references[@]}"; }
+
+train_model() {
+    local criterion=("${from_references[@]}")
+    [[ -z "$teacher" ]] || criterion=(--criterion distillation --teacher "$teacher")
+    train_as checkpoints "$preset" "${criterion[@]}"
+}
+
+translate() {
+    generate checkpoints/checkpoint_last.pt generated.txt --source-lang "$src" \
+        --target-lang "$tgt" --task translation_ext --gnmt-lenpen "$gnmt_lenpen" \
+        --gen-subset test --beam "$beam" --batch-size 128
+}
+
+draw() {
+    local logs=(--log "$preset=checkpoints/train.log")
+    [[ "$kd" != 1 ]] || logs+=(--log "teacher=teacher/train.log")
+    run fairseq-ext plot curves "${logs[@]}" -o curves.png
+    draw_lengths
+}
+
+# What makes it the same run: one setting per line.
+settings() {
+    cat <<SETTINGS
+arch=$arch $preset
+teacher=$teacher
+data=$data $bpe
+batch=$batch_size $update_freq
+stages=$stages $warmup $lr
+dropout=$dropout
+flags=${extra[*]-}
+SETTINGS
+}
+
+main() {
+    local file
+    [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
+    read_options "$@"
+    use_environment babel num2words sacremoses subword_nmt
+    open_run "$out" "$(settings)"
+    stage corpus prepare_corpus
+    stage binarise binarise_corpus
+    if [[ "$kd" == 1 ]]; then stage teacher train_teacher; fi
+    stage train train_model
+    stage translate translate
+    stage score score
+    stage draw draw
+    dry && exit
+    python "$REPO/recipes/report.py" run --dir . --src "$src" --tgt "$tgt" --title \
+        "$src → $tgt, $preset, beam $beam, $(wc -l <"reference/test.$tgt") test sentences"
+    printf '\nEverything is in %s:\n' "$out"
+    for file in results.md curves.png lengths.png checkpoints/checkpoint_last.pt; do
+        echo "  $file"
+    done
+    printf '\nThe paper: %s\n' "$paper"
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit
