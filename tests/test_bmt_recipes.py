@@ -301,7 +301,6 @@ def test_a_distilled_run_killed_in_training_goes_on_to_the_end(tmp_path: Path) -
     assert "teacher: done before" in done.stderr
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     assert results["updates"] == 22
-    assert sum(results["stages"].values()) < 180
     assert [score["name"] for score in results["scores"]][:2] == ["BLEU", "chrF"]
     log = (out / "checkpoints" / "train.log").read_text()
     assert "binary weights and activations from here on" in log

@@ -37,7 +37,7 @@ HELP
 
 only="" scales=1,2,4,8,16,32,64,128,256,512,1024,2048,4096 outputs=plain,scale,layer,shortcut
 output_scale=64 stages=2000,1000,1000 warmup=100 lr=0.002 arch=bmt_tiny bpe=8000 max_tokens=2000
-out="" words=() tiny=()
+out="" words=() tiny=() made=0
 
 # use_smoke_settings: tiny, but through every step.
 use_smoke_settings() {
@@ -69,9 +69,7 @@ read_options() {
     done
     check_options
     if [[ "${SMOKE:-0}" == 1 && ${#words[@]} == 0 ]]; then
-        out="${out:-$REPO/runs/smoke-ablations}"
-        words=("$out.text" en de)
-        make_smoke_text
+        out="${out:-$REPO/runs/smoke-ablations}" words=("$out.text" en de) made=1
     fi
     ((${#words[@]} == 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
     out="${out:-$REPO/runs/ablations-$(basename "${words[0]}")-${words[1]}-${words[2]}}"
@@ -139,8 +137,9 @@ report() { run python "$REPO/recipes/bmt/ablations.py" "$1" --dir "$out"; }
 
 main() {
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
-    use_environment babel num2words sacremoses
     read_options "$@"
+    use_environment babel num2words sacremoses
+    ((made == 0)) || make_smoke_text
     if [[ "$only" != output ]]; then
         sweep_scales
         report scale
