@@ -13,6 +13,8 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_ext.binary import products
+from fairseq_ext.binary.binarize import Bits
+from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.padding import keep_sentences, select_sentences
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
@@ -90,9 +92,10 @@ class BinaryAttention(MultiheadAttention):
         ``attn_mask`` ``[T, S]`` is below 0 where a query must not look. The weights are those
         before binarization and dropout, without gradient, and None where they are not asked for.
         """
-        queries = self._heads(self.q_proj(query), "q")
+        bits = read(query, self.q_proj)
+        queries = self._heads(project(self.q_proj, query, bits), "q")
         keys, values, pads = self._keys_values(
-            key, key_padding_mask, incremental_state, static_kv, len(queries)
+            key, key_padding_mask, incremental_state, static_kv, bits if key is query else None
         )
         hidden = None if pads is None else pads[:, None, None, :]
         if attn_mask is not None:
@@ -126,7 +129,7 @@ class BinaryAttention(MultiheadAttention):
         pads: Tensor | None,
         incremental_state: IncrementalState | None,
         static: bool,
-        rows: int,
+        bits: Bits | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Keys and values ``[N, H, S, D]`` and pads ``[N, S]``, those of earlier steps included.
 
@@ -135,11 +138,13 @@ class BinaryAttention(MultiheadAttention):
         saved = {} if incremental_state is None else self._get_input_buffer(incremental_state)
         if static and "prev_key" in saved:
             return saved["prev_key"], saved["prev_value"], saved["prev_key_padding_mask"]
+        rows = source.size(1)
         if static and incremental_state is not None:  # hypotheses of a sentence share its source
             source = source[:, :: self.beam_size]
             pads = None if pads is None else pads[:: self.beam_size]
-        keys = self._heads(self.k_proj(source), "k")
-        values = self._heads(self.v_proj(source), "v")
+        bits = read(source, self.k_proj) if bits is None else bits
+        keys = self._heads(project(self.k_proj, source, bits), "k")
+        values = self._heads(project(self.v_proj, source, bits), "v")
         if incremental_state is None:
             return keys, values, pads
         if "prev_key" in saved:
@@ -189,3 +194,13 @@ class BinaryAttention(MultiheadAttention):
 
     def extra_repr(self) -> str:
         return f"heads={self.num_heads}, shortcut={self.shortcut}, {self.options}"
+
+
+def read(x: Tensor, layer: nn.Module) -> Bits | None:
+    """What a binary layer reads of ``x``: the same for q, k and v, and found once."""
+    return layer.bits(x) if isinstance(layer, BinaryLinear) else None
+
+
+def project(layer: nn.Module, x: Tensor, bits: Bits | None) -> Tensor:
+    """``layer(x)``, of which the bits are known already."""
+    return layer(x) if bits is None else layer(x, bits=bits)

@@ -11,6 +11,7 @@ stays 0, and the next binarization sees the same sign in a batch, alone, and in 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,6 +45,27 @@ class _TwoLevels(torch.autograd.Function):
         passes, slope = ctx.saved_tensors
         grad = grad * passes
         return grad if slope is None else grad * slope, None, None, None
+
+
+class Bits(NamedTuple):
+    """A binarized operand ``signs · level``, and what gradients of it are multiplied by.
+
+    Attributes:
+        signs: ±1.
+        level: with size 1 along what is summed over.
+        passes: true where the gradient passes; None where none is needed.
+        slope: of the gradient there, where it is not 1.
+    """
+
+    signs: Tensor
+    level: Tensor
+    passes: Tensor | None = None
+    slope: Tensor | None = None
+
+    def gradient(self, grad: Tensor) -> Tensor:
+        """From the gradient of ``signs · level`` to that of the latent numbers."""
+        grad = grad * self.passes
+        return grad if self.slope is None else grad * self.slope
 
 
 @dataclass(frozen=True)
@@ -86,6 +108,14 @@ class Binarizer:
         level, limit = self._level_and_limit(x.detach(), dim)
         slope = torch.ones_like(level) if self.kind == "xnor" else _inverse(level)
         return _TwoLevels.apply(x, torch.ones_like(level), limit, slope), level
+
+    @torch.no_grad()
+    def bits(self, x: Tensor, dim: int | tuple[int, ...] = -1, grad: bool = True) -> Bits:
+        """The same for products that write their gradient themselves; ``grad``: if it is wanted."""
+        level, limit = self._level_and_limit(x, dim)
+        signs = torch.where(x >= 0, torch.ones_like(level), -torch.ones_like(level))
+        passes = x.abs() <= limit if grad else None
+        return Bits(signs, level, passes, level if self.kind == "xnor" else None)
 
     def _level_and_limit(self, x: Tensor, dim: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """The size of ``x_b``, and of the ``|x|`` up to which the gradient passes."""

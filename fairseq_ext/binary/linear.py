@@ -8,12 +8,56 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from fairseq_ext.binary.binarize import Binarizer, require_choice
+from fairseq_ext.binary.binarize import Binarizer, Bits, require_choice
 from fairseq_ext.errors import ConfigError
 
 BINARIZER = Binarizer()
 GRANULARITIES = {"channel": 1, "tensor": (0, 1)}
+
+
+class _BinaryProduct(torch.autograd.Function):
+    """``y_n = (a / s) w_n Σ_k ±1 ±1 + b_n``, with levels ``a`` of a token and ``w_n`` of a channel.
+
+    The sum is an exact integer. Gradients are those of ``A_b W_b / s + b``; the bits of both
+    operands are found before, so that several products may share them.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        inputs: Bits,
+        weights: Bits,
+        kept: Tensor | None,
+        scale: float,
+    ) -> Tensor:
+        signs = inputs.signs if kept is None else inputs.signs * kept
+        y = F.linear(signs, weights.signs)
+        ctx.signs, ctx.inputs, ctx.weights = signs, inputs, weights
+        ctx.kept, ctx.scale, ctx.dtype = kept, scale, y.dtype
+        y.mul_(inputs.level / scale).mul_(weights.level.squeeze(1))
+        return y if bias is None else y.add_(bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weights, dtype = ctx.inputs, ctx.weights, ctx.dtype
+        of_x = of_weight = of_bias = None
+        if ctx.needs_input_grad[0]:
+            matrix = (weights.signs * (weights.level / ctx.scale)).to(dtype)
+            of_x = grad.to(dtype) @ matrix
+            of_x = inputs.gradient(of_x if ctx.kept is None else of_x * ctx.kept)
+        if ctx.needs_input_grad[1]:
+            rows = (grad * (inputs.level / ctx.scale)).to(dtype).flatten(0, -2)
+            of_weight = weights.gradient(rows.t() @ ctx.signs.to(dtype).flatten(0, -2))
+            of_weight = of_weight.to(weights.level.dtype)
+        if ctx.needs_input_grad[2]:
+            of_bias = grad.flatten(0, -2).sum(0)
+        return of_x, of_weight, of_bias, None, None, None, None
 
 
 class BinaryLinear(nn.Linear):
@@ -70,18 +114,35 @@ class BinaryLinear(nn.Linear):
         self.binary_weights = self.weights and stage >= 1
         self.binary_inputs = self.inputs and stage >= 2
 
-    def forward(self, x: Tensor, dropout: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """``[..., K]`` to ``[..., N]``; ``dropout`` is applied to the inputs as they are read."""
-        if not self.binary_inputs:
+    def forward(
+        self,
+        x: Tensor,
+        dropout: Callable[[Tensor], Tensor] | None = None,
+        bits: Bits | None = None,
+    ) -> Tensor:
+        """``[..., K]`` to ``[..., N]``.
+
+        Args:
+            x: the input.
+            dropout: applied to the input as it is read, binarized or not.
+            bits: what :meth:`bits` of a layer with the same options gave for ``x``.
+        """
+        if not (self.binary_inputs and self.binary_weights):
+            x = self.input_binarizer(x) if self.binary_inputs else x
             x = x if dropout is None else dropout(x)
-            return F.linear(x, self.binarized_weight(), self.bias)
-        signs, level = self.input_binarizer.signs(x)
-        signs = signs if dropout is None else dropout(signs)
-        weight, weight_level = self.weight_signs()
-        y = F.linear(signs, weight) * (level / self.scale)
-        if weight_level is not None:
-            y = y * weight_level.squeeze(1)
-        return y if self.bias is None else y + self.bias
+            if self.scale == 1 or not self.binary_inputs:
+                return F.linear(x, self.binarized_weight(), self.bias)
+            return F.linear(x / self.scale, self.binarized_weight(), self.bias)
+        bits = self.bits(x) if bits is None else bits
+        kept = None if dropout is None else factors(dropout, x)
+        weights = self.weight_bits()
+        return _BinaryProduct.apply(x, self.weight, self.bias, bits, weights, kept, self.scale)
+
+    def bits(self, x: Tensor) -> Bits | None:
+        """What the layer reads of ``x``, if that is binary."""
+        if not (self.binary_inputs and self.binary_weights):
+            return None
+        return self.input_binarizer.bits(x, grad=x.requires_grad)
 
     def binarized_weight(self) -> Tensor:
         """``W_b`` ``[N, K]``; the latent weights in stage 0."""
@@ -91,20 +152,19 @@ class BinaryLinear(nn.Linear):
             return self.weight * self.frozen_level
         return self.weight_binarizer(self.weight, GRANULARITIES[self.granularity])
 
-    def weight_signs(self) -> tuple[Tensor, Tensor | None]:
-        """±1 ``[N, K]`` and their levels ``[N, 1]`` (``[1, 1]`` per tensor).
-
-        In stage 0 the latent weights, and None.
-        """
-        if not self.binary_weights or self.frozen_level is not None:
-            return self.weight, self.frozen_level
-        return self.weight_binarizer.signs(self.weight, GRANULARITIES[self.granularity])
+    def weight_bits(self) -> Bits:
+        """±1 ``[N, K]`` and levels ``[N, 1]`` (``[1, 1]`` per tensor)."""
+        if self.frozen_level is not None:
+            return Bits(self.weight, self.frozen_level)
+        dim = GRANULARITIES[self.granularity]
+        return self.weight_binarizer.bits(self.weight, dim, self.weight.requires_grad)
 
     @torch.no_grad()
     def make_generation_fast_(self, **unused: Any) -> None:
         """fairseq's hook before generation: the weights change no more, so binarize them once."""
-        if self.binary_inputs:
-            self.weight.data, self.frozen_level = self.weight_signs()
+        if self.binary_inputs and self.binary_weights:
+            bits = self.weight_bits()
+            self.weight.data, self.frozen_level = bits.signs, bits.level
         else:
             self.weight.data = self.binarized_weight()
             self.binary_weights = False
@@ -112,3 +172,16 @@ class BinaryLinear(nn.Linear):
     def extra_repr(self) -> str:
         bits = f"weight_bits={1 if self.binary_weights else 32}"
         return f"{super().extra_repr()}, {bits}, input_bits={1 if self.binary_inputs else 32}"
+
+
+def factors(dropout: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
+    """What ``dropout`` multiplies each of ``x`` by; None where it leaves everything."""
+    if isinstance(dropout, nn.Module) and not is_active(dropout):
+        return None
+    return dropout(torch.ones_like(x, requires_grad=False))
+
+
+def is_active(dropout: nn.Module) -> bool:
+    """Whether a dropout module changes anything now, in generation with dropout as well."""
+    running = dropout.training or getattr(dropout, "apply_during_inference", False)
+    return bool(running and getattr(dropout, "p", 0))

@@ -18,7 +18,7 @@ from torch import Tensor
 from fairseq_ext import files
 from fairseq_ext.errors import CheckpointError, ConfigError
 
-_DROPPED = ("last_optimizer_state", "optimizer")
+_STAGE = "binary_stage.current"  # see fairseq_ext.binary.stages
 _SHOWN = 4  # names shown in a message
 
 
@@ -69,14 +69,15 @@ def average_checkpoints(
         load: reads one of them.
 
     Raises:
-        CheckpointError: checkpoints of different architectures, names or shapes, a weight that
-            is not a number, or a file that cannot be read.
+        CheckpointError: checkpoints of different architectures, names, shapes or stages of a
+            binarized training, a weight that is not a number, or a file that cannot be read.
     """
     if not paths:
         raise ConfigError("There are no checkpoints to average; name at least one.")
     sums: dict[str, Tensor] = {}
     ties: set[frozenset[str]] = set()
     architecture: str | None = None
+    stage: Tensor | None = None
     for number, path in enumerate(paths):
         checkpoint = load(path)
         model = _model(checkpoint, path)
@@ -89,7 +90,9 @@ def average_checkpoints(
             }
             shapes = {name: tuple(weight.shape) for name, weight in model.items()}
             ties = _ties(model)
+            stage = model.get(_STAGE)
         else:
+            _check_stage(stage, model.get(_STAGE), paths[0], path)
             _check_same(architecture, shapes, checkpoint, model, paths[0], path)
             ties &= _ties(model)
         for name, total in sums.items():
@@ -195,6 +198,16 @@ def _check_same(
         )
 
 
+def _check_stage(
+    stage: Tensor | None, other: Tensor | None, first: str | Path, path: str | Path
+) -> None:
+    if stage is not None and other is not None and not stage.equal(other):
+        raise CheckpointError(
+            f"`{first}` is of stage {int(stage)} of its binarized training, but `{path}` of stage "
+            f"{int(other)}; only checkpoints of one stage can be averaged."
+        )
+
+
 def _shape_of(model: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
     return tuple(model[name].shape) if name in model else None
 
@@ -206,14 +219,9 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 def _without_training_state(
     checkpoint: dict[str, Any], paths: Sequence[str | Path]
 ) -> dict[str, Any]:
-    kept = {name: value for name, value in checkpoint.items() if name not in _DROPPED}
-    extra = checkpoint.get("extra_state") or {}
-    # A second, exponentially averaged copy of the model would not belong to these weights.
-    kept["extra_state"] = {
-        **{name: value for name, value in extra.items() if not name.startswith("ema")},
-        "averaged": [Path(path).name for path in paths],
-    }
-    return kept
+    kept = files.without_training_state(checkpoint)
+    averaged = [Path(path).name for path in paths]
+    return {**kept, "extra_state": {**kept["extra_state"], "averaged": averaged}}
 
 
 def _matching(folder: str | Path, pattern: str) -> list[Path]:

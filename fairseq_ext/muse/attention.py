@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fairseq_ext.muse import convolution as conv
-from fairseq_ext.muse.convolution import DynamicConvolution, band, convolve
+from fairseq_ext.muse.convolution import DynamicConvolution, band, convolve, longest_band
 
 # Added to the score of a pad: its weight is exactly 0 in any precision, and finite in fp16.
 MASKED = -3e4
@@ -113,7 +112,7 @@ class MultiScaleAttention(nn.Module):
     def _both(self, weights: Tensor, kernels: Tensor, values: list[Tensor]) -> Tensor:
         """``[N, 2T, D]``: attention, then convolution; one product for short shared values."""
         left = self.convolution.left
-        if not self.separate and weights.size(1) <= conv.LONGEST_BAND:
+        if not self.separate and weights.size(1) <= longest_band():
             return torch.bmm(torch.cat([weights, band(kernels, left)], dim=1), values[0])
         return torch.cat([torch.bmm(weights, values[0]), convolve(values[-1], kernels, left)], 1)
 

@@ -16,8 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-# Up to this length a band matrix is fastest; beyond it, one pass over the values for each tap.
+# Up to this length a band matrix is fastest; beyond it, one pass over the values for each tap,
+# which is slower to differentiate.
 LONGEST_BAND = 64
+LONGEST_BAND_IN_TRAINING = 128
 
 
 def taps_to_the_left(kernel_size: int, causal: bool) -> int:
@@ -80,9 +82,14 @@ def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
     Returns:
         ``[N, T, D]``.
     """
-    if values.size(1) <= LONGEST_BAND:
+    if values.size(1) <= longest_band():
         return torch.bmm(band(weights, left), values)
     return _TapLoop.apply(values, weights, left)
+
+
+def longest_band() -> int:
+    """The longest sentence, in positions, that is convolved by a band matrix now."""
+    return LONGEST_BAND_IN_TRAINING if torch.is_grad_enabled() else LONGEST_BAND
 
 
 class _TapLoop(torch.autograd.Function):
