@@ -317,4 +317,9 @@ def test_command_refuses_with_one_line_and_writes_nothing(tmp_path: Path) -> Non
     assert said.stderr.count("\n") == 1
     said = run("fairseq-ext", "scaling-fit", table, "--bootstrap", 5, ok=False)
     assert "`--bootstrap` must be at least 100, but is 5 instead." in said.stderr
+    said = run(
+        *("fairseq-ext", "scaling-fit", table, "-o", figure, "--json", tmp_path / "law.json"),
+        ok=False,
+    )
+    assert "`--json` must be another file" in said.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["losses.csv"]
