@@ -43,6 +43,7 @@ setup(
         "subword-nmt>=0.3.8",
         "matplotlib>=3.8",
         "scipy>=1.11",
+        "safetensors>=0.4.3",  # packed binary models
         "tqdm>=4.66",
     ],
     extras_require={

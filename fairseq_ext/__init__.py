@@ -28,6 +28,9 @@ def register() -> None:
     errors.install_excepthook()
     doctor.check_single_fairseq()
     compat.apply()
+    from fairseq_ext.binary.packed import runtime as packed_models
+
+    packed_models.install()
     guards.install()
     from fairseq_ext import translation_ext  # noqa: F401
     from fairseq_ext.binary import distillation, schedule  # noqa: F401

@@ -5,4 +5,15 @@ arguments that returns the exit status. It imports argparse alone; the work is i
 runs.
 """
 
-MODULES: tuple[str, ...] = ("score", "compare", "translate", "plot", "fuse", "mbr", "scaling_fit")
+MODULES: tuple[str, ...] = (
+    "score",
+    "compare",
+    "translate",
+    "plot",
+    "fuse",
+    "mbr",
+    "scaling_fit",
+    "pack",
+    "unpack",
+    "inspect",
+)

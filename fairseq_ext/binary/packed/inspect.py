@@ -1,0 +1,109 @@
+"""Where the bytes of a packed model are, and what its bits save."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_ext.binary.packed import format
+from fairseq_ext.binary.packed.format import PackedModel
+
+# In the order of the table.
+KINDS = {
+    "bits": "signs",
+    "level": "levels",
+    "table": "embeddings and output",
+    "other": "norms, biases, other",
+    "dictionary": "dictionaries",
+    "header": "header",
+}
+
+
+def inspect(path: str | Path) -> dict[str, Any]:
+    """Sizes of a packed model; all in bytes where nothing else is said.
+
+    Returns:
+        ``architecture``, ``stage``, ``languages``, ``checksum``; ``bytes``: by kind and in all;
+        ``binary``: numbers in the packed layers, their bytes packed, in fp32 and in bf16, and by
+        which factors they are smaller; ``file``: the same for all numbers and the whole file.
+
+    Raises:
+        CheckpointError: as :func:`fairseq_ext.binary.packed.format.read`.
+    """
+    packed = format.read(path)
+    total = Path(path).stat().st_size
+    sizes = {name: 0 for name in KINDS}
+    for name, tensor in packed.tensors.items():
+        sizes[_kind(name)] += tensor.nbytes
+    sizes["header"] = total - sum(sizes.values())
+    binary = binary_numbers(packed)
+    others = (t.numel() for n, t in packed.tensors.items() if _is_number(n, t))
+    settings = packed.cfg["task"]
+    return {
+        "file": str(path),
+        "format_version": format.VERSION,
+        "architecture": packed.cfg["model"].get("arch") or packed.cfg["model"].get("_name"),
+        "stage": packed.stage,
+        "languages": [settings.get("source_lang"), settings.get("target_lang")],
+        "layers": len(packed.layers),
+        "bytes": {**sizes, "all": total},
+        "binary": _compression(binary, sizes["bits"] + sizes["level"]),
+        "signs_alone": _compression(binary, sizes["bits"]),
+        "whole_file": _compression(binary + sum(others), total),
+    }
+
+
+def binary_numbers(packed: PackedModel) -> int:
+    """How many weights have one bit."""
+    return sum(packed.layer(name)[0].shape[0] * k for name, k in packed.layers.items())
+
+
+def as_table(report: dict[str, Any]) -> str:
+    """What :func:`inspect` found, as a table."""
+    sizes, total = report["bytes"], report["bytes"]["all"]
+    names = ("binary weights and activations" if report["stage"] == 2 else "binary weights",)
+    lines = [
+        f"{report['architecture']}, {' to '.join(map(str, report['languages']))}, "
+        f"stage {report['stage']} ({names[0]}), {report['layers']} packed layers",
+        f"{'what':<24}{'bytes':>14}{'share':>8}",
+    ]
+    for name, title in KINDS.items():
+        lines.append(f"{title:<24}{sizes[name]:>14,}{sizes[name] / total:>8.1%}")
+    lines.append(f"{'whole file':<24}{total:>14,}{1:>8.1%}")
+    lines.append(f"{'smaller than':<24}{'numbers':>14}{'fp32':>8}{'bf16':>8}")
+    for key, title in (
+        ("signs_alone", "binary weights: signs"),
+        ("binary", "… with their levels"),
+        ("whole_file", "whole file"),
+    ):
+        one = report[key]
+        lines.append(
+            f"{title:<24}{one['numbers']:>14,}{one['over_fp32']:>7.1f}×{one['over_bf16']:>7.1f}×"
+        )
+    return "\n".join(lines)
+
+
+def _kind(name: str) -> str:
+    kind = format.kind(name)
+    if kind in ("int8", "scale") or name.endswith(("embed_tokens.weight", "projection.weight")):
+        return "table"
+    return "other" if kind == "state" else kind
+
+
+def _is_number(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor holds parameters in some type, one element each."""
+    kind = format.kind(name)
+    return kind == "int8" or (kind == "state" and tensor.is_floating_point())
+
+
+def _compression(numbers: int, size: int) -> dict[str, float]:
+    return {
+        "numbers": numbers,
+        "bytes": size,
+        "bytes_fp32": 4 * numbers,
+        "bytes_bf16": 2 * numbers,
+        "over_fp32": round(4 * numbers / size, 3),
+        "over_bf16": round(2 * numbers / size, 3),
+    }

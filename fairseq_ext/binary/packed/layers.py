@@ -1,0 +1,151 @@
+"""Layers that compute from bits and from int8 tables; for translating alone, without gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_ext.binary.binarize import Binarizer
+from fairseq_ext.binary.kernels import PackedWeight, linear_1bit, linear_1bit_1bit
+from fairseq_ext.binary.linear import BinaryLinear
+
+LARGEST = 127  # of int8, symmetric
+
+
+class PackedLinear(nn.Module):
+    """What a :class:`~fairseq_ext.binary.linear.BinaryLinear` computes, from packed weights.
+
+    Args:
+        linear: the layer, in the stage that the model was trained to. Its weight is not read.
+        packed: its weight.
+    """
+
+    def __init__(self, linear: BinaryLinear, packed: PackedWeight) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.bias = linear.bias
+        self.packed = packed
+        self.scale = linear.scale
+        self.input_binarizer: Binarizer | None = (
+            linear.input_binarizer if linear.binary_inputs else None
+        )
+
+    def forward(self, x: Tensor, dropout: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """``[..., K]`` to ``[..., N]``; ``dropout`` as of ``BinaryLinear``."""
+        x = x.detach()
+        if self.input_binarizer is None:
+            x = x if dropout is None else dropout(x)
+            return linear_1bit(x, self.packed, self.bias)
+        if dropout is not None:
+            ones = torch.ones_like(x)
+            kept = dropout(ones)
+            if kept is not ones:  # --retain-dropout: what is dropped has no sign
+                signs, level = self.input_binarizer.signs(x)
+                x = signs * kept * (level / self.scale)
+                return linear_1bit(x, self.packed, self.bias)
+        bounds = None
+        if self.input_binarizer.kind == "xnor":
+            bounds = 2 * x.float().abs().mean(-1)
+        elif self.input_binarizer.bound is not None:
+            bounds = self.input_binarizer.bound
+        return linear_1bit_1bit(x, self.packed, self.bias, self.scale, input_bounds=bounds)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedLinear:
+        # Moves with the model; half precision is for activations, the bits and levels stay.
+        self.packed = self.packed.to(fn(self.packed.words).device)
+        return super()._apply(fn, recurse)
+
+    def extra_repr(self) -> str:
+        bits = 32 if self.input_binarizer is None else 1
+        return f"{self.packed}, weight_bits=1, input_bits={bits}"
+
+
+class Int8Table(nn.Module):
+    """Rows of int8 in units of their scales.
+
+    Args:
+        table: ``[V, C]``.
+        scale: ``[V]``.
+    """
+
+    def __init__(self, table: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("table", table, persistent=False)
+        self.register_buffer("scale", scale, persistent=False)
+        self.dtype = torch.float32  # of the words that are looked up
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Int8Table:
+        precise = self.scale
+        super()._apply(fn, recurse)
+        self.dtype, self.scale = self.scale.dtype, precise.to(self.scale.device)
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{list(self.table.shape)}, int8"
+
+
+class Int8Embedding(Int8Table):
+    """In the place of ``nn.Embedding``; ``padding_idx`` is what fairseq reads from it."""
+
+    def __init__(self, table: Tensor, scale: Tensor, padding_idx: int | None) -> None:
+        super().__init__(table, scale)
+        self.num_embeddings, self.embedding_dim = table.shape
+        self.padding_idx = padding_idx
+
+    def forward(self, words: Tensor) -> Tensor:
+        """``[...]`` to ``[..., C]``."""
+        rows = F.embedding(words, self.table).float()
+        return (rows * self.scale[words].unsqueeze(-1)).to(self.dtype)
+
+
+class Int8Linear(Int8Table):
+    """In the place of the output projection: int8 weights times inputs rounded to int8.
+
+    A row of inputs has one scale, the largest of it over 127. On other devices than the CPU the
+    inputs stay as they are.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., C]`` to ``[..., V]``."""
+        if not x.is_cpu:
+            return F.linear(x, (self.table * self.scale[:, None]).to(x.dtype))
+        rows = x.detach().float().reshape(-1, x.shape[-1])
+        rounded, scale = quantize(rows)
+        sums = torch._int_mm(rounded, self.table.t())
+        y = sums.float().mul_(scale[:, None]).mul_(self.scale)
+        return y.view(*x.shape[:-1], -1).to(x.dtype)
+
+
+def quantize(table: Tensor) -> tuple[Tensor, Tensor]:
+    """``[V, C]`` floats as int8 and a scale for each row, ``[V]``: ``max |row| / 127``."""
+    table = table.detach().float()
+    scale = table.abs().amax(dim=1) / LARGEST
+    units = scale.where(scale > 0, 1.0)
+    return (table / units[:, None]).round_().to(torch.int8), scale
+
+
+def dequantize(table: Tensor, scale: Tensor) -> Tensor:
+    """The inverse of :func:`quantize`, but for its rounding."""
+    return table.float() * scale[:, None]
+
+
+def exchange(model: nn.Module, path: str, layer: nn.Module) -> None:
+    """Put ``layer`` at ``path`` in a model."""
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, layer)
+
+
+def use_table(model: nn.Module, path: str, table: Tensor, scale: Tensor) -> None:
+    """Exchange the embedding or output projection at ``path`` for its int8 kind."""
+    old: Any = model.get_submodule(path)
+    if isinstance(old, nn.Embedding):
+        exchange(model, path, Int8Embedding(table, scale, old.padding_idx))
+        return
+    layer = Int8Linear(table, scale)
+    exchange(model, path, layer)
+    # Some decoders read the projection's weight themselves.
+    model.get_submodule(path.rpartition(".")[0]).output_layer = layer.forward

@@ -1,0 +1,191 @@
+"""From a checkpoint to a packed model."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from fairseq.tasks.translation import TranslationTask
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from fairseq_ext.binary.kernels import pack_signs
+from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
+from fairseq_ext.binary.packed.format import FLOATS, SIDES, PackedModel, is_packed
+from fairseq_ext.binary.packed.layers import quantize
+from fairseq_ext.errors import CheckpointError, ConfigError, DataError
+
+TABLES = ("embed_tokens.weight", "output_projection.weight")
+_STAGE = "binary_stage.current"
+
+
+def pack_file(
+    path: str | Path, data: str | Path, *, dtype: str = "fp32", int8_embeddings: bool = False
+) -> PackedModel:
+    """Load a checkpoint and pack it.
+
+    Args:
+        path: the checkpoint.
+        data: folder with the dictionaries it was trained with.
+        dtype, int8_embeddings: as of :func:`pack`.
+
+    Raises:
+        CheckpointError: it cannot be read, is packed already, does not translate, or as
+            :func:`pack`.
+        DataError: no dictionaries.
+    """
+    if is_packed(path):
+        raise CheckpointError(f"{path} is packed already; give the checkpoint it was made of.")
+    if not Path(data).is_dir():
+        raise DataError(f"{data} is no folder; give the one that fairseq-preprocess wrote.")
+    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(path)], arg_overrides={"data": str(data), "eval_bleu": False}
+    )
+    if not isinstance(task, TranslationTask):
+        raise CheckpointError(f"{path} holds no translation model, but one for `{cfg.task._name}`.")
+    try:
+        return pack(models[0], cfg, task, dtype=dtype, int8_embeddings=int8_embeddings)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} {error}") from None
+
+
+@torch.no_grad()
+def pack(
+    model: nn.Module,
+    cfg: Any,
+    task: TranslationTask,
+    *,
+    dtype: str = "fp32",
+    int8_embeddings: bool = False,
+) -> PackedModel:
+    """One bit for each weight that is binary in the stage that the model is in.
+
+    Args:
+        model: as it was trained, not prepared for generation.
+        cfg: with its configuration in ``model`` and that of its task in ``task``.
+        task: with its dictionaries.
+        dtype: of all other numbers but the levels: ``fp32``, ``fp16`` or ``bf16``.
+        int8_embeddings: store embeddings and output projection in int8, a scale for each row.
+
+    Raises:
+        ConfigError: an unknown type.
+        CheckpointError: nothing in it is binary, or a number does not fit the type.
+    """
+    if dtype not in FLOATS:
+        raise ConfigError(f"`--dtype` must be one of {', '.join(FLOATS)}, but is {dtype} instead.")
+    settings = {"model": _model_settings(cfg.model), "task": _task_settings(cfg.task, task)}
+    _require_binary(model, settings["model"])
+    tensors: dict[str, Tensor] = {}
+    layers = binary_layers(model)
+    for name, layer in tqdm(layers.items(), desc="pack", unit=" layers", disable=None):
+        _pack_layer(tensors, name, layer)
+    packed = {f"{name}.weight" for name in layers}
+    rest = {n: t for n, t in model.state_dict().items() if n not in packed and n != _STAGE}
+    tied = _ties(rest)
+    for name in rest.keys() - tied.keys():
+        _store(tensors, name, rest[name], dtype, int8_embeddings and name.endswith(TABLES))
+    for side, words in zip(SIDES, (task.source_dictionary, task.target_dictionary), strict=True):
+        tensors[f"dictionary.{side}"] = _text(words)
+    sizes = {name: layer.in_features for name, layer in layers.items()}
+    return PackedModel(settings, int(model.binary_stage.index), sizes, tied, tensors)
+
+
+def binary_layers(model: nn.Module) -> dict[str, BinaryLinear]:
+    """Layers with binary weights in the model's stage, by their path in it."""
+    modules = model.named_modules()
+    return {n: m for n, m in modules if isinstance(m, BinaryLinear) and m.binary_weights}
+
+
+def _require_binary(model: nn.Module, settings: dict[str, Any]) -> None:
+    if binary_layers(model):
+        return
+    again = "Only binary weights can be packed."
+    if settings.get("muse_fused"):
+        raise CheckpointError(f"is a MUSE with fused matrices, and not binarized. {again}")
+    stage = getattr(model, "binary_stage", None)
+    if stage is not None and stage.index == 0 and stage.stages:
+        raise CheckpointError(
+            "is in the float stage of its training (`--stage-updates`); train on until its "
+            f"weights are binary. {again}"
+        )
+    raise CheckpointError(f"has no binary weights. {again}")
+
+
+def _pack_layer(tensors: dict[str, Tensor], name: str, layer: BinaryLinear) -> None:
+    dim = GRANULARITIES[layer.granularity]
+    _, level = layer.weight_binarizer.signs(layer.weight, dim)
+    level = level.float().expand(layer.out_features, 1).squeeze(1)
+    if not (layer.weight.isfinite().all() and (2 * level).isfinite().all()):
+        raise CheckpointError(f"holds weights in `{name}` that are not finite; use another one.")
+    tensors[f"{name}.weight.bits"] = pack_signs(layer.weight)
+    tensors[f"{name}.weight.level"] = level.contiguous().clone()
+
+
+def _store(tensors: dict[str, Tensor], name: str, value: Tensor, dtype: str, int8: bool) -> None:
+    if not value.is_floating_point():
+        tensors[name] = value.contiguous()
+        return
+    stored = value.to(FLOATS[dtype])
+    if not stored.isfinite().all():
+        raise CheckpointError(
+            f"holds numbers in `{name}` that are not finite in {dtype}; give another `--dtype`."
+        )
+    if int8:
+        tensors[f"{name}.int8"], tensors[f"{name}.scale"] = quantize(value)
+    else:
+        tensors[name] = stored.contiguous().clone()
+
+
+def _ties(state: dict[str, Tensor]) -> dict[str, str]:
+    """Names of tensors that share the memory of an earlier one, to that one's name."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    names = {n: first.setdefault((t.data_ptr(), t.shape), n) for n, t in state.items() if t.numel()}
+    return {name: one for name, one in names.items() if name != one}
+
+
+def _text(words: Dictionary) -> Tensor:
+    file = io.StringIO()
+    words.save(file)
+    return torch.frombuffer(bytearray(file.getvalue().encode("utf-8")), dtype=torch.uint8)
+
+
+def _model_settings(cfg: Any) -> dict[str, Any]:
+    values = _plain(cfg)
+    name = values.get("arch") or values["_name"]
+    model = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
+    fields = next(
+        (config.__dataclass_fields__ for key, config in MODEL_DATACLASS_REGISTRY.items()
+         if MODEL_REGISTRY[key] is model),
+        values,
+    )  # fmt: skip
+    return _only(values, ("arch", "_name", *fields))
+
+
+def _task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
+    values = _plain(cfg)
+    fields = TASK_DATACLASS_REGISTRY[values["_name"]].__dataclass_fields__
+    of_training = {name for name in fields if name == "data" or name.startswith("eval_")}
+    return {
+        **_only(values, ("_name", *(fields.keys() - of_training))),
+        **{"data": None, "eval_bleu": False},
+        **{"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang},
+    }
+
+
+def _plain(cfg: Any) -> dict[str, Any]:
+    if OmegaConf.is_config(cfg):
+        return OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    return dict(vars(cfg))
+
+
+def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """What is in the list: no paths and names of the machine that trained."""
+    return {name: values[name] for name in sorted(set(names) & values.keys())}

@@ -1,0 +1,189 @@
+"""Loading packed models where fairseq loads checkpoints: fairseq-generate, translate, hubs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, tasks
+from fairseq.dataclass.utils import overwrite_args_by_name
+from fairseq.models import FairseqEncoderDecoderModel
+from fairseq.tasks import FairseqTask
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from fairseq_ext.binary.kernels import PackedWeight
+from fairseq_ext.binary.linear import BinaryLinear
+from fairseq_ext.binary.packed import format, layers
+from fairseq_ext.binary.packed.format import PackedModel
+from fairseq_ext.compat import wrap
+from fairseq_ext.errors import CheckpointError, FairseqExtError
+
+
+def install() -> None:
+    """Let fairseq's commands load packed models."""
+    wrap(checkpoint_utils, "load_model_ensemble_and_task", _load_model_ensemble_and_task)
+
+
+def _load_model_ensemble_and_task(original: Callable) -> Callable:
+    def load_model_ensemble_and_task(
+        filenames: list[str],
+        arg_overrides: dict[str, Any] | None = None,
+        task: FairseqTask | None = None,
+        *rest: Any,
+        **options: Any,
+    ) -> tuple[list[nn.Module], DictConfig, FairseqTask]:
+        if not any(map(format.is_packed, filenames)):
+            return original(filenames, arg_overrides, task, *rest, **options)
+        models: list[nn.Module] = []
+        for name in filenames:
+            if format.is_packed(name):
+                model, cfg, task = load(name, arg_overrides, task)
+                models.append(model)
+            else:
+                more, cfg, task = original([name], arg_overrides, task, *rest, **options)
+                models.extend(more)
+        return models, cfg, task
+
+    return load_model_ensemble_and_task
+
+
+def load(
+    path: str | Path, overrides: dict[str, Any] | None = None, task: FairseqTask | None = None
+) -> tuple[nn.Module, DictConfig, FairseqTask]:
+    """A model that computes from bits, as fairseq's ``load_model_ensemble_and_task`` gives it.
+
+    Args:
+        path: the packed model.
+        overrides: values for its configuration, by name.
+        task: made for the data; None for the one it was trained with.
+
+    Raises:
+        CheckpointError: the file cannot be used, or was packed with other dictionaries.
+    """
+    packed = format.read(path)
+    cfg = configuration(packed)
+    overwrite_args_by_name(cfg, overrides or {})
+    words = packed.dictionaries()
+    if task is None:
+        task = tasks.setup_task(cfg.task, from_checkpoint=True)
+    for side, own in zip(format.SIDES, words, strict=True):
+        theirs = getattr(task, f"{side}_dictionary", None)
+        if theirs is None or theirs.symbols != own.symbols:
+            raise CheckpointError(
+                f"{path} was packed with another {side} dictionary than the data's. Use the "
+                "dictionaries it was trained with."
+            )
+    try:
+        return _filled(build(packed, cfg, task), packed), cfg, task
+    except FairseqExtError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def configuration(packed: PackedModel) -> DictConfig:
+    """Its configuration, as fairseq's functions take it."""
+    return OmegaConf.create(packed.cfg)
+
+
+def own_task(packed: PackedModel, cfg: DictConfig) -> FairseqTask:
+    """The task it was trained with, with its own dictionaries and no data.
+
+    Raises:
+        CheckpointError: there is no such task.
+    """
+    kind = tasks.TASK_REGISTRY.get(cfg.task.get("_name"))
+    if kind is None or not issubclass(kind, tasks.translation.TranslationTask):
+        raise CheckpointError(f"its task `{cfg.task.get('_name')}` is unknown here.")
+    return kind(cfg.task, *packed.dictionaries())
+
+
+def build(packed: PackedModel, cfg: DictConfig, task: FairseqTask) -> FairseqEncoderDecoderModel:
+    """The model in its stage, of float layers without numbers (on the meta device).
+
+    Raises:
+        CheckpointError: the configuration is none of a binary model.
+    """
+    _refuse_endless(packed, cfg)
+    try:
+        with _NoMemory():
+            model = task.build_model(cfg.model, from_checkpoint=True)
+        model.binary_stage.enter(packed.stage)
+    except FairseqExtError:
+        raise
+    except Exception as error:  # whatever a made-up configuration leads to
+        raise CheckpointError(
+            f"its configuration describes no binary model ({type(error).__name__})."
+        ) from error
+    for name, inputs in packed.layers.items():
+        layer = _submodule(model, name)
+        found = (packed.layer(name)[0].shape[0], inputs)
+        if not isinstance(layer, BinaryLinear) or not layer.binary_weights:
+            raise CheckpointError(f"its configuration has no binary weights in `{name}`.")
+        if found != (layer.out_features, layer.in_features):
+            raise CheckpointError(f"`{name}` is {found}, but must be {tuple(layer.weight.shape)}.")
+    return model
+
+
+def _filled(model: nn.Module, packed: PackedModel) -> nn.Module:
+    """The model with packed layers, int8 tables and all other numbers."""
+    for name, inputs in packed.layers.items():
+        bits, level = packed.layer(name)
+        weight = PackedWeight(bits, 2 * level, inputs)
+        layers.exchange(model, name, layers.PackedLinear(_submodule(model, name), weight))
+    for name, (table, scale) in packed.tables().items():
+        path = name.removesuffix(".weight")
+        old = _submodule(model, path)
+        if getattr(old, "weight", table).shape != table.shape:
+            raise CheckpointError(
+                f"`{name}` is {list(table.shape)}, but must be {list(old.weight.shape)}."
+            )
+        if not isinstance(old, layers.Int8Table):
+            layers.use_table(model, path, table, scale)
+    load_state(model, packed)
+    return model.requires_grad_(False)
+
+
+def load_state(model: nn.Module, packed: PackedModel) -> None:
+    """Hand the state's tensors to a model, and require that it got all of its numbers.
+
+    Raises:
+        CheckpointError: the state does not fit the model.
+    """
+    from fairseq_ext.guards.checkpoints import differences
+
+    try:
+        nn.Module.load_state_dict(model, packed.state(), strict=True, assign=True)
+    except RuntimeError as error:
+        raise CheckpointError(f"its parts do not fit: {differences(str(error))}.") from None
+    missing = [n for n, p in (*model.named_parameters(), *model.named_buffers()) if p.is_meta]
+    if missing:
+        raise CheckpointError(f"`{missing[0]}` is not in it.")
+
+
+def _refuse_endless(packed: PackedModel, cfg: DictConfig) -> None:
+    for name in ("encoder_layers", "decoder_layers"):
+        asked = cfg.model.get(name, 0)
+        if not isinstance(asked, int) or asked > len(packed.tensors):
+            raise CheckpointError(f"its configuration has `{name}` {asked}, more than it holds.")
+
+
+def _submodule(model: nn.Module, path: str) -> nn.Module:
+    try:
+        return model.get_submodule(path)
+    except AttributeError:
+        raise CheckpointError(f"its configuration has no layer `{path}`.") from None
+
+
+class _NoMemory(TorchFunctionMode):
+    """``torch.empty`` without memory: all parameters are exchanged later, so none is filled."""
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.empty and kwargs.get("device") is None:
+            kwargs = {**kwargs, "device": "meta"}
+        return func(*args, **kwargs)

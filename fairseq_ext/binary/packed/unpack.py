@@ -1,0 +1,111 @@
+"""From a packed model back to a checkpoint that translates alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_ext import files
+from fairseq_ext.binary.kernels import unpack_signs
+from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
+from fairseq_ext.binary.packed import format, layers, runtime
+from fairseq_ext.binary.packed.format import PackedModel
+from fairseq_ext.errors import CheckpointError, FairseqExtError
+
+MOST_CORRECTIONS = 20
+
+
+def unpack(packed: PackedModel) -> dict[str, Any]:
+    """A checkpoint of fairseq, in fp32.
+
+    Latent weights are not in a packed model. Those made up here are ``±B``, so that their largest
+    is ``B`` and they are binarized to the very signs and levels again (with ``xnor`` ``±`` the
+    level). int8 tables become floats.
+
+    Raises:
+        CheckpointError: the configuration and the numbers do not fit each other.
+    """
+    cfg = runtime.configuration(packed)
+    task = runtime.own_task(packed, cfg)
+    model = runtime.build(packed, cfg, task)
+    state = packed.state()
+    for name, (table, scale) in packed.tables().items():
+        state[name] = layers.dequantize(table, scale)
+    for name, inputs in packed.layers.items():
+        bits, level = packed.layer(name)
+        layer = model.get_submodule(name)
+        state[f"{name}.weight"] = latent_weight(layer, unpack_signs(bits, inputs), level)
+    for name, one in packed.tied.items():
+        state[name] = state[one]
+    _require_fit(model.state_dict(), state)
+    return {
+        "args": None,
+        "cfg": {part: dict(values) for part, values in packed.cfg.items()},
+        "model": {name: state[name] for name in model.state_dict()},
+        "criterion": None,
+        "optimizer_history": [
+            {
+                "criterion_name": "CrossEntropyCriterion",
+                "optimizer_name": "FairseqAdam",
+                "lr_scheduler_state": {},
+                "num_updates": 0,
+            }
+        ],
+        "task_state": {},
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+    }
+
+
+def unpack_file(path: str | Path, output: str | Path) -> dict[str, Any]:
+    """:func:`unpack` the file ``path`` into ``output``, which appears whole or not at all.
+
+    Raises:
+        CheckpointError: as :func:`unpack`, or the file cannot be read.
+    """
+    packed = format.read(path)
+    try:
+        checkpoint = unpack(packed)
+    except FairseqExtError as error:
+        raise type(error)(f"{path}: {error}") from None
+    with files.atomic_write(output, "wb") as file:
+        torch.save(checkpoint, file)
+    return checkpoint
+
+
+def latent_weight(layer: BinaryLinear, signs: Tensor, level: Tensor) -> Tensor:
+    """Weights ``[N, K]`` that ``layer`` binarizes to these signs and levels.
+
+    Args:
+        layer: how it is binarized; its own weight is not read.
+        signs: ``[N, K]`` bool, true for ``+``.
+        level: ``[N]``.
+    """
+    binarizer, dim = layer.weight_binarizer, GRANULARITIES[layer.granularity]
+    size = level[:, None] if binarizer.kind == "xnor" else 2 * level[:, None]
+    latent = torch.where(signs, size, -size)
+    if binarizer.kind != "xnor":
+        return latent
+    # A mean of equal numbers may be an ulp off; the first number of each row makes up for it.
+    for _ in range(MOST_CORRECTIONS):
+        _, found = binarizer.signs(latent, dim)
+        missing = level[:, None] - found
+        if not missing.any():
+            break
+        if layer.granularity == "tensor":
+            latent[:1, :1] += torch.where(signs[:1, :1], 1, -1) * missing[:1] * latent.numel()
+        else:
+            latent[:, :1] += torch.where(signs[:, :1], 1, -1) * missing * latent.shape[1]
+    return latent
+
+
+def _require_fit(expected: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+    for name in expected.keys() | state.keys():
+        if name not in state or name not in expected:
+            raise CheckpointError(f"`{name}` is {'only' if name in state else 'not'} in it.")
+        if expected[name].shape != state[name].shape:
+            raise CheckpointError(
+                f"`{name}` is {list(state[name].shape)}, but must be {list(expected[name].shape)}."
+            )

@@ -1,0 +1,31 @@
+"""``fairseq-ext inspect``: where the bytes of a packed model are."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_ext.commands import options
+from fairseq_ext.commands.options import Subparsers
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "inspect",
+        help="check a packed model, and say where its bytes are",
+        description="Read and check a packed model; print its bytes by kind, and how much smaller "
+        "it is than in fp32 and bf16: its binary weights alone, and the whole file.",
+    )
+    parser.add_argument("model", type=Path, metavar="FILE", help="that `fairseq-ext pack` wrote")
+    options.add_json(parser, "the sizes")
+    parser.set_defaults(run=_inspect)
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from fairseq_ext.binary.packed import inspect
+
+    report = inspect.inspect(args.model)
+    options.write_json(args.json, report)
+    print(inspect.as_table(report))
+    return 0
