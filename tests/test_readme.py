@@ -22,7 +22,10 @@ def options_of(help_text: str) -> set[str]:
 COMMANDS = [
     *(
         ["fairseq-ext", *words.split(), "--help"]
-        for words in ("doctor", "average", "hypotheses", "score", "fuse")
+        for words in (
+            *("doctor", "average", "hypotheses", "score", "fuse", "compare", "translate"),
+            *("mbr", "scaling-fit"),
+        )
     ),
     *(
         ["fairseq-ext", "plot", picture, "--help"]
@@ -33,6 +36,7 @@ COMMANDS = [
     ["bash", "recipes/linformer/wmt14_en_de.sh", "--help"],
     ["bash", "recipes/linformer/classify.sh", "--help"],
     ["bash", "recipes/muse/iwslt14_de_en.sh", "--help"],
+    ["bash", "recipes/bmt/table1.sh", "--help"],
     *(
         [sys.executable, f"preprocess/{name}.py", "--help"]
         for name in ("locale_corpus", "split_pairs", "wmt14_csv", "corpus")
@@ -47,7 +51,7 @@ def test_every_option_of_a_command_is_in_the_readme(command: list[str]) -> None:
     assert {option for option in options if f"`{option}" not in README} == set()
 
 
-@pytest.mark.parametrize("name", ["gru_attention", "linformer", "linformer_encoder", "muse"])
+@pytest.mark.parametrize("name", ["gru_attention", "linformer", "linformer_encoder", "muse", "bmt"])
 def test_every_option_of_a_model_is_in_the_readme(name: str) -> None:
     import fairseq_ext  # noqa: F401
 
@@ -60,7 +64,9 @@ def test_every_option_of_a_model_is_in_the_readme(name: str) -> None:
     assert {option for option in options if f"`{option}`" not in README} == set()
 
 
-@pytest.mark.parametrize("name", ["truncate_target", "source_bos", "random_batches"])
+@pytest.mark.parametrize(
+    "name", ["truncate_target", "source_bos", "random_batches", "epsilon_sampling"]
+)
 def test_every_option_of_the_task_is_in_the_readme(name: str) -> None:
     from fairseq_ext.translation_ext import TranslationExtConfig
 
