@@ -77,9 +77,11 @@ def stages_of(cfg: Any, chosen: switches.Switches) -> list[int]:
 
 
 def staged_layers(model: nn.Module) -> Iterator[stages.Staged]:
-    """All binary layers of a model."""
+    """All layers of a model that are binarized in some stage."""
     for module in model.modules():
-        if isinstance(module, BinaryLinear | BinaryAttention):
+        layer = isinstance(module, BinaryLinear) and (module.weights or module.inputs)
+        products = isinstance(module, BinaryAttention) and any(module.options.values())
+        if layer or products:
             yield module
 
 

@@ -95,7 +95,9 @@ class Stage(nn.Module):
         """fairseq's hook before update ``num_updates``, counted from 0."""
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:
-            logger.info(f"update {num_updates}: {NAMES[planned]} from here on")
+            # Not where a checkpoint is about to be loaded from the middle of a stage.
+            if self._layers and num_updates in (0, *accumulate(self.stages)):
+                logger.info(f"update {num_updates}: {NAMES[planned]} from here on")
             self.enter(planned)
         elif planned < self.index and not self._warned:
             self._warned = True
