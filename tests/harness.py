@@ -9,8 +9,11 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 REPO = Path(__file__).resolve().parent.parent
 USER_DIR = REPO / "user_dir"
@@ -48,6 +51,18 @@ def run(
     else:
         assert done.returncode > 0, said
     return done
+
+
+# Whole runs of recipes that take a minute or more: one of them a day, by its number, or the one,
+# or all, that this variable names.
+ROTATING = ("bmt-wmt17", "bmt-ablations", "compare-all", "multi30k")
+TODAY = os.environ.get("RECIPE_SMOKE") or ROTATING[time.gmtime().tm_yday % len(ROTATING)]
+
+
+def only_on_its_day(smoke: str) -> None:
+    """Skip a test of ``ROTATING`` on the other days."""
+    if TODAY not in (smoke, "all"):
+        pytest.skip(f"today {TODAY}; RECIPE_SMOKE={smoke} or RECIPE_SMOKE=all runs it")
 
 
 def fairseq(name: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:

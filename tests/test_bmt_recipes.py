@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import run, write_lines
+from harness import only_on_its_day, run, write_lines
 from models import configuration
 from sacremoses import MosesTokenizer
 from test_corpora import complete, names, prepare, read, talk
@@ -292,6 +292,7 @@ def test_values_of_s_are_in_the_order_of_numbers(tmp_path: Path) -> None:
 @pytest.mark.system
 @pytest.mark.slow
 def test_a_distilled_run_killed_in_training_goes_on_to_the_end(tmp_path: Path) -> None:
+    only_on_its_day("bmt-wmt17")
     out = tmp_path / "my run"
     words = (WMT, "--out", out, "--preset", "bmt-3", "--kd")
     killed = start(*words)
@@ -314,6 +315,7 @@ def test_a_distilled_run_killed_in_training_goes_on_to_the_end(tmp_path: Path) -
 @pytest.mark.system
 @pytest.mark.slow
 def test_all_ablations_run(tmp_path: Path) -> None:
+    only_on_its_day("bmt-ablations")
     said = bash(ABLATIONS, "--out", tmp_path / "run").stdout
     for figure, expected in (
         ("scale", ["float", "1", "64"]),

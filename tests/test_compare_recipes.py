@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import BIN, REPO, run, write_lines
+from harness import BIN, REPO, only_on_its_day, run, write_lines
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 RECIPES = REPO / "recipes"
@@ -131,6 +131,7 @@ def test_multi30k_trains_any_architecture_on_either_form(tmp_path: Path) -> None
 @pytest.mark.system
 @pytest.mark.slow
 def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
+    only_on_its_day("compare-all")
     out = tmp_path / "out"
     done = bash(COMPARE_ALL, "--out", out, "gru", "muse", SMOKE="1")
     assert re.search(r"^gru .*\nmuse ", done.stdout[done.stdout.rindex("system ") :], re.MULTILINE)
@@ -148,6 +149,7 @@ def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
 @pytest.mark.system
 @pytest.mark.slow
 def test_multi30k_from_nothing_to_the_report(tmp_path: Path) -> None:
+    only_on_its_day("multi30k")
     out = tmp_path / "out"
     done = bash(MULTI30K, "--arch", "gru_tiny", "--out", out, SMOKE="1")
     assert "about 41 BLEU on tokens" in done.stdout
