@@ -96,7 +96,7 @@ class PackedModel:
         found = []
         for side in SIDES:
             words = Dictionary()
-            text = bytes(self.tensors[f"dictionary.{side}"].tolist()).decode("utf-8")
+            text = self.tensors[f"dictionary.{side}"].numpy().tobytes().decode("utf-8")
             words.add_from_file(io.StringIO(text))
             found.append(words)
         return found[0], found[1]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from fairseq import checkpoint_utils, tasks
+from fairseq.data import Dictionary
 from fairseq.dataclass.utils import overwrite_args_by_name
 from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.tasks import FairseqTask
@@ -21,6 +22,8 @@ from fairseq_ext.binary.packed import format, layers
 from fairseq_ext.binary.packed.format import PackedModel
 from fairseq_ext.compat import wrap
 from fairseq_ext.errors import CheckpointError, FairseqExtError
+
+MOST_POSITIONS = 10**6
 
 
 def install() -> None:
@@ -67,7 +70,7 @@ def load(
     packed = format.read(path)
     cfg = configuration(packed)
     overwrite_args_by_name(cfg, overrides or {})
-    words = packed.dictionaries()
+    words = _dictionaries(path, packed)
     if task is None:
         task = tasks.setup_task(cfg.task, from_checkpoint=True)
     for side, own in zip(format.SIDES, words, strict=True):
@@ -81,6 +84,13 @@ def load(
         return _filled(build(packed, cfg, task), packed), cfg, task
     except FairseqExtError as error:
         raise type(error)(f"{path}: {error}") from None
+
+
+def _dictionaries(path: str | Path, packed: PackedModel) -> tuple[Dictionary, Dictionary]:
+    try:
+        return packed.dictionaries()
+    except (ValueError, RuntimeError) as error:  # not UTF-8, not words and counts, or one twice
+        raise CheckpointError(f"{path}: its dictionaries cannot be read.") from error
 
 
 def configuration(packed: PackedModel) -> DictConfig:
@@ -97,7 +107,7 @@ def own_task(packed: PackedModel, cfg: DictConfig) -> FairseqTask:
     kind = tasks.TASK_REGISTRY.get(cfg.task.get("_name"))
     if kind is None or not issubclass(kind, tasks.translation.TranslationTask):
         raise CheckpointError(f"its task `{cfg.task.get('_name')}` is unknown here.")
-    return kind(cfg.task, *packed.dictionaries())
+    return kind(cfg.task, *_dictionaries("the file", packed))
 
 
 def build(packed: PackedModel, cfg: DictConfig, task: FairseqTask) -> FairseqEncoderDecoderModel:
@@ -164,10 +174,15 @@ def load_state(model: nn.Module, packed: PackedModel) -> None:
 
 
 def _refuse_endless(packed: PackedModel, cfg: DictConfig) -> None:
-    for name in ("encoder_layers", "decoder_layers"):
-        asked = cfg.model.get(name, 0)
-        if not isinstance(asked, int) or asked > len(packed.tensors):
-            raise CheckpointError(f"its configuration has `{name}` {asked}, more than it holds.")
+    """Refuse sizes that no model in a file of this size can have, before anything is built."""
+    most = sum(tensor.nbytes for tensor in packed.tensors.values())
+    for name, value in cfg.model.items():
+        if name.endswith("_layers"):
+            most_here, right = len(packed.tensors), isinstance(value, int) and value >= 0
+        else:
+            most_here, right = max(most, MOST_POSITIONS), True
+        if not right or (isinstance(value, int) and value > most_here):
+            raise CheckpointError(f"its configuration has `{name}` {value!r:.40}.")
 
 
 def _submodule(model: nn.Module, path: str) -> nn.Module:
