@@ -339,7 +339,6 @@ SETTINGS = {
     "bmt_preset": ["bmt-2", "float", "unheard-of"],
     "binary_weights": ["none", "everything"],
     "stage_updates": ["1,x"],
-    "share_all_embeddings": [False],
 }
 
 
