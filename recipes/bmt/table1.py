@@ -3,7 +3,7 @@
 
     python recipes/bmt/table1.py --dir runs/table1-…
 
-Writes ``table1.json``, ``table1.md`` and the learning curves ``table1.png`` there. The loss is the
+Writes ``table1.json``, ``table1.md`` and the learning curves ``curves.png`` there. The loss is the
 references' negative log-likelihood in nats per token, as in the paper.
 """
 
@@ -64,7 +64,7 @@ def main() -> None:
             file.write(content + "\n")
     logs = {name: folder / "models" / name / "train.log" for name in rows}
     curves = {name: training_log.read_log(path) for name, path in logs.items()}
-    plots.plot_curves(curves, folder / "table1.png")
+    plots.plot_curves(curves, folder / "curves.png")
     print(text)
 
 
