@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+import test_laws
 import torch
 from fairseq.modules import MultiheadAttention
 from fairseq.tasks.translation import TranslationTask
@@ -313,6 +314,18 @@ class TestDistillation:
             distillation.distillation_loss(logits, sure),
             torch.nn.functional.cross_entropy(logits, labels, reduction="none"),
         )
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("name", switches.PRESETS)
+def test_every_row_decodes_as_it_trains_in_every_stage(name: str, stage: int) -> None:
+    """Step by step as at once, and alone as in a batch with pads on either side."""
+    model, _ = build([*BMT, "--bmt-preset", name])
+    model = model.double()
+    model.binary_stage.enter(stage)
+    test_laws.compare_steps_with_full(model, 1e-12, 1e-12)
+    test_laws.test_result_depends_on_neither_padding_nor_batch_mates(model, name)
+    test_laws.test_future_words_change_nothing_earlier(model, name)
 
 
 COMPOSED = {"transformer": STOCK, "muse": MUSE, "linformer": LINFORMER}
