@@ -239,6 +239,8 @@ def _foreign(path: Path, head: bytes) -> str:
             f"{path} is in the format of torch before 1.6, which cannot be checked for damage. "
             "If you trust its origin, load and save it once with a current torch."
         )
+    if head[8:9] == b"{":  # safetensors: a length, then JSON
+        return f"{path} is a packed model; `fairseq-ext unpack` makes a checkpoint of it."
     return f"{path} is not a checkpoint (it starts with the bytes {head[:8]!r}). Check the path."
 
 
