@@ -65,8 +65,8 @@ def plugin_without(folder: Path, *names: str) -> Path:
 
 def load(path: Path) -> dict[str, Any]:
     """A checkpoint as it is on disk."""
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        return torch.load(path, map_location="cpu", weights_only=True)
+    torch.serialization.add_safe_globals([argparse.Namespace])
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def training_state(path: Path) -> dict[str, Any]:

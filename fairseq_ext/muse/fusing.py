@@ -29,8 +29,9 @@ def load(path: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: as :func:`fairseq_ext.files.load_checkpoint`.
     """
-    with torch.serialization.safe_globals(harmless_classes()):
-        return files.load_checkpoint(path)
+    # Added as the plugin adds them: torch's context manager would take them from the plugin, too.
+    torch.serialization.add_safe_globals(harmless_classes())
+    return files.load_checkpoint(path)
 
 
 def muse_settings(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
