@@ -42,6 +42,7 @@ PANELS = {
     "bleu": ("Translation quality", "BLEU (0 to 100)"),
 }
 START, END = "<s>", "</s>"
+_WIDEST = 1600  # pixels of a PNG
 _ROW_SUM_TOLERANCE = 0.02  # six printed decimals, and half-precision attention
 
 
@@ -276,12 +277,13 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
 def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) -> list[Path]:
     """Write ``output`` as PNG, and SVG and JSON beside it under the same name."""
     stem = Path(output).with_suffix("") if Path(output).suffix == ".png" else Path(output)
+    dpi = min(150, _WIDEST / figure.get_figwidth())
     written = []
     for suffix in ("png", "svg"):
         path = stem.parent / f"{stem.name}.{suffix}"
         metadata = {"Date": None} if suffix == "svg" else {}
         with files.atomic_write(path, "wb") as file:
-            figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
+            figure.savefig(file, format=suffix, dpi=dpi, metadata=metadata)
         written.append(path)
     path = stem.parent / f"{stem.name}.json"
     with files.atomic_write(path) as file:

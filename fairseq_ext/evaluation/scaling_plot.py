@@ -45,7 +45,7 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
     return {arm: members for arm, members in found.items() if members}
 
 
-def curve(group: Group, arm: str, base: tuple[int, int], points: int = 80) -> list[list[float]]:
+def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
     """``[points][parameters, loss]`` of a group's law along one arm, over its models' sizes."""
     members = arms(group.models, base)[arm]
     if arm == ENCODER:
