@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import random
 import struct
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from fairseq_ext.binary.packed import format
+from fairseq_ext.binary.packed import format, inspect
 from fairseq_ext.errors import CheckpointError
 
 Damage = Callable[[bytearray, random.Random], bytes]
@@ -104,11 +105,38 @@ def fuzz(model: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
     return found
 
 
-if __name__ == "__main__":
+def record(destination: Path, model: Path, found: Counter[str], seed: int) -> None:
+    """Write what was found as JSON, with the machine it was found on."""
+    sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+    import bench
+
+    what = inspect.inspect(model)
+    bench.save(
+        destination,
+        title="Damaged copies of a packed model",
+        model={name: what[name] for name in ("architecture", "layers")},
+        bytes=what["bytes"]["all"],
+        seed=seed,
+        files=sum(found.values()),
+        damages=[damage.__name__ for damage in DAMAGES],
+        outcomes={"crashed": 0, "read as another model": 0, **found},  # either would have raised
+    )
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--files", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
+    add = parser.add_argument
+    add("model", type=Path)
+    add("--files", type=int, default=10_000)
+    add("--seed", type=int, default=1)
+    add("--json", type=Path, help="where to write the outcome")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(dict(fuzz(args.model, args.files, Path(folder), args.seed)))
+        found = fuzz(args.model, args.files, Path(folder), args.seed)
+    print(dict(found))
+    if args.json is not None:
+        record(args.json, args.model, found, args.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -25,7 +25,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
     """Sizes of a packed model; all in bytes where nothing else is said.
 
     Returns:
-        ``architecture``, ``stage``, ``languages``, ``checksum``; ``bytes``: by kind and in all;
+        ``architecture``, ``stage``, ``languages``; ``bytes``: by kind and in all;
         ``binary``: numbers in the packed layers, their bytes packed, in fp32 and in bf16, and by
         which factors they are smaller; ``file``: the same for all numbers and the whole file.
 
