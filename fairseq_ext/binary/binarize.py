@@ -24,36 +24,62 @@ KINDS = ("bmt", "xnor")
 
 
 class _TwoLevels(torch.autograd.Function):
-    """``±level`` by sign, zeros ``+``; the gradient is ``slope`` where ``|x| <= limit``, else 0."""
+    """``±level``, or ±1, by sign; the gradient is ``slope`` where ``|x| <= limit``, else 0."""
 
     @staticmethod
     def forward(
-        ctx: torch.autograd.function.FunctionCtx,
-        x: Tensor,
-        level: Tensor,
-        limit: Tensor,
-        slope: Tensor | None,
+        ctx: torch.autograd.function.FunctionCtx, x: Tensor, levels: Levels, level: Tensor | None
     ) -> Tensor:
         if ctx.needs_input_grad[0]:
-            ctx.save_for_backward(x.abs() <= limit, slope)
-        return torch.where(x >= 0, level, -level)
+            ctx.save_for_backward(levels.passes(x).to(torch.int8), levels.slope)
+        signs = signs_of(x)
+        return signs if level is None else signs.mul_(level)
 
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, grad: Tensor
-    ) -> tuple[Tensor, None, None, None]:
+    ) -> tuple[Tensor, None, None]:
         passes, slope = ctx.saved_tensors
-        grad = grad * passes
-        return grad if slope is None else grad * slope, None, None, None
+        of_x = passes.to(grad.dtype).mul_(grad)
+        return of_x if slope is None else of_x.mul_(slope), None, None
+
+
+def signs_of(x: Tensor) -> Tensor:
+    """±1 like ``x``, of zeros +1, without gradient."""
+    # By passes that torch vectorises: `torch.where` and masks of bool take up to 100 times as long.
+    return torch.lt(x.detach(), 0, out=torch.empty_like(x)).mul_(-2).add_(1)
+
+
+class Levels(NamedTuple):
+    """How large binarized numbers are, and where their gradient passes.
+
+    Attributes:
+        level: of ``x_b``, with size 1 along what is summed over.
+        limit: the largest ``|x|`` whose gradient passes.
+        slope: of the gradient there, where it is not 1.
+    """
+
+    level: Tensor
+    limit: Tensor
+    slope: Tensor | None = None
+
+    def passes(self, x: Tensor) -> Tensor:
+        """1 where the gradient passes and 0 elsewhere, like ``x``."""
+        return x.detach().abs().le_(self.limit)
+
+    def mask_(self, grad: Tensor, x: Tensor) -> Tensor:
+        """From the gradient of ``x_b`` to that of ``x``, in its place."""
+        grad.mul_(self.passes(x))
+        return grad if self.slope is None else grad.mul_(self.slope)
 
 
 class Bits(NamedTuple):
-    """A binarized operand ``signs · level``, and what gradients of it are multiplied by.
+    """An operand ``signs · level`` in a byte for each number, and what its gradient takes.
 
     Attributes:
-        signs: ±1.
+        signs: ±1, or 0 for what is dropped.
         level: with size 1 along what is summed over.
-        passes: true where the gradient passes; None where none is needed.
+        passes: 1 where the gradient passes, else 0; None where none is needed.
         slope: of the gradient there, where it is not 1.
     """
 
@@ -62,10 +88,16 @@ class Bits(NamedTuple):
     passes: Tensor | None = None
     slope: Tensor | None = None
 
-    def gradient(self, grad: Tensor) -> Tensor:
-        """From the gradient of ``signs · level`` to that of the latent numbers."""
-        grad = grad * self.passes
-        return grad if self.slope is None else grad * self.slope
+    def drop(self, rate: float) -> Bits:
+        """The same with a share of the numbers at random dropped, the others not yet scaled up."""
+        kept = torch.empty_like(self.signs).bernoulli_(1 - rate)
+        passes = None if self.passes is None else self.passes * kept
+        return self._replace(signs=self.signs * kept, passes=passes)
+
+    def mask_(self, grad: Tensor) -> Tensor:
+        """From the gradient of ``signs · level`` to that of the latent numbers, in its place."""
+        grad.mul_(self.passes.to(grad.dtype))
+        return grad if self.slope is None else grad.mul_(self.slope)
 
 
 @dataclass(frozen=True)
@@ -97,35 +129,40 @@ class Binarizer:
 
     def __call__(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
         """``x_b``, like ``x``; what lies along ``dim`` (all of it: the tensor) shares a bound."""
-        level, limit = self._level_and_limit(x.detach(), dim)
-        return _TwoLevels.apply(x, level, limit, level if self.kind == "xnor" else None)
+        levels = self.levels(x, dim)
+        return _TwoLevels.apply(x, levels, levels.level)
 
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
         """Signs ±1 like ``x``, and their level with size 1 along ``dim``: ``x_b`` is the product.
 
         The product's gradient is that of ``x_b``.
         """
-        level, limit = self._level_and_limit(x.detach(), dim)
-        slope = torch.ones_like(level) if self.kind == "xnor" else _inverse(level)
-        return _TwoLevels.apply(x, torch.ones_like(level), limit, slope), level
+        levels = self.levels(x, dim)
+        # A product with the level multiplies the gradient by it: right for `xnor`.
+        slope = None if self.kind == "xnor" else _inverse(levels.level)
+        return _TwoLevels.apply(x, levels._replace(slope=slope), None), levels.level
 
     @torch.no_grad()
-    def bits(self, x: Tensor, dim: int | tuple[int, ...] = -1, grad: bool = True) -> Bits:
+    def bits(self, x: Tensor, grad: bool = True) -> Bits:
         """The same for products that write their gradient themselves; ``grad``: if it is wanted."""
-        level, limit = self._level_and_limit(x, dim)
-        signs = torch.where(x >= 0, torch.ones_like(level), -torch.ones_like(level))
-        passes = x.abs() <= limit if grad else None
-        return Bits(signs, level, passes, level if self.kind == "xnor" else None)
+        magnitudes = x.abs()
+        levels = self._levels(magnitudes, -1)
+        passes = magnitudes.le_(levels.limit).to(torch.int8) if grad else None
+        return Bits(signs_of(x).to(torch.int8), levels.level, passes, levels.slope)
 
-    def _level_and_limit(self, x: Tensor, dim: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """The size of ``x_b``, and of the ``|x|`` up to which the gradient passes."""
+    @torch.no_grad()
+    def levels(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Levels:
+        """The levels of what shares a bound along ``dim``."""
+        return self._levels(x.abs(), dim)
+
+    def _levels(self, magnitudes: Tensor, dim: int | tuple[int, ...]) -> Levels:
         if self.kind == "xnor":
-            mean = x.abs().mean(dim, keepdim=True)
-            return mean, torch.ones_like(mean)
-        bound = torch.linalg.vector_norm(x, torch.inf, dim, keepdim=True)
+            mean = magnitudes.mean(dim, keepdim=True)
+            return Levels(mean, torch.ones_like(mean), mean)
+        bound = magnitudes.amax(dim, keepdim=True)
         if self.bound is not None:
             bound = torch.full_like(bound, self.bound)
-        return bound * 0.5, bound * (1 - EPSILON) if self.mask == "code" else bound
+        return Levels(bound * 0.5, bound * (1 - EPSILON) if self.mask == "code" else bound)
 
 
 def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,7 +173,8 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
         product is 1.
     """
     bound = x.detach().amax(-1, keepdim=True)
-    signs = _TwoLevels.apply(x - bound * 0.5, torch.ones_like(bound), bound, 2 * _inverse(bound))
+    levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))
+    signs = _TwoLevels.apply(x - bound * 0.5, levels, None)
     return signs * 0.5 + 0.5, bound
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,18 +9,41 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fairseq_ext.binary.binarize import Binarizer, Bits, require_choice
+from fairseq_ext.binary.binarize import Binarizer, Bits, Levels, require_choice, signs_of
+from fairseq_ext.dropout import rate
 from fairseq_ext.errors import ConfigError
 
 BINARIZER = Binarizer()
 GRANULARITIES = {"channel": 1, "tensor": (0, 1)}
 
 
+class _WeightProduct(torch.autograd.Function):
+    """``A W_b + b`` with float inputs; ``W_b`` is made again for the gradient, not kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, levels: Levels) -> Tensor:
+        y = F.linear(x, signs_of(weight).mul_(levels.level), bias)
+        ctx.save_for_backward(x, weight)
+        ctx.levels, ctx.dtype = levels, y.dtype
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        of_x = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_x = (grad @ signs_of(weight).mul_(ctx.levels.level).to(ctx.dtype)).to(x.dtype)
+        if ctx.needs_input_grad[1]:
+            of_weight = _of_weight(grad, x.to(ctx.dtype), weight, ctx.levels)
+        return of_x, of_weight, _of_bias(ctx, grad), None
+
+
 class _BinaryProduct(torch.autograd.Function):
     """``y_n = (a / s) w_n Σ_k ±1 ±1 + b_n``, with levels ``a`` of a token and ``w_n`` of a channel.
 
-    The sum is an exact integer. Gradients are those of ``A_b W_b / s + b``; the bits of both
-    operands are found before, so that several products may share them.
+    The sum is an exact integer. Gradients are those of ``A_b W_b / s + b``; the bits of the inputs
+    are found before, so that several products may share them. ``scale`` is ``s``.
     """
 
     @staticmethod
@@ -31,33 +53,38 @@ class _BinaryProduct(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         inputs: Bits,
-        weights: Bits,
-        kept: Tensor | None,
+        levels: Levels,
         scale: float,
     ) -> Tensor:
-        signs = inputs.signs if kept is None else inputs.signs * kept
-        y = F.linear(signs, weights.signs)
-        ctx.signs, ctx.inputs, ctx.weights = signs, inputs, weights
-        ctx.kept, ctx.scale, ctx.dtype = kept, scale, y.dtype
-        y.mul_(inputs.level / scale).mul_(weights.level.squeeze(1))
+        y = F.linear(inputs.signs.to(weight.dtype), signs_of(weight))
+        ctx.save_for_backward(weight)
+        ctx.inputs, ctx.levels, ctx.scale, ctx.dtype = inputs, levels, scale, y.dtype
+        y.mul_(inputs.level / scale).mul_(levels.level.squeeze(1))
         return y if bias is None else y.add_(bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, weights, dtype = ctx.inputs, ctx.weights, ctx.dtype
-        of_x = of_weight = of_bias = None
+        (weight,) = ctx.saved_tensors
+        inputs, levels, scale, dtype = ctx.inputs, ctx.levels, ctx.scale, ctx.dtype
+        of_x = of_weight = None
         if ctx.needs_input_grad[0]:
-            matrix = (weights.signs * (weights.level / ctx.scale)).to(dtype)
-            of_x = grad.to(dtype) @ matrix
-            of_x = inputs.gradient(of_x if ctx.kept is None else of_x * ctx.kept)
+            matrix = signs_of(weight).mul_(levels.level / scale)
+            of_x = inputs.mask_((grad @ matrix.to(dtype)).to(inputs.level.dtype))
         if ctx.needs_input_grad[1]:
-            rows = (grad * (inputs.level / ctx.scale)).to(dtype).flatten(0, -2)
-            of_weight = weights.gradient(rows.t() @ ctx.signs.to(dtype).flatten(0, -2))
-            of_weight = of_weight.to(weights.level.dtype)
-        if ctx.needs_input_grad[2]:
-            of_bias = grad.flatten(0, -2).sum(0)
-        return of_x, of_weight, of_bias, None, None, None, None
+            x_b = inputs.signs.to(inputs.level.dtype).mul_(inputs.level / scale)
+            of_weight = _of_weight(grad, x_b.to(dtype), weight, levels)
+        return of_x, of_weight, _of_bias(ctx, grad), None, None, None
+
+
+def _of_weight(grad: Tensor, x: Tensor, weight: Tensor, levels: Levels) -> Tensor:
+    """The gradient of the latent weights, of ``grad`` ``[..., N]`` and inputs ``[..., K]``."""
+    of_weight = grad.flatten(0, -2).t() @ x.flatten(0, -2)
+    return levels.mask_(of_weight.to(weight.dtype), weight)
+
+
+def _of_bias(ctx: Any, grad: Tensor) -> Tensor | None:
+    return grad.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
 
 
 class BinaryLinear(nn.Linear):
@@ -117,7 +144,7 @@ class BinaryLinear(nn.Linear):
     def forward(
         self,
         x: Tensor,
-        dropout: Callable[[Tensor], Tensor] | None = None,
+        dropout: nn.Module | None = None,
         bits: Bits | None = None,
     ) -> Tensor:
         """``[..., K]`` to ``[..., N]``.
@@ -127,16 +154,26 @@ class BinaryLinear(nn.Linear):
             dropout: applied to the input as it is read, binarized or not.
             bits: what :meth:`bits` of a layer with the same options gave for ``x``.
         """
-        if not (self.binary_inputs and self.binary_weights):
-            x = self.input_binarizer(x) if self.binary_inputs else x
-            x = x if dropout is None else dropout(x)
-            if self.scale == 1 or not self.binary_inputs:
-                return F.linear(x, self.binarized_weight(), self.bias)
-            return F.linear(x / self.scale, self.binarized_weight(), self.bias)
-        bits = self.bits(x) if bits is None else bits
-        kept = None if dropout is None else factors(dropout, x)
-        weights = self.weight_bits()
-        return _BinaryProduct.apply(x, self.weight, self.bias, bits, weights, kept, self.scale)
+        if not self.binary_weights:
+            x = self._read(x, dropout)
+            return F.linear(x, self.weight, self.bias)
+        levels = self._levels()
+        if not self.binary_inputs:
+            x = self._read(x, dropout)
+            return _WeightProduct.apply(x, self.weight, self.bias, levels)
+        bits, scale = self.bits(x) if bits is None else bits, self.scale
+        dropped = 0.0 if dropout is None else rate(dropout)
+        if dropped > 0:
+            bits = bits.drop(dropped)
+            scale *= (1 - dropped) or 1.0
+        return _BinaryProduct.apply(x, self.weight, self.bias, bits, levels, scale)
+
+    def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
+        """The input of a product that is not one of signs."""
+        if self.binary_inputs:
+            x = self.input_binarizer(x)
+            x = x if self.scale == 1 else x / self.scale
+        return x if dropout is None else dropout(x)
 
     def bits(self, x: Tensor) -> Bits | None:
         """What the layer reads of ``x``, if that is binary."""
@@ -152,19 +189,18 @@ class BinaryLinear(nn.Linear):
             return self.weight * self.frozen_level
         return self.weight_binarizer(self.weight, GRANULARITIES[self.granularity])
 
-    def weight_bits(self) -> Bits:
-        """±1 ``[N, K]`` and levels ``[N, 1]`` (``[1, 1]`` per tensor)."""
+    def _levels(self) -> Levels:
+        """Of the weights."""
         if self.frozen_level is not None:
-            return Bits(self.weight, self.frozen_level)
-        dim = GRANULARITIES[self.granularity]
-        return self.weight_binarizer.bits(self.weight, dim, self.weight.requires_grad)
+            return Levels(self.frozen_level, self.frozen_level)
+        return self.weight_binarizer.levels(self.weight, GRANULARITIES[self.granularity])
 
     @torch.no_grad()
     def make_generation_fast_(self, **unused: Any) -> None:
         """fairseq's hook before generation: the weights change no more, so binarize them once."""
         if self.binary_inputs and self.binary_weights:
-            bits = self.weight_bits()
-            self.weight.data, self.frozen_level = bits.signs, bits.level
+            level = self._levels().level
+            self.weight.data, self.frozen_level = signs_of(self.weight), level
         else:
             self.weight.data = self.binarized_weight()
             self.binary_weights = False
@@ -172,16 +208,3 @@ class BinaryLinear(nn.Linear):
     def extra_repr(self) -> str:
         bits = f"weight_bits={1 if self.binary_weights else 32}"
         return f"{super().extra_repr()}, {bits}, input_bits={1 if self.binary_inputs else 32}"
-
-
-def factors(dropout: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
-    """What ``dropout`` multiplies each of ``x`` by; None where it leaves everything."""
-    if isinstance(dropout, nn.Module) and not is_active(dropout):
-        return None
-    return dropout(torch.ones_like(x, requires_grad=False))
-
-
-def is_active(dropout: nn.Module) -> bool:
-    """Whether a dropout module changes anything now, in generation with dropout as well."""
-    running = dropout.training or getattr(dropout, "apply_during_inference", False)
-    return bool(running and getattr(dropout, "p", 0))

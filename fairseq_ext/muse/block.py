@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_ext.dropout import is_active
 from fairseq_ext.muse.attention import MultiScaleAttention, Source, SourceAttention
 from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution
 from fairseq_ext.muse.projections import (
@@ -188,9 +189,3 @@ class ParallelBlock(nn.Module):
         if changed is not state_dict:
             state_dict.clear()
             state_dict.update(changed)
-
-
-def is_active(dropout: nn.Module) -> bool:
-    """Whether a dropout module changes anything now, in generation with dropout as well."""
-    running = dropout.training or getattr(dropout, "apply_during_inference", False)
-    return bool(running and getattr(dropout, "p", 0))
