@@ -9,6 +9,7 @@ MODULES: tuple[str, ...] = (
     "score",
     "compare",
     "translate",
+    "demo",
     "plot",
     "fuse",
     "mbr",

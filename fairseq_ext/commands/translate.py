@@ -9,16 +9,36 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.commands.wording_options import add_wording, chosen_wording
+from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
     from fairseq_ext.translating.stream import Translation
-    from fairseq_ext.translating.translator import Translator
+    from fairseq_ext.translating.translator import Search, Translator
+
+SEARCH = {
+    "beam": (5, "hypotheses followed"),
+    "nbest": (1, "translations of a line"),
+    "lenpen": (1.0, "length penalty: scores are divided by length to this power"),
+    "gnmt_lenpen": (0.0, "GNMT's length penalty instead, with this α; 0: off"),
+}
+LIMITS = {
+    "max_len_a": (0.0, "at most this times the source tokens, plus --max-len-b, are written"),
+    "max_len_b": (200, "see --max-len-a"),
+    "max_tokens": (4000, "source tokens in a batch"),
+}
+SWITCHES = {"fp16": "half precision, for GPUs", "cpu": "leave a GPU alone"}
+SAMPLES = {
+    "epsilon_sampling": (0.02, "draw among tokens of at least this probability"),
+    "seed": (1, "of the samples"),
+    "utility": ("chrf", "chrf, bleu, or mbrs:METRIC of the library mbrs, such as mbrs:bleurt"),
+}
 
 
 def add(commands: Subparsers) -> None:
@@ -47,44 +67,66 @@ def add(commands: Subparsers) -> None:
     option("-o", "--output", type=Path, metavar="FILE", help="write there (standard output)")
     option("--src", metavar="LANG", help="source language (the one trained on)")
     option("--tgt", metavar="LANG", help="target language (the one trained on)")
-    _add_wording(parser.add_argument_group("how the training corpus was prepared"))
+    add_wording(parser)
     _add_search(parser.add_argument_group("search"))
+    _add_samples(parser.add_argument_group("samples instead of search"))
     options.add_json(parser, "source, translations, tokens and scores, a line each,")
     parser.set_defaults(run=_translate)
 
 
-def _add_wording(group: Any) -> None:
-    option = group.add_argument
-    option("--normalize", action="store_true", help="Moses' normalisation of punctuation first")
-    option("--tokenize", action="store_true", help="Moses tokens before, and undone after")
-    option("--escape", action="store_true", help="with XML entities in tokens, Moses' default")
-    option("--aggressive", action="store_true", help="with hyphens split off as @-@")
-    option("--keep-tokens", action="store_true", help="leave the translation as tokens")
-    option("--lowercase", action="store_true", help="lower-case the source")
-    option("--bpe-codes", type=Path, metavar="FILE", help="subword-nmt's merges")
-    option("--remove-bpe", action="store_true", help="join pieces (`@@ `) where the input has them")
-
-
 def _add_search(group: Any) -> None:
-    switches = {
-        "--skip-long": "leave lines empty that are too long, and go on",
-        "--fp16": "half precision, for GPUs",
-        "--cpu": "leave a GPU alone",
-    }
-    numbers = {
-        "--beam": (5, "hypotheses followed"),
-        "--nbest": (1, "translations of a line"),
-        "--lenpen": (1.0, "length penalty"),
-        "--max-len-a": (0.0, "at most this times the source tokens, plus --max-len-b, are written"),
-        "--max-len-b": (200, "see --max-len-a"),
-        "--max-tokens": (4000, "source tokens in a batch"),
-        "--buffer-size": (2000, "lines read before they are translated; 1 to converse"),
-    }
-    for name, (default, text) in numbers.items():
-        kind = {"type": type(default), "default": default, "metavar": "N"}
-        group.add_argument(name, **kind, help=f"{text} (%(default)s)")
-    for name, text in switches.items():
-        group.add_argument(name, action="store_true", help=text)
+    for name, (default, text) in {**SEARCH, **LIMITS}.items():
+        _add_value(group, name, default, text)
+    _add_value(group, "buffer_size", 2000, "lines read before they are translated; 1 to converse")
+    group.add_argument(
+        "--skip-long", action="store_true", help="leave lines empty that are too long, and go on"
+    )
+    for name, text in SWITCHES.items():
+        group.add_argument(f"--{name}", action="store_true", help=text)
+
+
+def _add_samples(group: Any) -> None:
+    group.add_argument(
+        "--mbr",
+        type=int,
+        metavar="N",
+        help="draw N samples of each line and give the one that agrees best with all of them "
+        "(minimum Bayes risk); lower --max-tokens where memory is short",
+    )
+    for name, (default, text) in SAMPLES.items():
+        _add_value(group, name, default, text)
+
+
+def _add_value(group: Any, name: str, default: int | float | str, text: str) -> None:
+    kind = {"type": type(default), "default": default, "metavar": name[0].upper()}
+    if not isinstance(default, str):
+        kind["metavar"] = "N"
+    group.add_argument(f"--{name.replace('_', '-')}", **kind, help=f"{text} (%(default)s)")
+
+
+def _search(args: argparse.Namespace) -> Search:
+    """How to search, or to sample for ``--mbr``.
+
+    Raises:
+        ConfigError: options of the one given with the other.
+    """
+    from fairseq_ext.translating.translator import Search
+
+    common = {name: getattr(args, name) for name in (*LIMITS, *SWITCHES)}
+    others = SAMPLES if args.mbr is None else SEARCH
+    for name, (default, _) in others.items():
+        if getattr(args, name) != default:
+            option = f"--{name.replace('_', '-')}"
+            reason = "goes with `--mbr`, which is missing"
+            if others is SEARCH:
+                reason = "does not go with `--mbr`, which samples instead of searching"
+            raise ConfigError(f"`{option}` {reason}.")
+    if args.mbr is None:
+        return Search(**common, **{name: getattr(args, name) for name in SEARCH})
+    if args.mbr < 1:
+        raise ConfigError(f"`--mbr` must be at least 1, but is {args.mbr} instead.")
+    samples = {"epsilon": args.epsilon_sampling, "seed": args.seed, "sampling": True}
+    return Search(**common, beam=args.mbr, nbest=args.mbr, **samples)
 
 
 def _translate(args: argparse.Namespace) -> int:
@@ -93,13 +135,12 @@ def _translate(args: argparse.Namespace) -> int:
 
     register()
     from fairseq_ext.guards.commands import one_message
-    from fairseq_ext.translating.translator import Search, Translator
+    from fairseq_ext.translating.translator import Translator
 
     lines = None
     if args.input is not None:
         lines = text.check_text(args.input, empty_lines=True, max_tokens=None)
-    names = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "max_tokens", "fp16", "cpu")
-    search = Search(**{name: getattr(args, name) for name in names})
+    search = _search(args)
     with one_message(), contextlib.ExitStack() as stack:
         translator = Translator(args.data, args.path, args.src, args.tgt, search)
         out = stack.enter_context(files.atomic_write(args.output)) if args.output else _stdout()
@@ -121,32 +162,37 @@ def _found(
     from tqdm import tqdm
 
     from fairseq_ext.translating import stream
-    from fairseq_ext.translating.wording import Wording
 
-    wording = Wording(
-        translator.src,
-        translator.tgt,
-        normalize=args.normalize,
-        lowercase=args.lowercase,
-        tokenize=args.tokenize,
-        escape=args.escape,
-        aggressive=args.aggressive,
-        codes=args.bpe_codes,
-        join=args.remove_bpe,
-        keep_tokens=args.keep_tokens,
-    )
+    choose = _choice(args)
     name = str(args.input or "standard input")
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(args.input.open("rb")) if args.input else sys.stdin.buffer
         found = stream.translations(
             stream.decoded(raw, name),
             translator,
-            wording,
+            chosen_wording(args, translator.src, translator.tgt),
             name=name,
             buffer=args.buffer_size,
             skip_long=args.skip_long,
         )
-        yield from tqdm(found, desc="translate", total=lines, unit=" lines", file=sys.stderr)
+        yield from tqdm(
+            choose(found), desc="translate", total=lines, unit=" lines", file=sys.stderr
+        )
+
+
+def _choice(args: argparse.Namespace) -> Callable[[Iterator[Translation]], Iterator[Translation]]:
+    """What to do with the samples of ``--mbr``; without it, nothing.
+
+    Raises:
+        ConfigError: an unknown utility, or one that is not installed.
+    """
+    if args.mbr is None:
+        return lambda found: found
+    from fairseq_ext.evaluation.mbr_utilities import build_utility
+    from fairseq_ext.translating.consensus import best_agreeing
+
+    utility = build_utility(args.utility)
+    return lambda found: best_agreeing(found, utility)
 
 
 def _write_all(

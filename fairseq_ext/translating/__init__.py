@@ -2,5 +2,6 @@
 
 :mod:`~fairseq_ext.translating.translator` loads models and translates tokens,
 :mod:`~fairseq_ext.translating.wording` makes tokens of text and text of tokens,
-:mod:`~fairseq_ext.translating.stream` goes through a file or a pipe, line by line.
+:mod:`~fairseq_ext.translating.stream` goes through a file or a pipe, line by line,
+:mod:`~fairseq_ext.translating.consensus` chooses among samples.
 """

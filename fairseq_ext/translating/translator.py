@@ -18,18 +18,24 @@ from fairseq import checkpoint_utils, options, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.translation import TranslationTask
 
+from fairseq_ext import length_penalty, sampling
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.guards.commands import refuse_broken
 
 
 @dataclass(frozen=True)
 class Search:
-    """How to search for translations.
+    """How to search for translations, or how to sample them.
 
     Attributes:
-        beam: hypotheses followed.
+        beam: hypotheses followed, or samples drawn.
         nbest: translations returned for each sentence.
         lenpen: exponent of the length that a score is divided by.
+        gnmt_lenpen: α of GNMT's length penalty instead; 0 leaves the score to ``lenpen``.
+        sampling: draw tokens instead of searching.
+        epsilon: draw only among tokens of at least this probability.
+        seed: of the samples.
+        attention: give attention weights, if all models have them.
         max_len_a, max_len_b: a translation has at most ``a × source length + b`` tokens.
         max_tokens: source tokens in a batch, padding included.
         fp16: half precision.
@@ -40,6 +46,11 @@ class Search:
     beam: int = 5
     nbest: int = 1
     lenpen: float = 1.0
+    gnmt_lenpen: float = 0.0
+    sampling: bool = False
+    epsilon: float = 0.0
+    seed: int = 1
+    attention: bool = False
     max_len_a: float = 0.0
     max_len_b: int = 200
     max_tokens: int = 4000
@@ -64,9 +75,10 @@ class Search:
                 f"`--nbest` must be at most `--beam`, which is {self.beam}, but is {self.nbest} "
                 "instead."
             )
-        names = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "max_tokens")
+        sampling.check_options(self.epsilon, sampling=self.sampling, top_k=-1, top_p=-1.0)
+        names = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "max_tokens", "seed")
         flags = [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in names]
-        switches = [f"--{name}" for name in ("fp16", "cpu") if getattr(self, name)]
+        switches = [f"--{name}" for name in ("fp16", "cpu", "sampling") if getattr(self, name)]
         return [*flags, *switches, *self.flags]
 
 
@@ -77,10 +89,13 @@ class Candidate:
     Attributes:
         tokens: as the model wrote them, separated by spaces.
         score: log-probability in base 2 over length, as fairseq-generate prints it.
+        attention: ``[target tokens + 1][source tokens + 1]`` weights, both sides with ``</s>``;
+            empty without :attr:`Search.attention`.
     """
 
     tokens: str
     score: float
+    attention: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass
@@ -121,9 +136,12 @@ class Translator:
         tgt: str | None = None,
         search: Search | None = None,
     ) -> None:
-        self._cfg = _configuration(data, search or Search())
+        search = search or Search()
+        self._cfg = _configuration(data, search)
         self._models, self._task = _load(data, paths, src, tgt)
         self.src, self.tgt = self._task.cfg.source_lang, self._task.cfg.target_lang
+        if search.attention and not any(getattr(one, "no_alignment", "") for one in self._models):
+            self._cfg.generation.print_alignment = "soft"  # read by the models and the generator
         self._cuda = torch.cuda.is_available() and not self._cfg.common.cpu
         for model in self._models:
             if self._cfg.common.fp16:
@@ -131,7 +149,7 @@ class Translator:
             if self._cuda:
                 model.cuda()
             model.prepare_for_inference_(self._cfg)
-        self._generator = self._task.build_generator(self._models, self._cfg.generation)
+        self._generator = self._build_generator(search)
         self._limits = utils.resolve_max_positions(
             self._task.max_positions(), *(model.max_positions() for model in self._models)
         )
@@ -139,6 +157,18 @@ class Translator:
         if self._cfg.dataset.max_tokens < self.limit:
             self.limit, self.limit_name = self._cfg.dataset.max_tokens, "`--max-tokens` allows"
         self.counts = Counts()
+
+    def _build_generator(self, search: Search) -> Any:
+        generation = self._cfg.generation
+        length_penalty.check_options(search.gnmt_lenpen, generation)
+        chosen = {}
+        if search.gnmt_lenpen:
+            chosen = length_penalty.generator_options(search.gnmt_lenpen, generation, None)
+        generator = self._task.build_generator(self._models, generation, **chosen)
+        if search.epsilon:
+            dictionary = self._task.target_dictionary
+            generator.search = sampling.EpsilonSampling(dictionary, search.epsilon)
+        return generator
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
         """How many source tokens the model would see, its special symbols included."""
@@ -180,7 +210,9 @@ class Translator:
         self.counts.target += len(tokens)
         skipped = getattr(self._generator, "symbols_to_strip_from_output", {self._generator.eos})
         text = self._task.target_dictionary.string(tokens, extra_symbols_to_ignore=skipped)
-        return Candidate(text, float(hypothesis["score"]) / math.log(2))
+        rows = hypothesis.get("alignment") or ()  # fairseq gives text, as it is printed
+        attention = tuple(tuple(float(weight) for weight in row) for row in rows)
+        return Candidate(text, float(hypothesis["score"]) / math.log(2), attention)
 
     def _count(self, tokens: torch.Tensor) -> None:
         dictionary = self._task.source_dictionary
@@ -193,7 +225,7 @@ def _configuration(data: str | Path, search: Search) -> Any:
     parser = options.get_interactive_generation_parser()
     args = options.parse_args_and_arch(parser, [str(data), *search.as_flags()])
     cfg = convert_namespace_to_omegaconf(args)
-    refuse_broken(cfg, "fairseq_cli.interactive")
+    refuse_broken(cfg, "fairseq-ext translate")
     if cfg.common.seed is not None:
         np.random.seed(cfg.common.seed)
         utils.set_torch_seed(cfg.common.seed)

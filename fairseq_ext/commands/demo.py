@@ -1,0 +1,102 @@
+"""``fairseq-ext demo``: a web page on which several models translate one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.commands.wording_options import add_wording, chosen_wording
+from fairseq_ext.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fairseq_ext.demo.answers import Answer
+    from fairseq_ext.demo.systems import System
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "demo",
+        help="a local web page: several models translate one sentence, side by side",
+        description="Serve a page on which one types a sentence, chooses systems, and sees their "
+        "translations, with a heat map of the attention of models that have it. Ctrl-C ends it.",
+    )
+    option = parser.add_argument
+    option(
+        "systems",
+        nargs="+",
+        metavar="NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]",
+        help="a name and a trained model of any architecture, or a packed one; its own folder and "
+        "merges where they are not those of --data and --bpe-codes",
+    )
+    option("--data", type=Path, metavar="DIR", help="folder of fairseq-preprocess (dictionaries)")
+    option("--beam", type=int, default=5, metavar="N", help="hypotheses followed (%(default)s)")
+    option("--lenpen", type=float, default=1.0, metavar="X", help="length penalty (%(default)s)")
+    option("--max-words", type=int, default=60, metavar="N", help="of a sentence (%(default)s)")
+    option("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
+    option("--port", type=int, default=7860, metavar="N", help="0: any free one (%(default)s)")
+    option("--cpu", action="store_true", help="leave a GPU alone")
+    add_wording(parser)
+    parser.set_defaults(run=_demo)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
+    if args.max_words < 1:
+        raise ConfigError(f"`--max-words` must be at least 1, but is {args.max_words} instead.")
+    _require_gradio()
+    from fairseq_ext.demo import answers, page, server
+
+    listener = server.listen(args.host, args.port)
+    systems = _load(args)
+
+    def translate(sentence: str, wanted: Sequence[str]) -> list[Answer]:
+        chosen = [system for name, system in systems.items() if name in wanted]
+        return answers.answer(sentence, chosen, args.max_words)
+
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    print(f"http://{shown}:{port}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve(page.build(list(systems), translate, args.max_words), listener)
+    return 0
+
+
+def _require_gradio() -> None:
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read at its import
+    try:
+        import gradio  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"`fairseq-ext demo` needs the library gradio, which cannot be imported ({error}): "
+            "`pip install 'fairseq-ext[demo]'`."
+        ) from error
+
+
+def _load(args: argparse.Namespace) -> dict[str, System]:
+    """Every system by its name, with a progress bar."""
+    from tqdm import tqdm
+
+    from fairseq_ext import register
+
+    register()
+    from fairseq_ext.demo import systems
+    from fairseq_ext.guards.commands import one_message
+    from fairseq_ext.translating.translator import Search
+
+    named = systems.parse_systems(args.systems, args.data)
+    search = Search(beam=args.beam, lenpen=args.lenpen, cpu=args.cpu, attention=True)
+    with one_message():
+        return {
+            one.name: systems.load(
+                one, search, lambda src, tgt, codes: chosen_wording(args, src, tgt, codes)
+            )
+            for one in tqdm(named, desc="load", unit=" systems", file=sys.stderr)
+        }

@@ -1,0 +1,105 @@
+"""The systems of the demo: ``NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]``, named and loaded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.translating.translator import Search, Translator
+from fairseq_ext.translating.wording import Step, Wording
+
+FORM = "NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]"
+_PART = re.compile(r",(?=(?:data|bpe-codes)=)")
+
+MakeWording = Callable[[str, str, Path | None], Wording]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A system as the command line names it.
+
+    Attributes:
+        name: on the page.
+        checkpoint: of any architecture, or a packed model.
+        data: its folder of fairseq-preprocess.
+        codes: its merges of subword-nmt, or None for those of all systems.
+    """
+
+    name: str
+    checkpoint: Path
+    data: Path
+    codes: Path | None = None
+
+
+@dataclass(frozen=True)
+class System:
+    """A system that is loaded.
+
+    Attributes:
+        name: on the page.
+        translator: from tokens to tokens.
+        wording: between text and tokens.
+        encode: ``wording``'s function from text to tokens.
+    """
+
+    name: str
+    translator: Translator
+    wording: Wording
+    encode: Step
+
+
+def parse_systems(given: Sequence[str], data: Path | None) -> list[Named]:
+    """The systems in the order given.
+
+    Args:
+        given: each as ``NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]``.
+        data: folder of the systems that name none, or None.
+
+    Raises:
+        ConfigError: another form, a name that is there twice, or no folder.
+    """
+    found: dict[str, Named] = {}
+    for one in given:
+        system = _parse(one, data)
+        if system.name in found:
+            raise ConfigError(
+                f"A system must have a name of its own, but `{system.name}` is there twice."
+            )
+        found[system.name] = system
+    return list(found.values())
+
+
+def _parse(given: str, data: Path | None) -> Named:
+    name, equals, rest = given.partition("=")
+    checkpoint, *parts = _PART.split(rest)
+    found = dict(part.split("=", 1) for part in parts)
+    if not (name and equals and checkpoint and all(found.values())) or len(found) < len(parts):
+        raise ConfigError(f"A system must be {FORM}, but is `{given}` instead.")
+    folder = Path(found["data"]) if "data" in found else data
+    if folder is None:
+        raise ConfigError(
+            f"`--data` must be the folder of fairseq-preprocess, but is missing, and `{given}` "
+            "has no `,data=DIR` of its own."
+        )
+    codes = Path(found["bpe-codes"]) if "bpe-codes" in found else None
+    return Named(name, Path(checkpoint), folder, codes)
+
+
+def load(named: Named, search: Search, make_wording: MakeWording) -> System:
+    """Load a model, once for all sentences.
+
+    Args:
+        named: where it is.
+        search: how it translates.
+        make_wording: from its languages and its merges.
+
+    Raises:
+        FairseqExtError: as of :class:`~fairseq_ext.translating.translator.Translator` and
+            :meth:`~fairseq_ext.translating.wording.Wording.encoder`.
+    """
+    translator = Translator(named.data, [named.checkpoint], search=search)
+    wording = make_wording(translator.src, translator.tgt, named.codes)
+    return System(named.name, translator, wording, wording.encoder())

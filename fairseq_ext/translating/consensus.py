@@ -1,0 +1,30 @@
+"""Of the samples of each line, the one that agrees best with the others: ``translate --mbr``.
+
+Minimum Bayes risk decoding is :mod:`fairseq_ext.evaluation.mbr`; here it reads what
+:func:`fairseq_ext.translating.stream.translations` yields, instead of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from fairseq_ext.evaluation.mbr import Candidates, decide
+from fairseq_ext.evaluation.mbr_utilities import Utility
+from fairseq_ext.translating.stream import Translation
+
+
+def best_agreeing(found: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
+    """Each line with one translation left, its score still the model's.
+
+    Args:
+        found: lines with all their samples; one that was left out stays as it is.
+        utility: u(h, y), which sees the text of samples and source.
+    """
+    for one in found:
+        if not one.candidates:
+            yield one
+            continue
+        samples = Candidates(one.line, one.source, tuple(one.texts))
+        decision = decide(samples, utility, range(len(one.texts)))
+        yield replace(one, texts=[decision.text], candidates=[one.candidates[decision.candidate]])
