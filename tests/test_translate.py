@@ -16,6 +16,8 @@ from harness import BIN, REPO, binarise, digits_corpus, fairseq, run, write_line
 
 from fairseq_ext import cli
 from fairseq_ext.evaluation import outputs
+from fairseq_ext.evaluation.outputs import read_lines
+from fairseq_ext.translating.translator import Search, Translator
 from fairseq_ext.translating.wording import Wording
 
 sys.path.insert(0, str(REPO / "preprocess"))
@@ -114,7 +116,8 @@ def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(
     words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     search = ("--path", words / "model.pt", "--beam", "4", "--nbest", "3", "--lenpen", "0.6")
-    done = fairseq("generate", words / "bin", *search, "--max-len-a", "1.5", "--max-len-b", "5")
+    length = ("--max-len-a", "1.5", "--max-len-b", "5", "--print-alignment", "soft")
+    done = fairseq("generate", words / "bin", *search, *length)
     generated = tmp_path / "generated"
     generated.write_text(done.stdout, encoding="utf-8")
     theirs = outputs.read_generated(generated)
@@ -139,13 +142,63 @@ def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(
         for rank, best in enumerate(one["translations"], start=1)
     ]
     assert rows == wanted
+    soft = Search(beam=4, nbest=3, lenpen=0.6, max_len_a=1.5, max_len_b=5, attention=True)
+    translator = Translator(words / "bin", [words / "model.pt"], search=soft)
+    for ours, sentence in zip(translator.translate(read_lines(source)), theirs, strict=True):
+        for candidate, hypothesis in zip(ours, sentence.hypotheses, strict=True):
+            rows = [pytest.approx(row, abs=1e-5) for row in hypothesis.soft]
+            assert [*candidate.attention] == rows
+
+
+@pytest.mark.system
+def test_scores_with_gnmts_length_penalty_are_those_of_fairseq_generate(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = ("--path", words / "model.pt", "--nbest", "5", "--gnmt-lenpen", "0.8")
+    done = fairseq("generate", words / "bin", *search, "--task", "translation_ext")
+    generated, details = tmp_path / "generated", tmp_path / "details"
+    generated.write_text(done.stdout, encoding="utf-8")
+    source = words / "bpe" / "test.src"
+    translate(words / "bin", *search, "--input", source, "--json", details, capsys=capsys)
+    found = [json.loads(line)["translations"] for line in read_lines(details)]
+    theirs = [sentence.hypotheses for sentence in outputs.read_generated(generated)]
+    tokens = [[one["tokens"] for one in best] for best in found]
+    assert tokens == [[one.text for one in best] for best in theirs]
+    for ours, best in zip(found, theirs, strict=True):
+        scores = [one["score"] for one in ours]
+        assert scores == pytest.approx([one.score for one in best], abs=1e-4)
+
+
+@pytest.mark.system
+def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The samples are fairseq-interactive's of the same seed, in the same batches."""
+    source = write_lines(tmp_path / "source", read_lines(words / "bpe" / "test.src")[:12])
+    length = ("--max-len-a", "1.5", "--max-len-b", "5", "--max-tokens", "60", "--seed", "3")
+    sampled = fairseq(
+        *("interactive", words / "bin", "--path", words / "model.pt", "--input", source),
+        *("--source-lang", "src", "--target-lang", "tgt", "--task", "translation_ext", *length),
+        *("--sampling", "--beam", "6", "--nbest", "6", "--epsilon-sampling", "0.05"),
+        *("--buffer-size", "100"),
+    ).stdout
+    (tmp_path / "samples").write_text(sampled, encoding="utf-8")
+    wording = ("--utility", "bleu", "--remove-bpe")
+    command = ["mbr", tmp_path / "samples", "--num-candidates", "6", *wording]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*map(str, [*command, "-o", tmp_path / "best"])])
+    assert stopped.value.code == 0
+    capsys.readouterr()
+    ours = ("--path", words / "model.pt", "--input", source, *length, *wording)
+    options = ("--mbr", "6", "--epsilon-sampling", "0.05")
+    assert translate(words / "bin", *ours, *options, capsys=capsys) == read_lines(tmp_path / "best")
 
 
 @pytest.mark.system
 def test_the_task_of_the_training_is_taken_from_the_checkpoint(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = outputs.read_lines(digits / "text" / "test.src")[:15]
+    lines = read_lines(digits / "text" / "test.src")[:15]
     source = write_lines(tmp_path / "source", lines)
     length = ("--max-len-b", "12")
     theirs = fairseq(
@@ -156,7 +209,7 @@ def test_the_task_of_the_training_is_taken_from_the_checkpoint(
     model = digits / "model.pt"
     both = (digits / "bin", "--path", model, model, "--input", source, "--beam", "2")
     assert translate(*both, *length, "-o", tmp_path / "out", capsys=capsys) == [""]
-    assert outputs.read_lines(tmp_path / "out") == printed(theirs, "H")
+    assert read_lines(tmp_path / "out") == printed(theirs, "H")
 
 
 # ---- text and tokens -----------------------------------------------------------------------------
@@ -249,6 +302,13 @@ def test_an_empty_line_has_one_row_among_the_nbest(
             b"1",
             "`--nbest` must be at most `--beam`, which is 5, but is 6 instead.",
         ),
+        (["--mbr", "0"], b"1", "`--mbr` must be at least 1, but is 0 instead."),
+        (["--mbr", "4", "--nbest", "2"], b"1", "`--nbest` does not go with `--mbr`, which samples"),
+        (["--mbr", "4", "--utility", "ter"], b"1", "`--utility` must be chrf, bleu or mbrs:"),
+        (["--mbr", "4", "--epsilon-sampling", "1"], b"1", "must be at least 0 and less than 1"),
+        (["--seed", "2"], b"1", "`--seed` goes with `--mbr`, which is missing."),
+        (["--gnmt-lenpen", "-1"], b"1", "`--gnmt-lenpen` must be a number from 0 up, but is -1.0"),
+        (["--gnmt-lenpen", "1", "--lenpen", "2"], b"1", "does not go with `--lenpen`, which is"),
         (["--beam", "0"], b"1", "`--beam` must be at least 1, but is 0 instead."),
         (["--buffer-size", "0"], b"1", "`--buffer-size` must be at least 1, but is 0 instead."),
         (["--escape"], b"1", "`--escape` goes with `--tokenize`, which is missing."),

@@ -5,12 +5,12 @@ Nothing on it comes from outside: the fonts are the reader's own, and nothing is
 
 from __future__ import annotations
 
-import io
+import base64
+import html
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
-from PIL import Image
 
 from fairseq_ext.demo.answers import Answer, heat_map
 from fairseq_ext.errors import DataError
@@ -74,13 +74,7 @@ def _add_column(place: int, name: str) -> tuple[Any, Any, Any]:
     """One system's column, hidden until there is an answer: column, text, picture."""
     with gr.Column(visible=False, min_width=360, elem_id=f"system-{place}") as column:
         text = gr.Textbox(label=name, lines=2, interactive=False)
-        picture = gr.Image(
-            label="Attention: translation in rows, source in columns",
-            alt_text=f"Attention of {name}",
-            format="png",
-            buttons=[],
-            interactive=False,
-        )
+        picture = gr.HTML()
     return column, text, picture
 
 
@@ -104,11 +98,17 @@ def _shown(
 def _states(answer: Answer | None) -> list[Any]:
     if answer is None:
         return [gr.update(visible=False), gr.skip(), gr.skip()]
-    picture = None
-    if answer.attention is not None:
-        picture = Image.open(io.BytesIO(heat_map(answer.attention)))
     return [
         gr.update(visible=True),
         gr.update(value=answer.text, info=answer.remark),
-        gr.update(value=picture, visible=picture is not None),
+        gr.update(value=_picture(answer)),
     ]
+
+
+def _picture(answer: Answer) -> str:
+    """The heat map within the page, so that no file of it is left anywhere."""
+    if answer.attention is None:
+        return ""
+    data = base64.b64encode(heat_map(answer.attention)).decode()
+    name = html.escape(f"Attention of {answer.name}")
+    return f'<img alt="{name}" style="max-width: 100%" src="data:image/png;base64,{data}">'

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -85,13 +82,5 @@ def application(blocks: gr.Blocks) -> FastAPI:
 def serve(blocks: gr.Blocks, listener: socket.socket) -> None:
     """Serve the page until the process is interrupted."""
     settings: dict[str, Any] = {"log_level": "warning", "access_log": False}
-    with _own_folder(), listener:
+    with listener:
         uvicorn.Server(uvicorn.Config(application(blocks), **settings)).run([listener])
-
-
-@contextmanager
-def _own_folder() -> Iterator[None]:
-    """Pictures that are shown leave no file behind."""
-    with tempfile.TemporaryDirectory(prefix="fairseq-ext-demo-") as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder
-        yield
