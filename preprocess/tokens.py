@@ -13,7 +13,8 @@ from raw_pairs import RawPair
 from textfiles import SPACES
 
 if TYPE_CHECKING:  # imported only by those who tokenise
-    from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
+    from moses import Normaliser, Tokeniser
+    from sacremoses import MosesDetokenizer
 
 LONGEST_TOKEN = 1000  # characters; the limit of clean-corpus-n.perl
 KEPT = "kept"
@@ -170,17 +171,17 @@ def detokenised(tokens: str, language: str) -> str:
 
 # One of each in every process: building them takes longer than tokenising hundreds of lines.
 @functools.lru_cache
-def _tokeniser(language: str) -> MosesTokenizer:
-    from sacremoses import MosesTokenizer
+def _tokeniser(language: str) -> Tokeniser:
+    from moses import Tokeniser
 
-    return MosesTokenizer(lang=language)
+    return Tokeniser(language)
 
 
 @functools.lru_cache
-def _normaliser(language: str) -> MosesPunctNormalizer:
-    from sacremoses import MosesPunctNormalizer
+def _normaliser(language: str) -> Normaliser:
+    from moses import Normaliser
 
-    return MosesPunctNormalizer(lang=language, perl_parity=True)
+    return Normaliser(language)
 
 
 @functools.lru_cache

@@ -310,3 +310,22 @@ def test_samples_are_padded_as_fairseq_pads() -> None:
     assert previous[:, 0].tolist() == [EOS, EOS]
     assert torch.equal(previous[0, 1:], target[0, :-1])
     assert sample["ntokens"] == 6
+
+
+@pytest.mark.system
+def test_preparing_a_corpus_is_timed_against_the_command_lines(tmp_path: Path) -> None:
+    script, figures = REPO / "benchmarks" / "preprocessing.py", tmp_path / "x.json"
+    sizes = ("--pairs", 400, "--peer-pairs", 200, "--rounds", 1, "--json", figures)
+    said = run(sys.executable, script, *sizes, "--work", tmp_path / "work").stdout
+    answer = json.loads(figures.read_text())
+    ways = [(row["name"], row["cores"], row["pairs"]) for row in answer["figures"]]
+    assert ways[:3] == [("ours", 2, 400), ("ours", 2, 200), ("ours", 1, 200)]
+    assert [cores for name, cores, _ in ways if name.startswith("command lines")] == [2, 2, 1]
+    for row in answer["figures"]:
+        assert row["name"] in said
+        assert row["pairs_per_second"] == pytest.approx(row["pairs"] / row["seconds"][0])
+        assert row["peak_mib"] > 20
+    # Of 400 pairs 4 have an empty side and 4 are too long.
+    fates = {fate: pairs for fate, (pairs, *_) in answer["pairs and tokens"].items()}
+    assert fates == {"kept": 392, "empty side": 4, "more than 80 tokens": 4}
+    assert figures.with_suffix(".png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,363 @@
+"""Preparing a corpus: ours against the command lines of sacremoses and subword-nmt.
+
+``python benchmarks/preprocessing.py --json docs/results/preprocessing.json``
+
+Pairs of the locale corpus are repeated, each time with other digits, and some are spoilt so that
+cleaning has something to drop. Ours is what ``preprocess/corpus.py`` does with an archive of them:
+normalise, tokenise, clean, split, byte-pair encoding, checksums and manifest. The peers are, for
+each side, ``sacremoses normalize tokenize`` and ``subword-nmt apply-bpe``. Learning the merges is
+not timed: all get the same file. Their pieces must be equal, but for the pairs that ours drops.
+
+Memory is the largest sum of the resident memory of all processes, looked at ten times a second
+(pages that processes share count for each of them).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import preprocessing_ours
+from preprocessing_ours import LONGEST, MERGES, RATIO, SIDES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+HERE = Path(__file__).resolve().parent
+BIN = Path(sys.executable).parent
+OURS = "ours"
+BASE = 20_000  # different pairs of the locale corpus, before they are repeated
+SAMPLED = 0.1  # seconds between two looks at the memory
+
+
+@dataclass
+class Figure:
+    """What one way of preparing a corpus took.
+
+    Attributes:
+        name: of the way.
+        cores: how many it may use.
+        pairs: sentence pairs read.
+        seconds: wall time of each round.
+        peak_mib: resident memory of all its processes, the largest of all rounds.
+    """
+
+    name: str
+    cores: int
+    pairs: int
+    seconds: list[float] = field(default_factory=list)
+    peak_mib: float = 0.0
+
+    @property
+    def speed(self) -> float:
+        """Pairs per second, by the median of the rounds."""
+        return self.pairs / statistics.median(self.seconds)
+
+    def row(self) -> dict[str, object]:
+        """The figure as plain data."""
+        speeds = {"pairs_per_second": self.speed, "per_core": self.speed / self.cores}
+        return {**vars(self), **speeds}
+
+
+# ---- the corpus ----------------------------------------------------------------------------------
+
+
+def base_pairs(number: int) -> list[tuple[str, str]]:
+    """So many pairs of the locale corpus."""
+    from locale_corpus import corpus
+
+    drawn = corpus("en", "de", {"train": number, "valid": 0, "test": 0})
+    return [(pair.source, pair.target) for pair in drawn["train"]]
+
+
+def perturbed(base: Sequence[tuple[str, str]], number: int) -> Iterator[tuple[str, str]]:
+    """``number`` pairs: ``base`` again and again, with other digits each time.
+
+    Every third is joined with the one after it; one in a hundred has an empty side, and another
+    one is far too long.
+    """
+    for place in range(number):
+        round_, index = divmod(place, len(base))
+        if index == 0:
+            digits = list("0123456789")
+            Random(round_).shuffle(digits)
+            table = str.maketrans("0123456789", "".join(digits))
+        pair = base[index]
+        if place % 3 == 2:
+            pair = tuple(map("; ".join, zip(pair, base[index - 1], strict=True)))
+        source, target = (side.translate(table) for side in pair)
+        if place % 100 == 40:
+            target = ""
+        elif place % 100 == 80:
+            source = " ".join([source] * (LONGEST + 1))
+        yield source, target
+
+
+def write_pairs(folder: Path, name: str, pairs: Iterator[tuple[str, str]]) -> None:
+    """Write ``name.en`` and ``name.de``."""
+    with (
+        (folder / f"{name}.en").open("w", encoding="utf-8", newline="\n") as source,
+        (folder / f"{name}.de").open("w", encoding="utf-8", newline="\n") as target,
+    ):
+        for first, second in pairs:
+            source.write(f"{first}\n")
+            target.write(f"{second}\n")
+
+
+# ---- running and watching ------------------------------------------------------------------------
+
+
+def resident(root: int) -> int:
+    """Bytes of resident memory of a process and all that descend from it."""
+    parents, pages = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            after_name = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        parents[int(folder.name)], pages[int(folder.name)] = int(after_name[1]), int(after_name[21])
+    family = {root}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sum(pages.get(member, 0) for member in family) * os.sysconf("SC_PAGE_SIZE")
+
+
+def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
+    """Run shell commands, each job's one after the other and the jobs at the same time.
+
+    Returns:
+        Seconds, and the peak of their resident memory in MiB.
+
+    Raises:
+        RuntimeError: a command failed.
+    """
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONUTF8": "1"}
+    began, peak = time.perf_counter(), 0
+    running = [
+        subprocess.Popen(["bash", "-c", "set -e; " + "; ".join(commands)], env=environment)
+        for commands in jobs
+    ]
+    while any(process.poll() is None for process in running):
+        peak = max(peak, sum(resident(process.pid) for process in running))
+        time.sleep(SAMPLED)
+    seconds = time.perf_counter() - began
+    if any(process.returncode for process in running):
+        raise RuntimeError(f"a command of these failed: {jobs}")
+    return seconds, peak / 2**20
+
+
+def peer_commands(work: Path, name: str, side: str, processes: int) -> list[str]:
+    """The two command lines for one side, as their documentation has them."""
+    raw, tokens, pieces = (work / part / f"{name}.{side}" for part in ("raw", "tokens", "pieces"))
+    bpe = f"subword-nmt apply-bpe --num-workers {processes} -c {work / 'codes'}"
+    return [
+        f"sacremoses -q -l {side} -j {processes} normalize tokenize <{raw} >{tokens}",
+        f"{bpe} -i {tokens} -o {pieces}",
+    ]
+
+
+def our_command(work: Path, name: str, workers: int) -> list[str]:
+    """``corpus.py``'s whole preparation, in a process of its own, anew."""
+    script, out = HERE / "preprocessing_ours.py", work / "ours"
+    words = [sys.executable, script, work / "raw", name, work / "codes", out, workers]
+    return [f"rm -rf {out}", " ".join(map(str, words))]
+
+
+def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
+    """Each way of preparing ``name``, by its name and cores: jobs that run at the same time."""
+    sides = {n: [peer_commands(work, name, side, n) for side in SIDES] for n in (1, 2)}
+    return {
+        (OURS, 2): [our_command(work, name, 2)],
+        (OURS, 1): [our_command(work, name, 1)],
+        ("command lines, both with two processes", 2): [list(chain(*sides[2]))],
+        ("command lines, the two sides at once", 2): sides[1],
+        ("command lines", 1): [list(chain(*sides[1]))],
+    }
+
+
+# ---- what came out -------------------------------------------------------------------------------
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def kept(source: str, target: str) -> bool:
+    """Whether cleaning keeps the pair: both sides have 1 to 80 tokens, at most 9 times as many."""
+    counts = sorted((len(source.split()), len(target.split())))
+    return counts[0] > 0 and counts[1] <= LONGEST and counts[1] <= RATIO * counts[0]
+
+
+def difference(work: Path, name: str) -> str:
+    """How our pieces differ from those of the command lines that ran last; empty if they do not."""
+    tokens = zip(*(lines_of(work / "tokens" / f"{name}.{side}") for side in SIDES), strict=True)
+    stays = [kept(*pair) for pair in tokens]
+    for side in SIDES:
+        theirs = lines_of(work / "pieces" / f"{name}.{side}")
+        expected = [line for line, keep in zip(theirs, stays, strict=True) if keep]
+        found = lines_of(work / "ours" / "bpe" / f"train.{side}")
+        if len(found) != len(expected):
+            return f"{side}: {len(found)} lines instead of {len(expected)}"
+        for number, (ours, other) in enumerate(zip(found, expected, strict=True), 1):
+            if ours != other:
+                return f"{side}, kept line {number}: `{ours}` instead of `{other}`"
+    return ""
+
+
+def measure(options: Namespace, work: Path) -> list[Figure]:
+    """All ways on the smaller corpus in turn, then ours on the larger one.
+
+    Raises:
+        RuntimeError: a command failed, or ours and theirs differ.
+    """
+    figures = {way: Figure(*way, options.peer_pairs) for way in ways(work, "small")}
+    for _ in range(options.rounds):
+        for way, jobs in ways(work, "small").items():
+            _add(figures[way], *watched(jobs))
+            if way[0] != OURS and (wrong := difference(work, "small")):
+                raise RuntimeError(f"ours and `{way[0]}` are not equal: {wrong}")
+    large = Figure(OURS, 2, options.pairs)
+    _add(large, *watched(ways(work, "large")[OURS, 2]))
+    return [large, *figures.values()]
+
+
+def _add(figure: Figure, seconds: float, peak: float) -> None:
+    figure.seconds.append(seconds)
+    figure.peak_mib = max(figure.peak_mib, peak)
+    print(
+        f"{figure.name}, {cores(figure.cores)}, {figure.pairs:,} pairs: {seconds:.1f} s, "
+        f"{peak:,.0f} MiB",
+        file=sys.stderr,
+    )
+
+
+def findings(figures: Sequence[Figure]) -> dict[str, float]:
+    """Our speed over the command lines' on the same pairs and cores, and our largest memory."""
+    large, *small = figures
+    ours = {figure.cores: figure.speed for figure in small if figure.name == OURS}
+    ratios = {
+        f"times as fast as {figure.name}, {cores(figure.cores)}": ours[figure.cores] / figure.speed
+        for figure in small
+        if figure.name != OURS
+    }
+    return {**ratios, "peak MiB of ours on all pairs": large.peak_mib}
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """One line for each figure."""
+    rows = [f"{'':40} {'cores':>5} {'pairs':>9} {'s':>7} {'pairs/s':>8} {'per core':>8} {'MiB':>6}"]
+    for figure in figures:
+        seconds = statistics.median(figure.seconds)
+        rows.append(
+            f"{figure.name:40} {figure.cores:5} {figure.pairs:9,} {seconds:7.1f} "
+            f"{figure.speed:8,.0f} {figure.speed / figure.cores:8,.0f} {figure.peak_mib:6,.0f}"
+        )
+    return "\n".join(rows)
+
+
+def fates_of(out: Path) -> dict[str, list[int]]:
+    """What became of the pairs that ours prepared last: pairs and tokens of both sides, by fate."""
+    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
+    return next(iter(manifest["fates"].values()))
+
+
+def save(
+    options: Namespace,
+    figures: Sequence[Figure],
+    found: dict[str, float],
+    fates: dict[str, list[int]],
+) -> None:
+    """The figures as JSON, and a picture of the speeds beside it."""
+    from bench import machine
+
+    from fairseq_ext.evaluation.plots import save_picture
+
+    logging.getLogger().setLevel(logging.WARNING)  # fairseq's import has chosen another
+    data = {
+        "title": "Preparing a corpus: normalise, tokenise, clean, byte-pair encoding",
+        "machine": machine(),
+        "settings": {"rounds": options.rounds, "merges": MERGES, "longest": LONGEST},
+        "pairs and tokens": fates,
+        "figures": [figure.row() for figure in figures],
+        "findings": found,
+    }
+    for path in save_picture(picture(figures), options.json.with_suffix(".png"), data):
+        print(f"written: {path}", file=sys.stderr)
+
+
+def picture(figures: Sequence[Figure]) -> Picture:
+    """A bar for each figure, as long as its pairs per second."""
+    import matplotlib
+    from matplotlib.figure import Figure as Picture
+
+    from fairseq_ext.evaluation.plots import PALETTE, STYLE
+
+    with matplotlib.rc_context(STYLE):
+        made = Picture(figsize=(8, 3.4), layout="constrained")
+        axes = made.subplots()
+        names = [f"{f.name}\n{cores(f.cores)}, {f.pairs:,} pairs" for f in figures]
+        colours = [PALETTE[0 if figure.name == OURS else 1] for figure in figures]
+        bars = axes.barh(names, [figure.speed for figure in figures], color=colours)
+        axes.bar_label(bars, [f"{figure.speed:,.0f}" for figure in figures], padding=3)
+        axes.invert_yaxis()
+        axes.set(title="Preparing a corpus", xlabel="sentence pairs per second")
+        axes.tick_params(axis="y", labelsize=8)
+        axes.grid(True, axis="x")
+    return made
+
+
+def cores(number: int) -> str:
+    return "1 core" if number == 1 else f"{number} cores"
+
+
+def parse() -> Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = parser.add_argument
+    add("--pairs", type=int, default=1_000_000, help="that ours prepares (1,000,000)")
+    add("--peer-pairs", type=int, default=100_000, help="the first of them, for all (100,000)")
+    add("--rounds", type=int, default=3, help="of all in turn (3)")
+    add("--json", type=Path, metavar="FILE.json", help="figures; .png and .svg beside it")
+    add("--work", type=Path, help="folder for the texts, kept (a temporary one)")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    with tempfile.TemporaryDirectory(prefix="preprocessing-") as temporary:
+        work = options.work or Path(temporary)
+        for folder in ("raw", "tokens", "pieces"):
+            (work / folder).mkdir(parents=True, exist_ok=True)
+        base = base_pairs(min(BASE, options.pairs))
+        for name, number in (("small", options.peer_pairs), ("large", options.pairs)):
+            write_pairs(work / "raw", name, perturbed(base, number))
+        write_pairs(work / "raw", "held-out", iter(base[:100]))
+        preprocessing_ours.learn(base, work / "codes")
+        figures = measure(options, work)
+        fates = fates_of(work / "ours")
+        shutil.rmtree(work / "ours")
+    found = findings(figures)
+    if options.json:
+        save(options, figures, found, fates)
+    print(table(figures))
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

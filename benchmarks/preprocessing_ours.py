@@ -1,0 +1,57 @@
+"""What ``preprocess/corpus.py`` does, on two plain files and with merges that are learnt already.
+
+``python benchmarks/preprocessing_ours.py FOLDER NAME CODES OUT WORKERS``: NAME.en and NAME.de of
+FOLDER are the training text, held-out.en and .de there the other two.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "preprocess"))
+
+import corpus
+from catalogue import Corpus, Limits, Source
+from tokens import Chunk, Tokenise
+
+SIDES = ("en", "de")
+LONGEST, RATIO = 80, 9.0  # as for WMT14
+MERGES = 8_000
+
+
+def learn(pairs: Sequence[tuple[str, str]], codes: Path) -> None:
+    """Write merges learnt from the pairs' tokens."""
+    work = Tokenise(SIDES, True, True, False, False, Limits(), straight=False, name="base")
+    lines = work(Chunk(1, pairs))
+    texts = [codes.with_name(f"learn.{side}") for side in SIDES]
+    for path, side in zip(texts, (lines.source, lines.target), strict=True):
+        path.write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
+    corpus.subwords.learn(texts, codes, MERGES)
+
+
+def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> None:
+    """Prepare ``name`` as a corpus, from the files' checksums to the manifest."""
+
+    def source(name: str) -> tuple[Source]:
+        return (Source(name, tuple(f"{name}.{side}" for side in SIDES)),)
+
+    made = Corpus(
+        *SIDES,
+        train=source(name),
+        valid=source("held-out"),
+        test=source("held-out"),
+        normalise=True,
+        limits=Limits(LONGEST, RATIO),
+        merges=MERGES,
+    )
+    # Learning is not what is measured.
+    corpus.subwords.learn = lambda texts, target, merges: shutil.copy(codes, target)
+    corpus.Preparation(name, made, out, out / "download", str(folder), workers).run()
+
+
+if __name__ == "__main__":
+    folder, name, codes, out, workers = sys.argv[1:]
+    prepare(Path(folder), name, Path(codes), Path(out), int(workers))
