@@ -16,17 +16,21 @@ models=(
 --encoder-hidden-size 216 --decoder-hidden-size 216"
     "linformer=linformer_tiny --share-all-embeddings"
     "muse=muse_tiny --share-all-embeddings --encoder-ffn-embed-dim 160 --decoder-ffn-embed-dim 160"
+    "muse-simple=muse_tiny --share-all-embeddings --muse-kernels none"
     "bmt=bmt_tiny $tiny"
-    "binary=binary_transformer_tiny $tiny"
+    "binary=binary_transformer_tiny $tiny --binary-weights qkv,out,ffn"
 )
 
 usage() {
     cat <<'HELP'
 Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
 
-  NAME           transformer, gru, linformer, muse, bmt, binary      (all)
+  NAME           transformer, gru, linformer, muse, muse-simple (no convolution), bmt (BMT-1),
+                 binary (the transformer with the same 1-bit weights)  (all)
 
-  --mirror M     folder or address with Multi30k's files raw/*.gz
+  --tok          Multi30k's files as their authors tokenised them, not the raw ones
+  --mirror M     folder or address with Multi30k's files raw/*.gz or, with --tok,
+                 tok/*.lc.norm.tok.*
   --data DIR     your own text instead: train, valid and test, each with the endings .SRC and .TGT
   --src L, --tgt L  its languages                                    (en, de)
   --tokenize     Moses tokenisation before, and undone after (Multi30k is tokenised anyway)
@@ -44,7 +48,7 @@ Stopped and started again, the recipe continues. OMP_NUM_THREADS is the number o
 HELP
 }
 
-mirror="" data="" src=en tgt=de tokenize="" updates=6000 bpe=4000 max_tokens=2000 lr=0.002
+corpus=multi30k mirror="" data="" src=en tgt=de tokenize="" updates=6000 bpe=4000 max_tokens=2000 lr=0.002
 baseline="" out="" names=()
 
 # read_options ARGUMENT...: sets the globals above.
@@ -59,6 +63,7 @@ read_options() {
             printf -v "${option//-/_}" '%s' "$2"
             shift
             ;;
+        --tok) corpus=multi30k_tok ;;
         --tokenize) tokenize=--tokenize ;;
         --help | -h) usage && exit ;;
         -*) die "\`$1\` is no option; --help lists them." ;;
@@ -108,9 +113,9 @@ find_text() {
         text="$data" ref="$data/test.$tgt"
         [[ -z "$tokenize" ]] || tokens=(--detokenize "$tgt" --tokenized-ref "$out/text/test.$tgt")
     else
-        text="$REPO/runs/data/multi30k-words/text"
+        text="$REPO/runs/data/$corpus-words/text"
         ref="${text%/text}/reference/test.de" tokenize="" src=en tgt=de
-        run python "$REPO/preprocess/corpus.py" multi30k --bpe 0 --out "${text%/text}" \
+        run python "$REPO/preprocess/corpus.py" "$corpus" --bpe 0 --out "${text%/text}" \
             ${mirror:+--mirror "$mirror"}
         tokens=(--detokenize de --tokenized-ref "$text/test.de")
     fi
