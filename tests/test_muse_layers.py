@@ -11,8 +11,9 @@ import torch
 from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
 from torch import Tensor, nn
 
+from fairseq_ext.dropout import dropout, is_active
 from fairseq_ext.muse import attention, convolution
-from fairseq_ext.muse.block import Dropouts, ParallelBlock, is_active
+from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.caching import ROOM, DecoderState
 from fairseq_ext.muse.convolution import (
     DynamicConvolution,
@@ -21,7 +22,6 @@ from fairseq_ext.muse.convolution import (
     convolve,
     taps_to_the_left,
 )
-from fairseq_ext.muse.dropout import dropout
 from fairseq_ext.muse.packing import PackedLinear, can_pack
 from fairseq_ext.muse.projections import fuse, unfuse
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_ext.dropout import draw
 from fairseq_ext.errors import ConfigError
 
 EPSILON = 2.0**-7  # 1 - ε is exact in every precision
@@ -88,11 +89,12 @@ class Bits(NamedTuple):
     passes: Tensor | None = None
     slope: Tensor | None = None
 
-    def drop(self, rate: float) -> Bits:
-        """The same with a share of the numbers at random dropped, the others not yet scaled up."""
-        kept = torch.empty_like(self.signs).bernoulli_(1 - rate)
+    def drop(self, p: float) -> tuple[Bits, float]:
+        """The same with numbers dropped with probability ``p``, and by what all must be scaled."""
+        kept, scale = draw(self.signs, p)
+        kept = kept.view(torch.int8)
         passes = None if self.passes is None else self.passes * kept
-        return self._replace(signs=self.signs * kept, passes=passes)
+        return self._replace(signs=self.signs * kept, passes=passes), scale
 
     def mask_(self, grad: Tensor) -> Tensor:
         """From the gradient of ``signs · level`` to that of the latent numbers, in its place."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fairseq_ext.binary.binarize import Binarizer, Bits, Levels, require_choice, signs_of
-from fairseq_ext.dropout import rate
+from fairseq_ext.dropout import is_active
 from fairseq_ext.errors import ConfigError
 
 BINARIZER = Binarizer()
@@ -162,10 +163,9 @@ class BinaryLinear(nn.Linear):
             x = self._read(x, dropout)
             return _WeightProduct.apply(x, self.weight, self.bias, levels)
         bits, scale = self.bits(x) if bits is None else bits, self.scale
-        dropped = 0.0 if dropout is None else rate(dropout)
-        if dropped > 0:
-            bits = bits.drop(dropped)
-            scale *= (1 - dropped) or 1.0
+        if dropout is not None and is_active(dropout):
+            bits, scale_up = bits.drop(dropout.p)
+            scale = scale / scale_up if scale_up else math.inf  # all is dropped
         return _BinaryProduct.apply(x, self.weight, self.bias, bits, levels, scale)
 
     def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:

@@ -9,13 +9,14 @@ by subject:
 - :mod:`~fairseq_ext.compat.machine`: training on CPUs, with several processes, in bf16;
 - :mod:`~fairseq_ext.compat.resume` and :mod:`~fairseq_ext.compat.precision`: a killed run
   continues exactly;
+- :mod:`~fairseq_ext.compat.averages`: moving averages of any model;
 - :mod:`~fairseq_ext.compat.ending`: a run that is done ends well;
 - :mod:`~fairseq_ext.compat.noise`: warnings, repeated log lines.
 """
 
 from __future__ import annotations
 
-from fairseq_ext.compat import batches, ending, loading, machine, noise, precision, resume
+from fairseq_ext.compat import averages, batches, ending, loading, machine, noise, precision, resume
 from fairseq_ext.compat.patching import Fix, wrap
 from fairseq_ext.errors import EnvironmentProblem
 
@@ -28,6 +29,7 @@ FIXES: tuple[Fix, ...] = (
     *machine.FIXES,
     *resume.FIXES,
     *precision.FIXES,
+    *averages.FIXES,
     *ending.FIXES,
 )
 

@@ -15,9 +15,9 @@ from fairseq.modules import FairseqDropout
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
-from fairseq_ext.muse.block import Dropouts, ParallelBlock, is_active
+from fairseq_ext.dropout import dropout, is_active
+from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.caching import DecoderState
-from fairseq_ext.muse.dropout import dropout
 from fairseq_ext.muse.kernels import kernels_of_layers
 from fairseq_ext.muse.packing import PackedLinear
 from fairseq_ext.padding import keep_sentences, select_sentences
@@ -104,6 +104,7 @@ class MuseEncoder(TransformerEncoderBase):
     ) -> None:
         self._options = block_options(cfg, "encoder")
         super().__init__(cfg, dictionary, embed_tokens)
+        del self._options  # a generator: nothing would copy the model (--store-ema)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """fairseq's hook for the next layer."""
@@ -136,6 +137,7 @@ class MuseDecoder(TransformerDecoderBase):
     ) -> None:
         self._options = block_options(cfg, "decoder")
         super().__init__(cfg, dictionary, embed_tokens)
+        del self._options  # a generator: nothing would copy the model (--store-ema)
         self.need_attn = True
         self._output = PackedLinear()
 
