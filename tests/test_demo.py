@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import sys
@@ -11,17 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import browser
 import pytest
 from harness import BIN, binarise, digits_corpus, fairseq
 
 import fairseq_ext
 from fairseq_ext import cli
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update"),
-]
 MOST = 8  # words of a sentence
 needs_gradio = pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is not installed")
 
@@ -82,7 +77,7 @@ def address(trained: Path) -> Iterator[str]:
 @pytest.mark.system
 @pytest.mark.slow
 @needs_gradio
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
 def test_two_systems_translate_a_sentence_in_a_browser(
     trained: Path,
     address: str,
@@ -90,19 +85,13 @@ def test_two_systems_translate_a_sentence_in_a_browser(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    expect, asked = playwright.expect, []
-    expect.set_options(timeout=60_000)
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(address)
-        sentence, button = page.locator("#sentence textarea"), page.locator("#translate")
+    asked: list[str] = []
+    expect = playwright.expect
+    with browser.opened(address, asked) as page:
         shown = [page.locator(f"#system-{place} textarea") for place in range(3)]
         pictures = [page.locator(f"#system-{place} img") for place in range(3)]
 
-        sentence.fill("3 1 4 1 5")
-        button.click()
+        browser.translate(page, "3 1 4 1 5")
         for place, name in enumerate(("gru", "linformer")):
             wanted = translated(trained, name, "3 1 4 1 5", capsys, tmp_path)
             expect(shown[place]).to_have_value(wanted)
@@ -113,17 +102,14 @@ def test_two_systems_translate_a_sentence_in_a_browser(
 
         page.get_by_label("linformer").uncheck()
         page.get_by_label("other").check()
-        sentence.fill("2 7")
-        button.click()
+        browser.translate(page, "2 7")
         expect(shown[2]).to_have_value(translated(trained, "gru", "2 7", capsys, tmp_path))
         expect(shown[1]).to_be_hidden()
 
-        sentence.fill("9 " * (MOST + 1))
-        button.click()
+        browser.translate(page, "9 " * (MOST + 1))
         message = f"The sentence has {MOST + 1} words, but at most {MOST} are translated."
         expect(page.locator("#message")).to_have_text(message)
         expect(shown[0]).to_be_hidden()
-        browser.close()
     assert {urlsplit(url).hostname for url in asked if url.startswith("http")} == {"127.0.0.1"}
     assert {urlsplit(url).scheme for url in asked} <= {"http", "data", "blob"}
 

@@ -39,7 +39,7 @@ def build(names: Sequence[str], translate: Translate, max_words: int) -> gr.Bloc
             :class:`~fairseq_ext.errors.DataError` is shown on the page.
         max_words: for the hint below the field.
     """
-    with gr.Blocks(title=TITLE, analytics_enabled=False) as page:
+    with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
         gr.Markdown(f"# {TITLE}")
         sentence = gr.Textbox(
             label="Sentence",
