@@ -34,13 +34,10 @@ updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" words=
 
 # read_options ARGUMENT...: sets the globals above, `data`, `src`, `tgt` and `models`.
 read_options() {
-    local option
     while (($#)); do
         case "$1" in
         --updates | --bpe | --max-tokens | --lr | --from | --out)
-            needs_value "$1" "$@"
-            option="${1#--}"
-            printf -v "${option//-/_}" '%s' "$2"
+            set_option "$@"
             shift
             ;;
         --tokenize) tokenize=--tokenize ;;
@@ -58,7 +55,7 @@ read_options() {
     [[ "$bpe" == 0 ]] || positive --bpe "$bpe"
     positive --max-tokens "$max_tokens"
     out="${out:-$REPO/runs/compare-$(basename "$data")-$src-$tgt}"
-    [[ "$out" == /* ]] || out="$PWD/$out"
+    out="$(absolute "$out")"
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 }
 
@@ -147,7 +144,7 @@ main() {
     for model in "${models[@]}"; do
         compare_one "$model"
     done
-    dry && exit
+    if dry || joining; then exit; fi
     python "$REPO/recipes/report.py" compare --dir "$out"
     printf '\nEverything is in %s: results.md, results.json and the models\n' "$out"
 }

@@ -53,14 +53,11 @@ baseline="" out="" names=()
 
 # read_options ARGUMENT...: sets the globals above.
 read_options() {
-    local option
     while (($#)); do
         case "$1" in
         --mirror | --data | --src | --tgt | --updates | --bpe | --max-tokens | --lr | --baseline | \
             --out)
-            needs_value "$1" "$@"
-            option="${1#--}"
-            printf -v "${option//-/_}" '%s' "$2"
+            set_option "$@"
             shift
             ;;
         --tok) corpus=multi30k_tok ;;
@@ -76,8 +73,8 @@ read_options() {
     positive --max-tokens "$max_tokens"
     choose_models
     out="${out:-$REPO/runs/${SMOKE:+smoke-}compare-all}"
-    [[ "$out" == /* ]] || out="$PWD/$out"
-    [[ -z "$mirror" || "$mirror" == *://* || "$mirror" == /* ]] || mirror="$PWD/$mirror"
+    out="$(absolute "$out")"
+    [[ -z "$mirror" || "$mirror" == *://* ]] || mirror="$(absolute "$mirror")"
     [[ -z "$data" ]] || data="$(cd "$data" 2>/dev/null && pwd)" ||
         die "\`--data\` must be a folder with train, valid and test text, but cannot be entered."
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"

@@ -6,7 +6,7 @@
 #     open_run "$out" "$settings"         # the run's folder: locked, and fit to be continued
 #     stage text make_text                # runs the function once; the next start skips it
 #
-# DRY_RUN=1 prints the commands instead of running them.
+# DRY_RUN=1 prints the commands instead of running them. Several GPUs and nodes: launch.sh.
 set -euo pipefail
 
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -20,7 +20,6 @@ export PYTHONNOUSERSITE=1 # packages from ~/.local would come before the pinned 
 # Threads that wait for each other sleep: by spinning they make training ten times slower
 # wherever another program wants the same cores.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
-export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-0}" # one GPU, or batches would grow
 if ! [[ -w "${HOME:-/}" ]]; then # matplotlib and pip want a folder of their own
     export MPLCONFIGDIR="${MPLCONFIGDIR:-$REPO/.venv/.cache/matplotlib}"
     export PIP_CACHE_DIR="${PIP_CACHE_DIR:-$REPO/.venv/.cache/pip}"
@@ -54,10 +53,26 @@ needs_value() {
     [[ $# -ge 3 && -n "$3" ]] || die "\`$1\` needs a value; --help lists the options."
 }
 
+# set_option OPTION VALUE ...: gives the variable of the option's name that value.
+set_option() {
+    local name="${1#--}"
+    needs_value "$1" "$@"
+    printf -v "${name//-/_}" '%s' "$2"
+}
+
+# absolute PATH: the same from any folder, as a run changes its own.
+absolute() { if [[ "$1" == /* ]]; then echo "$1"; else echo "$PWD/$1"; fi; }
+
 # positive OPTION VALUE: dies unless VALUE is a whole number above zero.
 positive() {
     [[ "$2" =~ ^[1-9][0-9]{0,9}$ ]] || die "\`$1\` must be a positive whole number, but is \`$2\`."
 }
+
+# shellcheck source-path=SCRIPTDIR
+source "$REPO/recipes/launch.sh"
+check_launch
+# One GPU unless more are asked for: fairseq would take all, and the batches would grow.
+((GPUS > 1)) || export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-0}"
 
 # ---- the Python environment ----------------------------------------------------------------------
 
@@ -176,6 +191,10 @@ open_run() {
         show cd "$out"
         return
     fi
+    if joining; then
+        join_run "$out" "$settings"
+        return
+    fi
     [[ "$out" != *:* ]] || die "\`$out\` contains a colon, where fairseq splits paths; choose another."
     if [[ -d "$out" && ! -e "$out/settings.txt" && -n "$(ls -A "$out" 2>/dev/null)" &&
         ! -e "$out/.lock" ]]; then
@@ -212,6 +231,10 @@ close_run() { exec 9>&-; }
 # it took. What a stage leaves unfinished is done again (training goes on where it was).
 stage() {
     local name="$1" began=$SECONDS
+    if joining; then
+        join_stage "$@"
+        return
+    fi
     shift
     if dry; then
         "$@"
@@ -266,11 +289,12 @@ binarise() {
 # train FOLDER FLAG...: fairseq-train on bin/, going on from FOLDER's last checkpoint if any.
 # The terminal gets the progress bar and validation losses, FOLDER/train.log everything.
 train() {
-    local folder="$1"
-    shift
+    local folder="$1" launcher spread
+    choose_launcher "$folder"
+    spread_update "${@:2}"
     run mkdir -p "$folder"
-    set -- fairseq-train bin --user-dir "$USER_DIR" --save-dir "$folder" \
-        --log-file "$folder/train.log" "$@"
+    set -- ${launcher[@]+"${launcher[@]}"} fairseq-train bin --user-dir "$USER_DIR" \
+        --save-dir "$folder" --log-file "$folder/train.log" "${spread[@]}"
     show "$@"
     dry && return
     "$@" > >(training_progress)

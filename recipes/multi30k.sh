@@ -9,9 +9,9 @@
 #   training     batches of 4096 tokens, rate 0.005 after 2000 updates, dropout 0.3
 #   translation  average of the last 10 epochs, beam 5
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=muse/common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/muse/common.sh"
-# shellcheck disable=SC2034,SC2329  # common.sh uses them
+# shellcheck source-path=SCRIPTDIR source=official.sh
+source "$(dirname "${BASH_SOURCE[0]}")/official.sh"
+# shellcheck disable=SC2034,SC2329  # official.sh uses them
 
 corpus=multi30k src=en tgt=de
 arch=transformer dropout=0.3

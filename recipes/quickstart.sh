@@ -44,8 +44,7 @@ read_options() {
     while (($#)); do
         case "$1" in
         --arch | --src | --tgt | --data | --updates | --bpe | --out)
-            needs_value "$1" "$@"
-            printf -v "${1#--}" '%s' "$2"
+            set_option "$@"
             shift
             ;;
         --tokenize) tokenize=--tokenize ;;
@@ -63,7 +62,7 @@ read_options() {
         die "\`--data\` must be a folder with train, valid and test text, but cannot be entered."
 
     out="${out:-$REPO/runs/$name-${data:+$(basename "$data")-}$src-$tgt-$arch}"
-    [[ "$out" == /* ]] || out="$PWD/$out"
+    out="$(absolute "$out")"
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
     # Some twenty checkpoints in a run; the last five are kept, to go on from and to average.
     interval=$((updates < 100 ? (updates + 4) / 5 : updates > 10000 ? 500 : updates / 20))

@@ -21,9 +21,9 @@
 #
 # Paper: 26.35 BLEU in float, 25.93 with BMT-1, 17.87 with BMT-6.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=../muse/common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../muse/common.sh" # its corpus, scores and pictures
-# shellcheck disable=SC2034,SC2329  # common.sh uses them
+# shellcheck source-path=SCRIPTDIR source=../official.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../official.sh" # its corpus, scores and pictures
+# shellcheck disable=SC2034,SC2329  # official.sh uses them
 
 corpus=wmt17_de_en src=de tgt=en
 dictionary=(--joined-dictionary --nwordssrc 32000 --nwordstgt 32000)

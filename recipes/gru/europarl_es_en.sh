@@ -59,9 +59,7 @@ read_options() {
     while (($#)); do
         case "$1" in
         --source | --target | --train | --valid | --test | --patience | --max-epoch | --arch | --out)
-            needs_value "$1" "$@"
-            option="${1#--}"
-            printf -v "${option//-/_}" '%s' "$2"
+            set_option "$@"
             shift
             ;;
         --help | -h) usage && exit ;;
@@ -77,11 +75,11 @@ read_options() {
         [[ -n "$source" && -n "$target" ]] || die "\`--source\` and \`--target\` must name your Europarl files."
         for option in source target; do
             [[ -r "${!option}" ]] || die "\`--$option ${!option}\` cannot be read; check the path."
-            [[ "${!option}" == /* ]] || printf -v "$option" '%s' "$PWD/${!option}"
+            printf -v "$option" '%s' "$(absolute "${!option}")"
         done
     fi
     out="${out:-$REPO/runs/$name-es-en-$arch}"
-    [[ "$out" == /* ]] || out="$PWD/$out"
+    out="$(absolute "$out")"
 }
 
 make_smoke_pairs() {

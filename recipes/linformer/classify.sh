@@ -48,9 +48,7 @@ read_options() {
     while (($#)); do
         case "$1" in
         --arch | --k | --max-len | --bpe | --batch-size | --max-epoch | --patience | --out)
-            needs_value "$1" "$@"
-            option="${1#--}"
-            printf -v "${option//-/_}" '%s' "$2"
+            set_option "$@"
             shift
             ;;
         --words) words=words ;;
@@ -74,7 +72,7 @@ read_options() {
         die "DATA_DIR is missing: a folder with {train,valid,test}.text and .label; see --help."
     fi
     out="${out:-$REPO/runs/classify-$(basename "${data:-smoke}")-$arch}"
-    [[ "$out" == /* ]] || out="$PWD/$out"
+    out="$(absolute "$out")"
 }
 
 make_text() {

@@ -76,9 +76,7 @@ read_options() {
         case "$1" in
         --data | --download | --vocabulary | --merges | --arch | --k | --fraction | --batch-size | \
             --epochs | --lr | --warmup | --out)
-            needs_value "$1" "$@"
-            option="${1#--}"
-            printf -v "${option//-/_}" '%s' "$2"
+            set_option "$@"
             shift
             ;;
         --csv-valid) csv_valid=--csv-valid ;;
@@ -101,7 +99,7 @@ read_options() {
     option="${model//[^a-z0-9_=,]/}"
     option="${option/k=/-k}"
     out="${out:-$REPO/runs/$name-$src-$tgt-${option//,/_}}"
-    [[ "$out" == /* ]] || out="$PWD/$out"
+    out="$(absolute "$out")"
 }
 
 # The schedule is computed from these; given after `--` they would make it wrong.

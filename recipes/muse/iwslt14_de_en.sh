@@ -18,9 +18,9 @@
 #
 # Paper: 36.3 BLEU, MUSE-simple 35.8. Others who ran the authors' code report 35.8 to 36.0.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# shellcheck disable=SC2034,SC2329  # common.sh uses them
+# shellcheck source-path=SCRIPTDIR source=../official.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../official.sh"
+# shellcheck disable=SC2034,SC2329  # official.sh uses them
 
 corpus=iwslt14_de_en src=de tgt=en
 arch=muse_iwslt_de_en dropout=0.4

@@ -17,9 +17,9 @@
 #
 # Paper: 31.3 BLEU, MUSE-simple 30.7.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# shellcheck disable=SC2034,SC2329  # common.sh uses them
+# shellcheck source-path=SCRIPTDIR source=../official.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../official.sh"
+# shellcheck disable=SC2034,SC2329  # official.sh uses them
 
 corpus=iwslt15_en_vi src=en tgt=vi
 folder=text # words

@@ -20,9 +20,9 @@
 #
 # Paper: 29.9 BLEU, MUSE-simple 29.8.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# shellcheck disable=SC2034,SC2329  # common.sh uses them
+# shellcheck source-path=SCRIPTDIR source=../official.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../official.sh"
+# shellcheck disable=SC2034,SC2329  # official.sh uses them
 
 corpus=wmt14_en_de src=en tgt=de
 dictionary=(--joined-dictionary --nwordssrc 32768 --nwordstgt 32768)

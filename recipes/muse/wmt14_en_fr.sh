@@ -20,9 +20,9 @@
 #
 # Paper: 43.5 BLEU, MUSE-simple 43.2.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# shellcheck disable=SC2034,SC2329  # common.sh uses them
+# shellcheck source-path=SCRIPTDIR source=../official.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../official.sh"
+# shellcheck disable=SC2034,SC2329  # official.sh uses them
 
 corpus=wmt14_en_fr src=en tgt=fr
 dictionary=(--joined-dictionary)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Small stand-ins for a corpus's official archives: the same names, members and forms of text.
 
-python recipes/muse/smoke.py --corpus iwslt14_de_en --pairs pairs --out mirror
+python recipes/smoke_archives.py --corpus iwslt14_de_en --pairs pairs --out mirror
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "preprocess"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "preprocess"))
 
 from catalogue import CORPORA, Source
 

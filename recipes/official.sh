@@ -1,10 +1,11 @@
 # shellcheck shell=bash
-# What the MUSE paper's four experiments share. A script sources this file, sets the variables below
-# to its task's, and calls `main "$@"`.
+# From an official corpus, as preprocess/corpus.py makes it, to scores and pictures: what the recipes
+# of MUSE, BMT's WMT17 and Multi30k share. A script sources this file, sets the variables below to its
+# task's, and calls `main "$@"`.
 # shellcheck disable=SC2034,SC2329  # the scripts set and use them; `stage` calls the functions
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=../lib.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 corpus="" src="" tgt=""     # in preprocess/catalogue.py, and its languages
 arch="" dropout=""          # of the model; what else is the task's is in the architecture
@@ -65,9 +66,7 @@ read_options() {
         case "$1" in
         --arch | --data | --mirror | --bpe | --max-tokens | --update-freq | --updates | --warmup | \
             --dropout | --average | --against | --out)
-            needs_value "$1" "$@"
-            option="${1#--}"
-            printf -v "${option//-/_}" '%s' "$2"
+            set_option "$@"
             shift
             ;;
         --any-counts) any_counts=--any-counts ;;
@@ -89,11 +88,11 @@ read_options() {
     name="$corpus"
     [[ "${SMOKE:-0}" != 1 ]] || name="smoke-$corpus"
     out="${out:-$REPO/runs/$name-$arch}"
-    [[ "$out" == /* ]] || out="$PWD/$out"
+    out="$(absolute "$out")"
     data="${data:-$REPO/runs/data/$corpus${bpe:+-$bpe}}"
-    [[ "$data" == /* ]] || data="$PWD/$data"
+    data="$(absolute "$data")"
     if [[ -n "$against" ]]; then check_against; fi
-    [[ -z "$mirror" || "$mirror" == *://* || "$mirror" == /* ]] || mirror="$PWD/$mirror"
+    [[ -z "$mirror" || "$mirror" == *://* ]] || mirror="$(absolute "$mirror")"
 }
 
 # check_against: the run changes its folder, so the path must not depend on it.
@@ -102,7 +101,7 @@ check_against() {
     [[ "$against" == ?*=?* && "${against%%=*}" != "$arch" ]] ||
         die "\`--against\` must be NAME=GENERATED, with another name than $arch, but is \`$against\`."
     [[ -f "$file" ]] || die "\`--against\`: $file does not exist; check the path."
-    [[ "$file" == /* ]] || against="${against%%=*}=$PWD/$file"
+    against="${against%%=*}=$(absolute "$file")"
 }
 
 # These are options of the recipe, which computes other things from them.
@@ -121,7 +120,7 @@ check_extra() {
 make_smoke_archives() {
     run python "$REPO/preprocess/locale_corpus.py" --src "$src" --tgt "$tgt" --seed 1 \
         --train 600 --valid 30 --test 40 --out pairs
-    run python "$REPO/recipes/muse/smoke.py" --corpus "$corpus" --pairs pairs --out archives
+    run python "$REPO/recipes/smoke_archives.py" --corpus "$corpus" --pairs pairs --out archives
 }
 
 # The links let the report find the text where it looks for it.

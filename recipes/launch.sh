@@ -1,0 +1,110 @@
+# shellcheck shell=bash
+# Training on several GPUs and nodes, for lib.sh's `train`. No recipe is edited; the environment says
+# where it runs:
+#
+#     GPUS=4              processes on each node, one for each GPU (or on CPUs, where there is none)
+#     NODES=2             nodes, which share a file system
+#     RENDEZVOUS=HOST:PORT  of the first node, where all of them meet
+#     JOIN=1              on every other node, which runs the same command: only take part in training
+#     LAUNCH="srun ..."   instead of JOIN, what starts a program on each node (see slurm.sh)
+#
+# An update has as many tokens as on one GPU, so that the recipe stays the same: --update-freq is
+# divided by the number of processes, and by what is left the batch.
+
+GPUS="${GPUS:-1}" NODES="${NODES:-1}"
+
+joining() { [[ "${JOIN:-0}" == 1 ]]; }
+
+check_launch() {
+    positive GPUS "$GPUS"
+    positive NODES "$NODES"
+    if ((NODES > 1)); then
+        [[ "${RENDEZVOUS:-}" =~ ^[^:]+:[0-9]+$ ]] ||
+            die "\`RENDEZVOUS\` must be HOST:PORT of the first of $NODES nodes, but is \`${RENDEZVOUS:-}\`."
+    elif joining; then
+        die "\`JOIN=1\` must come with the \`NODES\`, \`GPUS\` and \`RENDEZVOUS\` of the first node."
+    fi
+}
+
+# choose_launcher FOLDER: sets `launcher`, the words before fairseq-train; none for one process.
+# FOLDER names the training, so that nobody joins another one.
+choose_launcher() {
+    launcher=()
+    ((GPUS * NODES > 1)) || return 0
+    if ((NODES > 1)); then
+        read -ra launcher <<<"${LAUNCH:-}"
+        launcher+=(torchrun --nnodes "$NODES" --rdzv-backend c10d --rdzv-endpoint "$RENDEZVOUS"
+            --rdzv-id "${1//\//-}")
+    else
+        launcher=(torchrun --standalone)
+    fi
+    launcher+=(--nproc-per-node "$GPUS" --no-python)
+}
+
+# spread_update FLAG...: sets `spread`, the flags with which all processes together make the update
+# that one would make with those given.
+spread_update() {
+    local word at="" index left=$((GPUS * NODES))
+    spread=()
+    for word in "$@"; do
+        case "$word" in
+        --update-freq=* | --batch-size=* | --max-tokens=*) spread+=("${word%%=*}" "${word#*=}") ;;
+        *) spread+=("$word") ;;
+        esac
+    done
+    ((left > 1)) || return 0
+    for index in "${!spread[@]}"; do
+        [[ "${spread[index]}" != --update-freq ]] || at=$((index + 1)) # the last one counts
+    done
+    if [[ -n "$at" ]]; then
+        index="$(common_divisor "${spread[at]}" "$left")"
+        spread[at]=$((spread[at] / index))
+        left=$((left / index))
+    fi
+    ((left == 1)) || divide_batch "$left"
+}
+
+# divide_batch N: makes the batches in `spread` N times as small.
+divide_batch() {
+    local index
+    for index in "${!spread[@]}"; do
+        case "${spread[index]}" in
+        --batch-size)
+            ((spread[index + 1] % $1 == 0)) ||
+                die "$((GPUS * NODES)) processes must share a batch of ${spread[index + 1]} sentences," \
+                    "which cannot be divided by $1; choose another \`GPUS\`, or another batch."
+            ;;
+        --max-tokens) ;;
+        *) continue ;;
+        esac
+        spread[index + 1]=$((spread[index + 1] / $1))
+    done
+}
+
+common_divisor() { if (($2 == 0)); then echo "$1"; else common_divisor "$2" $(($1 % $2)); fi; }
+
+# ---- a node that joins ---------------------------------------------------------------------------
+
+# join_run OUT SETTINGS: enters the folder once the first node has made it what it should be.
+join_run() {
+    until [[ "$(cat "$1/settings.txt" 2>/dev/null)" == "$2" && -d "$1/.stages" ]]; do
+        log "waiting for the first node to begin $1"
+        sleep 5
+    done
+    cd "$1" || die "\`$1\` cannot be entered."
+}
+
+# join_stage NAME COMMAND...: trains with the others; waits for them in all other stages. After the
+# training there is nothing to do.
+join_stage() {
+    local name="$1"
+    shift
+    if [[ "$name" == train || "$name" == teacher ]]; then
+        dry || [[ ! -e "$STAGES/$name" ]] || set -- log "$name: done before"
+        "$@"
+        [[ "$name" != train ]] || exit 0
+        return
+    fi
+    dry && return
+    until [[ -e "$STAGES/$name" ]]; do sleep 1; done
+}
