@@ -17,13 +17,14 @@ from sacremoses import MosesTokenizer
 from test_corpora import complete, names, prepare, read, talk
 from test_recipes import RECIPES, bash, start, wait_for
 
-import smoke  # isort: skip
+import smoke_archives  # isort: skip
 
 sys.path.insert(0, str(RECIPES / "bmt"))
 
 import ablations
 
 WMT, ABLATIONS = RECIPES / "bmt" / "wmt17_de_en.sh", RECIPES / "bmt" / "ablations.sh"
+TABLE1 = RECIPES / "bmt" / "table1.sh"
 
 
 def commands(shown: str) -> list[list[str]]:
@@ -53,7 +54,7 @@ def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
             texts = [[*lines, " ".join(["Wort"] * 300), "kurz"] for lines in texts]
         for side, lines in zip(sides, texts, strict=True):
             write_lines(pairs / f"{split}.{side}", lines)
-    smoke.write_archives("wmt17_de_en", pairs, tmp_path / "mirror")
+    smoke_archives.write_archives("wmt17_de_en", pairs, tmp_path / "mirror")
     assert names(tmp_path / "mirror") == [
         "dev.tgz",
         "test-full.tgz",
@@ -233,6 +234,22 @@ def test_wrong_options_of_the_ablations_are_named(options, message, text, tmp_pa
     given = (ABLATIONS, text, "src", "tgt", "--out", tmp_path / "run", *options)
     said = bash(*given, ok=False, DRY_RUN="1", SMOKE="0").stderr
     assert message in said.strip().split("\n")[-1]
+
+
+def test_rows_of_table_1_go_on_from_their_float_stage(tmp_path: Path) -> None:
+    found = dry_run(TABLE1, tmp_path, SMOKE="1")
+    models = trainings(found)
+    stems = {"float": "stage-float", "bmt-6": "stage-float", "xnor-base": "stage-xnor-base"}
+    assert set(models) == {f"models/{name}" for name in (*stems, *stems.values())}
+    last = "checkpoint_last.pt"
+    copies = [tuple(words[1:]) for words in found if words[0] == "cp"]
+    assert copies == [(f"models/{s}/{last}", f"models/{n}/{last}") for n, s in stems.items()]
+    for name, stem in stems.items():
+        row, start = models[f"models/{name}"], models[f"models/{stem}"]
+        assert value(row, "--bmt-preset") == name
+        assert value(start, "--bmt-preset") == ("xnor-base" if name == "xnor-base" else "float")
+        assert (value(start, "--max-update"), value(row, "--max-update")) == ("8", "16")
+        assert value(row, "--stage-updates") == value(start, "--stage-updates") == "8,4,4"
 
 
 def finished_model(folder: Path, train: dict[int, float], valid: float, bleu: float) -> None:

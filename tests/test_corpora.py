@@ -22,7 +22,7 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from troubled_server import Server, member, names, serving, sha256, tgz
 
 import corpus_report  # isort: skip
-import smoke  # isort: skip
+import smoke_archives  # isort: skip
 from catalogue import CORPORA  # isort: skip
 
 SCRIPT = REPO / "preprocess" / "corpus.py"
@@ -242,7 +242,7 @@ def archives_of(name: str, tmp_path: Path) -> Path:
         texts = talk(size, size) if split == "train" else complete(talk(size, size))
         for side, lines in zip((corpus.src, corpus.tgt), texts, strict=True):
             write_lines(tmp_path / "pairs" / f"{split}.{side}", lines)
-    smoke.write_archives(name, tmp_path / "pairs", tmp_path / "mirror")
+    smoke_archives.write_archives(name, tmp_path / "pairs", tmp_path / "mirror")
     return tmp_path / "mirror"
 
 
