@@ -12,6 +12,7 @@ from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import EPSILON, Binarizer, zero_or_one
 from fairseq_ext.binary.feedforward import FeedForwardOutput
 from fairseq_ext.binary.linear import BinaryLinear
+from fairseq_ext.dropout import draw
 from fairseq_ext.errors import ConfigError
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -141,6 +142,33 @@ class TestBinaryLinear:
                 "bias": (layer.bias.grad, bias.grad),
             }
         )
+
+    @pytest.mark.parametrize("inputs", [False, True])
+    @pytest.mark.parametrize("granularity", ["channel", "tensor"])
+    @pytest.mark.parametrize(
+        "options", [{}, {"mask": "paper"}, {"bound": 0.2}, {"kind": "xnor"}], ids=str
+    )
+    def test_gradients_are_those_of_the_binarized_operands(
+        self, options: dict, granularity: str, inputs: bool
+    ) -> None:
+        """Of every kind, with dropped inputs, against torch's own product of both."""
+        form = Binarizer(**options)
+        how = {"granularity": granularity, "weight_binarizer": form, "input_binarizer": form}
+        layer = BinaryLinear(33, 5, inputs=inputs, scale=3.0, **how).double()
+        x, c = random(2, 4, 33).requires_grad_(), random(2, 4, 5, seed=4)
+        torch.manual_seed(3)
+        found = layer(x, nn.Dropout(0.5) if inputs else None)
+        operands = (x, layer.weight, layer.bias)
+        gradients = torch.autograd.grad((found * c).sum(), operands)
+        torch.manual_seed(3)
+        kept, scale = draw(x, 0.5) if inputs else (1, 1.0)
+        read = (form(x) / 3 if inputs else x) * kept * scale
+        weight = form(layer.weight, 1 if granularity == "channel" else (0, 1))
+        expected = nn.functional.linear(read, weight, layer.bias)
+        names = ("output", "x", "weight", "bias")
+        wanted = torch.autograd.grad((expected * c).sum(), operands)
+        both = zip((found, *gradients), (expected, *wanted), strict=True)
+        pairs_close(dict(zip(names, both, strict=True)))
 
     def test_stages(self) -> None:
         layer = BinaryLinear(8, 4, **BOTH)

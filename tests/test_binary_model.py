@@ -11,8 +11,6 @@ from unittest import mock
 import pytest
 import test_laws
 import torch
-from fairseq.dataclass.configs import EMAConfig
-from fairseq.models.ema.ema import EMA
 from fairseq.modules import MultiheadAttention
 from fairseq.tasks.translation import TranslationTask
 from models import (
@@ -38,7 +36,6 @@ from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.binary.schedule import StagedCosine, learning_rate
 from fairseq_ext.errors import ConfigError
 
-PRE_NORM = ["--arch", "transformer", *SMALL, "--encoder-normalize-before"]
 STOCK = ["--arch", "binary_transformer", *SMALL]
 
 
@@ -365,27 +362,6 @@ class TestOtherArchitectures:
 def test_products_of_two_activations_need_an_attention_of_ours(flags: list[str]) -> None:
     with pytest.raises(ConfigError, match="must not name qk or score-v"):
         build([*flags, "--binary-activations", "qk"])
-
-
-@pytest.mark.parametrize("fp32", [False, True])
-@pytest.mark.parametrize("flags", [BMT, MUSE, PRE_NORM])
-def test_moving_averages_keep_the_stage(flags: list[str], fp32: bool) -> None:
-    """fairseq's ``--store-ema``: weights are averaged, the stage is the model's."""
-    model, _ = build(flags)
-    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.75, ema_fp32=fp32))
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    for parameter in model.parameters():
-        parameter.data += 1
-    model.set_num_updates(5)
-    if flags is BMT:
-        model.binary_stage.enter(1)
-    average.step(model, 5)
-    found = average.get_model().state_dict()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(found[name], 0.75 * before[name] + 0.25 * parameter)
-    if flags is BMT:
-        assert found["binary_stage.current"].equal(torch.tensor(1))
-        assert average.get_model().encoder.layers[0].fc1.binary_weights
 
 
 def test_fused_projections_cannot_be_binarized() -> None:

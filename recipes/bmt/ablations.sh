@@ -4,6 +4,8 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+# shellcheck source-path=SCRIPTDIR source=rows.sh
+source "$(dirname "${BASH_SOURCE[0]}")/rows.sh"
 
 usage() {
     cat <<'HELP'
@@ -37,18 +39,7 @@ HELP
 
 only="" scales=1,2,4,8,16,32,64,128,256,512,1024,2048,4096 outputs=plain,scale,layer,shortcut
 output_scale=64 stages=2000,1000,1000 warmup=100 lr=0.002 arch=bmt_tiny bpe=8000 max_tokens=2000
-out="" words=() tiny=() made=0
-
-# use_smoke_settings: tiny, but through every step.
-use_smoke_settings() {
-    local side
-    scales=1,64 outputs=plain,shortcut stages=8,4,4 warmup=2 bpe=200 max_tokens=1000
-    for side in encoder decoder; do
-        tiny+=("--$side-layers" 1 "--$side-embed-dim" 16 "--$side-ffn-embed-dim" 32
-            "--$side-attention-heads" 2)
-    done
-    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-}
+out="" words=()
 
 read_options() {
     local option
@@ -68,11 +59,7 @@ read_options() {
         shift
     done
     check_options
-    if [[ "${SMOKE:-0}" == 1 && ${#words[@]} == 0 ]]; then
-        out="${out:-$REPO/runs/smoke-ablations}" words=("$out.text" en de) made=1
-    fi
-    ((${#words[@]} == 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
-    out="${out:-$REPO/runs/ablations-$(basename "${words[0]}")-${words[1]}-${words[2]}}"
+    choose_folders ablations
 }
 
 check_options() {
@@ -90,26 +77,6 @@ check_options() {
             die "\`--outputs\` must be of plain,scale,layer,shortcut, but names \`$variant\`."
     done
     IFS=, read -r float weights activations <<<"$stages"
-}
-
-# make_smoke_text: in a dry run any folder stands for it, because compare.sh enters it.
-make_smoke_text() {
-    [[ -e "${words[0]}/test.de" ]] ||
-        run python "$REPO/preprocess/locale_corpus.py" --src en --tgt de --seed 1 \
-            --train 300 --valid 30 --test 30 --out "${words[0]}"
-    ! dry || words[0]="$REPO"
-}
-
-# compare NAME UPDATES STAGES [--from NAME] -- FLAG...: one model of recipes/compare.sh.
-compare() {
-    local name="$1" total="$2" lengths="$3" from=()
-    shift 3
-    [[ "$1" == -- ]] || from=("$1" "$2")
-    shift $((${#from[@]} + 1))
-    bash "$REPO/recipes/compare.sh" "${words[@]}" --out "$out" --updates "$total" --lr "$lr" \
-        --bpe "$bpe" --max-tokens "$max_tokens" ${from[@]+"${from[@]}"} \
-        "$name=$arch --share-all-embeddings --lr-scheduler staged_cosine --stage-updates $lengths \
---warmup-updates $warmup $*${tiny[*]+ ${tiny[*]}}"
 }
 
 sweep_scales() {
@@ -136,10 +103,13 @@ vary_outputs() {
 report() { run python "$REPO/recipes/bmt/ablations.py" "$1" --dir "$out"; }
 
 main() {
-    [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
+    if [[ "${SMOKE:-0}" == 1 ]]; then
+        use_smoke_settings
+        scales=1,64 outputs=plain,shortcut
+    fi
     read_options "$@"
-    use_environment babel num2words sacremoses
-    ((made == 0)) || make_smoke_text
+    use_environment "${modules[@]}"
+    make_smoke_text
     if [[ "$only" != output ]]; then
         sweep_scales
         report scale

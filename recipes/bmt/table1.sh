@@ -3,6 +3,8 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+# shellcheck source-path=SCRIPTDIR source=rows.sh
+source "$(dirname "${BASH_SOURCE[0]}")/rows.sh"
 
 usage() {
     cat <<'HELP'
@@ -24,11 +26,13 @@ Usage: bash recipes/bmt/table1.sh DATA_DIR SRC TGT [OPTION]... [PRESET...]
 All rows are trained for the same number of updates. Rows with other layers than the paper's
 (xnor-base, bmt-s) have a float stage of their own. Two calls with the same --out may run at the
 same time, each with its own presets, once the float stage is there. Stopped and started again, it
-goes on. DRY_RUN=1 only prints the commands.
+goes on. SMOKE=1 needs no DATA_DIR: every step, tiny, with rows float, bmt-6 and xnor-base.
+DRY_RUN=1 only prints the commands.
 HELP
 }
 
 stages=2000,1000,1000 warmup=100 lr=0.002 arch=bmt_tiny bpe=8000 max_tokens=2000 out="" words=()
+presets=(float bmt-1 bmt-2 bmt-3 bmt-6 xnor-base)
 
 read_options() {
     while (($#)); do
@@ -45,40 +49,34 @@ read_options() {
         esac
         shift
     done
-    ((${#words[@]} >= 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
     positive --bpe "$bpe" # one dictionary, so that one table serves both languages
     [[ "$stages" =~ ^[1-9][0-9]*,[1-9][0-9]*,[1-9][0-9]*$ ]] ||
         die "\`--stages\` must be three numbers of updates like 2000,1000,1000, but is \`$stages\`."
-    corpus=("${words[@]:0:3}")
-    presets=("${words[@]:3}")
-    ((${#presets[@]})) || presets=(float bmt-1 bmt-2 bmt-3 bmt-6 xnor-base)
-    out="${out:-$REPO/runs/table1-$(basename "${words[0]}")-${words[1]}-${words[2]}}"
+    ((${#words[@]} <= 3)) || presets=("${words[@]:3}")
+    words=("${words[@]:0:3}")
+    choose_folders table1
     IFS=, read -r float weights activations <<<"$stages"
-}
-
-# compare UPDATES NAME PRESET [--from NAME]
-compare() {
-    local updates="$1" name="$2" preset="$3"
-    shift 3
-    bash "$REPO/recipes/compare.sh" "${corpus[@]}" --out "$out" --updates "$updates" --lr "$lr" \
-        --bpe "$bpe" --max-tokens "$max_tokens" "$@" \
-        "$name=$arch --bmt-preset $preset --share-all-embeddings --lr-scheduler staged_cosine \
---stage-updates $stages --warmup-updates $warmup"
 }
 
 main() {
     local preset stem
+    if [[ "${SMOKE:-0}" == 1 ]]; then
+        use_smoke_settings
+        presets=(float bmt-6 xnor-base)
+    fi
     read_options "$@"
+    use_environment "${modules[@]}"
+    make_smoke_text
     for preset in "${presets[@]}"; do
         case "$preset" in
         xnor-base | bmt-s) stem="stage-$preset" ;;
         *) stem=stage-float ;;
         esac
-        compare "$float" "$stem" "${preset/#bmt-[0-9]/float}"
-        compare "$((float + weights + activations))" "$preset" "$preset" --from "$stem"
+        compare "$stem" "$float" "$stages" -- --bmt-preset "${preset/#bmt-[0-9]/float}"
+        compare "$preset" "$((float + weights + activations))" "$stages" --from "$stem" -- \
+            --bmt-preset "$preset"
     done
     dry && exit
-    use_environment sacremoses
     python "$REPO/recipes/bmt/table1.py" --dir "$out"
 }
 

@@ -1,0 +1,47 @@
+# What table1.sh and ablations.sh share: models trained by recipes/compare.sh, and the smoke mode.
+# Sourced behind lib.sh. Both have the options below as variables, and DATA_DIR, SRC and TGT in `words`.
+# shellcheck shell=bash disable=SC2034,SC2154  # variables of the script that sources this
+
+tiny=() made=0 modules=(sacremoses)
+
+# use_smoke_settings: tiny, but through every step.
+use_smoke_settings() {
+    local side
+    stages=8,4,4 warmup=2 bpe=200 max_tokens=1000
+    for side in encoder decoder; do
+        tiny+=("--$side-layers" 1 "--$side-embed-dim" 16 "--$side-ffn-embed-dim" 32
+            "--$side-attention-heads" 2)
+    done
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+}
+
+# choose_folders NAME: the corpus of a smoke run that was given none, and where everything goes.
+choose_folders() {
+    if [[ "${SMOKE:-0}" == 1 && ${#words[@]} == 0 ]]; then
+        out="${out:-$REPO/runs/smoke-$1}" words=("$out.text" en de) made=1
+        modules+=(babel num2words)
+    fi
+    ((${#words[@]} == 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
+    out="${out:-$REPO/runs/$1-$(basename "${words[0]}")-${words[1]}-${words[2]}}"
+}
+
+# make_smoke_text: in a dry run any folder stands for it, because compare.sh enters it.
+make_smoke_text() {
+    ((made)) || return 0
+    [[ -e "${words[0]}/test.de" ]] ||
+        run python "$REPO/preprocess/locale_corpus.py" --src en --tgt de --seed 1 \
+            --train 300 --valid 30 --test 30 --out "${words[0]}"
+    ! dry || words[0]="$REPO"
+}
+
+# compare NAME UPDATES STAGES [--from NAME] -- FLAG...: one model.
+compare() {
+    local name="$1" total="$2" lengths="$3" from=()
+    shift 3
+    [[ "$1" == -- ]] || from=("$1" "$2")
+    shift $((${#from[@]} + 1))
+    bash "$REPO/recipes/compare.sh" "${words[@]}" --out "$out" --updates "$total" --lr "$lr" \
+        --bpe "$bpe" --max-tokens "$max_tokens" ${from[@]+"${from[@]}"} \
+        "$name=$arch --share-all-embeddings --lr-scheduler staged_cosine --stage-updates $lengths \
+--warmup-updates $warmup $*${tiny[*]+ ${tiny[*]}}"
+}
