@@ -23,7 +23,7 @@ NODES="${SLURM_JOB_NUM_NODES:-1}"
 GPUS="${SLURM_GPUS_ON_NODE:-1}"
 export NODES GPUS
 if ((NODES > 1)); then
-    first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+    read -r first < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     export RENDEZVOUS="$first:$((20000 + SLURM_JOB_ID % 20000))" # a port of this job's own
     export LAUNCH="srun --nodes=$NODES --ntasks=$NODES --ntasks-per-node=1 --kill-on-bad-exit=1"
 fi
