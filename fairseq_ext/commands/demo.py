@@ -17,7 +17,8 @@ from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
     from fairseq_ext.demo.answers import Answer
-    from fairseq_ext.demo.systems import System
+    from fairseq_ext.demo.systems import Named, System
+    from fairseq_ext.translating.wording import Wording
 
 
 def add(commands: Subparsers) -> None:
@@ -51,11 +52,18 @@ def _demo(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
     if args.max_words < 1:
         raise ConfigError(f"`--max-words` must be at least 1, but is {args.max_words} instead.")
-    _require_gradio()
-    from fairseq_ext.demo import answers, page, server
+    from fairseq_ext import register
 
-    listener = server.listen(args.host, args.port)
-    systems = _load(args)
+    register()
+    from fairseq_ext.demo import address, answers
+    from fairseq_ext.demo.systems import parse_systems
+
+    named = parse_systems(args.systems, args.data)
+    listener = address.listen(args.host, args.port)
+    _require_gradio()
+    from fairseq_ext.demo import page, server
+
+    systems = _load(named, args)
 
     def translate(sentence: str, wanted: Sequence[str]) -> list[Answer]:
         chosen = [system for name, system in systems.items() if name in wanted]
@@ -80,23 +88,17 @@ def _require_gradio() -> None:
         ) from error
 
 
-def _load(args: argparse.Namespace) -> dict[str, System]:
+def _load(named: Sequence[Named], args: argparse.Namespace) -> dict[str, System]:
     """Every system by its name, with a progress bar."""
     from tqdm import tqdm
 
-    from fairseq_ext import register
-
-    register()
-    from fairseq_ext.demo import systems
+    from fairseq_ext.demo.systems import load
     from fairseq_ext.guards.commands import one_message
     from fairseq_ext.translating.translator import Search
 
-    named = systems.parse_systems(args.systems, args.data)
+    def wording(src: str, tgt: str, codes: Path | None) -> Wording:
+        return chosen_wording(args, src, tgt, codes)
+
     search = Search(beam=args.beam, lenpen=args.lenpen, cpu=args.cpu, attention=True)
-    with one_message():
-        return {
-            one.name: systems.load(
-                one, search, lambda src, tgt, codes: chosen_wording(args, src, tgt, codes)
-            )
-            for one in tqdm(named, desc="load", unit=" systems", file=sys.stderr)
-        }
+    with one_message(), tqdm(named, desc="load", unit=" systems", file=sys.stderr) as shown:
+        return {one.name: load(one, search, wording) for one in shown}

@@ -1,4 +1,4 @@
-"""Serving a page of gradio's, to this machine alone and from this machine alone."""
+"""Serving a page of gradio's, which asks nothing of any other machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from fairseq_ext.demo import page
-from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
     from fastapi import Request, Response
@@ -21,34 +20,6 @@ POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'; "
     "form-action 'self'"
 )
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket on which the page can be served.
-
-    Whoever comes before the models are loaded waits.
-
-    Args:
-        host: name or address of this machine.
-        port: 0 for any that is free.
-
-    Raises:
-        ConfigError: no such address, or the port is in use.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen()
-    except (OSError, OverflowError) as error:
-        raise ConfigError(
-            f"`--host` and `--port` must be an address of this machine and a free port, but are "
-            f"{host} and {port} instead ({error})."
-        ) from error
-    return listener
 
 
 def application(blocks: gr.Blocks) -> FastAPI:
@@ -82,5 +53,6 @@ def application(blocks: gr.Blocks) -> FastAPI:
 def serve(blocks: gr.Blocks, listener: socket.socket) -> None:
     """Serve the page until the process is interrupted."""
     settings: dict[str, Any] = {"log_level": "warning", "access_log": False}
+    settings["timeout_graceful_shutdown"] = 1  # seconds: a page that is open holds a connection
     with listener:
         uvicorn.Server(uvicorn.Config(application(blocks), **settings)).run([listener])

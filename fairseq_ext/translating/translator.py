@@ -210,8 +210,8 @@ class Translator:
         self.counts.target += len(tokens)
         skipped = getattr(self._generator, "symbols_to_strip_from_output", {self._generator.eos})
         text = self._task.target_dictionary.string(tokens, extra_symbols_to_ignore=skipped)
-        rows = hypothesis.get("alignment") or ()  # fairseq gives text, as it is printed
-        attention = tuple(tuple(float(weight) for weight in row) for row in rows)
+        rows = hypothesis["alignment"] if self._cfg.generation.print_alignment else ()
+        attention = tuple(tuple(float(weight) for weight in row) for row in rows)  # of text
         return Candidate(text, float(hypothesis["score"]) / math.log(2), attention)
 
     def _count(self, tokens: torch.Tensor) -> None:
