@@ -42,6 +42,10 @@ def _filter_harmless() -> None:
     logging.getLogger("hydra").setLevel(logging.INFO)
 
 
+def _hide_advice() -> None:
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+
+
 def _log_file_once(progress_bar: Callable) -> Callable:
     """Open ``--log-file`` only where the logger does not write to that very file yet."""
     from fairseq.logging.progress_bar import logger
@@ -66,6 +70,14 @@ def _open_log_files_once() -> None:
 
 
 FIXES = (
+    # First, because whatever else imports fairseq makes it speak.
+    Fix(
+        name="advice on import",
+        reason="without tensorboardX, `import fairseq` asks for it on stderr, in every process, "
+        "for speech tasks",
+        until="fairseq asks where it is needed",
+        apply=_hide_advice,
+    ),
     Fix(
         name="log file",
         reason="fairseq opens --log-file again for each epoch and validation, so that every line "
