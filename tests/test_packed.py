@@ -31,6 +31,7 @@ from fairseq_ext.binary.kernels import PackedWeight
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.binary.packed import format, inspect, pack, runtime, unpack
 from fairseq_ext.binary.packed.layers import Int8Linear, PackedLinear, dequantize, quantize
+from fairseq_ext.dropout import dropout
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError, FairseqExtError
 
 # Sizes that are multiples of neither 8 nor 64.
@@ -122,10 +123,19 @@ def test_layers_of_any_size(inputs: int, outputs: int, options: dict) -> None:
     expected = layer(x)
     packed = PackedLinear(layer, packed_weight(layer))
     torch.testing.assert_close(packed(x), expected, rtol=1e-5, atol=1e-5)
-    kept = 2.0 * (torch.rand_like(x) < 0.5)
-    torch.testing.assert_close(
-        packed(x, lambda x: x * kept), layer(x, lambda x: x * kept), rtol=1e-5, atol=1e-5
-    )
+    torch.manual_seed(1)
+    expected = layer(x, Halved())
+    torch.manual_seed(1)
+    torch.testing.assert_close(packed(x, Halved()), expected, rtol=1e-5, atol=1e-5)
+
+
+class Halved(nn.Module):
+    """An active dropout, with the random numbers of ``Bits.drop``."""
+
+    p = 0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        return dropout(x, self.p)
 
 
 def packed_weight(layer: BinaryLinear) -> PackedWeight:
