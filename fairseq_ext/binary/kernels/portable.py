@@ -1,12 +1,13 @@
 """The products in torch alone: tiles of unpacked signs, times the inputs.
 
 For installations without the C kernels, for other devices, and for many rows where the only C
-kernel is the plain one.
+kernel is the plain one. On CUDA, ``on_cuda.py`` has the sums in one kernel where there is Triton.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ def signed_sums(x: Tensor, packed: PackedWeight) -> Tensor:
     Returns:
         ``[..., channels]``, int32 for int8 inputs, else of the type of ``x``.
     """
+    if x.is_cuda and (fused := cuda_kernel()) is not None:
+        return fused(x, packed).to(x.dtype)
     rows = x.reshape(-1, packed.in_features)
     dtype = torch.int32 if x.dtype == torch.int8 else x.dtype
     sums = x.new_empty(len(rows), packed.channels, dtype=dtype)
@@ -36,6 +39,16 @@ def signed_sums(x: Tensor, packed: PackedWeight) -> Tensor:
         else:
             torch.mm(rows, signs.t(), out=here)
     return sums.view(*x.shape[:-1], packed.channels)
+
+
+@functools.cache
+def cuda_kernel() -> Callable[[Tensor, PackedWeight], Tensor] | None:
+    """:func:`signed_sums` in one kernel for CUDA; None where Triton is not installed."""
+    try:
+        from fairseq_ext.binary.kernels.on_cuda import signed_sums
+    except ImportError:
+        return None
+    return signed_sums
 
 
 def _unpacked(packed: PackedWeight, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
