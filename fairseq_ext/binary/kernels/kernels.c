@@ -38,9 +38,9 @@ typedef struct {
     atomic_int failed;
 } job;
 
-/* Weights times rows below which waking a thread costs more than it saves: some 20 microseconds of
- * either kernel on AVX-512. */
-enum { LEAST_LOOKUPS = 1 << 21, LEAST_POPCOUNTS = 1 << 24 };
+/* Weights times rows below which waking a thread costs more than it saves: some 80 microseconds of
+ * either kernel on AVX-512 where threads sleep between products (OMP_WAIT_POLICY=passive). */
+enum { LEAST_LOOKUPS = 1 << 23, LEAST_POPCOUNTS = 1 << 25 };
 
 /* libgomp's `GOMP_parallel`: torch's own team of threads, so that there is no second one. */
 typedef void (*team)(void (*run)(void *), void *data, unsigned threads, unsigned flags);

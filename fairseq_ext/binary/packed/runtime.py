@@ -13,7 +13,7 @@ from fairseq.dataclass.utils import overwrite_args_by_name
 from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fairseq_ext.binary.kernels import PackedWeight
@@ -24,6 +24,7 @@ from fairseq_ext.compat import wrap
 from fairseq_ext.errors import CheckpointError, FairseqExtError
 
 MOST_POSITIONS = 10**6
+_FILLS = ("normal_", "uniform_", "trunc_normal_")  # of torch.nn.init and of tensors
 
 
 def install() -> None:
@@ -153,6 +154,9 @@ def _filled(model: nn.Module, packed: PackedModel) -> nn.Module:
         if not isinstance(old, layers.Int8Table):
             layers.use_table(model, path, table, scale)
     load_state(model, packed)
+    output = getattr(model.decoder, "output_projection", None)
+    if type(output) is nn.Linear:
+        model.decoder.output_projection = layers.FloatOutput(output)
     return model.requires_grad_(False)
 
 
@@ -201,4 +205,8 @@ class _NoMemory(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.empty and kwargs.get("device") is None:
             kwargs = {**kwargs, "device": "meta"}
+        if getattr(func, "__name__", "") in _FILLS:
+            tensor = args[0] if args else kwargs.get("tensor")
+            if isinstance(tensor, Tensor) and tensor.is_meta:
+                return tensor  # torch would load its compiler for these: seconds, and 70 MB
         return func(*args, **kwargs)
