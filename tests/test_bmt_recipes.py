@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import only_on_its_day, run, write_lines
+from harness import only_on_its_day, write_lines
 from models import configuration
 from sacremoses import MosesTokenizer
 from test_corpora import complete, names, prepare, read, talk
@@ -266,7 +266,7 @@ def finished_model(folder: Path, train: dict[int, float], valid: float, bleu: fl
 
 
 @pytest.mark.parametrize("figure", ["scale", "output"])
-def test_figures_have_the_losses_of_the_logs(figure: str, tmp_path: Path) -> None:
+def test_figures_have_the_losses_of_the_logs(figure, tmp_path, monkeypatch, capsys) -> None:
     order = ["float", "2", "16", "128"] if figure == "scale" else ["float", "plain", "shortcut"]
     for place, name in enumerate(reversed(order)):
         # 1000 is the last update, so the training loss is the mean of what comes after 900
@@ -274,8 +274,9 @@ def test_figures_have_the_losses_of_the_logs(figure: str, tmp_path: Path) -> Non
         finished_model(tmp_path / "models" / f"{figure}-{name}", train, 2.0 + place, 10.0 * place)
     (tmp_path / "models" / f"{figure}-9.old-1").mkdir()
     (tmp_path / "models" / f"{figure}-9.old-1" / "scores.json").write_text("{}")
-    command = (sys.executable, RECIPES / "bmt" / "ablations.py", figure, "--dir", tmp_path)
-    said = run(*command).stdout
+    monkeypatch.setattr(sys, "argv", ["ablations.py", figure, "--dir", str(tmp_path)])
+    ablations.main()
+    said = capsys.readouterr().out
     models = json.loads((tmp_path / f"{figure}.json").read_text())["models"]
     assert [model["name"] for model in models] == order
     for place, model in enumerate(reversed(models)):
@@ -288,13 +289,12 @@ def test_figures_have_the_losses_of_the_logs(figure: str, tmp_path: Path) -> Non
     assert f"| {order[1]} | 1,000 |" in (tmp_path / f"{figure}.md").read_text()
 
 
-def test_nothing_finished_is_said_in_the_last_line(tmp_path: Path) -> None:
+def test_nothing_finished_is_said_in_the_last_line(tmp_path: Path, monkeypatch) -> None:
     finished_model(tmp_path / "models" / "scale-float", {10: 1.0}, 1.0, 1.0)
     for figure in ("scale", "output"):
-        command = (sys.executable, RECIPES / "bmt" / "ablations.py", figure, "--dir", tmp_path)
-        done = run(*command, ok=False)
-        assert f"holds no finished model of `{figure}`" in done.stderr.splitlines()[-1]
-        assert "Traceback" not in done.stderr
+        monkeypatch.setattr(sys, "argv", ["ablations.py", figure, "--dir", str(tmp_path)])
+        with pytest.raises(SystemExit, match=f"error: .* holds no finished model of `{figure}`"):
+            ablations.main()
 
 
 def test_values_of_s_are_in_the_order_of_numbers(tmp_path: Path) -> None:
