@@ -75,8 +75,8 @@ def test_convolution_equals_the_double_loop(
     sizes: tuple[int, ...], causal: bool, longest_band: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both paths; lengths below and above the kernels' sizes."""
-    monkeypatch.setattr(convolution, "longest_band", lambda: longest_band)
-    monkeypatch.setattr(attention, "longest_band", lambda: longest_band)
+    monkeypatch.setattr(convolution, "longest_band", lambda kernel_size: longest_band)
+    monkeypatch.setattr(attention, "longest_band", lambda kernel_size: longest_band)
     module = dynamic(sizes, causal)
     for length in (1, 2, 3, 11):
         values = tensor(length, 2, DIM)
@@ -208,8 +208,8 @@ def run(
 def test_block_equals_its_twin(
     variant: str, decoder: bool, length: int, longest_band: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(convolution, "longest_band", lambda: longest_band)
-    monkeypatch.setattr(attention, "longest_band", lambda: longest_band)
+    monkeypatch.setattr(convolution, "longest_band", lambda kernel_size: longest_band)
+    monkeypatch.setattr(attention, "longest_band", lambda kernel_size: longest_band)
     block = build(variant, decoder)
     x, source = tensor(length, 2, DIM), tensor(4, 2, 5, seed=3) if decoder else None
     options = {key: VARIANTS[variant].get(key, False) for key in ("normalize_before",)}

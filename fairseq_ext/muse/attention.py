@@ -112,7 +112,7 @@ class MultiScaleAttention(nn.Module):
     def _both(self, weights: Tensor, kernels: Tensor, values: list[Tensor]) -> Tensor:
         """``[N, 2T, D]``: attention, then convolution; one product for short shared values."""
         left = self.convolution.left
-        if not self.separate and weights.size(1) <= longest_band():
+        if not self.separate and weights.size(1) <= longest_band(kernels.size(-1)):
             return torch.bmm(torch.cat([weights, band(kernels, left)], dim=1), values[0])
         return torch.cat([torch.bmm(weights, values[0]), convolve(values[-1], kernels, left)], 1)
 

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 # Up to this length a band matrix is fastest; beyond it, one pass over the values for each tap,
-# which is slower to differentiate.
+# which is slower to differentiate where there are many taps.
 LONGEST_BAND = 64
 LONGEST_BAND_IN_TRAINING = 128
+MANY_TAPS = 8
 
 
 def taps_to_the_left(kernel_size: int, causal: bool) -> int:
@@ -82,14 +83,15 @@ def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
     Returns:
         ``[N, T, D]``.
     """
-    if values.size(1) <= longest_band():
+    if values.size(1) <= longest_band(weights.size(-1)):
         return torch.bmm(band(weights, left), values)
     return _TapLoop.apply(values, weights, left)
 
 
-def longest_band() -> int:
+def longest_band(kernel_size: int) -> int:
     """The longest sentence, in positions, that is convolved by a band matrix now."""
-    return LONGEST_BAND_IN_TRAINING if torch.is_grad_enabled() else LONGEST_BAND
+    slow_loop = torch.is_grad_enabled() and kernel_size >= MANY_TAPS
+    return LONGEST_BAND_IN_TRAINING if slow_loop else LONGEST_BAND
 
 
 class _TapLoop(torch.autograd.Function):
