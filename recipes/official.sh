@@ -15,6 +15,7 @@ updates="" warmup="" lr=""
 schedule=()                 # flags of the schedule after the warm-up
 flags=()                    # further flags of fairseq-train
 average=10 beam=5 lenpen=1  # checkpoints averaged, and search
+buckets=15,30,45,60,75,90,105 # longest sources that BLEU is drawn for, as in the MUSE paper
 compounds=0                 # 1: tokenised BLEU with compounds split as well
 paper=""                    # the paper's figures, for the last line
 bpe=""                      # merges, where they are not the paper's
@@ -202,7 +203,7 @@ draw_lengths() {
         systems+=(--system "$system")
     done
     run fairseq-ext plot lengths "${systems[@]}" --tokenized-ref "text/test.$tgt" \
-        --buckets 15,30,45,60,75,90,105 -o lengths.png
+        --buckets "$buckets" -o lengths.png
 }
 
 # has_gates: whether some layer chooses between kernels.
