@@ -20,6 +20,7 @@
 #   sacreBLEU                            the same
 #
 # Paper: 26.35 BLEU in float, 25.93 with BMT-1, 17.87 with BMT-6.
+# shellcheck disable=SC2329  # the functions are handed to `stage`
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../official.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../official.sh" # its corpus, scores and pictures
