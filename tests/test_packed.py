@@ -29,7 +29,8 @@ from fairseq_ext import cli
 from fairseq_ext.binary import switches
 from fairseq_ext.binary.kernels import PackedWeight
 from fairseq_ext.binary.linear import BinaryLinear
-from fairseq_ext.binary.packed import format, inspect, pack, runtime, unpack
+from fairseq_ext.binary.packed import format, inspect, int8_product, pack, runtime, unpack
+from fairseq_ext.binary.packed.int8_product import Int8Product
 from fairseq_ext.binary.packed.layers import Int8Linear, PackedLinear, dequantize, quantize
 from fairseq_ext.dropout import dropout
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError, FairseqExtError
@@ -190,6 +191,21 @@ class TestOtherNumbers:
         expected = dequantize(rows, of_rows).double() @ dequantize(table, scale).double().t()
         found = Int8Linear(table, scale)(x)
         torch.testing.assert_close(found, expected.float().view(2, 3, 40), rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize("packs", [True, False])
+    def test_int8_sums_are_exact(self, packs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The largest there are too, on which products without VNNI would saturate."""
+        if packs and not int8_product.can_pack():
+            pytest.skip("FBGEMM is not here, or not exact")
+        monkeypatch.setattr(int8_product, "can_pack", lambda: packs)
+        x, table = (torch.randint(-127, 128, (rows, 96)) for rows in (5, 40))
+        x[0], table[0], table[1] = 127, 127, -127
+        scale = torch.rand(40)
+        product = Int8Product()
+        for units in (scale, 2 * scale):
+            exact = (x @ table.t()).float() * units
+            found = product(x.float(), table.to(torch.int8), units)
+            torch.testing.assert_close(found, exact, rtol=1e-6, atol=0)
 
     @pytest.mark.parametrize("name", ["shared", "shared-output", "bmt-1", "weights-of-muse"])
     def test_int8_tables_are_near(self, name: str, tmp_path: Path) -> None:

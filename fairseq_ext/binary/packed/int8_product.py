@@ -18,12 +18,12 @@ ZERO = 128  # FBGEMM's inputs are unsigned: -127 … 127 are 1 … 255
 class Int8Product:
     """``y[m, v] = scale[v] · Σ_c x[m, c] table[v, c]``; packs the table when first used.
 
-    Packed it is read two to three times faster, and is in memory twice.
+    Changes within a table go unseen, another one does not. Packed it is read two to three times faster, and is in memory twice.
     """
 
     def __init__(self) -> None:
         self._packed: Any = None
-        self._of: tuple[int, int] | None = None
+        self._of: tuple[Tensor, Tensor] | None = None  # kept, so that no other takes their place
 
     def __call__(self, x: Tensor, table: Tensor, scale: Tensor) -> Tensor:
         """``[M, C]`` whole numbers of -127 … 127 in fp32, int8 ``[V, C]`` and ``[V]``: ``[M, V]``.
@@ -32,9 +32,8 @@ class Int8Product:
         """
         if not can_pack():
             return torch._int_mm(x.to(torch.int8), table.t()).float().mul_(scale)
-        current = (table.data_ptr(), table._version)
-        if self._of != current:
-            self._packed, self._of = _pack(table, scale), current
+        if self._of is None or self._of[0] is not table or self._of[1] is not scale:
+            self._packed, self._of = _pack(table, scale), (table, scale)
         return _product(x, self._packed)
 
     def __reduce__(self) -> tuple[type[Int8Product], tuple[()]]:
