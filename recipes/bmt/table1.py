@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import sys
 from pathlib import Path
@@ -51,6 +52,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run the command; a user's error ends it with one line and status 1."""
+    logging.getLogger().setLevel(logging.WARNING)  # fairseq's import chooses DEBUG
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--dir", type=Path, required=True, help="the folder of table1.sh")
     folder = parser.parse_args().dir
