@@ -18,7 +18,8 @@ ZERO = 128  # FBGEMM's inputs are unsigned: -127 … 127 are 1 … 255
 class Int8Product:
     """``y[m, v] = scale[v] · Σ_c x[m, c] table[v, c]``; packs the table when first used.
 
-    Changes within a table go unseen, another one does not. Packed it is read two to three times faster, and is in memory twice.
+    Changes within a table go unseen, another one does not. Packed it is read two to three times
+    faster, and is in memory twice.
     """
 
     def __init__(self) -> None:
