@@ -24,7 +24,7 @@ COMMANDS = [
         ["fairseq-ext", *words.split(), "--help"]
         for words in (
             *("doctor", "average", "hypotheses", "score", "fuse", "compare", "translate"),
-            *("mbr", "scaling-fit"),
+            *("mbr", "scaling-fit", "demo"),
         )
     ),
     *(

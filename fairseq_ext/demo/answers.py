@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -76,14 +77,15 @@ def _answer_of(system: System, sentence: str) -> Answer:
     if unknown:
         remark += f", {unknown} of {length} source tokens unknown"
     text = system.wording.decode([best.tokens])[0]
-    return Answer(system.name, text, remark, _attention(tokens, best))
+    return Answer(system.name, text, remark, _attention(system.name, tokens, best))
 
 
-def _attention(tokens: str, best: Candidate) -> plots.Alignment | None:
+def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | None:
     """Attention between words, or None where a model has none for the words typed."""
     hypothesis = Hypothesis(best.tokens, best.score, soft=best.attention)
     with contextlib.suppress(DataError):  # none, or of a source that the task has cut
-        return plots.alignment(Sentence(1, tokens, hypotheses=[hypothesis]), merge_bpe=True)
+        found = plots.alignment(Sentence(1, tokens, hypotheses=[hypothesis]), merge_bpe=True)
+        return dataclasses.replace(found, title=f"Attention of {name}")
     return None
 
 

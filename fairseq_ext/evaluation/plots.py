@@ -121,12 +121,14 @@ class Alignment:
         source: source tokens with end of sentence (columns).
         target: target tokens with end of sentence (rows).
         weights: ``[target][source]``, each row sums to 1.
+        title: of the picture, the number where it is empty.
     """
 
     index: int
     source: tuple[str, ...]
     target: tuple[str, ...]
     weights: tuple[tuple[float, ...], ...]
+    title: str = ""
 
 
 def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
@@ -268,7 +270,7 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
     axes.tick_params(which="minor", length=0)
     axes.grid(which="minor")
     axes.spines[:].set_visible(False)
-    axes.set_title(f"Sentence {shown.index}", loc="left")
+    axes.set_title(shown.title or f"Sentence {shown.index}", loc="left")
     axes.set_xlabel("source word", fontsize=8.5, color="#555555", loc="left")
     axes.set_ylabel("translation", fontsize=8.5, color="#555555", loc="top")
     return image
