@@ -70,9 +70,10 @@ def test_compare_all_trains_every_architecture_and_compares(tmp_path: Path) -> N
     done = bash(COMPARE_ALL, "--out", tmp_path / "out", "--updates", 7, DRY_RUN="1")
     corpus, training, curves, comparison = commands(done.stderr)
     assert corpus[2:5] == ["multi30k", "--bpe", "0"]
-    models = [word for word in training if re.match(r"\w+=\w+", word)]
+    models = [word for word in training if re.match(r"[\w-]+=\w+", word)]
     names = [model.partition("=")[0] for model in models]
-    assert names == ["transformer", "gru", "linformer", "muse", "bmt", "binary"]
+    assert names == ["transformer", "gru", "linformer", "muse", "muse-simple", "bmt", "binary"]
+    assert models[-1].endswith("--binary-weights qkv,out,ffn")
     assert training[training.index("--updates") + 1] == "7"
     systems = [word for word in comparison if ",checkpoint=" in word]
     assert [system.partition("=")[0] for system in systems] == names
@@ -94,7 +95,7 @@ def test_compare_all_takes_some_architectures_and_other_text(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["lstm"], "`lstm` must be one of transformer gru linformer muse bmt binary"),
+        (["lstm"], "`lstm` must be one of transformer gru linformer muse muse-simple bmt binary"),
         (["gru", "--baseline", "muse"], "`--baseline` must be one of the models, but is `muse`"),
         (["--updates", "0"], "`--updates` must be a positive whole number"),
         (["--data", "/no/such"], "`--data` must be a folder"),
