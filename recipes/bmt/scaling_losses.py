@@ -155,7 +155,8 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=4000, help="in a batch (4000)")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="TABLE.json")
     args = parser.parse_args()
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    for name in ("fairseq", "fairseq_ext"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         found = table(args)
         with files.atomic_write(args.output) as file:
