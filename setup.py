@@ -49,6 +49,7 @@ setup(
     extras_require={
         "corpus": ["babel>=2.14", "num2words>=0.5.13", "tokenizers>=0.20"],
         "demo": ["gradio>=6.20"],  # `fairseq-ext demo`
+        "benchmarks": ["ctranslate2>=4.6"],  # a peer of packed models in `benchmarks/packed.py`
         "mbr": ["mbrs>=0.1.8"],  # large; `fairseq-ext mbr` needs it for learned metrics alone
         "dev": [
             "pytest>=8",
