@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import sys
 from dataclasses import asdict, dataclass
@@ -160,6 +161,7 @@ def report(folder: Path, figure: str) -> str:
 
 def main() -> None:
     """Run the command; a user's error ends it with one line and status 1."""
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq's import chooses DEBUG
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("figure", choices=("scale", "output"), help="5a or 5b")
     parser.add_argument("--dir", type=Path, required=True, help="the folder of ablations.sh")

@@ -52,7 +52,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run the command; a user's error ends it with one line and status 1."""
-    logging.getLogger().setLevel(logging.WARNING)  # fairseq's import chooses DEBUG
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq's import chooses DEBUG
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--dir", type=Path, required=True, help="the folder of table1.sh")
     folder = parser.parse_args().dir
