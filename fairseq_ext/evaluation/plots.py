@@ -77,7 +77,7 @@ def _data(curves: Curves) -> dict[str, dict[str, list[list[float]]]]:
 
 def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
     """One panel: training thin and pale, validation with markers, one colour per run."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     for number, (name, curves) in enumerate(runs.items()):
         colour = PALETTE[number % len(PALETTE)]
@@ -101,10 +101,14 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_xlim(left=0)
     axes.grid(True)
-    axes.legend(fontsize=8.5)
+    if len(runs) > 3:  # below, where it covers no curve
+        axes.legend(fontsize=7.5, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.14))
+    else:
+        axes.legend(fontsize=8.5)
 
 
 def _xy(points: Points) -> tuple[list[int], list[float]]:
