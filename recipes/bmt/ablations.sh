@@ -47,9 +47,7 @@ read_options() {
         case "$1" in
         --only | --scales | --outputs | --output-scale | --stages | --warmup | --lr | --arch | \
             --bpe | --max-tokens | --out)
-            needs_value "$1" "$@"
-            option="${1#--}"
-            printf -v "${option//-/_}" '%s' "$2"
+            set_option "$@"
             shift
             ;;
         --help | -h) usage && exit ;;

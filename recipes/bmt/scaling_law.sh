@@ -55,9 +55,7 @@ read_options() {
         case "$1" in
         --depths | --base | --updates | --warmup | --lr | --arch | --bpe | --max-tokens | \
             --sample | --out)
-            needs_value "$1" "$@"
-            option="${1#--}"
-            printf -v "${option//-/_}" '%s' "$2"
+            set_option "$@"
             shift
             ;;
         --eval)

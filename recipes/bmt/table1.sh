@@ -38,9 +38,7 @@ read_options() {
     while (($#)); do
         case "$1" in
         --stages | --warmup | --lr | --arch | --bpe | --max-tokens | --out)
-            needs_value "$1" "$@"
-            option="${1#--}"
-            printf -v "${option//-/_}" '%s' "$2"
+            set_option "$@"
             shift
             ;;
         --help | -h) usage && exit ;;

@@ -73,14 +73,11 @@ use_smoke_settings() {
 }
 
 read_options() {
-    local option
     while (($#)); do
         case "$1" in
         --preset | --teacher | --stages | --warmup | --lr | --batch-size | --update-freq | --arch | \
             --dropout | --data | --mirror | --bpe | --out)
-            needs_value "$1" "$@"
-            option="${1#--}"
-            printf -v "${option//-/_}" '%s' "$2"
+            set_option "$@"
             shift
             ;;
         --kd) kd=1 ;;
@@ -98,9 +95,6 @@ read_options() {
     data="$(absolute "${data:-$REPO/runs/data/$corpus${bpe:+-$bpe}}")"
     [[ "$mirror" == *://* || -z "$mirror" ]] || mirror="$(absolute "$mirror")"
 }
-
-# absolute PATH: the run changes its folder.
-absolute() { if [[ "$1" == /* ]]; then echo "$1"; else echo "$PWD/$1"; fi; }
 
 check_options() {
     local option word
