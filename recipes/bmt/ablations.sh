@@ -42,7 +42,6 @@ output_scale=64 stages=2000,1000,1000 warmup=100 lr=0.002 arch=bmt_tiny bpe=8000
 out="" words=()
 
 read_options() {
-    local option
     while (($#)); do
         case "$1" in
         --only | --scales | --outputs | --output-scale | --stages | --warmup | --lr | --arch | \
