@@ -40,10 +40,10 @@ def _signed_sums(
     for word in range(word_count):
         k = word * WORD_BITS + bit
         inside = (row[:, None] < rows) & (k[None, :] < inputs)
-        a = tl.load(start + k[None, :], mask=inside, other=0.0)  # bits beyond K meet zeros
+        a = tl.load(start + k[None, :], mask=inside, other=0.0).to(tl.float32)  # 0 beyond K
         packed = tl.load(tile + word * TILE + channel)
         signs = ((packed[None, :] >> bit[:, None]) & 1) * 2 - 1  # [WORD_BITS, TILE]
-        total = tl.dot(a, signs.to(a.dtype), total, input_precision="ieee")
+        total = tl.dot(a, signs.to(tl.float32), total, input_precision="ieee")
     column = tl.program_id(1) * TILE + channel
     out = sums + row.to(tl.int64)[:, None] * (tl.num_programs(1) * TILE) + column[None, :]
     tl.store(out, total, mask=row[:, None] < rows)
