@@ -82,7 +82,7 @@ def test_every_question_has_finite_figures(results: Path, question: str) -> None
         numbers = [value for value in row.values() if isinstance(value, float)]
         assert numbers
         assert all(map(math.isfinite, numbers)), row
-        # A step's time is a difference, which noise may turn at a toy's size.
+        # Decoding's time is a difference, which noise may turn at a toy's size.
         assert question == "generation" or min(numbers) >= 0, row
     if question != "memory":
         assert {row["peer"] for row in ratios} == {
