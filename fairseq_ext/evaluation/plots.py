@@ -79,12 +79,14 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
     """One panel: training thin and pale, validation with markers, one colour per run."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+    crowded = len(runs) > 3  # the legend goes below, and leaves out what is pale
     for number, (name, curves) in enumerate(runs.items()):
         colour = PALETTE[number % len(PALETTE)]
         prefix = f"{name}, " if len(runs) > 1 else ""
         train, valid = curves.train.get(metric, {}), curves.valid.get(metric, {})
         if train:
-            line = {"alpha": 0.55, "lw": 1.2, "color": colour, "label": f"{prefix}training"}
+            label = None if crowded and valid else f"{prefix}training"
+            line = {"alpha": 0.55, "lw": 1.2, "color": colour, "label": label}
             axes.plot(*_xy(train), **line)
         if valid:
             if len(runs) == 1:
@@ -101,12 +103,12 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_xlim(left=0)
     axes.grid(True)
-    if len(runs) > 3:  # below, where it covers no curve
-        axes.legend(fontsize=7.5, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.14))
+    if crowded:
+        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14))
     else:
         axes.legend(fontsize=8.5)
 
