@@ -22,6 +22,9 @@ native = Extension(
     optional=True,
 )
 
+pythons = sorted(about["PYTHONS"], key=lambda version: int(version.partition(".")[2]))
+too_new = f"3.{int(pythons[-1].partition('.')[2]) + 1}"
+
 setup(
     name="fairseq-ext",
     version=about["__version__"],
@@ -32,11 +35,11 @@ setup(
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
     package_data={"fairseq_ext.binary.kernels": ["*.c", "*.h"]},
     ext_modules=[native],
-    python_requires=">=3.10,<3.13",
+    python_requires=f">={pythons[0]},<{too_new}",
     install_requires=[
         # fairseq itself is not listed: two distributions provide it and only one may be
         # installed (`fairseq-ext doctor` checks); the recipes install `fairseq-fixed`.
-        "torch>=2.6",  # the first whose torch.load is safe by default
+        f"torch>={about['OLDEST_TORCH']}",
         "numpy>=1.26",
         "sacrebleu>=2.4",
         "sacremoses>=0.1.1",
@@ -45,26 +48,28 @@ setup(
         "scipy>=1.11",
         "safetensors>=0.4.3",  # packed binary models
         "tqdm>=4.66",
+        "filelock>=4.1",  # one training per folder
     ],
     extras_require={
         "corpus": ["babel>=2.14", "num2words>=0.5.13", "tokenizers>=0.20"],
+        "subwords": ["sentencepiece>=0.2", "tokenizers>=0.20"],  # `fairseq-ext subwords --kind`
         "demo": ["gradio>=6.20"],  # `fairseq-ext demo`
         "benchmarks": ["ctranslate2>=4.6"],  # a peer of packed models in `benchmarks/packed.py`
         "mbr": ["mbrs>=0.1.8"],  # large; `fairseq-ext mbr` needs it for learned metrics alone
         "dev": [
             "pytest>=8",
             "pytest-xdist>=3.5",
+            "hypothesis>=6.100",
             "ruff>=0.6",
             "babel>=2.14",
             "num2words>=0.5.13",
             "tokenizers>=0.20",
+            "sentencepiece>=0.2",
         ],
     },
     entry_points={"console_scripts": ["fairseq-ext = fairseq_ext.cli:main"]},
     classifiers=[
-        "Programming Language :: Python :: 3.10",
-        "Programming Language :: Python :: 3.11",
-        "Programming Language :: Python :: 3.12",
+        *(f"Programming Language :: Python :: {version}" for version in pythons),
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
 )

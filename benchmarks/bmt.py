@@ -53,14 +53,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def learners(options: Namespace) -> dict[str, Side]:
     """The float model, each row in its last stage, and fairseq's own."""
-    size = Size(
-        options.embed_dim,
-        options.ffn_embed_dim,
-        options.heads,
-        options.layers,
-        options.layers,
-        options.vocabulary,
-    )
+    size = Size.of(options)
     flags = {name: ["--arch", "bmt", "--bmt-preset", name] for name in (FLOAT, *options.rows)}
     pre_norm = ["--encoder-normalize-before", "--decoder-normalize-before"]
     flags[STOCK] = ["--arch", "transformer", *pre_norm]

@@ -25,7 +25,7 @@ from fairseq.optim.adam import FairseqAdam
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationTask
 
-import fairseq_ext  # noqa: F401
+from fairseq_ext import register
 
 SIZES = [
     *("--dropout", "0.0", "--encoder-embed-dim", "100", "--decoder-embed-dim", "100"),
@@ -50,6 +50,7 @@ class Side:
 
     def __init__(self, flags: list[str], vocabulary: int, device: str) -> None:
         torch.manual_seed(1)
+        register()
         parser = options.get_training_parser()
         args = options.parse_args_and_arch(parser, ["data", *flags, *OPTIMIZER])
         cfg = convert_namespace_to_omegaconf(args)

@@ -23,7 +23,7 @@ BEAM = 5
 
 def build(options: Namespace, positions: int, dropout: float = 0.0) -> dict[str, Side]:
     """The Linformers and fairseq's transformer, with the same weights."""
-    size = model_size(options)
+    size = Size.of(options)
     where = {"device": options.device, "dtype": DTYPES[options.dtype]}
     flags = {f"k={k}": linformer(k, positions) for k in options.k} | {STOCK: transformer()}
     sides = {
@@ -33,17 +33,6 @@ def build(options: Namespace, positions: int, dropout: float = 0.0) -> dict[str,
     for side in sides.values():
         side.model.load_state_dict(sides[STOCK].model.state_dict(), strict=False)
     return sides
-
-
-def model_size(options: Namespace) -> Size:
-    return Size(
-        options.embed_dim,
-        options.ffn_embed_dim,
-        options.heads,
-        options.layers,
-        options.layers,
-        options.vocabulary,
-    )
 
 
 def seq2seq(options: Namespace) -> Cells:
@@ -69,7 +58,7 @@ def forward_over_n(options: Namespace, cells: Cells) -> None:
     for n in options.lengths:
         sentences = sentences_of(options.tokens, n)
         lengths = torch.full((sentences,), n)
-        sample = sample_of(lengths, lengths, model_size(options), options.device)
+        sample = sample_of(lengths, lengths, Size.of(options), options.device)
         candidates = {name: forward(side, sample) for name, side in sides.items()}
         if n == options.lengths[0]:
             cells.note(f"kernel of {FUSED}: {sdpa_backend(candidates[FUSED])}")
@@ -98,7 +87,7 @@ def training_steps(options: Namespace, cells: Cells) -> None:
     if options.fused_training:
         sides[FUSED] = sides[STOCK].on_fused_attention()
     lengths = [random_lengths(options.sentences, seed) for seed in range(options.repeats)]
-    size = model_size(options)
+    size = Size.of(options)
     samples = [sample_of(source, target, size, options.device) for source, target in lengths]
     means = torch.stack([torch.stack(pair) for pair in lengths]).double().mean((0, 2))
     widths = torch.tensor([[int(side.max()) for side in pair] for pair in lengths]).double().mean(0)
@@ -158,7 +147,7 @@ def generation(options: Namespace) -> Cells:
     for batch in options.batches:
         for n in options.lengths:
             lengths = torch.full((batch,), n)
-            sample = sample_of(lengths, lengths, model_size(options), options.device)
+            sample = sample_of(lengths, lengths, Size.of(options), options.device)
             what, candidates = f"batch {batch}", {}
             for name, side in sides.items():
                 if not watch.allows(what, name):

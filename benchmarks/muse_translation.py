@@ -31,18 +31,6 @@ TRAINING_TARGETS = {IWSLT_MUSE: 0.8, SIMPLE_BASE: 0.8, SAME_SHAPE: 1.15}
 BASE = Size(384, 768, 4, 12, 12)  # of the paper's MUSE-base
 
 
-def size_of(options: Namespace) -> Size:
-    """The transformer's shape."""
-    return Size(
-        options.embed_dim,
-        options.ffn_embed_dim,
-        options.heads,
-        options.layers,
-        options.layers,
-        options.vocabulary,
-    )
-
-
 def muse(*, kernels: bool, fused: bool = False) -> list[str]:
     """Options of ``fairseq-train`` for a MUSE of any size."""
     flags = ["--arch", "muse" if kernels else "muse_simple_base"]
@@ -85,7 +73,7 @@ def source_batches(options: Namespace, sentences: int) -> list[dict]:
         lengths = lengths[:-1]
     order = np.random.default_rng(1).permutation(count)
     chosen = np.linspace(0, len(lengths) - 1, count).round().astype(int)[order]
-    size = size_of(options)
+    size = Size.of(options)
     return [sample_of(lengths[i], lengths[i], size, options.device) for i in chosen]
 
 
@@ -118,7 +106,7 @@ def generation(options: Namespace) -> Cells:
     )
     cells.note(f"{PACKED}: its linear layers on weights packed as those of fused MUSE models")
     cells.note("scores of fused and packed models agreed with their twins' before timing")
-    size = size_of(options)
+    size = Size.of(options)
     sides = translators(size, device=options.device, dtype=DTYPES[options.dtype])
     pairs = [(name, TRANSFORMER) for name in sides if name != TRANSFORMER]
     pairs += [(SIMPLE_FUSED, PACKED), (MUSE_FUSED, PACKED)]
@@ -169,7 +157,7 @@ def training(options: Namespace) -> Cells:
 
 def learners(options: Namespace) -> dict[str, Side]:
     """The models of the training question: named architectures, the first and last of --layers."""
-    shape = size_of(options)
+    shape = Size.of(options)
     base = Size(*(*vars(BASE).values(),)[:-1], options.vocabulary)
     flags = {
         IWSLT: (["--arch", IWSLT], shape),
@@ -203,7 +191,7 @@ def pair_batches(options: Namespace) -> list[dict]:
         required_batch_size_multiple=8,
     )
     chosen = np.random.default_rng(1).permutation(len(batches))[: options.repeats]
-    size = size_of(options)
+    size = Size.of(options)
 
     def sample(rows: np.ndarray) -> dict:
         index: Tensor = torch.as_tensor(rows)

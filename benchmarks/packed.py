@@ -67,18 +67,6 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def size_of(options: Namespace) -> Size:
-    """That of all systems."""
-    return Size(
-        options.embed_dim,
-        options.ffn_embed_dim,
-        options.heads,
-        options.layers,
-        options.layers,
-        options.vocabulary,
-    )
-
-
 @contextmanager
 def systems(options: Namespace) -> Iterator[Path]:
     """Folder with the systems' files."""
@@ -88,7 +76,7 @@ def systems(options: Namespace) -> Iterator[Path]:
         folder = options.files or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / packed_systems.LAST).exists():
-            packed_systems.write(folder, size_of(options))
+            packed_systems.write(folder, Size.of(options))
         yield folder
 
 

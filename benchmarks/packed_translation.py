@@ -58,14 +58,7 @@ def translation(options: Namespace, folder: Path) -> Cells:
 
 
 def _describe(cells: Cells, options: Namespace, folder: Path) -> None:
-    size = Size(
-        options.embed_dim,
-        options.ffn_embed_dim,
-        options.heads,
-        options.layers,
-        options.layers,
-        options.vocabulary,
-    )
+    size = Size.of(options)
     cells.note(
         f"random weights, {size}; beam {options.beam}; sources of {options.words} words and </s>, "
         f"every hypothesis {options.words + 1} tokens; 1-bit kernels: {active_path()}; torch in "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from argparse import Namespace
 from dataclasses import dataclass
 
 import torch
@@ -17,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import fairseq_ext  # noqa: F401
+from fairseq_ext import register
+from fairseq_ext.base.onednn import OneDnnProduct
 from fairseq_ext.linformer.attention import LinformerAttention
 from fairseq_ext.linformer.projection import LengthProjection
-from fairseq_ext.muse.packing import PackedLinear
 
 PAD, EOS, FIRST_WORD = 1, 2, 4
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -36,6 +37,13 @@ class Size:
     layers: int = 6
     decoder_layers: int = 6
     vocabulary: int = 50_272
+
+    @classmethod
+    def of(cls, options: Namespace) -> Size:
+        """What the command line says, as many layers on each side."""
+        layers = options.layers
+        sizes = options.embed_dim, options.ffn_embed_dim, options.heads, layers, layers
+        return cls(*sizes, options.vocabulary)
 
     def flags(self) -> list[str]:
         """As options of ``fairseq-train``, for models that share all embeddings."""
@@ -80,6 +88,7 @@ class Side:
             *("--max-source-positions", longest, "--max-target-positions", longest),
             *("--criterion", "cross_entropy", "--optimizer", "adam", "--lr", "1e-4"),
         ]
+        register()
         args = options.parse_args_and_arch(options.get_training_parser(), words)
         self.cfg = convert_namespace_to_omegaconf(args)
         dictionary = Dictionary()
@@ -174,7 +183,7 @@ class PackedLayer(nn.Module):
     def __init__(self, stock: nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = stock.weight, stock.bias
-        self._linear = PackedLinear()
+        self._linear = OneDnnProduct()
         self._linear.enabled = True
 
     def forward(self, x: Tensor) -> Tensor:

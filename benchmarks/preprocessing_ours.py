@@ -17,6 +17,9 @@ import corpus
 from catalogue import Corpus, Limits, Source
 from tokens import Chunk, Tokenise
 
+from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.subwords import learn_merges
+
 SIDES = ("en", "de")
 LONGEST, RATIO = 80, 9.0  # as for WMT14
 MERGES = 8_000
@@ -24,12 +27,13 @@ MERGES = 8_000
 
 def learn(pairs: Sequence[tuple[str, str]], codes: Path) -> None:
     """Write merges learnt from the pairs' tokens."""
-    work = Tokenise(SIDES, True, True, False, False, Limits(), straight=False, name="base")
+    pipeline = Pipeline(*SIDES, normalize=True, tokenize=True, escape=True)
+    work = Tokenise(pipeline, Limits(), name="base")
     lines = work(Chunk(1, pairs))
     texts = [codes.with_name(f"learn.{side}") for side in SIDES]
     for path, side in zip(texts, (lines.source, lines.target), strict=True):
         path.write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
-    corpus.subwords.learn(texts, codes, MERGES)
+    learn_merges(texts, codes, MERGES)
 
 
 def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> None:
@@ -48,7 +52,7 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
         merges=MERGES,
     )
     # Learning is not what is measured.
-    corpus.subwords.learn = lambda texts, target, merges: shutil.copy(codes, target)
+    corpus.learn_merges = lambda texts, target, merges: shutil.copy(codes, target)
     corpus.Preparation(name, made, out, out / "download", str(folder), workers).run()
 
 

@@ -12,9 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq_ext import files
 from fairseq_ext.commands import MODULES, options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.errors import ConfigError, FairseqExtError
+from fairseq_ext.parsing import Parser
 from fairseq_ext.version import __version__
 
 DESCRIPTION = "What is needed around fairseq's own commands."
@@ -29,6 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         status = _fail(str(error))
     except ModuleNotFoundError as error:
         status = _fail(f"`{error.name}` is not installed; `fairseq-ext doctor` says what to do.")
+    except OSError as error:  # of a library, such as a font that matplotlib cannot open
+        if error.errno not in files.FULL_DISK | files.TOO_MANY_FILES:
+            raise
+        status = _fail(files.explain(error))
+    except KeyboardInterrupt:
+        print("fairseq-ext: interrupted.", file=sys.stderr)
+        status = 130
     sys.exit(status)
 
 
@@ -39,7 +48,7 @@ def _fail(message: str) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of ``fairseq-ext`` with every subcommand."""
-    parser = argparse.ArgumentParser(prog="fairseq-ext", description=DESCRIPTION)
+    parser = Parser(prog="fairseq-ext", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"fairseq-ext {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for add in (_add_user_dir, _add_doctor, _add_average, _add_hypotheses):
@@ -59,7 +68,7 @@ def _add_user_dir(commands: Subparsers) -> None:
 
 
 def _user_dir(_: argparse.Namespace) -> int:
-    print(Path(__file__).resolve().parent)
+    print(Path(__file__).resolve().parent / "plugin" / "fairseq_ext_plugin")
     return 0
 
 
@@ -72,13 +81,24 @@ def _add_doctor(commands: Subparsers) -> None:
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="give the reason of each fix to fairseq"
     )
-    options.add_json(parser, "the checks")
+    parser.add_argument(
+        "--patches",
+        action="store_true",
+        help="show instead, for each function of fairseq, what this plugin puts around it",
+    )
+    options.add_json(parser, "the checks, or the patches")
     parser.set_defaults(run=_doctor)
 
 
 def _doctor(args: argparse.Namespace) -> int:
     from fairseq_ext import doctor
 
+    if args.patches:
+        from fairseq_ext.plugin import patches, report
+
+        options.write_json(args.json, report.as_json(patches.PATCHES))
+        print(report.as_text(patches.PATCHES))
+        return 0
     checks = doctor.examine()
     passed = doctor.passed(checks)
     options.write_json(args.json, {"ok": passed, "checks": [check.as_dict() for check in checks]})
@@ -120,10 +140,10 @@ def _average(args: argparse.Namespace) -> int:
             "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`, and `--inputs` "
             "none of them."
         )
-    from fairseq_ext import compat
     from fairseq_ext.evaluation import average
+    from fairseq_ext.plugin import patches
 
-    compat.apply()  # allows the harmless classes in checkpoints of stock architectures
+    patches.apply()  # allows the harmless classes in checkpoints of stock architectures
     paths = args.inputs
     for name, count in choice.items():
         paths = getattr(average, name)(args.dir, count)
@@ -153,7 +173,6 @@ def _add_hypotheses(commands: Subparsers) -> None:
 
 
 def _hypotheses(args: argparse.Namespace) -> int:
-    from fairseq_ext import files
     from fairseq_ext.evaluation import outputs
 
     sentences = outputs.read_generated(args.generated, args.expected)

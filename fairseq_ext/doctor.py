@@ -24,17 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import EnvironmentProblem
+from fairseq_ext.version import OLDEST_TORCH, PYTHONS, TESTED_FAIRSEQ
 
 OK, NOTE, WARNING, ERROR = "ok", "note", "warning", "ERROR"
 FIX = "fix: "  # begins the topic of each repair to fairseq
 
-TESTED_FAIRSEQ = ("fairseq-fixed", "0.12.3.1")
 INSTALL_FAIRSEQ = (
     "pip install torch numpy cython setuptools wheel && "
     f"pip install --no-build-isolation {TESTED_FAIRSEQ[0]}=={TESTED_FAIRSEQ[1]}"
 )
-PYTHONS = ((3, 10), (3, 12))  # oldest and newest supported
-OLDEST_TORCH = (2, 6)  # the first whose torch.load is safe by default
 REQUIRED_EXTRAS = ("sacrebleu", "sacremoses", "subword-nmt", "matplotlib")
 CORPUS_EXTRAS = ("babel", "num2words")  # only for the corpus generator
 LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes; a training run's checkpoints, a single checkpoint
@@ -144,18 +142,17 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _python() -> list[Check]:
     found = f"{sys.version.split()[0]} ({sys.executable})"
-    if PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
+    if ".".join(map(str, sys.version_info[:2])) in PYTHONS:
         return [Check(OK, "Python", found)]
-    supported = " to ".join(".".join(map(str, version)) for version in PYTHONS)
-    return [Check(ERROR, "Python", found, f"use Python {supported}")]
+    return [Check(ERROR, "Python", found, f"use Python {' or '.join(PYTHONS)}")]
 
 
 def _torch() -> list[Check]:
     version = _version("torch")
-    cure = "pip install 'torch>=2.6'"
+    cure = f"pip install 'torch>={OLDEST_TORCH}'"
     if version is None:
         return [Check(ERROR, "torch", "not installed", cure)]
-    if _release(version) < OLDEST_TORCH:
+    if _release(version) < _release(OLDEST_TORCH):
         return [Check(ERROR, "torch", f"{version} is too old to load checkpoints safely", cure)]
     torch = importlib.import_module("torch")
     checks = [Check(OK, "torch", f"{version}, {torch.get_num_threads()} threads")]
@@ -239,9 +236,9 @@ def _architectures() -> list[str]:
 
 
 def _fixes() -> list[Check]:
-    from fairseq_ext import compat
+    from fairseq_ext.plugin import patches
 
-    status = compat.status()
+    status = [(patch, on) for patch, on in patches.status() if patch.until]
     active = [fix for fix, is_active in status if is_active]
     idle = [fix.name for fix, is_active in status if not is_active]
     checks = [Check(OK, FIX + fix.name, f"{fix.reason} (until {fix.until})") for fix in active]

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, staged folders, safe checkpoints and archives.
+"""Files that are whole or absent: atomic writes, staged folders, safe checkpoints.
 
 Nothing here needs fairseq, and torch is imported only to read a checkpoint.
 """
@@ -12,25 +12,25 @@ import pickle
 import re
 import shutil
 import stat
-import tarfile
+import struct
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any
 
 from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
 
-try:
-    from lzma import LZMAError
-except ImportError:  # a Python built without it reads no .xz, so nothing raises this
-    LZMAError = EOFError
-
-_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError)
+# What unpickling and torch's own checks raise on damaged data.
+_UNREADABLE = (
+    *(RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError),
+    *(ArithmeticError, MemoryError, struct.error),
+)
 _OF_THE_OPTIMIZER = ("last_optimizer_state", "optimizer")
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 def explain(error: OSError, path: str | Path | None = None) -> str:
@@ -38,6 +38,8 @@ def explain(error: OSError, path: str | Path | None = None) -> str:
     name = path or error.filename2 or error.filename or "the output"
     if error.errno in FULL_DISK:
         cure = "Free some space, or choose a folder on another disk."
+    elif error.errno in TOO_MANY_FILES:
+        cure = "Allow more of them: ulimit -n 4096"
     elif error.errno == errno.ENOENT:
         cure = "Check the path."
     else:
@@ -111,13 +113,23 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
-    except OSError as error:
-        if error.errno in FULL_DISK or error.filename in (str(temporary), str(target)):
-            raise EnvironmentProblem(explain(error, path)) from error
+    except (OSError, RuntimeError) as error:
+        reason = system_error(error)
+        ours = (str(temporary), str(target))
+        if reason is not None and (reason.errno in FULL_DISK or reason.filename in ours):
+            raise EnvironmentProblem(explain(reason, path)) from error
         raise
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def system_error(error: BaseException) -> OSError | None:
+    """The failed file operation behind an error; torch reports some of them as a RuntimeError."""
+    reason: BaseException | None = error
+    while reason is not None and not isinstance(reason, OSError):
+        reason = reason.__context__
+    return reason
 
 
 @contextmanager
@@ -158,26 +170,35 @@ def no_empty_folder(folder: str | Path) -> Iterator[None]:
         raise
 
 
-def load_checkpoint(path: str | Path) -> dict[str, Any]:
+def load_checkpoint(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     """Read a checkpoint safely: checksums first, then tensors and plain data only.
 
     Beyond those, unpickling accepts just the classes that were allowed with
     ``torch.serialization.add_safe_globals``; code in the file is never run. Tensors are mapped
     from the file, not copied, and live on the CPU.
 
+    Args:
+        path: of the checkpoint.
+        checksums: check them, which reads the whole file; not needed to look at the settings.
+
     Raises:
         CheckpointError: the file is missing, empty, truncated, damaged, in the format torch had
-            before 1.6, not a checkpoint, or contains an object that is not allowed.
+            before 1.6, not a checkpoint, or contains an object that is not allowed or parts
+            without end (see :func:`fairseq_ext.untrusted.require_plain`).
     """
     import torch
 
-    path = _whole_archive(path)
+    from fairseq_ext import untrusted
+
+    path = _whole_archive(path, checksums)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(_refusal(path, str(error))) from None
-    except (RuntimeError, EOFError, KeyError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except OSError as error:
+        raise CheckpointError(explain(error, path)) from None
+    except _UNREADABLE as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise CheckpointError(
             f"{path} is not a checkpoint torch can read ({reason}). Use another copy."
         ) from None
@@ -186,6 +207,10 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             f"{path} is not a fairseq checkpoint: it has no `model` entry with the weights. "
             "Give a file that fairseq-train or the averaging command wrote."
         )
+    try:
+        untrusted.require_plain(state, path.stat().st_size)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} {error}, so it was refused. Do not use it.") from None
     return state
 
 
@@ -200,7 +225,7 @@ def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _whole_archive(path: str | Path) -> Path:
+def _whole_archive(path: str | Path, checksums: bool = True) -> Path:
     """Check everything about a checkpoint file that needs no unpickling; return its path."""
     try:
         path = require_file(path, "checkpoint")
@@ -215,7 +240,11 @@ def _whole_archive(path: str | Path) -> Path:
         raise CheckpointError(_foreign(path, head))
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # torch.load itself never looks at the checksums
+            _require_as_written(archive, path)
+            # torch.load itself never looks at the checksums
+            damaged = archive.testzip() if checksums else None
+    except CheckpointError:
+        raise
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError) as error:
         raise CheckpointError(
             f"{path} is truncated or damaged ({error}; {path.stat().st_size:,} bytes). {again}"
@@ -225,6 +254,35 @@ def _whole_archive(path: str | Path) -> Path:
             f"{path} is damaged: the checksum of its part `{damaged}` is wrong. {again}"
         )
     return path
+
+
+def _require_as_written(archive: zipfile.ZipFile, path: Path) -> None:
+    """Refuse an archive that torch did not write: it never compresses, repeats or links."""
+    fault = next(_faults(archive, path.stat().st_size), None)
+    if fault is not None:
+        raise CheckpointError(
+            f"{path} has {fault}, which no checkpoint has, so it was refused. Do not use it."
+        )
+
+
+def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
+    """What is wrong with an archive; what comes later relies on what comes before."""
+    parts = archive.infolist()
+    if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+        yield "compressed parts"
+    if len({part.filename for part in parts}) < len(parts):
+        yield "two parts of one name"
+    if sum(part.file_size for part in parts) > size:
+        yield "parts that overlap"
+    if any(stat.S_ISLNK(part.external_attr >> 16) for part in parts):
+        yield "parts that are links"
+    if any(".." in part.filename or part.filename.startswith("/") for part in parts):
+        yield "parts outside its folder"
+    for part in parts:
+        if part.filename.endswith("data.pkl"):
+            content = archive.read(part)
+            if b"builtin" in content and b"\nbytearray\n" in content:
+                yield "a `bytearray` in it"  # it takes as many bytes as it names, at once
 
 
 def _foreign(path: Path, head: bytes) -> str:
@@ -254,77 +312,3 @@ def _refusal(path: Path, reason: str) -> str:
         f"{path} contains {what}, which is not plain data and could run code, so it was refused "
         "and nothing was run. Do not use this file unless you know what put it there."
     )
-
-
-def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 << 30) -> list[Path]:
-    """Unpack a tar or zip archive into ``folder``, whole or not at all.
-
-    Args:
-        archive: a ``.zip``, or a tar file in any compression Python knows.
-        folder: made if missing; nothing in it is overwritten.
-        max_bytes: the most the unpacked files may take together.
-
-    Returns:
-        The top-level files and folders, sorted.
-
-    Raises:
-        DataError: damaged, too large, or with a member that is absolute, leaves the folder, or is
-            a link out of it or a device; or a result would overwrite what is there.
-        EnvironmentProblem: this Python's tarfile has no safe filter, or the disk is full.
-    """
-    archive, folder = require_file(archive, "archive"), Path(folder)
-    try:
-        with staged_folder(folder) as stage:
-            if zipfile.is_zipfile(archive):
-                _unzip(archive, stage, max_bytes)
-            else:
-                _untar(archive, stage, max_bytes)
-            names = sorted(path.name for path in stage.iterdir())
-            if taken := [name for name in names if (folder / name).exists()]:
-                raise DataError(
-                    f"{folder / taken[0]} is there already; remove it or unpack elsewhere."
-                )
-    except _DAMAGED as error:
-        reason = str(error).partition("\n")[0].rstrip(":")  # tarfile lists all it has tried
-        raise DataError(f"{archive} is damaged or unsafe: {reason}. Download it again.") from None
-    except OSError as error:
-        if error.errno is None:  # not the system's: how gzip and bz2 report wrong bytes
-            raise DataError(f"{archive} is damaged: {error}. Download it again.") from None
-        raise EnvironmentProblem(explain(error)) from error
-    return [folder / name for name in names]
-
-
-def _require_size(archive: Path, total: int, max_bytes: int) -> None:
-    if total > max_bytes:
-        raise DataError(f"{archive} unpacks to {total:,} bytes; at most {max_bytes:,} are allowed.")
-
-
-def _untar(archive: Path, folder: Path, max_bytes: int) -> None:
-    if not hasattr(tarfile, "data_filter"):
-        raise EnvironmentProblem(
-            "this Python unpacks tar files unsafely; use 3.10.12, 3.11.4 or later."
-        )
-    with tarfile.open(archive) as tar:
-        _require_size(archive, sum(member.size for member in tar), max_bytes)
-        while tar.fileobj.read(1 << 20):  # the checksum comes after what tarfile looks at
-            pass
-        for member in tar:
-            _require_inside(archive, member.name)
-        tar.extractall(folder, filter="data")
-
-
-def _unzip(archive: Path, folder: Path, max_bytes: int) -> None:
-    with zipfile.ZipFile(archive) as container:
-        members = container.infolist()
-        _require_size(archive, sum(member.file_size for member in members), max_bytes)
-        for member in members:
-            _require_inside(archive, member.filename)
-            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise DataError(f"{archive} has a link or device in it (`{member.filename}`).")
-        container.extractall(folder)
-
-
-def _require_inside(archive: Path, name: str) -> None:
-    # Python would strip a leading slash silently; a file that has one is not to be trusted.
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name:
-        raise DataError(f"{archive} is unsafe: its member `{name}` would leave the folder.")

@@ -18,13 +18,18 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from pair_files import lines
 from staging import staged, writers
-from textfiles import SPACES
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from fairseq_ext.errors import DataError
+from fairseq_ext.json_files import read_json
+from fairseq_ext.text.cleaning import one_spaced
 
 # Entries of a vocabulary that no text ever becomes: fairseq's own symbols, and padding.
 RESERVED = re.compile(r"<s>|<pad>|</s>|<unk>|<mask>|madeupword\d+")
 FAIRSEQ_SPECIALS = 4  # <s>, <pad>, </s>, <unk>: every fairseq dictionary begins with them
+MOST = 1 << 24  # ids; the library keeps a table of all of them
 FILES = ("encoder.json", "vocab.bpe")  # fairseq's names of vocabulary and merges
 
 
@@ -46,7 +51,7 @@ class ByteBPE:
         """Read GPT-2's ``encoder.json`` and ``vocab.bpe``, or ``vocab.json`` and ``merges.txt``.
 
         Raises:
-            ValueError: not such files, or files that do not belong together; names the line.
+            DataError: not such files, or files that do not belong together; names the line.
         """
         ids = _read_vocabulary(vocabulary)
         return cls(ids, _read_merges(merges, ids, vocabulary))
@@ -57,9 +62,9 @@ class ByteBPE:
 
     def decode(self, symbols: Iterable[str]) -> str:
         """The text of ids written as words; a symbol that is no id (``<unk>``) is left out."""
-        ids = [int(symbol) for symbol in symbols if symbol.isdecimal()]
+        ids = [int(symbol) for symbol in symbols if symbol.isdecimal() and len(symbol) < 10]
         text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])
-        return SPACES.sub(" ", text).strip()  # a model may well generate a line feed
+        return one_spaced(text)  # a model may well generate a line feed
 
     def dictionary(self, multiple: int = 8) -> list[str]:
         """The lines of a fairseq dictionary (``<symbol> <count>``), as BART's came about.
@@ -90,18 +95,17 @@ def _tokenizer(model: models.BPE) -> Tokenizer:
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
-    try:
-        ids = json.loads(_text(path))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"`{path}`, line {error.lineno}: not JSON ({error.msg}).") from None
-    if not isinstance(ids, dict) or not all(type(id_) is int and id_ >= 0 for id_ in ids.values()):
-        raise ValueError(f"`{path}` must map pieces to ids, as GPT-2's encoder.json does.")
+    ids = read_json(path)
+    if not isinstance(ids, dict) or not all(
+        type(id_) is int and 0 <= id_ < MOST for id_ in ids.values()
+    ):
+        raise DataError(f"`{path}` must map pieces to ids, as GPT-2's encoder.json does.")
     if len({*ids.values()}) != len(ids):
-        raise ValueError(f"`{path}` gives one id to two pieces; take the original file.")
+        raise DataError(f"`{path}` gives one id to two pieces; take the original file.")
     # The library would leave out a byte without a word.
     absent = sorted({*pre_tokenizers.ByteLevel.alphabet()} - ids.keys())
     if absent:
-        raise ValueError(
+        raise DataError(
             f"`{path}` must have all 256 bytes as pieces, but lacks {len(absent)}, such as "
             f"`{absent[0]}`; a byte-level vocabulary is needed, such as GPT-2's encoder.json."
         )
@@ -110,27 +114,20 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 def _read_merges(path: Path, ids: dict[str, int], vocabulary: Path) -> list[tuple[str, str]]:
     merges = []
-    for number, line in enumerate(_text(path).split("\n"), 1):
-        pair = line.removesuffix("\r").split(" ")
-        if (number == 1 and line.startswith("#version")) or pair == [""]:
+    for number, line in lines(path):
+        pair = line.split(" ")
+        if (number == 1 and line.startswith("#version: 0.2")) or pair == [""]:
             continue
         if len(pair) != 2 or not all(pair):
-            raise ValueError(f"`{path}`, line {number}: `{line[:60]}` is not two pieces.")
+            raise DataError(f"`{path}`, line {number}: `{line[:60]}` is not two pieces.")
         unknown = [piece for piece in (*pair, "".join(pair)) if piece not in ids]
         if unknown:
-            raise ValueError(
-                f"`{path}`, line {number}: the piece `{unknown[0]}` is not in `{vocabulary}`; "
-                "both files must come from one model."
+            raise DataError(
+                f"`{path}`, line {number}: the piece `{unknown[0][:60]}` is not in "
+                f"`{vocabulary}`; both files must come from one model."
             )
         merges.append((pair[0], pair[1]))
     return merges
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"`{path}` is not UTF-8; give the original file.") from None
 
 
 def train(texts: Sequence[Path], size: int, out: Path) -> int:
@@ -145,11 +142,11 @@ def train(texts: Sequence[Path], size: int, out: Path) -> int:
         The number of ids.
 
     Raises:
-        ValueError: ``size`` is too small for the bytes and ``<|endoftext|>``.
+        DataError: ``size`` is too small for the bytes and ``<|endoftext|>``.
     """
     least = 257
     if size < least:
-        raise ValueError(f"`--size` must be at least {least}, but is {size}.")
+        raise DataError(f"`--size` must be at least {least}, but is {size}.")
     tokenizer = _tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=size - 1,
@@ -169,8 +166,7 @@ def train(texts: Sequence[Path], size: int, out: Path) -> int:
 
 def _lines(paths: Sequence[Path]) -> Iterator[str]:
     for path in paths:
-        with path.open(encoding="utf-8", newline="\n") as file:
-            yield from (line.rstrip("\r\n") for line in file)
+        yield from (line for _, line in lines(path))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -70,6 +70,8 @@ class Corpus:
         merges: joint byte-pair encoding of the training text; 0 leaves words.
         dictionary: flags of fairseq-preprocess.
         word_dictionary: the same where ``merges`` is 0.
+        made: steps of :class:`fairseq_ext.text.pipeline.Pipeline` by which the authors of files
+            that come as tokens made them of text.
         exact: known numbers of pairs that do not depend on the tokeniser.
         expected: those that do.
     """
@@ -88,6 +90,7 @@ class Corpus:
     merges: int = 0
     dictionary: tuple[str, ...] = ()
     word_dictionary: tuple[str, ...] = ()
+    made: dict[str, bool] = field(default_factory=dict)
     exact: dict[str, int] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
 
@@ -140,6 +143,16 @@ def _wmt14(pair: str, src: str, tgt: str) -> tuple[Source, Source, Source]:
     return _parallel(pair, src, tgt, edition="v9", archive=archive)
 
 
+# The order of the authors' scripts: lower case, punctuation, tokens.
+LOWERCASED_FIRST = {
+    "lowercase_first": True,
+    "normalize": True,
+    "tokenize": True,
+    "escape": True,
+    "lowercase": False,
+}
+
+
 def _multi30k(form: str) -> Corpus:
     """Multi30k, English to German; ``form`` is the address of a file with {name} and {side}."""
 
@@ -159,6 +172,7 @@ def _multi30k(form: str) -> Corpus:
         lowercase=True,
         merges=10_000,
         dictionary=("--joined-dictionary",),
+        made={} if raw else LOWERCASED_FIRST,
         exact={"train read": 29_000, "valid": 1_014, "test": 1_000},
     )
 
@@ -196,6 +210,7 @@ CORPORA = {
         valid=(Source("tst2012", _sides(f"{STANFORD}/tst2012", "en", "vi")),),
         test=(Source("tst2013", _sides(f"{STANFORD}/tst2013", "en", "vi")),),
         tokenise=False,  # it comes as Moses tokens
+        made={"tokenize": True, "escape": True},
         word_dictionary=("--thresholdsrc", "5", "--thresholdtgt", "5"),
         exact={"train read": 133_317, "valid": 1_553, "test": 1_268},
     ),

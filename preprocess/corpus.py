@@ -32,9 +32,14 @@ from processes import ordered_map
 from raw_pairs import RawPair, raw_pairs
 from staging import sha256_of, staged, writers
 from steps import Report, Steps
-from textfiles import SPACES, write_all
-from tokens import Chunk, Lines, Tally, Tokenise, count, detokenised
+from textfiles import write_all
+from tokens import Chunk, Lines, Tally, Tokenise, count
 from tqdm import tqdm
+
+from fairseq_ext.json_files import read_json
+from fairseq_ext.text.cleaning import one_spaced
+from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.subwords import learn_merges
 
 CHUNK = 2_000  # pairs that a process takes at a time
 SPLITS = ("train", "valid", "test")
@@ -74,6 +79,7 @@ class Preparation:
             shutil.rmtree(left)
         text = self._text()
         bpe = self._subwords() if self.corpus.merges else None
+        self._save_pipeline()
         manifest = corpus_report.manifest(
             self.name, self.corpus, self._libraries, text, bpe, self._checksums()
         )
@@ -87,7 +93,7 @@ class Preparation:
         """The two files of a source, and address and checksum of what they come from."""
         if source.archive is None:
             paths = [fetch(url, self.download, self.mirror) for url in source.files]
-            record = json.loads((self.download / RECORD).read_text(encoding="utf-8"))
+            record = read_json(self.download / RECORD)
             origin = {
                 path.name: {"address": url, "sha256": record[path.name]}
                 for path, url in zip(paths, source.files, strict=True)
@@ -113,14 +119,28 @@ class Preparation:
         return () if isinstance(self.corpus.valid, int) else self.corpus.valid
 
     def _tokenise(self, source: Source) -> Tokenise:
+        """The papers' scripts straighten the apostrophes of development and test sets alone."""
         corpus = self.corpus
-        return Tokenise(
-            self._sides,
-            *(corpus.normalise, corpus.tokenise, corpus.aggressive, corpus.lowercase),
-            corpus.limits if source in corpus.train else None,
+        pipeline = Pipeline(
+            *self._sides,
             straight=source.form == "segments",
-            name=source.name,
+            normalize=corpus.normalise,
+            tokenize=corpus.tokenise,
+            escape=corpus.tokenise,
+            aggressive=corpus.aggressive,
+            lowercase=corpus.lowercase,
         )
+        limits = corpus.limits if source in corpus.train else None
+        return Tokenise(pipeline, limits, source.name)
+
+    def _save_pipeline(self) -> None:
+        """``text.json``: how text becomes what the test set is."""
+        pipeline = self._tokenise(self.corpus.test[0]).pipeline
+        pipeline = dataclasses.replace(pipeline, **self.corpus.made)
+        pipeline.save(self.out / "text")
+        if self.corpus.merges:
+            codes = (self.out / "bpe" / "codes",)
+            dataclasses.replace(pipeline, subwords="subword-nmt", files=codes).save(self.ready)
 
     def _part(self, source: Source) -> Report:
         """Tokens of one source in ``parts/``; of a set that is not cleaned, plain text too."""
@@ -151,9 +171,11 @@ class Preparation:
 
     def _plain(self, text: str, language: str) -> str:
         """A sentence as sacrebleu wants its reference: not tokenised, in the case of the corpus."""
-        text = SPACES.sub(" ", text).strip()
+        text = one_spaced(text)
         if not self.corpus.tokenise:
-            text = detokenised(text, language)
+            from fairseq_ext.text import moses
+
+            text = moses.detokenize(text, language)
         return text.lower() if self.corpus.lowercase else text
 
     def _text(self) -> Report:
@@ -210,7 +232,7 @@ class Preparation:
         def learn() -> Report:
             with staged(bpe) as (stage,):
                 paths = [text / f"train.{side}" for side in self._sides]
-                subwords.learn(paths, stage / "codes", corpus.merges)
+                learn_merges(paths, stage / "codes", corpus.merges)
             return {"sha256": sha256_of(codes)}
 
         learnt = self._steps.run("merges", settings, [codes], learn)

@@ -8,30 +8,32 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pair_files import lines
-from textfiles import SPACES
+
+from fairseq_ext.archives import whole_archive
+from fairseq_ext.errors import DataError
+from fairseq_ext.text.cleaning import one_spaced
 
 
 def locate(data: Path, name: str) -> tuple[Path, str | None]:
     """Where the file ``name`` is: (path, None) in a folder, (archive, member) in a zip.
 
     Raises:
-        ValueError: ``data`` is neither, or has no such file, or several.
+        DataError: ``data`` is neither, or has no such file, or several.
     """
     if data.is_dir():
         for path in (data / name, data / f"{name}.zip"):  # the site packs single files, too
             if path.is_file():
                 return locate(path, name) if path.suffix == ".zip" else (path, None)
-        raise ValueError(f"the folder `{data}` has no file `{name}`; check the path.")
+        raise DataError(f"the folder `{data}` has no file `{name}`; check the path.")
     if not data.is_file():
-        raise ValueError(f"`{data}` does not exist; give a folder or a .zip with `{name}`.")
-    try:
-        with zipfile.ZipFile(data) as archive:
-            members = [member for member in archive.namelist() if Path(member).name == name]
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"`{data}` must be a folder or a .zip ({error}).") from error
+        raise DataError(f"`{data}` does not exist; give a folder or a .zip with `{name}`.")
+    if not zipfile.is_zipfile(data):
+        raise DataError(f"`{data}` must be a folder or a .zip, but is neither.")
+    with whole_archive(data), zipfile.ZipFile(data) as archive:
+        members = [member for member in archive.namelist() if Path(member).name == name]
     if len(members) != 1:
-        found = ", ".join(members) or "none"
-        raise ValueError(f"`{data}` must have one file `{name}`, but has {found}.")
+        found = ", ".join(members)[:500] or "none"
+        raise DataError(f"`{data}` must have one file `{name}`, but has {found}.")
     return data, members[0]
 
 
@@ -48,7 +50,7 @@ def rows(
         columns: names in the heading, source first.
 
     Raises:
-        ValueError: unreadable, no such column, or a malformed row; names file, row and line.
+        DataError: unreadable, no such column, or a malformed row; names file, row and line.
     """
     where = f"`{path}`" if member is None else f"`{member}` in `{path}`"
     # Control characters that the CSV format would stumble over (a carriage return outside quotes,
@@ -62,21 +64,21 @@ def rows(
         missing = [name for name in columns if name not in heading]
         if missing:
             shown = ",".join(heading)[:60]
-            raise ValueError(
+            raise DataError(
                 f"{where}: the first row must name a column `{missing[0]}`, but is `{shown}`."
             )
         places = [heading.index(name) for name in columns]
         line = reader.line_num
         for number, row in enumerate(reader, 1):
             if len(row) != len(heading):
-                raise ValueError(
+                raise DataError(
                     f"{where}, row {number} (line {line + 1}): {len(row)} fields, but the "
                     f"heading has {len(heading)}; correct or delete the row."
                 )
             yield _flat(row[places[0]]), _flat(row[places[1]])
             line = reader.line_num
     except csv.Error as error:
-        raise ValueError(
+        raise DataError(
             f"{where}, row {number + 1} (from line {line + 1}): {error}; probably a quotation "
             "mark is missing or not doubled. Correct or delete the row."
         ) from None
@@ -85,4 +87,4 @@ def rows(
 def _flat(cell: str) -> str:
     if cell.isprintable() and "  " not in cell:  # most are, and this is five times as fast
         return cell.strip()
-    return SPACES.sub(" ", cell).strip()
+    return one_spaced(cell)

@@ -20,6 +20,9 @@ from staging import sha256_of
 from textfiles import write_all
 from tqdm import tqdm
 
+from fairseq_ext.errors import DataError
+from fairseq_ext.json_files import read_json
+
 TIMEOUT = 60  # seconds without a byte
 ATTEMPTS = 4  # in a row, none of which brought anything
 PAUSE = 0.5  # seconds after the first of them, doubled after each other
@@ -45,7 +48,7 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
             of that name is downloaded instead.
 
     Raises:
-        ValueError: the download failed for good, or a file is not the recorded one.
+        DataError: the download failed for good, or a file is not the recorded one.
     """
     name = url.rpartition("/")[2]
     path = folder / name
@@ -59,7 +62,7 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
             else:
                 path = Path(mirror) / name
                 if not path.is_file():
-                    raise ValueError(f"`--mirror {mirror}` has no file `{name}` (from {url}).")
+                    raise DataError(f"`--mirror {mirror}` has no file `{name}` (from {url}).")
         _verify(path, folder / RECORD)
     return path
 
@@ -85,14 +88,17 @@ def _verify(path: Path, record: Path) -> None:
     if path.name not in known:
         _write_record(record, {**known, path.name: found})
     elif found != known[path.name]:
-        raise ValueError(
+        raise DataError(
             f"`{path}` has the SHA-256 {found}, but had {known[path.name]} when it was first "
             f"downloaded; delete it to download it again (or `{record}`, to accept it)."
         )
 
 
 def _known(record: Path) -> dict[str, str]:
-    return json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    known = read_json(record) if record.exists() else {}
+    if not isinstance(known, dict):
+        raise DataError(f"`{record}` is not the record of downloads; delete it.")
+    return known
 
 
 def _write_record(record: Path, known: dict[str, str]) -> None:
@@ -126,8 +132,8 @@ class Part:
 
     def load(self) -> None:
         """Take up what an earlier process left, or nothing."""
-        with suppress(OSError, ValueError, KeyError):
-            state = json.loads(self.state.read_text(encoding="utf-8"))
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            state = read_json(self.state)
             self.version, self.total = state["version"], state["total"]
         if self.version is None:
             self.restart(None, None)
@@ -184,7 +190,7 @@ def _give_up(url: str, part: Part, error: Exception) -> None:
         kept = f"Its first {part.size:,} bytes are kept; the same command goes on from there."
     else:
         part.remove()
-    raise ValueError(
+    raise DataError(
         f"`{url}` cannot be downloaded ({error}). {kept} Without a network: get the file elsewhere "
         f"and put it into `{part.path.parent}`."
     ) from None

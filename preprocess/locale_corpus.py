@@ -22,8 +22,10 @@ from random import Random
 
 from locale_inventory import Language, inventory, language
 from locale_sentences import sentence, usable_kinds
-from textfiles import plain, sha256, write_all
+from textfiles import sha256, write_all
 from tqdm import tqdm
+
+from fairseq_ext.text.cleaning import plain
 
 SPLITS = ("train", "valid", "test")
 # So many draws in a row that bring nothing new mean that nothing new is left.

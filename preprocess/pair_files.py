@@ -4,51 +4,54 @@ from __future__ import annotations
 
 import gzip
 import zipfile
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO
 
-from textfiles import plain
+from fairseq_ext.archives import whole_archive
+from fairseq_ext.errors import DataError
+from fairseq_ext.text.cleaning import plain
+
+LONGEST = 1 << 24  # bytes of a line
 
 
-@contextmanager
-def _opened(path: Path, member: str | None) -> Iterator[BinaryIO]:
-    """The file's decompressed bytes.
+def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
+    """Yield the lines of a plain, ``.gz`` or ``.zip`` file with their ends.
 
     Raises:
-        ValueError: missing, not a file, or a damaged or ambiguous archive.
+        DataError: missing, not a file, a damaged or ambiguous archive, or a line beyond measure.
     """
     if not path.is_file():
-        raise ValueError(f"`{path}` does not exist or is no file; check the path.")
-    try:
+        raise DataError(f"`{path}` does not exist or is no file; check the path.")
+    with whole_archive(path), ExitStack() as stack:
         if path.suffix == ".zip":
-            with (
-                zipfile.ZipFile(path) as archive,
-                archive.open(_member(archive, path, member)) as f,
-            ):
-                yield f
-        elif path.suffix == ".gz":
-            with gzip.open(path) as f:
-                yield f
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            file = stack.enter_context(archive.open(_member(archive, path, member)))
         else:
-            with path.open("rb") as f:
-                yield f
-    except (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise ValueError(f"`{path}` is damaged ({error}); download it again.") from error
+            opened = gzip.open if path.suffix == ".gz" else open
+            file = stack.enter_context(opened(path, "rb"))
+        number = 0
+        while line := file.readline(LONGEST + 1):
+            number += 1
+            if len(line) > LONGEST:
+                raise DataError(
+                    f"`{path}`, line {number}: longer than {LONGEST:,} bytes; split it into "
+                    "sentences."
+                )
+            yield line
 
 
 def _member(archive: zipfile.ZipFile, path: Path, wanted: str | None) -> str:
     names = [name for name in archive.namelist() if not name.endswith("/")]
+    shown = ", ".join(names)[:500]
     if wanted is not None:
         if wanted in names:
             return wanted
-        raise ValueError(f"`{path}` has no member `{wanted}`; it has {', '.join(names)}.")
+        raise DataError(f"`{path}` has no member `{wanted}`; it has {shown}.")
     texts = [name for name in names if not Path(name).name.startswith(("_", ".", "README"))]
     if len(texts) != 1:
-        raise ValueError(f"choose one member of `{path}` with --member: {', '.join(names)}.")
+        raise DataError(f"choose one member of `{path}` with --member: {shown}.")
     return texts[0]
 
 
@@ -62,19 +65,18 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
         member: the file inside a ``.zip``; not needed when it holds just one text.
 
     Raises:
-        ValueError: an unreadable file, or bytes that are not UTF-8 (file, line and byte named).
+        DataError: an unreadable file, or bytes that are not UTF-8 (file, line and byte named).
     """
-    with _opened(path, member) as file:
-        for number, raw in enumerate(file, 1):
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"`{path}`, line {number}, byte {error.start + 1} (0x{raw[error.start]:02x}): "
-                    "not UTF-8; convert the file, for instance with iconv."
-                ) from error
-            text = text.removesuffix("\n").removesuffix("\r")
-            yield number, text.removeprefix("\ufeff") if number == 1 else text
+    for number, raw in enumerate(raw_lines(path, member), 1):
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"`{path}`, line {number}, byte {error.start + 1} (0x{raw[error.start]:02x}): "
+                "not UTF-8; convert the file, for instance with iconv."
+            ) from error
+        text = text.removesuffix("\n").removesuffix("\r")
+        yield number, text.removeprefix("\ufeff") if number == 1 else text
 
 
 def tab_separated(
@@ -83,12 +85,12 @@ def tab_separated(
     """Yield (source, target) from two ``columns`` (counted from 1) of a tab-separated file.
 
     Raises:
-        ValueError: as :func:`lines`; or a line with too few columns, which is named.
+        DataError: as :func:`lines`; or a line with too few columns, which is named.
     """
     for number, line in lines(path, member):
         cells = line.split("\t")
         if len(cells) < max(columns):
-            raise ValueError(
+            raise DataError(
                 f"`{path}`, line {number}: {len(cells)} tab-separated column(s), but --columns "
                 f"{columns[0]},{columns[1]} needs {max(columns)}."
             )
@@ -99,7 +101,7 @@ def aligned(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     """Yield (source, target) from two files whose lines belong together.
 
     Raises:
-        ValueError: as :func:`lines`; or unequal numbers of lines (both are named).
+        DataError: as :func:`lines`; or unequal numbers of lines (both are named).
     """
     both = zip_longest(lines(source), lines(target))
     for first, second in both:
@@ -107,7 +109,7 @@ def aligned(source: Path, target: Path) -> Iterator[tuple[str, str]]:
             rest = sum(1 for _ in both) + 1
             shorter = (first or second)[0] - 1
             counts = (shorter + rest, shorter) if second is None else (shorter, shorter + rest)
-            raise ValueError(
+            raise DataError(
                 f"`{source}` has {counts[0]} lines, `{target}` {counts[1]}; "
                 "aligned files must have equally many."
             )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO
+
+from pair_files import raw_lines
+
+from fairseq_ext.errors import DataError
 
 RawPair = tuple[str | None, str | None]  # None: the line is not UTF-8
 
@@ -23,7 +24,7 @@ def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
     Only a line feed ends a line. A byte-order mark is dropped.
 
     Raises:
-        ValueError: a missing or damaged file, or unequal numbers of sentences (both are named).
+        DataError: a missing or damaged file, or unequal numbers of sentences (both are named).
     """
     read = FORMS[form]
     sides = (enumerate(read(_lines(path)), 1) for path in (source, target))
@@ -34,7 +35,7 @@ def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
         if first and second:
             yield _text(first[1]), _text(second[1])
     if counts[0] != counts[1]:
-        raise ValueError(
+        raise DataError(
             f"`{source}` has {counts[0]} sentences, `{target}` {counts[1]}; they must have "
             "equally many. Download them again."
         )
@@ -42,17 +43,9 @@ def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     if not path.is_file():
-        raise ValueError(f"`{path}` does not exist: the archive is not the official one.")
-    try:
-        with _open(path) as file:
-            for number, line in enumerate(file):
-                yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"`{path}` is damaged ({error}); download it again.") from None
-
-
-def _open(path: Path) -> BinaryIO:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+        raise DataError(f"`{path}` does not exist: the archive is not the official one.")
+    for number, line in enumerate(raw_lines(path)):
+        yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
 
 
 def _text(line: bytes) -> str | None:

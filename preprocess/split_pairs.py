@@ -20,8 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pair_files import aligned, tab_separated
-from textfiles import plain, sha256, write_all
+from textfiles import sha256, write_all
 from tqdm import tqdm
+
+from fairseq_ext.text.cleaning import plain
+from fairseq_ext.text.pipeline import Pipeline
 
 SPLITS = ("train", "valid", "test")
 SIDES = ("source", "target")
@@ -147,11 +150,16 @@ def split(
         leaked = any(others[index] in texts for texts in held_out.values())
         leaks["train"] += leaked
         if leaked and strict:
-            report.drop(f"{SIDES[1 - key]} side held out")
+            report.drop(_leak(SIDES[1 - key]))
         else:
             splits["train"].append(pair)
     report.key, report.leaks = SIDES[key], leaks
     return splits
+
+
+def _leak(side: str) -> str:
+    """What is wrong with a pair of train whose sentence on this side is held out too."""
+    return f"{side} sentence also in valid or test"
 
 
 def _hash(salt: str, text: str) -> bytes:
@@ -168,21 +176,6 @@ def _one_pair_per_key(
             found = (_hash(salt, "\t".join(pair)), index)
             best[key] = min(best.get(key, found), found)
     return {index for _, index in best.values()}
-
-
-def cleaner(language: str, tokenize: bool, lowercase: bool) -> Callable[[str], str]:
-    """The function that cleans one side: tokenise (Moses rules, no escapes), then lower-case."""
-    if not tokenize:
-        return str.lower if lowercase else str
-    from sacremoses import MosesTokenizer
-
-    moses = MosesTokenizer(lang=language)
-
-    def clean(text: str) -> str:
-        words = moses.tokenize(text, return_str=True, escape=False)
-        return words.lower() if lowercase else words
-
-    return clean
 
 
 def write(
@@ -218,9 +211,10 @@ def summary(report: Report, splits: dict[str, list[SentencePair]], langs: tuple[
     rows += [f"dropped, {reason}: {count}" for reason, count in report.dropped.items()]
     if report.key:
         other = SIDES[1 - SIDES.index(report.key)]
+        kept = report.leaks["train"] - report.dropped.get(_leak(other), 0)
         rows += [
             f"split by the {report.key} sentence; none of them is in two splits",
-            f"train pairs whose {other} sentence is held out: {report.leaks['train']}",
+            f"kept in train, {_leak(other)}: {kept}",
             f"{other} sentences in both valid and test: {report.leaks['valid and test']}",
         ]
     return "\n".join(rows)
@@ -308,7 +302,8 @@ def run(args: argparse.Namespace) -> str:
         ValueError: an option or input that cannot be used; nothing has been written then.
     """
     report, langs = Report(), (args.src_lang, args.tgt_lang)
-    clean = tuple(cleaner(lang, args.tokenize, args.lowercase) for lang in langs)
+    pipeline = Pipeline(*langs, clean=True, tokenize=args.tokenize, lowercase=args.lowercase)
+    clean = tuple(pipeline.words(lang) for lang in langs)
     found = tqdm(_read(args), desc="pairs", unit="", file=sys.stderr)
     pairs = cleaned(found, clean, args.max_words, report, unique=args.as_split is None)
     if not pairs:
@@ -327,6 +322,7 @@ def run(args: argparse.Namespace) -> str:
         "report": vars(report),
     }
     write(args.out, splits, langs, record)
+    pipeline.save(args.out)
     return summary(report, splits, langs)
 
 

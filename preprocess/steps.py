@@ -11,6 +11,8 @@ from typing import Any
 
 from textfiles import write_all
 
+from fairseq_ext.json_files import read_json
+
 Report = dict[str, Any]
 
 
@@ -55,7 +57,10 @@ class Steps:
     def _done(self, record: Path, key: str) -> Report | None:
         if not record.exists():
             return None
-        state = json.loads(record.read_text(encoding="utf-8"))
-        paths = {self._folder / name: size for name, size in state["files"].items()}
-        whole = all(path.is_file() and path.stat().st_size == s for path, s in paths.items())
-        return state["report"] if whole and state["settings"] == key else None
+        try:
+            state = read_json(record)
+            paths = {self._folder / name: size for name, size in state["files"].items()}
+            whole = all(path.is_file() and path.stat().st_size == s for path, s in paths.items())
+            return state["report"] if whole and state["settings"] == key else None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return None  # no record of a step

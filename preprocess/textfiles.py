@@ -1,24 +1,11 @@
-"""What the scripts of this folder share: plain spaces, atomic writes of files, checksums."""
+"""What the scripts of this folder share: atomic writes of files, checksums."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
-import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-
-# Every kind of Unicode space and line or paragraph break, controls included.
-SPACES = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
-# Invisible characters: soft hyphen, zero-width space, direction marks, word joiner, byte-order
-# mark. The zero-width (non-)joiners U+200C and U+200D stay: Persian and Indic spelling needs them.
-INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
-
-
-def plain(text: str) -> str:
-    """``text`` in NFC, each run of any kind of white space one plain space, none at the ends."""
-    return SPACES.sub(" ", INVISIBLE.sub("", unicodedata.normalize("NFC", text))).strip()
 
 
 def sha256(path: Path) -> str:

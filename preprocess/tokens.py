@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import functools
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from catalogue import Limits
 from raw_pairs import RawPair
-from textfiles import SPACES
 
-if TYPE_CHECKING:  # imported only by those who tokenise
-    from moses import Normaliser, Tokeniser
-    from sacremoses import MosesDetokenizer
+from fairseq_ext.text.pipeline import Pipeline
 
 LONGEST_TOKEN = 1000  # characters; the limit of clean-corpus-n.perl
 KEPT = "kept"
@@ -70,21 +65,13 @@ class Tokenise:
     """What is done with each pair of a text; it can be sent to another process.
 
     Attributes:
-        languages: of source and target, for Moses' rules.
-        normalise, tokenise, aggressive, lowercase: as in :class:`catalogue.Corpus`.
+        pipeline: from text to words.
         limits: which pairs are kept; None keeps all, and an empty side is an error then.
-        straight: write typographic apostrophes ’ as ', which the scripts of the papers do with
-            development and test sets.
         name: of the text, for the message of that error.
     """
 
-    languages: tuple[str, str]
-    normalise: bool
-    tokenise: bool
-    aggressive: bool
-    lowercase: bool
+    pipeline: Pipeline
     limits: Limits | None
-    straight: bool
     name: str
 
     def __call__(self, chunk: Chunk) -> Lines:
@@ -94,16 +81,19 @@ class Tokenise:
             ValueError: a pair that may not be dropped has an empty or unreadable side.
         """
         source, target, tally = [], [], Tally()
+        to_source, to_target = (
+            words(self.pipeline, language) for language in (self.pipeline.src, self.pipeline.tgt)
+        )
         for number, pair in enumerate(chunk.pairs, chunk.first):
             if None in pair:
                 first = second = ""
                 fate = "not UTF-8"
             else:
-                first, second = map(self._side, pair, self.languages)
+                first, second = to_source(pair[0]), to_target(pair[1])
                 fate = why_dropped(first, second, self.limits or Limits())
             if fate == KEPT:
-                source.append(first.lower() if self.lowercase else first)
-                target.append(second.lower() if self.lowercase else second)
+                source.append(first)
+                target.append(second)
             elif self.limits is None:
                 raise ValueError(
                     f"{self.name}, sentence {number}: {fate}. Such a set is never shortened; the "
@@ -112,16 +102,11 @@ class Tokenise:
             tally.add(fate, 1, count(first), count(second))
         return Lines(source, target, tally)
 
-    def _side(self, text: str, language: str) -> str:
-        if self.straight:
-            text = text.replace("’", "'")
-        if self.normalise:
-            text = printable(_normaliser(language).normalize(text))
-        if self.tokenise:
-            return _tokeniser(language).tokenize(
-                text, aggressive_dash_splits=self.aggressive, return_str=True
-            )
-        return SPACES.sub(" ", text).strip()
+
+@functools.lru_cache
+def words(pipeline: Pipeline, language: str) -> Callable[[str], str]:
+    """From text to words; made once in every process."""
+    return pipeline.words(language)
 
 
 def count(tokens: str) -> int:
@@ -146,46 +131,3 @@ def why_dropped(source: str, target: str, limits: Limits) -> str:
 def _longest_token(sides: Iterable[str]) -> int:
     # Most lines are shorter than the limit, which is seen without splitting them.
     return max(max(map(len, side.split(" "))) if len(side) > LONGEST_TOKEN else 0 for side in sides)
-
-
-class _Printable(dict):
-    """For ``str.translate``: characters of the Unicode category C (other) become a space."""
-
-    def __missing__(self, code: int) -> int:
-        self[code] = ord(" ") if unicodedata.category(chr(code))[0] == "C" else code
-        return self[code]
-
-
-_PRINTABLE = _Printable()
-
-
-def printable(text: str) -> str:
-    """``text`` with controls, format and unassigned characters replaced by spaces."""
-    return text if text.isprintable() else text.translate(_PRINTABLE)
-
-
-def detokenised(tokens: str, language: str) -> str:
-    """Text from Moses' tokens, without their XML escapes."""
-    return _detokeniser(language).detokenize(tokens.split(" "))
-
-
-# One of each in every process: building them takes longer than tokenising hundreds of lines.
-@functools.lru_cache
-def _tokeniser(language: str) -> Tokeniser:
-    from moses import Tokeniser
-
-    return Tokeniser(language)
-
-
-@functools.lru_cache
-def _normaliser(language: str) -> Normaliser:
-    from moses import Normaliser
-
-    return Normaliser(language)
-
-
-@functools.lru_cache
-def _detokeniser(language: str) -> MosesDetokenizer:
-    from sacremoses import MosesDetokenizer
-
-    return MosesDetokenizer(lang=language)

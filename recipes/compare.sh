@@ -68,7 +68,7 @@ binarise_all() {
     if [[ "$bpe" == 0 ]]; then
         binarise text "$src" "$tgt"
     else
-        learn_bpe "$bpe" "$src" "$tgt"
+        split_into_subwords "$bpe" "$src" "$tgt"
         binarise bpe "$src" "$tgt" --joined-dictionary
     fi
 }

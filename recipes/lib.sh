@@ -148,29 +148,44 @@ install() {
 install_packages() {
     cd "$REPO"
     local -x PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT="" PIP_REQUIRE_VIRTUALENV=1
+    install_base
+    install_fairseq fairseq-fixed
+}
+
+install_base() {
     pip_install torch numpy cython setuptools wheel
     pip_install bitarray cffi hydra-core omegaconf packaging regex scikit-learn
     pip_install --no-build-isolation -e '.[corpus,dev]'
-    command -v c++ >/dev/null || command -v g++ >/dev/null ||
-        log "no C++ compiler found: if fairseq has no wheel for this Python, install g++"
-    pip_install --no-build-isolation --no-deps fairseq-fixed
 }
 
+# install_fairseq REQUIREMENT: what pip takes, a folder as well.
+install_fairseq() {
+    command -v c++ >/dev/null || command -v g++ >/dev/null ||
+        log "no C++ compiler found: if fairseq has no wheel for this Python, install g++"
+    pip_install --no-build-isolation --no-deps "$1"
+}
+
+# CONSTRAINTS names another file than the tested set.
 pip_install() {
     show pip install "$@"
-    python -m pip install --quiet -c constraints.txt "$@" ||
+    python -m pip install --quiet -c "${CONSTRAINTS:-constraints.txt}" "$@" ||
         die "pip could not install: $*. Its message is above; run the same command to try again."
 }
 
+supported_pythons() {
+    sed -n 's/^PYTHONS = (\(.*\))$/\1/p' "$REPO/fairseq_ext/version.py" | tr -d '",'
+}
+
 find_python() {
-    local name
-    for name in python3.11 python3.12 python3.10 python3 python; do
-        if "$name" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' \
-            >/dev/null 2>&1; then
+    local name supported=()
+    read -ra supported < <(supported_pythons)
+    for name in "${supported[@]/#/python}" python3 python; do
+        if "$name" -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] not in sys.argv[1:])' \
+            "${supported[@]}" >/dev/null 2>&1; then
             command -v "$name" && return
         fi
     done
-    die "no Python 3.10, 3.11 or 3.12 found; install one, and put it on PATH."
+    die "no Python ${supported[*]} found; install one of these, and put it on PATH."
 }
 
 # lock DESCRIPTOR WHAT: waits for an exclusive lock, released when the script ends.
@@ -261,19 +276,9 @@ explain_stop() {
 
 # ---- steps that several recipes take -------------------------------------------------------------
 
-# learn_bpe MERGES SRC TGT: joint byte-pair encoding of text/ into bpe/.
-learn_bpe() {
-    local merges="$1" split side
-    run mkdir -p bpe
-    run subword-nmt learn-joint-bpe-and-vocab --symbols "$merges" \
-        --input "text/train.$2" "text/train.$3" \
-        --output bpe/codes --write-vocabulary "bpe/vocabulary.$2" "bpe/vocabulary.$3"
-    for split in train valid test; do
-        for side in "$2" "$3"; do
-            run subword-nmt apply-bpe --codes bpe/codes \
-                --input "text/$split.$side" --output "bpe/$split.$side"
-        done
-    done
+# split_into_subwords SIZE SRC TGT [KIND]: joint subwords of text/ into bpe/, byte-pair encoding by default.
+split_into_subwords() {
+    run fairseq-ext subwords text --src "$2" --tgt "$3" --kind "${4:-bpe}" --size "$1" -o bpe
 }
 
 # binarise FOLDER SRC TGT FLAG...: fairseq's dictionaries and binary data, from FOLDER into bin/.

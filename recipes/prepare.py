@@ -13,11 +13,13 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from fairseq_ext import text
 from fairseq_ext.errors import DataError, FairseqExtError
+from fairseq_ext.text import pipeline
+from fairseq_ext.text.pipeline import Pipeline
 
 SPLITS = ("train", "valid", "test")
 
@@ -47,17 +49,31 @@ def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
     }
 
 
-def tokenized(lines: Iterable[str], language: str) -> Iterator[str]:
-    """Moses tokens, without XML escapes, of each line."""
-    from sacremoses import MosesTokenizer
+def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
+    """How the text that will be written is made of text: the folder's ``text.json``, or ours.
 
-    moses = MosesTokenizer(lang=language)
-    for line in lines:
-        yield moses.tokenize(line.strip(), return_str=True, escape=False)
+    Raises:
+        DataError: it is to be tokenized twice, or is split into subwords already.
+    """
+    made = pipeline.load(folder)
+    if made is None:
+        return Pipeline(src, tgt, tokenize=tokenize)
+    if tokenize and made.tokenize:
+        raise DataError(
+            f"`--tokenize` is for plain text, but {folder / pipeline.FILE} says that this text is "
+            "Moses tokens already. Leave it out."
+        )
+    if made.subwords != "none":
+        raise DataError(f"{folder} has subwords; give the folder with the words they are made of.")
+    return replace(made, tokenize=made.tokenize or tokenize)
 
 
 def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
-    """Write the six files into ``out``, which is replaced as a whole."""
+    """Write the six files and ``text.json`` into ``out``, which is replaced as a whole."""
+    made = chosen_pipeline(folder, src, tgt, tokenize)
+    words = dict.fromkeys((src, tgt), str)
+    if tokenize:
+        words = {side: Pipeline(src, tgt, tokenize=True).words(side) for side in (src, tgt)}
     stage = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     stage.mkdir(parents=True)
     try:
@@ -66,9 +82,9 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
                 # "\n" alone ends a line; the check has refused other carriage returns.
                 with (folder / f"{split}.{side}").open(encoding="utf-8", newline="\n") as file:
                     lines = (line.rstrip("\r\n") for line in file)
-                    written = tokenized(lines, side) if tokenize else lines
                     with (stage / f"{split}.{side}").open("w", encoding="utf-8") as copy:
-                        copy.writelines(f"{line}\n" for line in written)
+                        copy.writelines(f"{words[side](line)}\n" for line in lines)
+        made.save(stage)
         shutil.rmtree(out, ignore_errors=True)
         stage.replace(out)
     finally:

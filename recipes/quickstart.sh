@@ -82,7 +82,7 @@ make_text() {
 # attention: decoded one by one, because fairseq's `lstm` misplaces its attention beside padding.
 learn_subwords() {
     local side lines
-    learn_bpe "$bpe" "$src" "$tgt"
+    split_into_subwords "$bpe" "$src" "$tgt"
     dry && return
     lines="$(awk 'NF >= 8 && NF <= 14 { print NR "p"; if (++n == 2) exit }' "text/test.$src")"
     for side in "$src" "$tgt"; do

@@ -1,4 +1,4 @@
-"""What the tests of `fairseq_ext.compat` share: tiny models, and the plugin short of some fixes."""
+"""What the tests of the patches share: tiny models, and the plugin short of some patches."""
 
 from __future__ import annotations
 
@@ -41,21 +41,18 @@ TRAINING: tuple[object, ...] = (
 """Some ten updates per epoch on the digits corpus."""
 
 WITHOUT = """
-import sys
-name, sys.argv[0] = sys.argv[0], "fairseq-ext"  # importing the package must not register it yet
 import fairseq_ext
-sys.argv[0] = name
-from fairseq_ext import compat
-compat.FIXES = tuple(fix for fix in compat.FIXES if fix.name not in {names!r})
+from fairseq_ext.plugin import patches
+patches.PATCHES = tuple(patch for patch in patches.PATCHES if patch.name not in {names!r})
 fairseq_ext.register()
 """
 
 
 def plugin_without(folder: Path, *names: str) -> Path:
     """A ``--user-dir`` that applies every fix but those named, to see a check fail."""
-    from fairseq_ext import compat
+    from fairseq_ext.plugin import patches
 
-    unknown = set(names) - {fix.name for fix in compat.FIXES}
+    unknown = set(names) - {patch.name for patch in patches.PATCHES}
     assert not unknown, unknown
     plugin = folder / "plugin_without"
     plugin.mkdir(parents=True)

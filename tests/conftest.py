@@ -2,14 +2,63 @@
 
 from __future__ import annotations
 
+import random
 import sys
+import zlib
 from pathlib import Path
 
+import hypothesis
+import numpy as np
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import binarise, digits_corpus
+from harness import binarise, digits_corpus, fairseq
+
+from fairseq_ext import register
+
+register()  # for the tests that use fairseq and our models in this process
+
+hypothesis.settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],  # a busy machine is no failure
+)
+hypothesis.settings.load_profile("repeatable")
+
+
+def seed_from(name: str) -> None:
+    """Draw the same random numbers in every run, whatever ran before; others for other names."""
+    seed = zlib.crc32(name.encode())
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef) -> None:
+    """Each fixture has its own random numbers."""
+    seed_from(fixturedef.argname)
+
+
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Each test has its own random numbers."""
+    seed_from(item.nodeid)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--long``."""
+    parser.addoption("--long", action="store_true", help="also run the tests marked `long`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip the tests that take minutes, with the reason in the summary, unless asked for."""
+    if config.getoption("--long"):
+        return
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes: run with --long"))
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +66,14 @@ def copy_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A binarised digit-copy corpus (500 / 50 / 50 lines) that tests only read."""
     folder = tmp_path_factory.mktemp("copy")
     return binarise(digits_corpus(folder / "text"), folder / "bin")
+
+
+@pytest.fixture(scope="session")
+def copy_model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny GRU after a few updates on `copy_data`: for tests of commands, not of quality."""
+    folder = tmp_path_factory.mktemp("copy_model")
+    fairseq(
+        *("train", copy_data, "--arch", "gru_tiny", "--optimizer", "adam", "--batch-size", 50),
+        *("--max-update", 4, "--cpu", "--no-epoch-checkpoints", "--save-dir", folder),
+    )
+    return folder / "checkpoint_last.pt"

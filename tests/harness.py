@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import forking
-import pytest
 
 REPO = Path(__file__).resolve().parent.parent
 USER_DIR = REPO / "user_dir"
@@ -63,16 +62,15 @@ def run(
     return done
 
 
-# Whole runs of recipes that take a minute or more: one of them a day, by its number, or the one,
-# or all, that this variable names.
-ROTATING = ("bmt-wmt17", "bmt-ablations", "compare-all", "multi30k")
-TODAY = os.environ.get("RECIPE_SMOKE") or ROTATING[time.gmtime().tm_yday % len(ROTATING)]
-
-
-def only_on_its_day(smoke: str) -> None:
-    """Skip a test of ``ROTATING`` on the other days."""
-    if TODAY not in (smoke, "all"):
-        pytest.skip(f"today {TODAY}; RECIPE_SMOKE={smoke} or RECIPE_SMOKE=all runs it")
+def wait_for(
+    appears: Callable[[], object], process: subprocess.Popen[bytes], seconds: float = 900
+) -> None:
+    """Wait until ``process`` has done something, which it must before it ends."""
+    end = time.monotonic() + seconds
+    while not appears():
+        assert process.poll() is None, "it ended before"
+        assert time.monotonic() < end, f"nothing within {seconds:.0f} s"
+        time.sleep(0.005)
 
 
 def fairseq(name: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
@@ -133,3 +131,14 @@ def hypotheses(generated: str) -> list[str]:
             name, _, text = line.split("\t")
             best.setdefault(int(name[2:]), text)
     return [best[index] for index in sorted(best)]
+
+
+def refused(done: subprocess.CompletedProcess[str], *said: object) -> None:
+    """The command ended with status 1 and exactly one message, which contains ``said``."""
+    output = done.stdout + done.stderr
+    messages = [line for line in output.splitlines() if line.startswith("fairseq-ext: error: ")]
+    assert done.returncode == 1, output
+    assert len(messages) == 1, output
+    assert "Traceback" not in output
+    for part in said:
+        assert str(part) in messages[0]

@@ -12,8 +12,6 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
-import fairseq_ext  # noqa: F401
-
 # Two layers of two heads, wide enough for every law.
 SMALL = [
     *("--encoder-layers", "2", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "48"),

@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# Every test, after the same set-up as the recipes: bash tests/run.sh [PYTEST_ARGUMENT...]
+# Every test, after the same set-up as the recipes: bash tests/run.sh [--long] [PYTEST_ARGUMENT...]
+# Tests marked `long` take minutes each and are skipped unless --long is given.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../recipes/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../recipes/lib.sh"
 
-use_environment babel num2words tokenizers pytest
+use_environment babel num2words tokenizers pytest hypothesis
 cd "$REPO"
-run python -m pytest "$@"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+# Two workers where pytest-xdist is installed: a test uses one thread, the smallest machine has two.
+workers=()
+if python -c 'import xdist' 2>/dev/null; then workers=(-n 2 --dist worksteal); fi
+run python -m pytest --durations 20 ${workers[@]+"${workers[@]}"} "$@"

@@ -17,13 +17,15 @@ from subprocess import CompletedProcess
 
 import pytest
 import torch
-from harness import BIN, USER_DIR, digits_corpus, fairseq, run
+from harness import BIN, USER_DIR, digits_corpus, fairseq, refused, run
 from test_files import Malicious
 
 from fairseq_ext import text
+from fairseq_ext.data_folder import indexed, seen
 from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
-from fairseq_ext.guards.checkpoints import differences
-from fairseq_ext.guards.commands import one_message
+from fairseq_ext.plugin.patches.checkpoints import differences
+from fairseq_ext.plugin.patches.commands import one_message
+from fairseq_ext.text import checks
 
 TINY = (
     *("--arch", "lstm", "--encoder-embed-dim", 8, "--encoder-hidden-size", 8),
@@ -33,22 +35,15 @@ TINY = (
 PARTS = ("src", "tgt")
 
 
-def refused(done: CompletedProcess[str], *said: object) -> None:
-    """The command ended with status 1 and exactly one message, which contains ``said``."""
-    output = done.stdout + done.stderr
-    messages = [line for line in output.splitlines() if line.startswith("fairseq-ext: error: ")]
-    assert done.returncode == 1, output
-    assert len(messages) == 1, output
-    assert "Traceback" not in output
-    for part in said:
-        assert str(part) in messages[0]
-
-
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file and folder below ``folder``, hidden ones too; empty if there is none."""
+    """Every file and folder below ``folder``, hidden ones too; empty if there is none.
+
+    Without the notes on which data were read and found whole: they may come and go.
+    """
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
         for path in folder.rglob("*")
+        if path.name != seen.NOTES
     }
 
 
@@ -88,9 +83,8 @@ class TestCheckText:
             (b"a\nb\rc\nd\n", "a.txt, line 2: carriage return inside the line"),
             (b"a\r\r\nb\n", "a.txt, line 1: carriage return inside the line"),
             (b"a\rb\rc", "line 1: carriage return"),
-            (b"a\rb\rc", r"tr '\r' '\n' < "),
             (b"a\rb\nc\rd\n", "lines 1, 2: carriage return"),
-            (b"a\rb\nc\n", r"tr '\r' ' ' < "),
+            (b"a\rb\nc\n", r"Delete it: tr -d '\r' < "),
             (b"a\n\nb\n", "a.txt, line 2: empty"),
             (b"\n" * 9, "lines 1, 2, 3, 4, 5 and 4 more: empty"),
             ("a\n \t\u00a0\u2028\nb\n".encode(), "a.txt, line 2: empty"),
@@ -111,7 +105,7 @@ class TestCheckText:
 
     def test_across_blocks(self, file, monkeypatch):
         """Line numbers and offsets are those of the file, whatever is read at a time."""
-        monkeypatch.setattr(text, "BLOCK", 16)
+        monkeypatch.setattr(checks, "BLOCK", 16)
         lines = [b"one two %d" % n for n in range(200)]
         assert text.check_text(file(b"\r\n".join(lines) + b"\r\n")) == 200
         lines[150] = "ä b".encode("latin1")
@@ -193,33 +187,33 @@ class TestCheckIndexed:
         return tmp_path / "a"
 
     def test_good(self, prefix: Path):
-        text.check_indexed(prefix)
-        text.check_indexed(prefix, 14)  # 10 digits and 4 special symbols
-        text.check_indexed(prefix.with_name("none"))
+        indexed.check(prefix)
+        indexed.check(prefix, 14)  # 10 digits and 4 special symbols
+        indexed.check(prefix.with_name("none"))
 
     def test_another_dictionary(self, prefix: Path):
         with pytest.raises(DataError, match="token number 13, but its dictionary only 13 entries"):
-            text.check_indexed(prefix, 13)
+            indexed.check(prefix, 13)
 
     @pytest.mark.parametrize("size", [0, 20, 26, -1])
     def test_truncated_index(self, prefix: Path, size: int):
         index = prefix.with_name("a.idx")
         index.write_bytes(index.read_bytes()[:size])
         with pytest.raises(DataError, match=r"a\.idx is (damaged|not the index)"):
-            text.check_indexed(prefix)
+            indexed.check(prefix)
 
     @pytest.mark.parametrize("size", [0, -1])
     def test_truncated_data(self, prefix: Path, size: int):
         data = prefix.with_name("a.bin")
         data.write_bytes(data.read_bytes()[:size])
         with pytest.raises(DataError, match=r"a\.bin is damaged: .* its index a\.idx expects"):
-            text.check_indexed(prefix)
+            indexed.check(prefix)
 
     @pytest.mark.parametrize("ending", ["bin", "idx"])
     def test_missing(self, prefix: Path, ending: str):
         prefix.with_name(f"a.{ending}").unlink()
         with pytest.raises(DataError, match=rf"a\.{ending} does not exist"):
-            text.check_indexed(prefix)
+            indexed.check(prefix)
 
 
 # ---- fairseq-preprocess --------------------------------------------------------------------------
@@ -313,6 +307,23 @@ def test_preprocess_refuses_a_dictionary(tmp_path: Path, copy_data: Path):
 
 
 @pytest.mark.system
+def test_preprocess_goes_on_where_it_was_killed_while_its_files_were_moved(
+    tmp_path: Path, copy_data: Path
+):
+    """The manifest comes first and dictionaries come last, of which one is missing."""
+    folder = copy_data.parent / "text"
+    whole = contents(copy_data)
+    shutil.copytree(copy_data, tmp_path / "bin")
+    (tmp_path / "bin" / "dict.tgt.txt").unlink()
+    done = preprocess(folder, tmp_path / "bin", ok=True)
+    assert done.returncode == 0
+    after = contents(tmp_path / "bin")
+    assert {name: after[name] for name in after if name != "preprocess.log"} == {
+        name: whole[name] for name in whole if name != "preprocess.log"
+    }
+
+
+@pytest.mark.system
 def test_preprocess_into_an_unwritable_folder(tmp_path: Path, copy_data: Path):
     (tmp_path / "file").write_text("mine")
     destination = tmp_path / "file" / "bin"
@@ -383,6 +394,13 @@ BAD_DATA = {
     ),
     "another-dictionary": (
         lambda data: (data / "dict.src.txt").write_text("1 1\n2 1\n"),
+        "dict.src.txt is damaged",
+    ),
+    "another-dictionary-of-a-stock-folder": (
+        lambda data: [
+            (data / "data-manifest.json").unlink(),
+            (data / "dict.src.txt").write_text("1 1\n2 1\n"),
+        ],
         "dictionary only 6 entries",
     ),
 }
@@ -518,7 +536,10 @@ def test_generate_without_a_checkpoint_or_with_other_dictionaries(data: Path, tr
     with (data / "dict.tgt.txt").open("a") as dictionary:
         dictionary.writelines(f"new{number} 1\n" for number in range(8))
     done = fairseq("generate", data, "--path", trained, ok=False)
-    refused(done, trained, "decoder.embed_tokens.weight [16, 8], not [24, 8]", "dictionaries")
+    refused(done, "dict.tgt.txt", "data-manifest.json")
+    (data / "data-manifest.json").unlink()  # as of a folder that stock fairseq wrote
+    done = fairseq("generate", data, "--path", trained, ok=False)
+    refused(done, trained, "line 13 is `new0`", "dictionaries")
 
 
 @pytest.mark.system

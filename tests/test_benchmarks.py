@@ -374,3 +374,20 @@ def test_agreement_counts_places_that_only_one_has() -> None:
 
     found = packed_agreement.compare(["a b c", "x"], ["a c c d", "x"])
     assert found == {"equal_tokens": 3 / 5, "equal_sentences": 1 / 2}
+
+
+def test_opening_data_is_timed_against_fairseq_alone(tmp_path: Path) -> None:
+    figures = tmp_path / "x.json"
+    script = REPO / "benchmarks" / "data_folder.py"
+    sizes = ("--tokens", 20_000, "--repeats", 3, "--json", figures)
+    said = run(sys.executable, script, *sizes).stdout
+    rows = {row["what"]: row for row in json.loads(figures.read_text())["rows"]}
+    assert list(rows) == [
+        *("manifest, first start", "manifest, later starts"),
+        *("no manifest, first start", "no manifest, later starts"),
+        "where 800 sentences start",
+    ]
+    for what, row in rows.items():
+        assert what in said
+        assert row["ours_ms"] > 0
+        assert row["peer_ms"] > 0

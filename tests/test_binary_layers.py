@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fairseq_ext.base.dropout import draw
 from fairseq_ext.binary import products
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import EPSILON, Binarizer, zero_or_one
 from fairseq_ext.binary.feedforward import FeedForwardOutput
 from fairseq_ext.binary.linear import BinaryLinear
-from fairseq_ext.dropout import draw
 from fairseq_ext.errors import ConfigError
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -98,6 +98,22 @@ class TestBinarizer:
             (form(other) * c).sum().backward()
             assert (signs * level).equal(form(other))
             torch.testing.assert_close(x.grad, other.grad, rtol=1e-15, atol=0)
+
+    @pytest.mark.parametrize("mask", ["code", "paper"])
+    def test_gradients_of_a_row_of_zeros(self, mask: str) -> None:
+        """Section 3.1: 1 for x in [-B, B], which is {0}. A product with the level 0 has none."""
+        x = torch.tensor([[0.0, 0.0], [0.5, -1.0]], requires_grad=True)
+        Binarizer(mask=mask)(x).sum().backward()
+        bound = x.detach().abs().amax(-1, keepdim=True)
+        limit = bound * (1 - EPSILON) if mask == "code" else bound
+        assert x.grad.equal((x.detach().abs() <= limit).float())
+        assert x.grad[0].eq(1).all()
+        of_x_b, x.grad = x.grad, None
+        signs, level = Binarizer(mask=mask).signs(x)
+        (signs * level).sum().backward()
+        assert x.grad[0].eq(0).all()
+        assert x.grad[1].equal(of_x_b[1])
+        assert (signs * level).equal(Binarizer(mask=mask)(x))
 
     def test_xnor(self) -> None:
         x = (random(4, 31) * 1.5).requires_grad_()

@@ -29,7 +29,7 @@ from models import (
 from omegaconf import open_dict
 from torch import Tensor, nn
 
-from fairseq_ext import common
+from fairseq_ext.base.configuration import BinaryOptions
 from fairseq_ext.binary import distillation, stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.linear import BinaryLinear
@@ -387,7 +387,7 @@ def test_checkpoints_older_than_an_option_are_built(architecture: str) -> None:
     torch.manual_seed(0)
     expected = task.build_model(cfg.model).state_dict()
     with open_dict(cfg.model):
-        for option in fields(common.BinaryOptions):
+        for option in fields(BinaryOptions):
             if option.name != "_name":
                 del cfg.model[option.name]
     torch.manual_seed(0)

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import only_on_its_day, write_lines
+from harness import wait_for, write_lines
 from models import configuration
-from sacremoses import MosesTokenizer
+from moses_scripts import ScriptTokenizer
 from test_corpora import complete, names, prepare, read, talk
-from test_recipes import RECIPES, bash, start, wait_for
+from test_recipes import RECIPES, bash, start
 
 import smoke_archives  # isort: skip
 
@@ -66,7 +66,7 @@ def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
     assert "--joined-dictionary --nwordssrc 32000 --nwordstgt 32000 --trainpref" in done.stdout
 
     given = [(pairs / f"train.{side}").read_text().split("\n")[:-1] for side in sides]
-    moses = [MosesTokenizer(lang=side) for side in sides]
+    moses = [ScriptTokenizer(side) for side in sides]
     expected = []
     for first in range(3):
         for pair in list(zip(*given, strict=True))[first::3]:
@@ -307,13 +307,12 @@ def test_values_of_s_are_in_the_order_of_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_distilled_run_killed_in_training_goes_on_to_the_end(tmp_path: Path) -> None:
-    only_on_its_day("bmt-wmt17")
     out = tmp_path / "my run"
     words = (WMT, "--out", out, "--preset", "bmt-3", "--kd")
     killed = start(*words)
-    wait_for(out / "checkpoints" / "checkpoint_last.pt", killed)
+    wait_for((out / "checkpoints" / "checkpoint_last.pt").exists, killed)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     done = bash(*words)
@@ -330,9 +329,8 @@ def test_a_distilled_run_killed_in_training_goes_on_to_the_end(tmp_path: Path) -
 
 
 @pytest.mark.system
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_ablations_run(tmp_path: Path) -> None:
-    only_on_its_day("bmt-ablations")
     said = bash(ABLATIONS, "--out", tmp_path / "run").stdout
     for figure, expected in (
         ("scale", ["float", "1", "64"]),

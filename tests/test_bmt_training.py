@@ -135,12 +135,19 @@ def test_distillation(trained: tuple[Path, str], copy_data: Path, tmp_path: Path
     assert "BLEU4" in said
 
 
-def test_distillation_needs_a_teacher_of_the_same_words(trained: tuple[Path, str]) -> None:
+def test_distillation_needs_a_teacher_of_the_same_words(
+    trained: tuple[Path, str], tmp_path: Path
+) -> None:
     words = dictionary(40)
     task = TranslationTask(configuration(["--arch", "bmt_tiny"]).task, words, words)
     path = checkpoint(trained[0], 24)
-    with pytest.raises(ConfigError, match="must be trained with the dictionaries of the data"):
+    with pytest.raises(ConfigError, match=r"another source dictionary: .* line \d+ is"):
         load_teacher(str(path), task)
+    state = load(path)
+    del state["extra_state"]["dictionaries"]
+    torch.save(state, tmp_path / "old.pt")
+    with pytest.raises(ConfigError, match="must be trained with the dictionaries of the data"):
+        load_teacher(str(tmp_path / "old.pt"), task)
     with pytest.raises(ConfigError, match="must have a `--teacher`"):
         load_teacher("", task)
 

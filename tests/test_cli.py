@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import subprocess
 import sys
 
@@ -73,9 +74,9 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"fairseq-ext {__version__}\n"
 
 
-def test_user_dir_is_the_package(tmp_path):
+def test_user_dir_is_a_folder_of_the_package(tmp_path):
     done = run("fairseq-ext", "user-dir", cwd=tmp_path)
-    assert done.stdout == f"{REPO / 'fairseq_ext'}\n"
+    assert done.stdout == f"{REPO / 'fairseq_ext' / 'plugin' / 'fairseq_ext_plugin'}\n"
     assert done.stderr == ""
 
 
@@ -124,3 +125,17 @@ def test_errors_are_one_message_and_leave_nothing(
     assert message in printed.err
     assert printed.err.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_library_that_finds_no_file_handle_is_one_line(monkeypatch, capsys):
+    def font(_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files", "a font")
+
+    monkeypatch.setattr(cli, "_doctor", font)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["doctor"])
+    assert stopped.value.code == 1
+    assert capsys.readouterr().err == (
+        "fairseq-ext: error: cannot use a font: Too many open files. "
+        "Allow more of them: ulimit -n 4096\n"
+    )

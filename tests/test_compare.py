@@ -117,6 +117,34 @@ def test_plain_text_stands_beside_generated_output(outputs_of_three: Path) -> No
     assert second.tokenized_bleu is second.generation_speed is None
 
 
+def test_equal_scores_are_no_difference(tmp_path: Path) -> None:
+    """Two useless systems, both of BLEU 0.0 but with other words, and two of one good score."""
+    references = [f"the cat number {i} sat on the mat ." for i in range(20)]
+    systems = {
+        "no": ["x"] * 20,
+        "none": ["y z"] * 20,
+        "one": [*references[:10], *["x"] * 10],
+        "two": [*["x"] * 10, *references[10:]],
+    }
+    for baseline, other in (("no", "none"), ("one", "two")):
+        found = paired_bootstrap(systems, references, baseline, samples=100).estimates
+        assert found[other]["BLEU"].value == found[baseline]["BLEU"].value, other
+        assert found[other]["BLEU"].p == 1, other
+    assert found["no"]["BLEU"].value == 0
+    assert found["no"]["BLEU"].p < 0.05
+    write_lines(tmp_path / "ref", references)
+    for name, lines in systems.items():
+        write_lines(tmp_path / name, lines)
+    given = [("--system", f"{name}=text:{tmp_path / name}") for name in ("no", "none")]
+    table = run(
+        *("fairseq-ext", "compare", *given[0], *given[1], "--ref", tmp_path / "ref"),
+        *("--samples", 100),
+    ).stdout
+    row = next(line for line in table.splitlines() if line.startswith("none"))
+    assert "1.0" in row
+    assert "*" not in row
+
+
 def test_text_is_detokenised_and_pieces_are_joined(tmp_path: Path) -> None:
     pieces = ["Hi , y@@ ou !", "It 's a dog ."] * 3
     generated(tmp_path / "out", pieces)

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import BIN, REPO, only_on_its_day, run, write_lines
-from sacremoses import MosesPunctNormalizer, MosesTokenizer
+from harness import BIN, REPO, run, write_lines
+from moses_scripts import ScriptNormalizer, ScriptTokenizer
 
 RECIPES = REPO / "recipes"
 COMPARE_ALL, MULTI30K = RECIPES / "compare_all.sh", RECIPES / "multi30k.sh"
@@ -35,8 +35,8 @@ def commands(shown: str) -> list[list[str]]:
 
 
 def tokens(line: str, language: str) -> str:
-    line = MosesPunctNormalizer(lang=language, perl_parity=True).normalize(line)
-    return MosesTokenizer(lang=language).tokenize(line, return_str=True).lower()
+    line = ScriptNormalizer(language).normalize(line)
+    return ScriptTokenizer(language).tokenize(line, return_str=True).lower()
 
 
 @pytest.mark.parametrize("name", ["multi30k", "multi30k_tok"])
@@ -132,7 +132,6 @@ def test_multi30k_trains_any_architecture_on_either_form(tmp_path: Path) -> None
 @pytest.mark.system
 @pytest.mark.slow
 def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
-    only_on_its_day("compare-all")
     out = tmp_path / "out"
     done = bash(COMPARE_ALL, "--out", out, "gru", "muse", SMOKE="1")
     assert re.search(r"^gru .*\nmuse ", done.stdout[done.stdout.rindex("system ") :], re.MULTILINE)
@@ -148,9 +147,8 @@ def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.slow
+@pytest.mark.long
 def test_multi30k_from_nothing_to_the_report(tmp_path: Path) -> None:
-    only_on_its_day("multi30k")
     out = tmp_path / "out"
     done = bash(MULTI30K, "--arch", "gru_tiny", "--out", out, SMOKE="1")
     assert "about 41 BLEU on tokens" in done.stdout

@@ -1,4 +1,4 @@
-"""Every fix of `fairseq_ext.compat`: what fails without it works with it."""
+"""Every patch of fairseq: what fails without it works with it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 from compat_tools import ARCHITECTURES, STOCK, TRAINING, load, plugin_without
-from harness import USER_DIR, binarise, digits_corpus, fairseq, hypotheses, run
+from harness import REPO, USER_DIR, binarise, digits_corpus, fairseq, hypotheses, run
 
-from fairseq_ext import compat
-from fairseq_ext.compat import batches, machine
 from fairseq_ext.errors import ConfigError, EnvironmentProblem
+from fairseq_ext.plugin import patches, report
+from fairseq_ext.plugin.patches import Layer, Patch, machine, table
+from fairseq_ext.plugin.patches.table import wrap
 
 LAST = "checkpoint_last.pt"
 ALARM = re.compile(r"warning|deprecat|\| error|traceback|^debug:", re.IGNORECASE | re.MULTILINE)
@@ -37,52 +38,92 @@ def trained(request, copy_data, tmp_path_factory):
     return folder, done.stdout + done.stderr
 
 
-# The list of fixes
+# The table
 
 
-def test_fixes_are_applied_once_and_listed():
-    compat.apply()
-    names = compat.active()
+def test_patches_are_applied_once_and_listed():
+    patches.apply()
+    names = patches.active()
     assert len(names) == len(set(names)) > 10
-    assert {fix.name for fix, is_active in compat.status() if is_active} == set(names)
-    assert all(fix.reason and fix.until for fix in compat.FIXES)
+    assert {patch.name for patch, is_active in patches.status() if is_active} == set(names)
+    assert all(patch.reason for patch in patches.PATCHES)
+    assert len({patch.name for patch in patches.PATCHES}) == len(patches.PATCHES)
 
     from fairseq.data import data_utils
 
     function = data_utils.batch_by_size
-    compat.apply()
+    patches.apply()
     assert data_utils.batch_by_size is function
 
 
-def test_a_fix_is_applied_where_needed_and_once(monkeypatch):
+def test_a_patch_is_applied_where_needed_and_once(monkeypatch):
     calls: list[str] = []
-    fixes = (
-        compat.Fix("a", "why", "when", apply=lambda: calls.append("a")),
-        compat.Fix("b", "why", "when", apply=lambda: calls.append("b"), needed=lambda: False),
+    rows = (
+        Patch("a", "why", "when", act=lambda: calls.append("a")),
+        Patch("b", "why", "when", act=lambda: calls.append("b"), needed=lambda: False),
     )
-    monkeypatch.setattr(compat, "FIXES", fixes)
-    monkeypatch.setattr(compat, "_active", set())
-    compat.apply()
-    compat.apply()
+    monkeypatch.setattr(patches, "PATCHES", rows)
+    monkeypatch.setattr(patches, "_active", set())
+    patches.apply()
+    patches.apply()
     assert calls == ["a"]
-    assert compat.active() == ("a",)
-    assert [is_active for _, is_active in compat.status()] == [True, False]
+    assert patches.active() == ("a",)
+    assert [is_active for _, is_active in patches.status()] == [True, False]
 
 
-def test_a_fix_that_does_not_fit_names_itself(monkeypatch):
-    fix = compat.Fix("misfit", "why", "when", apply=lambda: compat.wrap(pickle, "nothing", batches))
-    monkeypatch.setattr(compat, "FIXES", (fix,))
+def test_a_patch_that_does_not_fit_names_itself(monkeypatch):
+    misfit = Patch("misfit", "why", "when", layers=(Layer("pickle:nothing", add_one),))
+    monkeypatch.setattr(patches, "PATCHES", (misfit,))
     with pytest.raises(EnvironmentProblem, match=r"misfit.*fairseq-fixed==0\.12\.3\.1"):
-        compat.apply()
+        patches.apply()
 
 
-def test_the_list_shows_where_fairseq_is_missing():
+def test_the_table_shows_where_fairseq_is_missing():
     code = (
-        "import sys; sys.argv[0] = 'fairseq-ext'; sys.modules['fairseq'] = None\n"
-        "from fairseq_ext import compat; print(len(compat.status()), compat.active())"
+        "import sys; sys.modules['fairseq'] = None\n"
+        "from fairseq_ext.plugin import patches; print(len(patches.status()), patches.active())"
     )
     said = run(sys.executable, "-c", code).stdout
-    assert said.split(maxsplit=1) == [str(len(compat.FIXES)), "()\n"]
+    assert said.split(maxsplit=1) == [str(len(patches.PATCHES)), "()\n"]
+
+
+def layers_of(function) -> list[str]:
+    """The makers of the layers around a function, the one called first at the front."""
+    found = []
+    while function is not None:
+        found.append(getattr(function, "_wrapped_by", None))
+        function = getattr(function, "__wrapped__", None)
+    return [maker for maker in found if maker]
+
+
+def test_the_report_has_every_layer_in_the_order_it_is_called():
+    """Against what really stands around fairseq's functions in this process."""
+    patches.apply()
+    wrappers = {
+        (layer.target, patch.name): f"{layer.wrapper.__module__}.{layer.wrapper.__qualname__}"
+        for patch in patches.PATCHES
+        for layer in patch.layers
+    }
+    active = set(patches.active())
+    checked = 0
+    for target, rows in report.by_target(patches.PATCHES).items():
+        expected = [wrappers[target, row.name] for row in rows if row.name in active]
+        for owner, name in table.owners(target):
+            assert layers_of(getattr(owner, name)) == expected, target
+            checked += 1
+    assert checked > 30
+    text = report.as_text(patches.PATCHES)
+    assert all(patch.name in text and patch.reason[:30] in text for patch in patches.PATCHES)
+
+
+def test_only_the_table_wraps():
+    """So that the report is complete."""
+    package = REPO / "fairseq_ext"
+    sources = {path: path.read_text() for path in package.rglob("*.py")}
+    callers = [
+        path for path, source in sources.items() if re.search(r"(?<!textwrap\.)\bwrap\(", source)
+    ]
+    assert callers == [package / "plugin" / "patches" / "table.py"]
 
 
 def add_one(original):
@@ -103,8 +144,8 @@ def test_wrap_wraps_once_and_keeps_the_kind_of_method():
             return x
 
     for name in ("static", "of_class", "method"):
-        compat.wrap(Owner, name, add_one)
-        compat.wrap(Owner, name, add_one)
+        wrap(Owner, name, add_one)
+        wrap(Owner, name, add_one)
         assert getattr(Owner(), name)(1) == 2
     assert isinstance(vars(Owner)["static"], staticmethod)
     assert isinstance(vars(Owner)["of_class"], classmethod)
@@ -357,6 +398,7 @@ import torch
 from fairseq.data.iterators import BufferedIterator
 if sys.argv[1] == "with":
     import fairseq_ext
+    fairseq_ext.register()
 
 class Batches:
     def __len__(self):

@@ -11,14 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import regex
-from harness import REPO, run, write_lines
-from sacremoses import MosesPunctNormalizer, MosesTokenizer
+from harness import REPO, run, wait_for, write_lines
+from moses_scripts import ScriptNormalizer, ScriptTokenizer
 from troubled_server import Server, member, names, serving, sha256, tgz
 
 import corpus_report  # isort: skip
@@ -86,7 +85,7 @@ def expected_iwslt14(
     train: list[list[str]], tests: list[list[list[str]]]
 ) -> dict[str, list[tuple[str, str]]]:
     """prepare-iwslt14.sh, literally: pairs of tokens for each split."""
-    moses = [MosesTokenizer(lang=language) for language in ("de", "en")]
+    moses = [ScriptTokenizer(lang=language) for language in ("de", "en")]
     pairs = []
     for pair in zip(*train, strict=True):
         de, en = (m.tokenize(s, return_str=True) for m, s in zip(moses, pair, strict=True))
@@ -221,9 +220,7 @@ def test_a_killed_preparation_goes_on(tmp_path: Path, server: Server) -> None:
     options = ("iwslt14_de_en", "--out", out, "--mirror", server.address, "--bpe", "120")
     words = [sys.executable, str(SCRIPT), *map(str, options), "--any-counts", "--workers", "2"]
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)
-    end = time.monotonic() + 60
-    while not list(out.glob("parts/.partial-*")) and time.monotonic() < end:
-        time.sleep(0.02)
+    wait_for(lambda: list(out.glob("parts/.partial-*")), process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert (out / ".steps" / "unpack.de-en.tgz.json").exists()
@@ -268,9 +265,9 @@ def test_wmt14_english_french_cleans_subwords(tmp_path: Path) -> None:
     for pair in order:
         both = []
         for text, side in zip(pair, sides, strict=True):
-            text = MosesPunctNormalizer(lang=side, perl_parity=True).normalize(text)
+            text = ScriptNormalizer(side).normalize(text)
             text = regex.sub(r"\p{C}", " ", text)
-            moses = MosesTokenizer(lang=side)
+            moses = ScriptTokenizer(lang=side)
             both.append(moses.tokenize(text, aggressive_dash_splits=True, return_str=True))
         if all(both):
             expected.append(tuple(both))

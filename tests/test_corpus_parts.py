@@ -18,7 +18,8 @@ from catalogue import Limits  # isort: skip
 from processes import ordered_map  # isort: skip
 from raw_pairs import raw_pairs  # isort: skip
 from steps import Steps  # isort: skip
-
+from fairseq_ext.text import cleaning
+from fairseq_ext.text.pipeline import Pipeline
 
 # ---- reading -------------------------------------------------------------------------------------
 
@@ -88,12 +89,14 @@ def test_cleaning_is_that_of_the_moses_script() -> None:
 
 def test_unprintable_characters_become_spaces() -> None:
     text = "a\u200bb\u00adc\ufeff d\x07\ue000e\u0378"
-    assert tokens.printable(text) == regex.sub(r"\p{C}", " ", text)
-    assert tokens.printable("Grüße, 你好 – “x”") == "Grüße, 你好 – “x”"
+    assert cleaning.printable(text) == regex.sub(r"\p{C}", " ", text)
+    assert cleaning.printable("Grüße, 你好 – “x”") == "Grüße, 你好 – “x”"
 
 
 def test_a_set_that_is_not_cleaned_must_be_whole() -> None:
-    work = tokens.Tokenise(("en", "de"), False, True, False, False, None, True, "tst2010")
+    work = tokens.Tokenise(
+        Pipeline("en", "de", straight=True, tokenize=True, escape=True), None, "tst2010"
+    )
     lines = work(tokens.Chunk(1, [("It’s", "x " * 400)]))
     assert lines.source == ["It &apos;s"]
     for pair, reason in ((("a", " "), "empty side"), ((None, "b"), "not UTF-8")):

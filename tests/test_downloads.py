@@ -175,7 +175,7 @@ def test_hostile_archives_write_nothing(tmp_path: Path, server: Server, kind: st
 
 def test_a_bomb_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.tgz").write_bytes(tgz((member("zeros"), bytes(10_000_000))))
-    with pytest.raises(ValueError, match="unpacks to 10,000,000 bytes"):
+    with pytest.raises(ValueError, match="unpacks to more than"):
         archives.unpack(tmp_path / "x.tgz", tmp_path / "raw", max_bytes=1_000_000)
     assert names(tmp_path) == ["x.tgz"]  # a file that was not downloaded stays where it is
 

@@ -12,6 +12,7 @@ from models import (
     UNSTEADY,
     attention_tolerance,
     build,
+    configuration,
     has_no_gradient,
     overfitted_loss,
     overfitting_rate,
@@ -87,6 +88,35 @@ def test_future_words_change_nothing_earlier(model, name: str) -> None:
     after = model(source, source.ne(1).sum(1), changed)[0]
     assert after[:, :3].equal(before[:, :3])
     assert (after[:, 3:] - before[:, 3:]).abs().max() > 1e-6
+
+
+def test_a_source_of_pads_only_is_finite_and_changes_no_other(model, name: str) -> None:
+    """Values and gradients, in training and step by step in inference."""
+    source, target = padded([*SOURCE, [1]], left=True), padded([*TARGET, [9, 2]], left=False)
+    found, gradients = {}, {}
+    for sentences in (4, 5):
+        model.zero_grad()
+        found[sentences] = logits(model, source[:sentences], target[:sentences])
+        found[sentences][:4].square().sum().backward()
+        gradients[sentences] = [parameter.grad.clone() for parameter in model.parameters()]
+    assert found[5].isfinite().all()
+    torch.testing.assert_close(found[5][:4], found[4], rtol=0, atol=1e-12)
+    torch.testing.assert_close(gradients[5], gradients[4], rtol=1e-9, atol=1e-9)
+    model.train()
+    model.zero_grad()
+    logits(model, source, target).square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+    model.eval()
+    model.prepare_for_inference_(configuration(ARCHITECTURES[name]))
+    tokens, real, state = previous(target), target[:4].ne(1), {}
+    with torch.no_grad():
+        encoded = model.encoder(source, src_lengths=source.ne(1).sum(1))
+        for t in range(tokens.size(1)):
+            step, _ = model.decoder(tokens[:, : t + 1], encoded, incremental_state=state)
+            assert step.isfinite().all()
+            one, other = step[:4, 0][real[:, t]], found[4][:, t][real[:, t]]
+            torch.testing.assert_close(one, other, rtol=0, atol=step_tolerance(name))
 
 
 @pytest.mark.parametrize("grad", [False, True])

@@ -15,9 +15,9 @@ import pytest
 import torch
 from fairseq.optim.adam import FairseqAdam
 from fairseq.optim.lr_scheduler import build_lr_scheduler
-from harness import REPO, fairseq, run
+from harness import REPO, fairseq, run, wait_for
 from models import build, configuration
-from test_recipes import RECIPES, bash, library, start, wait_for
+from test_recipes import RECIPES, bash, library, start
 
 from fairseq_ext.translation_ext import TranslationExtTask
 
@@ -281,7 +281,7 @@ def likelihoods(out: Path, *flags: str) -> list[list[float]]:
 def test_the_papers_protocol_killed_in_training_goes_on_to_both_figures(tmp_path: Path) -> None:
     out = tmp_path / "my run"
     killed = start(RECIPE, "--out", out)
-    wait_for(out / "checkpoints" / "checkpoint_last.pt", killed)
+    wait_for((out / "checkpoints" / "checkpoint_last.pt").exists, killed)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     assert not (out / ".stages" / "train").exists()

@@ -12,7 +12,7 @@ from models import build, configuration
 from test_bad_input import contents, refused
 
 from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.guards.commands import refuse_broken
+from fairseq_ext.plugin.patches.commands import refuse_broken
 
 LIMIT = 7
 TRAINING = (
@@ -128,7 +128,8 @@ def test_alignments_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch)
     from fairseq_ext.gru.model import GRUAttentionModel
 
     model, task = build(["--arch", "gru_tiny"])
-    cfg = configuration(["--arch", "gru_tiny", "--criterion", ALIGNED])
+    needed = ["--optimizer", "adam", "--max-tokens", "100"]
+    cfg = configuration(["--arch", "gru_tiny", "--criterion", ALIGNED, *needed])
     cfg.generation.print_alignment = "hard"
     task.build_generator([model], cfg.generation)
     refuse_broken(cfg, "fairseq_cli.train")

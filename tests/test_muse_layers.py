@@ -11,7 +11,8 @@ import torch
 from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
 from torch import Tensor, nn
 
-from fairseq_ext.dropout import dropout, is_active
+from fairseq_ext.base.dropout import dropout, is_active
+from fairseq_ext.base.onednn import OneDnnProduct, can_pack
 from fairseq_ext.muse import attention, convolution
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.caching import ROOM, DecoderState
@@ -22,7 +23,6 @@ from fairseq_ext.muse.convolution import (
     convolve,
     taps_to_the_left,
 )
-from fairseq_ext.muse.packing import PackedLinear, can_pack
 from fairseq_ext.muse.projections import fuse, unfuse
 
 HEADS, DIM = 2, 6
@@ -482,7 +482,7 @@ def test_a_cache_reordered_and_grown_holds_each_rows_own_past() -> None:
 
 
 def test_packed_product_is_a_linear_layer_and_follows_its_weight() -> None:
-    linear, packed = nn.Linear(24, 40), PackedLinear()
+    linear, packed = nn.Linear(24, 40), OneDnnProduct()
     packed.enabled = True
     x = torch.randn(3, 1, 48)[..., :24]  # rows apart, as a split of a fused product has them
     assert can_pack(linear.weight) == torch.backends.mkldnn.is_available()

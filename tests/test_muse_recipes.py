@@ -8,31 +8,21 @@ import os
 import re
 import shlex
 import signal
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from fairseq.optim.adam import FairseqAdam
 from fairseq.optim.lr_scheduler import build_lr_scheduler
-from harness import REPO, run, write_lines
+from harness import REPO, run, wait_for, write_lines
 from models import build, configuration
-from test_recipes import RECIPES, bash, start, wait_for
+from test_recipes import RECIPES, bash, start
 
 from fairseq_ext.evaluation.compounds import COMPOUND_BLEU, compound_bleu, split_compounds
 from fairseq_ext.evaluation.score import tokenized_bleu
 
 MUSE = RECIPES / "muse"
 TASKS = ("iwslt14_de_en", "iwslt15_en_vi", "wmt14_en_de", "wmt14_en_fr")
-# Whole runs take minutes: one of these a day, by its number, or those that this variable says.
-WHOLE = (*TASKS, "baseline")
-TODAY = os.environ.get("MUSE_RECIPE") or WHOLE[time.gmtime().tm_yday % len(WHOLE)]
-
-
-def only_on_its_day(whole: str) -> None:
-    """Skip a whole run on the other days."""
-    if TODAY not in (whole, "all"):
-        pytest.skip(f"today {TODAY}; MUSE_RECIPE={whole} or MUSE_RECIPE=all runs it")
 
 
 def dry_run(task: str, tmp_path: Path, *options: object) -> dict[str, list[str]]:
@@ -296,12 +286,13 @@ def check_run(task: str, out: Path, said: str) -> None:
 
 @pytest.mark.system
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task", [TASKS[0], *(pytest.param(task, marks=pytest.mark.long) for task in TASKS[1:])]
+)
 def test_a_run_killed_in_training_goes_on_to_the_end(task: str, tmp_path: Path) -> None:
-    only_on_its_day(task)
     script, out = MUSE / f"{task}.sh", tmp_path / "my run"
     killed = start(script, "--out", out)
-    wait_for(out / "checkpoints" / "checkpoint_last.pt", killed)
+    wait_for((out / "checkpoints" / "checkpoint_last.pt").exists, killed)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     assert not (out / ".stages" / "train").exists()
@@ -316,8 +307,7 @@ def test_a_run_killed_in_training_goes_on_to_the_end(task: str, tmp_path: Path) 
 
 
 @pytest.mark.system
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_baseline_runs_too(tmp_path: Path) -> None:
-    only_on_its_day("baseline")
     done = bash(MUSE / "wmt14_en_de.sh", "--arch", "transformer_tiny", "--out", tmp_path / "run")
     check_run("wmt14_en_de", tmp_path / "run", done.stdout)

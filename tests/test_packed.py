@@ -26,13 +26,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fairseq_ext import cli
+from fairseq_ext.base.dropout import dropout
 from fairseq_ext.binary import switches
 from fairseq_ext.binary.kernels import PackedWeight
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.binary.packed import format, inspect, int8_product, pack, runtime, unpack
 from fairseq_ext.binary.packed.int8_product import Int8Product
 from fairseq_ext.binary.packed.layers import Int8Linear, PackedLinear, dequantize, quantize
-from fairseq_ext.dropout import dropout
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError, FairseqExtError
 
 # Sizes that are multiples of neither 8 nor 64.

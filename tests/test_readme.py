@@ -24,7 +24,7 @@ COMMANDS = [
         ["fairseq-ext", *words.split(), "--help"]
         for words in (
             *("doctor", "average", "hypotheses", "score", "fuse", "compare", "translate"),
-            *("mbr", "scaling-fit", "demo"),
+            *("mbr", "scaling-fit", "demo", "subwords"),
         )
     ),
     *(
@@ -53,8 +53,6 @@ def test_every_option_of_a_command_is_in_the_readme(command: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["gru_attention", "linformer", "linformer_encoder", "muse", "bmt"])
 def test_every_option_of_a_model_is_in_the_readme(name: str) -> None:
-    import fairseq_ext  # noqa: F401
-
     parser = argparse.ArgumentParser(add_help=False)
     MODEL_REGISTRY[name].add_args(parser)
     options = {word for action in parser._actions for word in action.option_strings}

@@ -9,11 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from harness import BIN, REPO, write_lines
+from harness import BIN, REPO, wait_for, write_lines
 
 RECIPES = REPO / "recipes"
 sys.path.insert(0, str(RECIPES))
@@ -149,7 +148,7 @@ def test_a_dry_run_prints_every_command_and_does_nothing(tmp_path: Path) -> None
     options = ("--out", tmp_path / "new", "--updates", "77", "--", "--dropout", "0.3")
     said = bash(QUICKSTART, *options, DRY_RUN="1").stderr
     commands = [line.split()[1] for line in said.splitlines() if line.startswith("+ ")]
-    for command in ("subword-nmt", "fairseq-preprocess", "fairseq-train", "fairseq-generate"):
+    for command in ("fairseq-ext", "fairseq-preprocess", "fairseq-train", "fairseq-generate"):
         assert command in commands
     assert re.search(r"fairseq-train .*--max-update 77 .*--dropout 0\.3$", said, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
@@ -241,21 +240,13 @@ def start(*words: object) -> subprocess.Popen[bytes]:
     )
 
 
-def wait_for(path: Path, process: subprocess.Popen[bytes], seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert process.poll() is None, f"ended before {path} appeared"
-        assert time.monotonic() < end, f"{path} did not appear"
-        time.sleep(0.02)
-
-
 @pytest.mark.system
 @pytest.mark.slow
 def test_quickstart_killed_in_training_goes_on_and_is_then_complete(tmp_path: Path) -> None:
     out = tmp_path / "my run"
     command = (QUICKSTART, *TINY, "--out", out)
     killed = start(*command)
-    wait_for(out / "checkpoints" / "checkpoint_1_8.pt", killed)
+    wait_for((out / "checkpoints" / "checkpoint_1_8.pt").exists, killed)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     assert not (out / ".stages" / "train").exists()

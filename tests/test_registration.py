@@ -22,6 +22,7 @@ classes = set()
 for route in sys.argv[1:]:
     if route == "import":
         import fairseq_ext
+        fairseq_ext.register()
     else:
         utils.import_user_module(Namespace(user_dir=route))
     classes.add(ARCH_MODEL_REGISTRY["gru_tiny"])
@@ -72,6 +73,7 @@ def test_installed_folder_through_the_real_command(copy_data: Path, tmp_path: Pa
     assert (package / "__init__.py").is_file()
     # The architecture is accepted, so the command comes to its data, which is missing.
     options = ("--arch", "gru_tiny", "--batch-size", 1, "--save-dir", tmp_path / "save")
+    options += ("--optimizer", "adam")
     done = run("fairseq-train", tmp_path / "none", "--user-dir", package, *options, ok=False)
     assert "none does not exist" in done.stderr
     done = fairseq("train", tmp_path / "none", *options, ok=False)
@@ -91,6 +93,7 @@ def worker(rank, route):
 
 if __name__ == "__main__":
     import fairseq_ext
+    fairseq_ext.register()
     torch.multiprocessing.spawn(worker, args=(sys.argv[1],), nprocs=1)
 """
 
@@ -108,6 +111,7 @@ class Other(FairseqEncoderDecoderModel):
     pass
 register_model_architecture("{model}", "{architecture}")(lambda args: None)
 import fairseq_ext
+fairseq_ext.register()
 """
 
 

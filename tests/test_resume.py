@@ -6,12 +6,11 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from compat_tools import ARCHITECTURES, TRAINING, load, plugin_without, same, training_state
-from harness import BIN, USER_DIR, run
+from harness import BIN, USER_DIR, run, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -88,12 +87,9 @@ def test_survives_kill_9(copy_data, tmp_path):
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
-        deadline = time.monotonic() + 120
-        while not (killed / moment).exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
+        wait_for((killed / moment).exists, process)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        assert (killed / moment).exists()
         assert process.returncode == -signal.SIGKILL, "it finished before it was killed"
     train(copy_data, killed, *options)
     assert same(training_state(killed / LAST), training_state(whole / LAST))
@@ -182,8 +178,6 @@ def test_copies_are_whole_or_absent(tmp_path, monkeypatch):
     """A failing copy leaves the old file and no temporary."""
     from fairseq.file_io import PathManager
 
-    import fairseq_ext.compat  # noqa: F401
-
     source, destination = tmp_path / "new.pt", tmp_path / "last.pt"
     source.write_bytes(b"new")
     destination.write_bytes(b"old")
@@ -206,8 +200,6 @@ def test_curriculum_ends():
     """Batches are shuffled after the epochs of ``--curriculum``; fairseq forgot to."""
     from fairseq.data import ListDataset
     from fairseq.data.iterators import EpochBatchIterator
-
-    import fairseq_ext.compat  # noqa: F401
 
     batches = [[index] for index in range(20)]
     iterator = EpochBatchIterator(ListDataset(range(20)), list, batches, reuse_dataloader=True)

@@ -221,7 +221,7 @@ def test_optional_columns_may_be_missing_or_empty(tmp_path: Path) -> None:
     ("name", "text", "error", "message"),
     [
         ("t.txt", "x", ConfigError, "must end in .json, .csv or .tsv"),
-        ("t.json", "[", DataError, "is not JSON"),
+        ("t.json", "[", DataError, "t.json`, line 1: not JSON"),
         ("t.json", "{}", DataError, "JSON list of objects"),
         ("t.json", "[]", DataError, "holds no models"),
         ("t.csv", "name,loss\na,1\n", DataError, "model 1: `encoder_parameters` is missing"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -15,7 +16,9 @@ from harness import REPO, run, write_lines
 sys.path.insert(0, str(REPO / "preprocess"))
 
 from pair_files import aligned, lines, tab_separated
-from split_pairs import Report, cleaned, cleaner, normalised, repeating_side, split
+from split_pairs import Report, cleaned, normalised, repeating_side, split
+
+from fairseq_ext.text.pipeline import Pipeline
 
 SCRIPT = REPO / "preprocess" / "split_pairs.py"
 LANGS = ("--src-lang", "es", "--tgt-lang", "en")
@@ -95,10 +98,11 @@ def test_cleaning():
     assert cleaned(pairs, (str, str), 3, report) == [("a b", "c d"), ("1 2 3", "x")]
     assert report.read == 5
     assert report.dropped == {"empty side": 1, "repeated pair": 1, "more than 3 words": 1}
-    assert cleaner("en", True, True)('Mr. Smith\'s well-known ("old") car.') == (
+    words = Pipeline("en", "de", clean=True, tokenize=True, lowercase=True).words()
+    assert words('Mr. Smith\'s well-known ("old") car.') == (
         'mr. smith \'s well-known ( " old " ) car .'
     )
-    assert cleaner("en", False, True)("It IS.") == "it is."
+    assert Pipeline("en", "de", lowercase=True).words()("It IS.") == "it is."
 
 
 # --- Files --------------------------------------------------------------------------------------
@@ -184,6 +188,15 @@ def test_command_splits_a_tab_separated_file(tmp_path):
         out,
     )
     assert "split by the target sentence" in said.stdout
+    dropped = re.search(r"dropped, source sentence also in valid or test: (\d+)", said.stdout)
+    assert int(dropped[1]) > 0
+    assert "kept in train, source sentence also in valid or test: 0\n" in said.stdout
+    lenient = command(
+        *(tmp_path / "pairs.tsv", *sizes, "--columns", "2,1", "--lowercase", "--tokenize"),
+        *("--no-strict", "--out", tmp_path / "lenient"),
+    )
+    assert f"kept in train, {dropped[0].removeprefix('dropped, ')}\n" in lenient.stdout
+    assert "dropped, source sentence" not in lenient.stdout
     text = {
         path.name: path.read_text(encoding="utf-8").splitlines()
         for path in out.iterdir()

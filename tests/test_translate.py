@@ -17,8 +17,8 @@ from harness import BIN, REPO, binarise, digits_corpus, fairseq, run, write_line
 from fairseq_ext import cli
 from fairseq_ext.evaluation import outputs
 from fairseq_ext.evaluation.outputs import read_lines
+from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.translating.translator import Search, Translator
-from fairseq_ext.translating.wording import Wording
 
 sys.path.insert(0, str(REPO / "preprocess"))
 from tokens import Chunk, Tokenise  # isort: skip
@@ -43,11 +43,11 @@ def train(data: Path, folder: Path, *flags: object) -> Path:
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copying model of Moses tokens and subwords: ``codes``, ``bpe``, ``bin``, ``model.pt``."""
     folder = tmp_path_factory.mktemp("words")
-    moses = Wording("en", "en", tokenize=True).encoder()
+    moses = Pipeline("en", "en", tokenize=True).encoder()
     tokens = [moses(line) for line in sentences(300, 1)]
     write_lines(folder / "tokens", tokens)
     run("subword-nmt", "learn-bpe", "-s", "30", "-i", folder / "tokens", "-o", folder / "codes")
-    split = Wording("en", "en", codes=folder / "codes").encoder()
+    split = Pipeline("en", "en", subwords="subword-nmt", files=(folder / "codes",)).encoder()
     for name, count in (("train", 300), ("valid", 10), ("test", 25)):
         lines = [split(moses(line)) for line in sentences(count, 1 if name == "train" else 2)]
         for side in ("src", "tgt"):
@@ -228,31 +228,38 @@ def test_words_are_split_and_joined_as_by_fairseqs_encoders(
         )
     )
     pieces = SubwordNMTBPE(SubwordNMTBPEConfig(bpe_codes=str(words / "codes"), bpe_separator="@@"))
-    wording = Wording(
-        *("en", "en"), tokenize=True, escape=escape, aggressive=aggressive, codes=words / "codes"
+    pipeline = Pipeline(
+        *("en", "en"),
+        tokenize=True,
+        escape=escape,
+        aggressive=aggressive,
+        subwords="subword-nmt",
+        files=(words / "codes",),
     )
-    encode = wording.encoder()
-    for line in sentences(30, 5):
+    encode, decode = pipeline.encoder(), pipeline.decoder()
+    for sentence in sentences(30, 5):
+        line = f"{sentence} !"  # of a full stop at the very end, fairseq's know less
         tokens = pieces.encode(moses.encode(line))
         assert encode(line) == tokens
-        assert wording.decode([tokens]) == [moses.decode(pieces.decode(tokens))]
+        assert decode(tokens) == moses.decode(pieces.decode(tokens))
 
 
 def test_text_is_prepared_as_the_training_corpus_was() -> None:
     lines = ["»Don’t …« he\u00a0said: 3 – 4\u200b!", "R&D (well-known) “quoted”", "A\x07 b  c"]
-    prepare = Tokenise(("en", "en"), True, True, True, True, None, straight=False, name="x")
-    corpus = prepare(Chunk(1, [(line, "x") for line in lines])).source
-    wording = Wording(
+    pipeline = Pipeline(
         *("en", "en"), normalize=True, lowercase=True, tokenize=True, escape=True, aggressive=True
     )
-    assert [*map(wording.encoder(), lines)] == corpus
+    prepare = Tokenise(pipeline, None, name="x")
+    corpus = prepare(Chunk(1, [(line, "x") for line in lines])).source
+    assert [*map(pipeline.encoder(), lines)] == corpus
 
 
 def test_lower_case_and_kept_tokens(words: Path) -> None:
-    wording = Wording("en", "en", lowercase=True, tokenize=True, keep_tokens=True, join=True)
-    assert wording.encoder()("Hello, R&D!") == "hello , r & d !"
-    assert wording.decode(["Hel@@ lo , you"]) == ["Hello , you"]
-    assert Wording("en", "en").encoder()("Hello, you") == "Hello, you"
+    pipeline = Pipeline("en", "en", lowercase=True, tokenize=True, subwords="joined")
+    assert pipeline.encoder()("Hello, R&D!") == "hello , r & d !"
+    assert pipeline.joiner()("Hel@@ lo , you") == "Hello , you"
+    assert pipeline.decoder()("Hel@@ lo , you") == "Hello, you"
+    assert Pipeline("en", "en").encoder()("Hello, you") == "Hello, you"
 
 
 # ---- lines ---------------------------------------------------------------------------------------
@@ -313,7 +320,7 @@ def test_an_empty_line_has_one_row_among_the_nbest(
         (["--buffer-size", "0"], b"1", "`--buffer-size` must be at least 1, but is 0 instead."),
         (["--escape"], b"1", "`--escape` goes with `--tokenize`, which is missing."),
         (["--bpe-codes", "none"], b"1", "file of `--bpe-codes` none does not exist"),
-        (["--bpe-codes", "bad"], b"1", "`--bpe-codes` must be a file that subword-nmt's"),
+        (["--bpe-codes", "bad"], b"1", "bad, line 2: `one two three` is not a merge of two"),
         (["--path", "none.pt"], b"1", "none.pt does not exist"),
         (["--path", "bad"], b"1", "bad is not a checkpoint"),
         (["--input", "none"], b"", "none does not exist"),

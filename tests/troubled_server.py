@@ -16,8 +16,6 @@ from pathlib import Path
 import pytest
 from harness import REPO
 
-import fairseq_ext  # noqa: F401  before the scripts, which import only parts of it
-
 sys.path[:0] = [str(REPO / "preprocess"), str(REPO / "recipes")]
 
 import fetch as downloads  # noqa: E402

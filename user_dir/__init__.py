@@ -1,3 +1,5 @@
-"""Give this folder to ``--user-dir``: importing ``fairseq_ext`` registers everything."""
+"""Give this folder to ``--user-dir``: importing it registers everything."""
 
-import fairseq_ext  # noqa: F401
+from fairseq_ext import register
+
+register()

@@ -19,3 +19,5 @@ Table 1), ``stages.py`` when, ``schedule.py`` the learning rate, ``distillation.
 Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt-1 --stage-updates
 50000,88339 --lr-scheduler staged_cosine``.
 """
+
+REGISTERS = ("distillation", "schedule")

@@ -12,10 +12,10 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
+from fairseq_ext.base.padding import keep_sentences, select_sentences
 from fairseq_ext.binary import products
 from fairseq_ext.binary.binarize import Bits
 from fairseq_ext.binary.linear import BinaryLinear
-from fairseq_ext.padding import keep_sentences, select_sentences
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_ext.dropout import draw
+from fairseq_ext.base.dropout import draw
 from fairseq_ext.errors import ConfigError
 
 EPSILON = 2.0**-7  # 1 - ε is exact in every precision
@@ -137,7 +137,8 @@ class Binarizer:
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
         """Signs ±1 like ``x``, and their level with size 1 along ``dim``: ``x_b`` is the product.
 
-        The product's gradient is that of ``x_b``.
+        The product's gradient is that of ``x_b``, except where all of ``x`` is 0: the level is 0
+        there, so the product's gradient is too, while that of ``x_b`` is 1 (0 is within ``±B``).
         """
         levels = self.levels(x, dim)
         # A product with the level multiplies the gradient by it: right for `xnor`.

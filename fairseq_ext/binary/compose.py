@@ -12,7 +12,7 @@ from typing import Any
 from fairseq.modules import MultiheadAttention
 from torch import nn
 
-from fairseq_ext import common
+from fairseq_ext.base import configuration, transformer
 from fairseq_ext.binary import stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import Binarizer
@@ -85,7 +85,7 @@ def staged_layers(model: nn.Module) -> Iterator[stages.Staged]:
             yield module
 
 
-def binarize_model(model: nn.Module, cfg: common.BinaryOptions) -> None:
+def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
     """Exchange the layers of a built model as ``--binary-weights`` and ``…-activations`` say.
 
     A model that has a stage already is binary by construction.
@@ -139,4 +139,4 @@ def _require_own_products(model: nn.Module) -> None:
         )
 
 
-common.finishers.append(binarize_model)
+transformer.after_build.append(binarize_model)

@@ -127,9 +127,9 @@ def load_teacher(path: str, task: FairseqTask) -> BaseFairseqModel:
     files.load_checkpoint(path)  # for its clear messages
     try:
         (teacher,), _ = checkpoint_utils.load_model_ensemble([path], task=task)
-    except RuntimeError as error:  # sizes of a state that do not fit
+    except RuntimeError as error:  # other words or, without a record of them, other sizes
+        reason = str(error).partition("\n")[0]
         raise ConfigError(
-            f"`--teacher` must be trained with the dictionaries of the data, but `{path}` does not "
-            "fit them."
+            f"`--teacher` must be trained with the dictionaries of the data, but {reason}"
         ) from error
     return teacher.eval().requires_grad_(False)

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fairseq_ext.base.dropout import is_active
 from fairseq_ext.binary.binarize import Binarizer, Bits, Levels, require_choice, signs_of
-from fairseq_ext.dropout import is_active
 from fairseq_ext.errors import ConfigError
 
 BINARIZER = Binarizer()
@@ -57,11 +57,10 @@ class _BinaryProduct(torch.autograd.Function):
         levels: Levels,
         scale: float,
     ) -> Tensor:
-        y = F.linear(inputs.signs.to(weight.dtype), signs_of(weight))
+        y = _product(inputs, signs_of(weight), levels.level, bias, scale)
         ctx.save_for_backward(weight)
         ctx.inputs, ctx.levels, ctx.scale, ctx.dtype = inputs, levels, scale, y.dtype
-        y.mul_(inputs.level / scale).mul_(levels.level.squeeze(1))
-        return y if bias is None else y.add_(bias)
+        return y
 
     @staticmethod
     @once_differentiable
@@ -76,6 +75,15 @@ class _BinaryProduct(torch.autograd.Function):
             x_b = inputs.signs.to(inputs.level.dtype).mul_(inputs.level / scale)
             of_weight = _of_weight(grad, x_b.to(dtype), weight, levels)
         return of_x, of_weight, _of_bias(ctx, grad), None, None, None
+
+
+def _product(
+    inputs: Bits, signs: Tensor, level: Tensor, bias: Tensor | None, scale: float
+) -> Tensor:
+    """What :class:`_BinaryProduct` computes, of the weights' signs ``[N, K]``, level ``[N, 1]``."""
+    y = F.linear(inputs.signs.to(signs.dtype), signs)
+    y.mul_(inputs.level / scale).mul_(level.squeeze(1))
+    return y if bias is None else y.add_(bias)
 
 
 def _of_weight(grad: Tensor, x: Tensor, weight: Tensor, levels: Levels) -> Tensor:
@@ -158,15 +166,17 @@ class BinaryLinear(nn.Linear):
         if not self.binary_weights:
             x = self._read(x, dropout)
             return F.linear(x, self.weight, self.bias)
-        levels = self._levels()
         if not self.binary_inputs:
             x = self._read(x, dropout)
-            return _WeightProduct.apply(x, self.weight, self.bias, levels)
+            return _WeightProduct.apply(x, self.weight, self.bias, self._levels())
         bits, scale = self.bits(x) if bits is None else bits, self.scale
         if dropout is not None and is_active(dropout):
             bits, scale_up = bits.drop(dropout.p)
             scale = scale / scale_up if scale_up else math.inf  # all is dropped
-        return _BinaryProduct.apply(x, self.weight, self.bias, bits, levels, scale)
+        if self.frozen_level is not None:  # generating: the weight holds its signs
+            with torch.no_grad():
+                return _product(bits, self.weight, self.frozen_level, self.bias, scale)
+        return _BinaryProduct.apply(x, self.weight, self.bias, bits, self._levels(), scale)
 
     def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
         """The input of a product that is not one of signs."""
@@ -190,9 +200,7 @@ class BinaryLinear(nn.Linear):
         return self.weight_binarizer(self.weight, GRANULARITIES[self.granularity])
 
     def _levels(self) -> Levels:
-        """Of the weights."""
-        if self.frozen_level is not None:
-            return Levels(self.frozen_level, self.frozen_level)
+        """Of the latent weights."""
         return self.weight_binarizer.levels(self.weight, GRANULARITIES[self.granularity])
 
     @torch.no_grad()

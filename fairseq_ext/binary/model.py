@@ -25,7 +25,7 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import nn
 
-from fairseq_ext import common
+from fairseq_ext.base import configuration, embeddings, registry, transformer
 from fairseq_ext.binary import compose, stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import KINDS
@@ -37,7 +37,7 @@ NORM_EPS = 1e-6  # of flax, which the paper's code uses; torch's is 1e-5
 
 
 @dataclass
-class BmtConfig(common.TransformerModelConfig):
+class BmtConfig(configuration.TransformerModelConfig):
     """Options of ``bmt``; the defaults are those of the paper's scaling-law study."""
 
     encoder_embed_dim: int = field(default=512, metadata={"help": "encoder embedding dimension"})
@@ -114,7 +114,7 @@ class Layers:
             **compose.layer_options(self.cfg, self.switches, product),
             scale=self.cfg.bmt_scale if after == "scale" else 1.0,
         )
-        common.init_linear_(layer)
+        embeddings.init_linear_(layer)
         return layer
 
     def attention(self, dim: int, heads: int, source_dim: int | None = None) -> BinaryAttention:
@@ -204,8 +204,8 @@ class BmtDecoder(TransformerDecoderBase):
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
 
-@common.register_model("bmt", dataclass=BmtConfig)
-class BmtModel(common.TranslationTransformer):
+@registry.register_model("bmt", dataclass=BmtConfig)
+class BmtModel(transformer.TranslationTransformer):
     """Pre-norm Transformer of which products can be binarized."""
 
     Config = BmtConfig
@@ -219,7 +219,7 @@ class BmtModel(common.TranslationTransformer):
         """
         if not cfg.bmt_scale > 0:
             raise ConfigError(f"`--bmt-scale` must be above 0, but is {cfg.bmt_scale} instead.")
-        return common.namespace(
+        return configuration.namespace(
             cfg,
             encoder_normalize_before=True,
             decoder_normalize_before=True,
@@ -262,24 +262,24 @@ def _sizes(dim: int, ffn_dim: int, heads: int, **more: Any) -> dict[str, Any]:
     return {f"{side}_{name}": value for side in sides for name, value in sizes.items()}
 
 
-common.register_architecture(
+registry.register_architecture(
     "bmt", "bmt_wmt_de_en", **_sizes(1024, 4096, 16), share_all_embeddings=True
 )
-common.register_architecture("bmt", "bmt_base", **_sizes(512, 2048, 8))
+registry.register_architecture("bmt", "bmt_base", **_sizes(512, 2048, 8))
 # Appendix A.2; depths by --encoder-layers and --decoder-layers.
-common.register_architecture(
+registry.register_architecture(
     "bmt", "bmt_scaling", **_sizes(512, 2048, 8), share_all_embeddings=True
 )
-common.register_architecture("bmt", "bmt_tiny", **_sizes(128, 256, 4, layers=4))
+registry.register_architecture("bmt", "bmt_tiny", **_sizes(128, 256, 4, layers=4))
 
 
-@common.register_model("binary_transformer", dataclass=common.TransformerModelConfig)
-class BinaryTransformerModel(common.TranslationTransformer):
+@registry.register_model("binary_transformer", dataclass=configuration.TransformerModelConfig)
+class BinaryTransformerModel(transformer.TranslationTransformer):
     """fairseq's own Transformer, of which products can be binarized."""
 
-    Config = common.TransformerModelConfig
+    Config = configuration.TransformerModelConfig
 
 
-common.register_architecture(
+registry.register_architecture(
     "binary_transformer", "binary_transformer_tiny", **_sizes(128, 256, 4, layers=4)
 )

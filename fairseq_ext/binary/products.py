@@ -35,6 +35,8 @@ def attention_weights(
 ) -> Tensor:
     """``softmax(Q K^T / √D)`` ``[N, H, T, S]``, in fp32 at least.
 
+    A query that must look nowhere, as of a source of pads only, looks at all alike.
+
     Args:
         queries, keys: ``[N, H, T, D]``, ``[N, H, S, D]``.
         hidden: true where a query must not look, broadcast over ``[N, H, T, S]``.
@@ -49,7 +51,9 @@ def attention_weights(
     else:
         scores = (queries * factor) @ keys.transpose(-1, -2)
     if hidden is not None:
-        scores = scores.masked_fill(hidden, -torch.inf)
+        # Not -inf: a source of pads only, where a query must look nowhere, would become NaN. Among
+        # other scores the weight of this one is 0 all the same.
+        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
     precise = torch.promote_types(scores.dtype, torch.float32)
     return torch.softmax(scores, dim=-1, dtype=precise).to(scores.dtype)
 

@@ -17,4 +17,5 @@ MODULES: tuple[str, ...] = (
     "pack",
     "unpack",
     "inspect",
+    "subwords",
 )

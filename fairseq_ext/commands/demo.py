@@ -6,8 +6,10 @@ import argparse
 import contextlib
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,8 @@ from fairseq_ext.errors import ConfigError
 if TYPE_CHECKING:
     from fairseq_ext.demo.answers import Answer
     from fairseq_ext.demo.systems import Named, System
-    from fairseq_ext.translating.wording import Wording
+    from fairseq_ext.translating.stream import Wording
+    from fairseq_ext.translating.translator import Translator
 
 
 def add(commands: Subparsers) -> None:
@@ -60,21 +63,39 @@ def _demo(args: argparse.Namespace) -> int:
 
     named = parse_systems(args.systems, args.data)
     listener = address.listen(args.host, args.port)
-    _require_gradio()
-    from fairseq_ext.demo import page, server
+    with contextlib.suppress(KeyboardInterrupt), _leaving_nothing():
+        _require_gradio()
+        from fairseq_ext.demo import page, server
 
-    systems = _load(named, args)
+        systems = _load(named, args)
 
-    def translate(sentence: str, wanted: Sequence[str]) -> list[Answer]:
-        chosen = [system for name, system in systems.items() if name in wanted]
-        return answers.answer(sentence, chosen, args.max_words)
+        def translate(sentence: str, wanted: Sequence[str]) -> list[Answer]:
+            chosen = [system for name, system in systems.items() if name in wanted]
+            return answers.answer(sentence, chosen, args.max_words)
 
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    print(f"http://{shown}:{port}", flush=True)
-    with contextlib.suppress(KeyboardInterrupt):
-        server.serve(page.build(list(systems), translate, args.max_words), listener)
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        print(f"http://{shown}:{port}", flush=True)
+        blocks = page.build(list(systems), translate, args.max_words)
+        server.serve(blocks, listener, args.host)
     return 0
+
+
+@contextlib.contextmanager
+def _leaving_nothing() -> Iterator[None]:
+    """Keep temporary files, gradio's too, in a folder that goes at the end, and by SIGTERM too."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        with tempfile.TemporaryDirectory(prefix="fairseq-ext-demo-") as folder:
+            tempfile.tempdir = folder
+            yield
+    finally:
+        tempfile.tempdir = None  # to be found out again
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _require_gradio() -> None:
@@ -93,11 +114,12 @@ def _load(named: Sequence[Named], args: argparse.Namespace) -> dict[str, System]
     from tqdm import tqdm
 
     from fairseq_ext.demo.systems import load
-    from fairseq_ext.guards.commands import one_message
+    from fairseq_ext.plugin.patches.commands import one_message
     from fairseq_ext.translating.translator import Search
 
-    def wording(src: str, tgt: str, codes: Path | None) -> Wording:
-        return chosen_wording(args, src, tgt, codes)
+    def wording(one: Named, translator: Translator) -> Wording:
+        folders = (one.checkpoint.parent, one.data)
+        return chosen_wording(args, translator.src, translator.tgt, folders, one.codes)
 
     search = Search(beam=args.beam, lenpen=args.lenpen, cpu=args.cpu, attention=True)
     with one_message(), tqdm(named, desc="load", unit=" systems", file=sys.stderr) as shown:

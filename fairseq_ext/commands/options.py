@@ -16,8 +16,10 @@ def add_generated(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "generated",
         type=Path,
+        nargs="+",
         metavar="GENERATED",
-        help="standard output of fairseq-generate (or generate-SUBSET.txt of --results-path)",
+        help="standard output of fairseq-generate (or generate-SUBSET.txt of --results-path); "
+        "of --num-shards, all shards",
     )
 
 

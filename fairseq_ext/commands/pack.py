@@ -49,7 +49,7 @@ def _pack(args: argparse.Namespace) -> int:
 
     register()
     from fairseq_ext.binary.packed import format, inspect, pack
-    from fairseq_ext.guards.commands import one_message
+    from fairseq_ext.plugin.patches.commands import one_message
 
     with one_message():
         packed = pack.pack_file(

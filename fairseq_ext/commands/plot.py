@@ -95,7 +95,7 @@ def _plot_alignment(args: argparse.Namespace) -> int:
     absent = [index for index in args.index if index not in sentences]
     if absent:
         raise ConfigError(
-            f"`--index {absent[0]}`: `{args.generated}` holds sentences 0 to {max(sentences)}."
+            f"`--index {absent[0]}`: GENERATED holds sentences 0 to {max(sentences)}."
         )
     chosen = [plots.alignment(sentences[i], merge_bpe=args.remove_bpe) for i in args.index]
     return options.print_paths(plots.plot_alignments(chosen, args.output))

@@ -29,7 +29,11 @@ def add(commands: Subparsers) -> None:
         "--hyp", type=Path, metavar="FILE", help="translations, detokenised text"
     )
     translations.add_argument(
-        "--generated", type=Path, metavar="FILE", help="output of fairseq-generate"
+        "--generated",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="output of fairseq-generate; of --num-shards, all shards",
     )
     parser.add_argument(
         "--detokenize",

@@ -134,7 +134,7 @@ def _translate(args: argparse.Namespace) -> int:
     from fairseq_ext import files, register, text
 
     register()
-    from fairseq_ext.guards.commands import one_message
+    from fairseq_ext.plugin.patches.commands import one_message
     from fairseq_ext.translating.translator import Translator
 
     lines = None
@@ -170,7 +170,12 @@ def _found(
         found = stream.translations(
             stream.decoded(raw, name),
             translator,
-            chosen_wording(args, translator.src, translator.tgt),
+            chosen_wording(
+                args,
+                translator.src,
+                translator.tgt,
+                (*(path.parent for path in args.path), args.data),
+            ),
             name=name,
             buffer=args.buffer_size,
             skip_long=args.skip_long,

@@ -30,7 +30,7 @@ def _unpack(args: argparse.Namespace) -> int:
 
     register()
     from fairseq_ext.binary.packed import unpack
-    from fairseq_ext.guards.commands import one_message
+    from fairseq_ext.plugin.patches.commands import one_message
 
     with one_message():
         checkpoint = unpack.unpack_file(args.model, args.output)

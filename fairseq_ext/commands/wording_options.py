@@ -1,49 +1,99 @@
-"""Arguments that say how a training corpus was prepared: of ``translate`` and ``demo``."""
+"""Arguments that say how text becomes tokens: of ``translate`` and ``demo``.
+
+What they leave open is taken from the ``text.json`` of the run or the data.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_ext.errors import ConfigError
+
 if TYPE_CHECKING:
-    from fairseq_ext.translating.wording import Wording
+    from fairseq_ext.text.pipeline import Pipeline
+    from fairseq_ext.translating.stream import Wording
+
+SWITCHES = {
+    "normalize": "Moses' normalization of punctuation first",
+    "tokenize": "Moses tokens before, and undone after",
+    "escape": "with XML entities in tokens, Moses' default",
+    "aggressive": "with hyphens split off as @-@",
+    "lowercase": "lower-case the source",
+}
 
 
 def add_wording(parser: argparse.ArgumentParser) -> None:
     """Add the arguments, as a group of their own."""
-    option = parser.add_argument_group("how the training corpus was prepared").add_argument
-    option("--normalize", action="store_true", help="Moses' normalisation of punctuation first")
-    option("--tokenize", action="store_true", help="Moses tokens before, and undone after")
-    option("--escape", action="store_true", help="with XML entities in tokens, Moses' default")
-    option("--aggressive", action="store_true", help="with hyphens split off as @-@")
+    option = parser.add_argument_group(
+        "how the training corpus was prepared",
+        "Needed only where neither the run nor the data has a text.json, or to override it.",
+    ).add_argument
+    for name, text in SWITCHES.items():
+        option(f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
     option("--keep-tokens", action="store_true", help="leave the translation as tokens")
-    option("--lowercase", action="store_true", help="lower-case the source")
     option("--bpe-codes", type=Path, metavar="FILE", help="subword-nmt's merges")
     option("--remove-bpe", action="store_true", help="join pieces (`@@ `) where the input has them")
 
 
 def chosen_wording(
-    args: argparse.Namespace, src: str, tgt: str, codes: Path | None = None
+    args: argparse.Namespace,
+    src: str,
+    tgt: str,
+    folders: Iterable[Path],
+    codes: Path | None = None,
 ) -> Wording:
-    """What the arguments say, for these languages.
+    """The functions between text and tokens.
 
     Args:
         args: with those of :func:`add_wording`.
         src, tgt: languages.
+        folders: where a ``text.json`` may be; the first one counts.
         codes: instead of ``--bpe-codes``.
-    """
-    from fairseq_ext.translating.wording import Wording
 
-    return Wording(
-        src,
-        tgt,
-        normalize=args.normalize,
-        lowercase=args.lowercase,
-        tokenize=args.tokenize,
-        escape=args.escape,
-        aggressive=args.aggressive,
-        codes=codes or args.bpe_codes,
-        join=args.remove_bpe,
-        keep_tokens=args.keep_tokens,
-    )
+    Raises:
+        ConfigError: options that need another one.
+        DataError: the codes, or a ``text.json``, cannot be used.
+    """
+    from fairseq_ext.text import pipeline
+    from fairseq_ext.translating.stream import Wording
+
+    saved = pipeline.find(folders)
+    if saved is not None and (saved.src, saved.tgt) != (src, tgt):
+        saved = None  # of the other direction
+    made = _overridden(args, saved, pipeline.Pipeline(src, tgt), codes or args.bpe_codes)
+    if args.keep_tokens and not made.tokenize:
+        raise ConfigError("`--keep-tokens` goes with `--tokenize`, which is missing.")
+    return Wording(made.encoder(), made.joiner() if args.keep_tokens else made.decoder())
+
+
+def _overridden(
+    args: argparse.Namespace, saved: Pipeline | None, plain: Pipeline, codes: Path | None
+) -> Pipeline:
+    """The saved steps, or none, with the options in their place."""
+    given = {name: getattr(args, name) for name in SWITCHES if getattr(args, name) is not None}
+    if codes is not None:
+        given |= {"subwords": "subword-nmt", "files": (_checked(codes),)}
+    elif args.remove_bpe:
+        given |= {"subwords": "joined", "files": ()}
+    base = saved or plain
+    if given.get("tokenize") is False:
+        given = {"escape": False, "aggressive": False, **given}
+    made = dataclasses.replace(base, **given)
+    if saved is not None and made != saved:
+        print(
+            f"options instead of text.json ({saved.describe()}): {made.describe()}",
+            file=sys.stderr,
+        )
+    return made
+
+
+def _checked(codes: Path) -> Path:
+    from fairseq_ext.text import check_merges
+
+    check_merges(codes, "file of `--bpe-codes`")
+    return codes

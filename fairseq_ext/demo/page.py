@@ -53,7 +53,7 @@ def build(names: Sequence[str], translate: Translate, max_words: int) -> gr.Bloc
                 list(names), value=list(names[:SHOWN]), label="Systems", scale=4, elem_id="systems"
             )
             button = gr.Button("Translate", variant="primary", scale=1, elem_id="translate")
-        message = gr.Markdown(visible=False, elem_id="message")
+        message = gr.HTML(visible=False, elem_id="message")
         with gr.Row():
             columns = [_add_column(place, name) for place, name in enumerate(names)]
 
@@ -88,7 +88,8 @@ def _shown(
         answers = {one.name: one for one in translate(text, wanted)}
     except DataError as error:
         hidden = [gr.update(visible=False), gr.skip(), gr.skip()]
-        return [gr.update(value=f"**{error}**", visible=True), *hidden * len(names)]
+        text = f"<strong>{html.escape(str(error))}</strong>"
+        return [gr.update(value=text, visible=True), *hidden * len(names)]
     states = [gr.update(visible=False)]
     for name in names:
         states += _states(answers.get(name))

@@ -3,56 +3,54 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 import uvicorn
 from fastapi import FastAPI
 
 from fairseq_ext.demo import page
+from fairseq_ext.demo.gate import Gate
 
-if TYPE_CHECKING:
-    from fastapi import Request, Response
-
-# The page needs its own scripts, styles and pictures; a browser asks nobody else for anything.
-POLICY = (
-    "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'; "
-    "form-action 'self'"
-)
+VISITORS = 100
+"""How many open pages gradio remembers, some 90 KB each; it would remember 10,000."""
 
 
-def application(blocks: gr.Blocks) -> FastAPI:
-    """The page as a web application without uploads, statistics and outside requests."""
-    outer = FastAPI(openapi_url=None)
+def application(blocks: gr.Blocks, host: str) -> Gate:
+    """The page as a web application without uploads, statistics and descriptions of itself.
 
-    @outer.middleware("http")
-    async def only_from_here(
-        request: Request, call_next: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        response = await call_next(request)
-        response.headers["Content-Security-Policy"] = POLICY
-        return response
-
-    return gr.mount_gradio_app(
-        outer,
+    Args:
+        blocks: the page.
+        host: the address or name that it is served on.
+    """
+    blocks.state_session_capacity = VISITORS
+    outer = gr.mount_gradio_app(
+        FastAPI(openapi_url=None),
         blocks,
         path="/",
+        app_kwargs={"openapi_url": None},
         theme=page.theme(),
         footer_links=[],
         run_history=False,
-        max_file_size=1,
+        max_file_size=0,
         ssr_mode=False,
         mcp_server=False,
         pwa=False,
-        show_error=True,
+        show_error=False,
         enable_monitoring=False,
     )
+    return Gate(outer, host, blocks.fns.keys())
 
 
-def serve(blocks: gr.Blocks, listener: socket.socket) -> None:
-    """Serve the page until the process is interrupted."""
+def serve(blocks: gr.Blocks, listener: socket.socket, host: str) -> None:
+    """Serve the page until the process is interrupted.
+
+    Args:
+        blocks: the page.
+        listener: from :func:`fairseq_ext.demo.address.listen`.
+        host: as of :func:`application`.
+    """
     settings: dict[str, Any] = {"log_level": "warning", "access_log": False}
     settings["timeout_graceful_shutdown"] = 1  # seconds: a page that is open holds a connection
     with listener:
-        uvicorn.Server(uvicorn.Config(application(blocks), **settings)).run([listener])
+        uvicorn.Server(uvicorn.Config(application(blocks, host), **settings)).run([listener])

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_ext.errors import ConfigError
+from fairseq_ext.translating.stream import Wording
 from fairseq_ext.translating.translator import Search, Translator
-from fairseq_ext.translating.wording import Step, Wording
 
 FORM = "NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]"
 _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
-
-MakeWording = Callable[[str, str, Path | None], Wording]
 
 
 @dataclass(frozen=True)
@@ -42,13 +40,14 @@ class System:
         name: on the page.
         translator: from tokens to tokens.
         wording: between text and tokens.
-        encode: ``wording``'s function from text to tokens.
     """
 
     name: str
     translator: Translator
     wording: Wording
-    encode: Step
+
+
+MakeWording = Callable[[Named, Translator], Wording]
 
 
 def parse_systems(given: Sequence[str], data: Path | None) -> list[Named]:
@@ -94,12 +93,11 @@ def load(named: Named, search: Search, make_wording: MakeWording) -> System:
     Args:
         named: where it is.
         search: how it translates.
-        make_wording: from its languages and its merges.
+        make_wording: how its text becomes tokens.
 
     Raises:
         FairseqExtError: as of :class:`~fairseq_ext.translating.translator.Translator` and
-            :meth:`~fairseq_ext.translating.wording.Wording.encoder`.
+            ``make_wording``.
     """
     translator = Translator(named.data, [named.checkpoint], search=search)
-    wording = make_wording(translator.src, translator.tgt, named.codes)
-    return System(named.name, translator, wording, wording.encoder())
+    return System(named.name, translator, make_wording(named, translator))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext import files
+from fairseq_ext.dictionaries import SIDES, difference, recorded
 from fairseq_ext.errors import CheckpointError, ConfigError
 
 _STAGE = "binary_stage.current"  # see fairseq_ext.binary.stages
@@ -69,8 +70,9 @@ def average_checkpoints(
         load: reads one of them.
 
     Raises:
-        CheckpointError: checkpoints of different architectures, names, shapes or stages of a
-            binarized training, a weight that is not a number, or a file that cannot be read.
+        CheckpointError: checkpoints of different architectures, names, shapes, dictionaries or
+            stages of a binarized training, a weight that is not a number, or a file that cannot
+            be read.
     """
     if not paths:
         raise ConfigError("There are no checkpoints to average; name at least one.")
@@ -78,6 +80,7 @@ def average_checkpoints(
     ties: set[frozenset[str]] = set()
     architecture: str | None = None
     stage: Tensor | None = None
+    words: dict[str, str] | None = None
     for number, path in enumerate(paths):
         checkpoint = load(path)
         model = _model(checkpoint, path)
@@ -91,9 +94,11 @@ def average_checkpoints(
             shapes = {name: tuple(weight.shape) for name, weight in model.items()}
             ties = _ties(model)
             stage = model.get(_STAGE)
+            words = recorded(checkpoint, path)
         else:
             _check_stage(stage, model.get(_STAGE), paths[0], path)
             _check_same(architecture, shapes, checkpoint, model, paths[0], path)
+            _check_dictionaries(words, recorded(checkpoint, path), paths[0], path)
             ties &= _ties(model)
         for name, total in sums.items():
             if model[name].isnan().any():
@@ -206,6 +211,20 @@ def _check_stage(
             f"`{first}` is of stage {int(stage)} of its binarized training, but `{path}` of stage "
             f"{int(other)}; only checkpoints of one stage can be averaged."
         )
+
+
+def _check_dictionaries(
+    words: Mapping[str, str] | None,
+    other: Mapping[str, str] | None,
+    first: str | Path,
+    path: str | Path,
+) -> None:
+    for side in SIDES if words and other else ():
+        if differing := difference(other[side].split("\n"), words[side].split("\n")):
+            raise CheckpointError(
+                f"`{path}` was trained with another {side} dictionary than `{first}`: {differing}; "
+                "only checkpoints of one model can be averaged."
+            )
 
 
 def _shape_of(model: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:

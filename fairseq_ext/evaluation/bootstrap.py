@@ -105,11 +105,12 @@ def _test(
     names = {"chrF2": "chrF"}  # as `fairseq-ext score` calls it
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name, _ in named}
     for metric in signatures:
-        for (name, lines), result in zip(named, results[metric], strict=True):
+        baseline = results[metric][0].score
+        for (name, _), result in zip(named, results[metric], strict=True):
             low, high = result.mean - result.ci, result.mean + result.ci
             p = result.p_value
-            if p is not None and lines == named[0][1]:
-                p = 1.0  # sacrebleu calls no difference at all a significant one
+            if p is not None and result.score == baseline:
+                p = 1.0  # no difference is no evidence, but sacrebleu counts larger ones alone
             estimate = Estimate(*map(float, (result.score, low, high)), p=p)
             estimates[name][names.get(metric, metric)] = estimate
     return {names.get(m, m): str(signature) for m, signature in signatures.items()}, estimates

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext import files, text
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.evaluation.bootstrap import SAMPLES, Estimate, paired_bootstrap
 from fairseq_ext.evaluation.outputs import (
     best_hypotheses,
@@ -27,7 +27,11 @@ from fairseq_ext.evaluation.training_run import Training, read_training
 PARTS = ("checkpoint", "log")
 PLAIN = "text:"  # before the path of a file that holds text, not fairseq-generate's output
 _PART = re.compile(rf",(?=(?:{'|'.join(PARTS)})=)")
-CLOSING = re.compile(r"Translated [\d,]+ sentences \([\d,]+ tokens\) in .* ([\d,.]+) tokens/s\)")
+_COUNT, _SPEED = r"[0-9][0-9,]{0,20}", r"[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?"
+CLOSING = re.compile(
+    rf"Translated {_COUNT} sentences \({_COUNT} tokens\) in {_SPEED}s "
+    rf"\({_SPEED} sentences/s, ({_SPEED}) tokens/s\)"
+)
 BOOKKEEPING = ("version", "_float_tensor")  # names with which fairseq's own buffers end
 
 
@@ -185,13 +189,17 @@ def read_weights(path: str | Path) -> Weights:
     Raises:
         CheckpointError: it cannot be read.
     """
-    from fairseq_ext import compat
-    from fairseq_ext.guards.checkpoints import architecture
+    import torch
 
-    compat.apply()  # allows the harmless classes in checkpoints of stock architectures
+    from fairseq_ext.plugin import patches
+    from fairseq_ext.plugin.patches.checkpoints import architecture
+
+    patches.apply()  # allows the harmless classes in checkpoints of stock architectures
     state = files.load_checkpoint(path)
     views, storages = {}, {}  # tied weights are one view, and parts of one matrix one storage
     for name, weight in state["model"].items():
+        if not isinstance(weight, torch.Tensor):
+            raise CheckpointError(f"{path}: `{name!s:.60}` of its model is no tensor. Use another.")
         address = weight.untyped_storage().data_ptr()
         if weight.numel():
             storages[address] = weight.untyped_storage().nbytes()

@@ -99,8 +99,9 @@ def read_candidates(
         first = parts[0]
         if len(texts) != count:
             raise DataError(
-                f"Sentence {first.index} has {len(texts)} candidates instead of {count}; generate "
-                f"with `--sampling --beam K --nbest K`, where the K of all files add up to {count}."
+                f"Sentence {first.index} has {len(texts)} candidates instead of {count} in "
+                f"{', '.join(f'`{path}`' for path in paths)}; generate with `--sampling --beam K "
+                f"--nbest K`, where the K of all files add up to {count}."
             )
         texts = [remove_bpe(text) for text in texts] if bpe else texts
         texts = list(detokenize(texts, language)) if language else texts

@@ -16,13 +16,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from fairseq_ext.errors import ConfigError, DataError
 
-_LINE = re.compile(r"([STHDPA])-(\d+)\t(.*)", re.DOTALL)
-_FLOAT = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)"
+_LINE = re.compile(r"([STHDPA])-([0-9]+)\t(.*)", re.DOTALL)
+_FLOAT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|inf|nan)"
 _SCORED = re.compile(rf"({_FLOAT})\t(.*)", re.DOTALL)
+_POSITIONS = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+_DIGITS = 15  # of a sentence number, which no corpus exceeds
 _SHOWN = 5  # missing sentence numbers named in a message
 
 
@@ -85,11 +88,14 @@ def read_lines(path: str | Path) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def read_generated(path: str | Path, expected: int | None = None) -> list[Sentence]:
+def read_generated(
+    given: str | Path | Sequence[str | Path], expected: int | None = None
+) -> list[Sentence]:
     """Every sentence of a ``fairseq-generate`` output, sorted by sentence number.
 
     Args:
-        path: its standard output, or ``generate-SUBSET.txt`` from ``--results-path``.
+        given: its standard output, or ``generate-SUBSET.txt`` from ``--results-path``; of
+            ``--num-shards``, those of all shards.
         expected: how many sentences the corpus has, where known; without it, a hole in the
             numbering is noticed but sentences missing from the very end are not.
 
@@ -97,16 +103,24 @@ def read_generated(path: str | Path, expected: int | None = None) -> list[Senten
         DataError: unreadable, without hypotheses, with a sentence missing or there twice, or
             with a malformed line (named by number).
     """
+    paths = [given] if isinstance(given, str | Path) else given
     sentences: dict[int, Sentence] = {}
-    for number, line in enumerate(read_lines(path), start=1):
-        match = _LINE.fullmatch(line)
-        if match:
-            try:
-                _take(sentences, match[1], int(match[2]), match[3])
-            except ValueError as error:
-                raise DataError(f"`{path}`, line {number}: {error}") from error
-    _check_complete(path, sentences, expected)
+    for path in paths:
+        for number, line in enumerate(read_lines(path), start=1):
+            match = _LINE.fullmatch(line)
+            if match:
+                try:
+                    _take(sentences, match[1], _number(match[2]), match[3])
+                except ValueError as error:
+                    raise DataError(f"`{path}`, line {number}: {error}") from error
+    _check_complete("`, `".join(map(str, paths)), sentences, expected)
     return [sentences[index] for index in sorted(sentences)]
+
+
+def _number(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        raise ValueError(f"the sentence number {digits:.20}… is out of range.")
+    return int(digits)
 
 
 def _take(sentences: dict[int, Sentence], kind: str, index: int, rest: str) -> None:
@@ -114,7 +128,9 @@ def _take(sentences: dict[int, Sentence], kind: str, index: int, rest: str) -> N
     if kind == "S" or (kind == "T" and sentence.source is None):
         name = "source" if kind == "S" else "target"
         if getattr(sentence, name) is not None:
-            raise ValueError(f"sentence {index} occurs twice; the file holds more than one run.")
+            raise ValueError(
+                f"sentence {index} occurs twice; give the output of one run, each shard of it once."
+            )
     if kind == "S":
         sentence.source = rest
     elif kind == "T":
@@ -132,15 +148,28 @@ def _complete(hypothesis: Hypothesis, kind: str, rest: str) -> None:
     if kind == "D":
         hypothesis.detokenized = _scored(rest)[1]
     elif kind == "P":
-        hypothesis.token_scores = tuple(float(value) for value in rest.split())
+        hypothesis.token_scores = _floats(rest.split())
     elif "," in rest or "." in rest:
-        rows = tuple(tuple(float(value) for value in row.split(",")) for row in rest.split())
+        rows = tuple(_floats(row.split(",")) for row in rest.split())
         if len({len(row) for row in rows}) > 1:
             raise ValueError("the rows of the soft alignment differ in length.")
         hypothesis.soft = rows
     else:
-        pairs = (pair.split("-") for pair in rest.split())
-        hypothesis.hard = tuple((int(source), int(target)) for source, target in pairs)
+        hypothesis.hard = tuple(_positions(pair) for pair in rest.split())
+
+
+def _floats(texts: Iterable[str]) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, texts))
+    except ValueError as error:
+        raise ValueError(f"expected numbers, but {error!s:.80}.") from None
+
+
+def _positions(pair: str) -> tuple[int, int]:
+    match = _POSITIONS.fullmatch(pair)
+    if not match:
+        raise ValueError(f"expected an alignment like `0-0 1-2`, but found {pair[:60]!r}.")
+    return int(match[1]), int(match[2])
 
 
 def _scored(rest: str) -> tuple[float, str]:
@@ -150,7 +179,7 @@ def _scored(rest: str) -> tuple[float, str]:
     return float(match[1]), match[2]
 
 
-def _check_complete(path: str | Path, sentences: dict[int, Sentence], expected: int | None) -> None:
+def _check_complete(path: str, sentences: dict[int, Sentence], expected: int | None) -> None:
     found = {index for index, sentence in sentences.items() if sentence.hypotheses}
     if not found:
         raise DataError(
@@ -158,11 +187,12 @@ def _check_complete(path: str | Path, sentences: dict[int, Sentence], expected: 
             "`fairseq-generate` without `--quiet`."
         )
     count = max(sentences) + 1 if expected is None else expected
-    missing = sorted(set(range(count)) - found)
-    if missing:
-        named = ", ".join(map(str, missing[:_SHOWN])) + (", …" if len(missing) > _SHOWN else "")
+    missing = count - sum(index < count for index in found)
+    if missing:  # counted, not listed: a damaged number may be any
+        first = islice((index for index in range(count) if index not in found), _SHOWN)
+        named = ", ".join(map(str, first)) + (", …" if missing > _SHOWN else "")
         raise DataError(
-            f"`{path}` lacks {len(missing)} of {count} sentences: number {named}. Generate again "
+            f"`{path}` lacks {missing} of {count} sentences: number {named}. Generate again "
             "without `--skip-invalid-size-inputs-valid-test`, and let it finish."
         )
     if max(found) >= count:

@@ -42,7 +42,7 @@ PANELS = {
     "bleu": ("Translation quality", "BLEU (0 to 100)"),
 }
 START, END = "<s>", "</s>"
-_WIDEST = 1600  # pixels of a PNG
+_WIDEST, _TALLEST = 1600, 30_000  # pixels of a PNG; matplotlib draws less than 65,536
 _ROW_SUM_TOLERANCE = 0.02  # six printed decimals, and half-precision attention
 
 
@@ -285,7 +285,7 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
 def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) -> list[Path]:
     """Write ``output`` as PNG, and SVG and JSON beside it under the same name."""
     stem = Path(output).with_suffix("") if Path(output).suffix == ".png" else Path(output)
-    dpi = min(150, _WIDEST / figure.get_figwidth())
+    dpi = min(150, _WIDEST / figure.get_figwidth(), _TALLEST / figure.get_figheight())
     written = []
     for suffix in ("png", "svg"):
         path = stem.parent / f"{stem.name}.{suffix}"

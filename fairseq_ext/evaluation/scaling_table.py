@@ -12,7 +12,6 @@ binary). Each family is fitted on each dataset.
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -24,10 +23,12 @@ from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.evaluation.scaling import LEVEL, PARAMETERS, Fit, Interval, fit_law
 from fairseq_ext.evaluation.tables import aligned
+from fairseq_ext.json_files import read_json
 
 COLUMNS = ("name", "encoder_parameters", "decoder_parameters", "loss")
 OPTIONAL = ("family", "dataset", "train_loss")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_LEAST, _MOST = 1e-9, 1e18  # of a loss or a number of parameters; beyond, the fit would overflow
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def read_table(path: str | Path) -> list[Model]:
     if suffix == ".json":
         rows = _json_rows(path)
     elif suffix in _DELIMITERS:
-        rows = list(csv.DictReader(read_lines(path), delimiter=_DELIMITERS[suffix]))
+        rows = _text_rows(path, _DELIMITERS[suffix])
     else:
         raise ConfigError(f"TABLE must end in .json, .csv or .tsv, but is `{path}` instead.")
     if not rows:
@@ -92,12 +93,26 @@ def read_table(path: str | Path) -> list[Model]:
 
 
 def _json_rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        rows = json.loads("\n".join(read_lines(path)))
-    except json.JSONDecodeError as error:
-        raise DataError(f"`{path}` is not JSON: {error}.") from None
+    rows = read_json(path)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"`{path}` must be a JSON list of objects, one for each model.")
+    return rows
+
+
+def _text_rows(path: Path, delimiter: str) -> list[dict[str, Any]]:
+    lines, rows = read_lines(path), []
+    if returns := [number for number, line in enumerate(lines, start=1) if "\r" in line]:
+        raise DataError(
+            f"`{path}`, line {returns[0]}: carriage return inside the line. Remove it: tr -d '\\r'"
+        )
+    reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            if None in row:
+                raise csv.Error(f"the row has more than the {len(reader.fieldnames)} columns")
+            rows.append(row)
+    except csv.Error as error:
+        raise DataError(f"`{path}`, line {reader.line_num}: {error}; correct the line.") from None
     return rows
 
 
@@ -123,8 +138,10 @@ def _positive(value: Any, name: str, where: str) -> float:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise DataError(f"{where}: `{name}` must be a positive number, but is `{value}` instead.")
+    if not _LEAST <= number <= _MOST or isinstance(value, bool):
+        raise DataError(
+            f"{where}: `{name}` must be a positive number, but is `{value!s:.60}` instead."
+        )
     return number
 
 

@@ -85,7 +85,7 @@ def score_files(
 
 
 def score_generated(
-    generated: str | Path,
+    generated: str | Path | Sequence[str | Path],
     reference: str | Path,
     language: str | None,
     tokenized_reference: str | Path | None = None,
@@ -97,7 +97,7 @@ def score_generated(
     ``<<unk>>``, which nothing matches.
 
     Args:
-        generated: standard output of ``fairseq-generate``.
+        generated: standard output of ``fairseq-generate``, or of all its shards.
         reference: detokenised reference text.
         language: detokenise the hypotheses as this language; None where text is untokenised.
         tokenized_reference: the reference as tokens, without subword pieces.
@@ -111,7 +111,7 @@ def score_generated(
     scores = sacre_scores(list(detokenize(tokens, language)) if language else tokens, references)
     if tokenized_reference is not None:
         token_references = _plain(tokenized_reference)
-        _check_counts(tokens, token_references, generated, tokenized_reference)
+        _check_counts(tokens, token_references, "the translations", tokenized_reference)
     else:
         token_references = [
             remove_bpe(sentence.target) for sentence in sentences if sentence.target is not None

@@ -3,12 +3,12 @@
 fairseq logs a line each ``--log-interval`` updates, one per validation and one per epoch. As JSON
 the keys of the last two carry a prefix (``valid_loss``, ``train_loss``); in the simple format a
 line is ``epoch 001:  2 / 4 loss=4.03, …``, ``epoch 001 | valid on 'valid' subset | loss 4 | …`` or
-``epoch 001 | loss 4 | …``. Losses are in bits per target token, as fairseq divides by log 2.
+``epoch 001 | loss 4 | …``. Losses are in bits per target token, as fairseq divides by log 2. A line
+that is not whole, as a killed run leaves one, and a number out of range are passed over.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable
@@ -18,11 +18,13 @@ from typing import Any
 
 from fairseq_ext.errors import DataError
 from fairseq_ext.evaluation.outputs import read_lines
+from fairseq_ext.json_files import parse_json
 
 _METRICS = ("loss", "nll_loss", "ppl", "bleu")
 _STEP = re.compile(r"epoch \d+:\s+\d+ / \d+ (.*)")
 _VALID = re.compile(r"epoch \d+ \| valid on '(.*?)' subset \| (.*)")
-_EPOCH = re.compile(r"epoch \d+ \| (\w+ .*)")
+_EPOCH = re.compile(r"(epoch \d+ \| \w+ .*)")
+_MOST = 1e15  # beyond any count or figure of a training, and exact in a float
 
 Points = dict[int, float]  # update → value
 
@@ -49,14 +51,13 @@ def read_log(path: str | Path) -> Curves:
     steps, epochs, valid = Curves(), Curves(), Curves()
     kinds = {"step": steps.train, "train": epochs.train, "valid": valid.valid}
     for line in read_lines(path):
-        kind, stats = _stats(line)
+        kind, stats = line_stats(line)
         target = kinds.get(kind)
         if target is None or "num_updates" not in stats:
             continue
         for metric in _METRICS:
-            value = stats.get(metric, math.nan)
-            if math.isfinite(value):
-                target.setdefault(metric, {})[int(stats["num_updates"])] = value
+            if metric in stats:
+                target.setdefault(metric, {})[int(stats["num_updates"])] = stats[metric]
     curves = Curves(steps.train or epochs.train, valid.valid)
     if "loss" not in curves.train and "loss" not in curves.valid:
         raise DataError(
@@ -66,9 +67,12 @@ def read_log(path: str | Path) -> Curves:
     return curves
 
 
-def _stats(line: str) -> tuple[str, dict[str, float]]:
-    """What a log line reports on (``step``, ``train``, ``valid``, or nothing) and its numbers."""
-    if line.endswith("}") and '"epoch"' in line:
+def line_stats(line: str) -> tuple[str, dict[str, float]]:
+    """What a log line reports on (``step``, ``train``, ``valid``, or nothing) and its numbers.
+
+    All are finite; those of ``train`` have the number of the ``epoch`` among them.
+    """
+    if line.endswith("}") and '"epoch"' in line and "{" in line:
         return _json_stats(line[line.index("{") :])
     if match := _STEP.search(line):
         return "step", _numbers(pair.partition("=")[::2] for pair in match[1].split(", "))
@@ -81,8 +85,8 @@ def _stats(line: str) -> tuple[str, dict[str, float]]:
 
 def _json_stats(text: str) -> tuple[str, dict[str, float]]:
     try:
-        stats = json.loads(text)
-    except json.JSONDecodeError:
+        stats = parse_json(text, "the log")
+    except DataError:
         return "", {}
     if "num_updates" in stats:
         return "step", _numbers(stats.items())
@@ -97,7 +101,9 @@ def _numbers(pairs: Iterable[tuple[str, Any]]) -> dict[str, float]:
     numbers = {}
     for key, value in pairs:
         try:
-            numbers[key] = float(value)
+            number = float(value)
         except (TypeError, ValueError):
             continue
+        if math.isfinite(number) and abs(number) <= _MOST:
+            numbers[key] = number
     return numbers

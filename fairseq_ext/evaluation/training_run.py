@@ -1,21 +1,18 @@
 """What a log of ``fairseq-train`` says about a run as a whole: model size, updates, speed.
 
-:mod:`training_log` reads the same logs for their curves.
+:mod:`training_log` reads the same logs for their curves, and their lines for both.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from fairseq_ext.errors import DataError
+from fairseq_ext.evaluation.training_log import line_stats
 
-EPOCH = re.compile(r"epoch (\d+) \| (loss .*)")
-PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
-JSON_EPOCH = re.compile(r'\{"epoch".*"train_num_updates".*\}')
+PARAMETERS = re.compile(r"num\. shared model params: ([0-9][0-9,]{0,19})\b")
+_NEEDED = {"epoch", "wpb", "num_updates", "train_wall"}
 _SHORTEST = 1.0  # seconds; of less, fairseq's rounding leaves no speed
 
 
@@ -49,7 +46,11 @@ def read_training(log: str) -> Training:
         DataError: the log holds no model size or no finished epoch.
     """
     found = PARAMETERS.search(log)
-    epochs = {**_simple_epochs(log), **_json_epochs(log)}
+    epochs = {}
+    for line in log.split("\n"):
+        kind, stats = line_stats(line)
+        if kind == "train" and stats.keys() >= _NEEDED:
+            epochs[stats["epoch"]] = stats
     if found is None or not epochs:
         raise DataError("the training log holds no finished epoch.")
     tokens = seconds = before = 0.0
@@ -59,25 +60,3 @@ def read_training(log: str) -> Training:
         before = stats["num_updates"]
     speed = tokens / seconds if seconds >= _SHORTEST else None
     return Training(int(found[1].replace(",", "")), int(before), speed, seconds)
-
-
-def _simple_epochs(log: str) -> dict[int, dict[str, float]]:
-    return {
-        int(match[1]): _numbers(part.partition(" ")[::2] for part in match[2].split(" | "))
-        for match in EPOCH.finditer(log)
-    }
-
-
-def _json_epochs(log: str) -> dict[int, dict[str, float]]:
-    """The same figures, whose names begin with ``train_`` in this format."""
-    epochs = {}
-    for match in JSON_EPOCH.finditer(log):
-        stats = json.loads(match[0])
-        pairs = ((name.removeprefix("train_"), value) for name, value in stats.items())
-        epochs[int(stats["epoch"])] = _numbers(pairs)
-    return epochs
-
-
-def _numbers(pairs: Iterable[tuple[str, Any]]) -> dict[str, float]:
-    texts = ((name, str(value).strip()) for name, value in pairs)
-    return {name: float(text) for name, text in texts if re.fullmatch(r"[\d.e+-]+", text)}

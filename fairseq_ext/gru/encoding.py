@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from fairseq_ext.base.padding import gather_columns, real_first
 from fairseq_ext.gru.recurrence import gru_recurrence
-from fairseq_ext.padding import gather_columns, real_first
 
 
 class BidirectionalGRU(nn.Module):

@@ -21,10 +21,10 @@ from fairseq.modules import FairseqDropout
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from fairseq_ext import common
+from fairseq_ext.base import configuration, embeddings, registry
+from fairseq_ext.base.padding import keep_sentences, select_sentences
 from fairseq_ext.gru.decoding import AttentiveGRU, Source, State
 from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
-from fairseq_ext.padding import keep_sentences, select_sentences
 
 # A beam's tables take S · V values a sentence; above this many (256 MiB in fp32) do without.
 LARGEST_TABLE = 2**26
@@ -33,7 +33,7 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 
 
 @dataclass
-class GRUAttentionConfig(common.TranslationModelConfig):
+class GRUAttentionConfig(configuration.TranslationModelConfig):
     """Options of ``gru_attention``; sizes default to the paper's, embeddings apart."""
 
     encoder_hidden_size: int = field(
@@ -63,14 +63,14 @@ class GRUAttentionConfig(common.TranslationModelConfig):
     )
 
 
-@common.register_model("gru_attention", dataclass=GRUAttentionConfig)
+@registry.register_model("gru_attention", dataclass=GRUAttentionConfig)
 class GRUAttentionModel(FairseqEncoderDecoderModel):
     """Bidirectional GRU encoder and attentive GRU decoder."""
 
     @staticmethod
     def add_args(parser: ArgumentParser) -> None:
         """Add the options of :class:`GRUAttentionConfig`."""
-        common.add_dataclass_args(parser, GRUAttentionConfig)
+        configuration.add_dataclass_args(parser, GRUAttentionConfig)
 
     @classmethod
     def build_model(cls, cfg: GRUAttentionConfig, task: FairseqTask) -> "GRUAttentionModel":
@@ -80,7 +80,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
             ConfigError: embeddings that cannot be shared, or a dot score between unequal sizes.
         """
         source, target = task.source_dictionary, task.target_dictionary
-        encoder_embedding, decoder_embedding = common.build_embeddings(cfg, source, target)
+        encoder_embedding, decoder_embedding = embeddings.build_embeddings(cfg, source, target)
         encoder = GRUEncoder(cfg, source, encoder_embedding)
         decoder = GRUAttentionDecoder(cfg, target, decoder_embedding)
         return cls(encoder, decoder)
@@ -99,7 +99,7 @@ class GRUEncoder(FairseqEncoder):
         self.dropout = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
         self.gru = BidirectionalGRU(cfg.encoder_embed_dim, cfg.encoder_hidden_size)
         self.bridge = nn.Linear(2 * cfg.encoder_hidden_size, cfg.decoder_hidden_size)
-        common.init_linear_(self.bridge)
+        embeddings.init_linear_(self.bridge)
 
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor | None = None, **unused: Any
@@ -169,11 +169,11 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         )
         for module in self.recurrence.modules():
             if isinstance(module, nn.Linear):
-                common.init_linear_(module)
+                embeddings.init_linear_(module)
         xavier_uniform_per_gate_(self.recurrence.gru)
         if self.to_embedding is not None:
-            common.init_linear_(self.to_embedding)
-        common.init_linear_(self.output_projection)
+            embeddings.init_linear_(self.to_embedding)
+        embeddings.init_linear_(self.output_projection)
         if self.tied:
             self.output_projection.weight = embed_tokens.weight
 
@@ -308,14 +308,14 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
 
 # The paper, section 5, and what its count of 43,564,519 parameters implies: embeddings of 100.
 # It states no dropout.
-common.register_architecture(
+registry.register_architecture(
     "gru_attention",
     "gru_europarl_es_en",
     encoder_embed_dim=100,
     decoder_embed_dim=100,
     dropout=0.0,
 )
-common.register_architecture(
+registry.register_architecture(
     "gru_attention",
     "gru_tiny",
     encoder_embed_dim=32,

@@ -14,3 +14,5 @@ The decoder's self-attention stays exact: a mixture over positions cannot be cau
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch linformer``.
 """
+
+REGISTERS = ("encoder",)

@@ -27,7 +27,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import II
 from torch import Tensor, nn
 
-from fairseq_ext import common
+from fairseq_ext.base import configuration, registry
 from fairseq_ext.linformer.model import (
     EncoderOut,
     LinformerEncoder,
@@ -63,7 +63,7 @@ class ClassifierOptions(FairseqDataclass):
 
 
 @dataclass
-class TransformerEncoderConfig(ClassifierOptions, common.TransformerEncoderConfig):
+class TransformerEncoderConfig(ClassifierOptions, configuration.EncoderConfig):
     """Options of ``transformer_encoder``."""
 
 
@@ -72,7 +72,7 @@ class LinformerEncoderConfig(LinformerOptions, TransformerEncoderConfig):
     """Options of ``linformer_encoder``."""
 
 
-@common.register_model("transformer_encoder", dataclass=TransformerEncoderConfig)
+@registry.register_model("transformer_encoder", dataclass=TransformerEncoderConfig)
 class TransformerClassifier(FairseqEncoderModel):
     """fairseq's Transformer encoder, a pooling, and the classification heads of its tasks.
 
@@ -96,8 +96,8 @@ class TransformerClassifier(FairseqEncoderModel):
             ConfigError: heads that do not divide the embedding dimension, or slots that do not fit
                 the layers.
         """
-        cfg = common.namespace(cfg, max_source_positions=cfg.max_positions)
-        config = common.transformer_config(cfg)
+        cfg = configuration.namespace(cfg, max_source_positions=cfg.max_positions)
+        config = configuration.transformer_config(cfg)
         dictionary, size = task.source_dictionary, cfg.encoder_embed_dim
         embed_tokens = TransformerModelBase.build_embedding(config, dictionary, size)
         encoder = cls.encoder_class(config, dictionary, embed_tokens)
@@ -178,7 +178,7 @@ class TransformerClassifier(FairseqEncoderModel):
             state_dict.update(wanted)
 
 
-@common.register_model("linformer_encoder", dataclass=LinformerEncoderConfig)
+@registry.register_model("linformer_encoder", dataclass=LinformerEncoderConfig)
 class LinformerClassifier(TransformerClassifier):
     """The same with Linformer attention."""
 
@@ -222,7 +222,7 @@ def shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:
 
 
 for model in ("transformer_encoder", "linformer_encoder"):
-    common.register_architecture(
+    registry.register_architecture(
         model,
         f"{model}_tiny",
         encoder_embed_dim=128,

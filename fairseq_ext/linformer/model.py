@@ -18,10 +18,10 @@ from fairseq.models.transformer import (
 )
 from torch import Tensor, nn
 
-from fairseq_ext import common
+from fairseq_ext.base import configuration, registry, transformer
+from fairseq_ext.base.padding import gather_columns, keep_sentences, real_first, select_sentences
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.linformer import attention, projection
-from fairseq_ext.padding import gather_columns, keep_sentences, real_first, select_sentences
 
 EncoderOut = dict[str, list[Tensor]]
 IncrementalState = dict[str, dict[str, Tensor | None]]
@@ -72,12 +72,12 @@ class LinformerOptions(FairseqDataclass):
 
 
 @dataclass
-class LinformerConfig(LinformerOptions, common.TransformerModelConfig):
+class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
     """Options of ``linformer``; the defaults are the paper's sizes."""
 
 
-@common.register_model("linformer", dataclass=LinformerConfig)
-class LinformerModel(common.TranslationTransformer):
+@registry.register_model("linformer", dataclass=LinformerConfig)
+class LinformerModel(transformer.TranslationTransformer):
     """Transformer with Linformer attention in the encoder and over the encoder's output."""
 
     Config = LinformerConfig
@@ -303,8 +303,8 @@ class LinformerEncoder(TransformerEncoderBase):
 
 # The sizes of fairseq's transformer_wmt_en_de and transformer_iwslt_de_en; the paper's model has
 # one table for its 50,272 byte-level pieces.
-common.register_architecture("linformer", "linformer_wmt_en_de", share_all_embeddings=True)
-common.register_architecture(
+registry.register_architecture("linformer", "linformer_wmt_en_de", share_all_embeddings=True)
+registry.register_architecture(
     "linformer",
     "linformer_iwslt_de_en",
     encoder_ffn_embed_dim=1024,
@@ -312,7 +312,7 @@ common.register_architecture(
     decoder_ffn_embed_dim=1024,
     decoder_attention_heads=4,
 )
-common.register_architecture(
+registry.register_architecture(
     "linformer",
     "linformer_tiny",
     encoder_embed_dim=128,

@@ -10,8 +10,7 @@ the same input side by side, and attention and convolution share one value proje
 D is dropout; MUSE-simple (2) is the same without convolutions. ``convolution.py`` has the dynamic
 and the ordinary convolution, ``attention.py`` what attends, ``block.py`` the block,
 ``projections.py`` its matrices, separate or fused (section 3.5), ``caching.py`` what decoding
-keeps, ``packing.py`` and ``dropout.py`` quick ways on the CPU, ``coders.py`` and ``model.py``
-the fairseq wiring.
+keeps, ``coders.py`` and ``model.py`` the fairseq wiring.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
 """

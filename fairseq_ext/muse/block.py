@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_ext.dropout import is_active
+from fairseq_ext.base.dropout import is_active
 from fairseq_ext.muse.attention import MultiScaleAttention, Source, SourceAttention
 from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution
 from fairseq_ext.muse.projections import (

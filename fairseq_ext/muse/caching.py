@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fairseq_ext.base.padding import select_sentences
 from fairseq_ext.muse.attention import Source
-from fairseq_ext.padding import select_sentences
 
 # Positions to make room for at a time.
 ROOM = 16

@@ -15,12 +15,12 @@ from fairseq.modules import FairseqDropout
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
-from fairseq_ext.dropout import dropout, is_active
+from fairseq_ext.base.dropout import dropout, is_active
+from fairseq_ext.base.onednn import OneDnnProduct
+from fairseq_ext.base.padding import keep_sentences, select_sentences
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.caching import DecoderState
 from fairseq_ext.muse.kernels import kernels_of_layers
-from fairseq_ext.muse.packing import PackedLinear
-from fairseq_ext.padding import keep_sentences, select_sentences
 
 EncoderOut = dict[str, list[Tensor]]
 IncrementalState = dict[str, dict[str, Any]]
@@ -71,6 +71,8 @@ class BlockDropout(FairseqDropout):
 
 class EncoderBlock(ParallelBlock):
     """:class:`ParallelBlock` as fairseq's encoder calls its layers."""
+
+    load_to_BT = False  # asked for by fairseq 0.12.2: there is no fused layer of torch's
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
         """``[S, B, C]`` to ``[S, B, C]``, pads ``[B, S]``."""
@@ -139,7 +141,7 @@ class MuseDecoder(TransformerDecoderBase):
         super().__init__(cfg, dictionary, embed_tokens)
         del self._options  # a generator: nothing would copy the model (--store-ema)
         self.need_attn = True
-        self._output = PackedLinear()
+        self._output = OneDnnProduct()
 
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from fairseq_ext import files
-from fairseq_ext.compat.loading import harmless_classes
 from fairseq_ext.errors import CheckpointError
 from fairseq_ext.muse.projections import fuse, unfuse
+from fairseq_ext.plugin.patches.loading import harmless_classes
 
 _BLOCK = re.compile(r"((?:encoder|decoder)\.layers\.\d+)\.projections\.")
 

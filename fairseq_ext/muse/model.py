@@ -12,12 +12,12 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
-from fairseq_ext import common
+from fairseq_ext.base import configuration, registry, transformer
 from fairseq_ext.muse.coders import MuseDecoder, MuseEncoder
 
 
 @dataclass
-class MuseConfig(common.TransformerModelConfig):
+class MuseConfig(configuration.TransformerModelConfig):
     """Options of ``muse``; the defaults are the paper's MUSE-base."""
 
     encoder_embed_dim: int = field(default=384, metadata={"help": "encoder embedding dimension"})
@@ -72,8 +72,8 @@ class MuseConfig(common.TransformerModelConfig):
     )
 
 
-@common.register_model("muse", dataclass=MuseConfig)
-class MuseModel(common.TranslationTransformer):
+@registry.register_model("muse", dataclass=MuseConfig)
+class MuseModel(transformer.TranslationTransformer):
     """Encoder and decoder of MUSE blocks."""
 
     Config = MuseConfig
@@ -93,8 +93,8 @@ class MuseModel(common.TranslationTransformer):
         return MuseDecoder(cfg, tgt_dict, embed_tokens)
 
 
-common.register_architecture("muse", "muse_base")
-common.register_architecture("muse", "muse_simple_base", muse_kernels="none")
+registry.register_architecture("muse", "muse_base")
+registry.register_architecture("muse", "muse_simple_base", muse_kernels="none")
 
 LARGE = {
     "encoder_embed_dim": 768,
@@ -104,17 +104,17 @@ LARGE = {
     "decoder_ffn_embed_dim": 3072,
     "decoder_attention_heads": 16,
 }
-common.register_architecture("muse", "muse_large", **LARGE)
-common.register_architecture("muse", "muse_simple_large", **LARGE, muse_kernels="none")
+registry.register_architecture("muse", "muse_large", **LARGE)
+registry.register_architecture("muse", "muse_simple_large", **LARGE, muse_kernels="none")
 
 # The paper's four tasks: dropout of section 3.2.2, the rest from the authors' own commands.
-common.register_architecture("muse", "muse_iwslt_de_en", dropout=0.4)
-common.register_architecture("muse", "muse_iwslt_en_vi", dropout=0.3)
+registry.register_architecture("muse", "muse_iwslt_de_en", dropout=0.4)
+registry.register_architecture("muse", "muse_iwslt_en_vi", dropout=0.3)
 WMT = {**LARGE, "share_all_embeddings": True, "attention_dropout": 0.1, "input_dropout": 0.1}
-common.register_architecture("muse", "muse_wmt_en_de", **WMT, dropout=0.3)
-common.register_architecture("muse", "muse_wmt_en_fr", **WMT)
+registry.register_architecture("muse", "muse_wmt_en_de", **WMT, dropout=0.3)
+registry.register_architecture("muse", "muse_wmt_en_fr", **WMT)
 
-common.register_architecture(
+registry.register_architecture(
     "muse",
     "muse_tiny",
     encoder_embed_dim=128,

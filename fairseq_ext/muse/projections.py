@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_ext.muse.packing import PackedLinear
+from fairseq_ext.base.onednn import OneDnnProduct
 
 
 class Sizes(NamedTuple):
@@ -97,7 +97,7 @@ class FusedProjections(nn.Module):
         self.bias_in = nn.Parameter(torch.empty(sum(self.rows)))
         self.weight_out = nn.Parameter(torch.empty(sizes.dim, sum(self.columns)))
         self.biases_out = nn.Parameter(torch.empty(len(self.columns), sizes.dim))
-        self._linear_in, self._linear_out = PackedLinear(), PackedLinear()
+        self._linear_in, self._linear_out = OneDnnProduct(), OneDnnProduct()
         separate = SeparateProjections(sizes).state_dict()
         self.load_state_dict(fuse(separate))
 

@@ -6,10 +6,18 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.text.subwords import Step
 from fairseq_ext.translating.translator import Candidate, Translator
-from fairseq_ext.translating.wording import Step, Wording
+
+
+class Wording(NamedTuple):
+    """Both directions between a line of text and a line of tokens."""
+
+    encode: Step
+    decode: Step
 
 
 @dataclass(frozen=True)
@@ -70,11 +78,11 @@ def translations(
     """
     if buffer < 1:
         raise ConfigError(f"`--buffer-size` must be at least 1, but is {buffer} instead.")
-    encode, lines, first = wording.encoder(), iter(lines), 1
+    encode, lines, first = wording.encode, iter(lines), 1
     while block := list(islice(lines, buffer)):
         kept = _fit_to_translate(block, first, encode, translator, name, skip_long)
         found = dict(zip(kept, translator.translate(list(kept.values())), strict=True))
-        texts = iter(wording.decode([one.tokens for many in found.values() for one in many]))
+        texts = (wording.decode(one.tokens) for many in found.values() for one in many)
         for place, source in enumerate(block):
             candidates = found.get(place, [])
             words = [next(texts) for _ in candidates] or [""]

@@ -20,7 +20,8 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext import length_penalty, sampling
 from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.guards.commands import refuse_broken
+from fairseq_ext.plugin.patches import untrusted
+from fairseq_ext.plugin.patches.commands import refuse_broken
 
 
 @dataclass(frozen=True)
@@ -240,13 +241,10 @@ def _load(
     if (src is None) != (tgt is None):
         raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
     overrides = {"source_lang": src, "target_lang": tgt} if src else {}
+    for path in paths:
+        untrusted.require_translation(path)
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(path) for path in paths],
         arg_overrides={"data": str(data), "eval_bleu": False, **overrides},
     )
-    if not isinstance(task, TranslationTask):
-        raise ConfigError(
-            f"`--path` must name translation models, but {paths[0]} was trained with a "
-            f"`{type(task).__name__}` instead."
-        )
     return models, task

@@ -16,7 +16,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.translation import TranslationTask
 
-from fairseq_ext import files
+from fairseq_ext import files, register
 from fairseq_ext.binary.packed import format, inspect, pack
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=32_000, help="symbols of the dictionary")
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
+    register()
     flags = options.parse_args_and_arch(
         options.get_training_parser(), ["data", "--arch", args.arch]
     )

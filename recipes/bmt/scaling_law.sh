@@ -110,7 +110,7 @@ make_text() {
         run python "$REPO/preprocess/locale_corpus.py" --src "$src" --tgt "$tgt" --seed 1 \
             --train 300 --valid 30 --test 30 --out text
     fi
-    learn_bpe "$bpe" "$src" "$tgt"
+    split_into_subwords "$bpe" "$src" "$tgt"
 }
 
 # more_sets: bpe/sample, pairs at equal distances in the training text, and the sets of --eval.

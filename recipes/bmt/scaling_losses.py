@@ -27,8 +27,7 @@ from fairseq.tasks import FairseqTask
 from torch import nn
 from tqdm import tqdm
 
-import fairseq_ext  # noqa: F401  registers the architectures
-from fairseq_ext import files
+from fairseq_ext import files, register
 from fairseq_ext.errors import ConfigError, FairseqExtError
 
 EMBEDDING = re.compile(r"\b(embed_tokens|embed_positions|output_projection)\b")
@@ -155,6 +154,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=4000, help="in a batch (4000)")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="TABLE.json")
     args = parser.parse_args()
+    register()
     for name in ("fairseq", "fairseq_ext"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:

@@ -17,10 +17,11 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "preprocess"))
 
-from textfiles import plain, write_all
+from textfiles import write_all
 
 from fairseq_ext.errors import DataError, FairseqExtError
 from fairseq_ext.text import check_text
+from fairseq_ext.text.cleaning import plain
 
 SPLITS = ("train", "valid", "test")
 SPECIAL = {"<s>", "<pad>", "</s>", "<unk>"}

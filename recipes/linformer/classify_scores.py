@@ -31,8 +31,9 @@ def predict(data: Path, checkpoint: Path, split: str = "test", batch_size: int =
     from fairseq import utils
     from fairseq.checkpoint_utils import load_model_ensemble_and_task
 
-    import fairseq_ext  # noqa: F401
+    from fairseq_ext import register
 
+    register()
     overrides = {"data": str(data)}
     (model,), _, task = load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)
     cuda = torch.cuda.is_available()

@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fairseq_ext import files
+from fairseq_ext import files, untrusted
 from fairseq_ext.binary.kernels.packing import row_bytes
 from fairseq_ext.errors import CheckpointError, DataError
 
@@ -115,6 +116,8 @@ def kind(name: str) -> str:
 def is_packed(path: str | Path) -> bool:
     """Whether a file is meant as a packed model: by its first bytes, or by its name."""
     try:
+        if not Path(path).is_file():  # opening a pipe would wait for someone to write to it
+            return False
         with Path(path).open("rb") as file:
             head = file.read(9)
     except OSError:
@@ -181,10 +184,15 @@ def read(path: str | Path) -> PackedModel:
         )
         _check(packed)
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        reason = str(error) if isinstance(error, DataError) else type(error).__name__
+        reason = f"{error!s:.200}" if isinstance(error, DataError) else type(error).__name__
         raise CheckpointError(
             f"{path} is no packed model that could be used ({reason}). Pack the checkpoint again."
         ) from None
+    try:
+        untrusted.require_plain(packed.cfg, 0)
+        untrusted.require_inert(packed.cfg)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} {error}. Do not use it.") from None
     return packed
 
 
@@ -193,6 +201,11 @@ def _contents(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         path = files.require_file(path, "packed model")
         if not path.stat().st_size:
             raise CheckpointError(f"{path} is empty. Copy or download it again.")
+        if zipfile.is_zipfile(path):
+            raise CheckpointError(
+                f"{path} is a checkpoint, not a packed model; `fairseq-ext pack` makes one of a "
+                "binary model."
+            )
         with safe_open(path, framework="pt") as file:
             names = file.keys()
             return file.metadata() or {}, {name: file.get_tensor(name) for name in names}

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_ext.base.dropout import is_active
+from fairseq_ext.base.onednn import OneDnnProduct
 from fairseq_ext.binary.binarize import Binarizer
 from fairseq_ext.binary.kernels import PackedWeight, linear_1bit, linear_1bit_1bit
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.binary.packed.int8_product import Int8Product
-from fairseq_ext.dropout import is_active
-from fairseq_ext.muse.packing import PackedLinear as OneDnnProduct
 
 LARGEST = 127  # of int8, symmetric
 

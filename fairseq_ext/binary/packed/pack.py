@@ -22,6 +22,7 @@ from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
 from fairseq_ext.binary.packed.format import FLOATS, SIDES, PackedModel, is_packed
 from fairseq_ext.binary.packed.layers import quantize
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError
+from fairseq_ext.plugin.patches import untrusted
 
 TABLES = ("embed_tokens.weight", "output_projection.weight")
 _STAGE = "binary_stage.current"
@@ -46,11 +47,10 @@ def pack_file(
         raise CheckpointError(f"{path} is packed already; give the checkpoint it was made of.")
     if not Path(data).is_dir():
         raise DataError(f"{data} is no folder; give the one that fairseq-preprocess wrote.")
+    untrusted.require_translation(path)
     models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(path)], arg_overrides={"data": str(data), "eval_bleu": False}
     )
-    if not isinstance(task, TranslationTask):
-        raise CheckpointError(f"{path} holds no translation model, but one for `{cfg.task._name}`.")
     try:
         return pack(models[0], cfg, task, dtype=dtype, int8_embeddings=int8_embeddings)
     except CheckpointError as error:

@@ -2,57 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils, tasks
+from fairseq import tasks
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import overwrite_args_by_name
-from fairseq.models import FairseqEncoderDecoderModel
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, FairseqEncoderDecoderModel
 from fairseq.tasks import FairseqTask
+from fairseq.tasks.translation import TranslationTask
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fairseq_ext.base.transformer import TranslationTransformer
 from fairseq_ext.binary.kernels import PackedWeight
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.binary.packed import format, layers
 from fairseq_ext.binary.packed.format import PackedModel
-from fairseq_ext.compat import wrap
+from fairseq_ext.dictionaries import difference
 from fairseq_ext.errors import CheckpointError, FairseqExtError
 
 MOST_POSITIONS = 10**6
 _FILLS = ("normal_", "uniform_", "trunc_normal_")  # of torch.nn.init and of tensors
-
-
-def install() -> None:
-    """Let fairseq's commands load packed models."""
-    wrap(checkpoint_utils, "load_model_ensemble_and_task", _load_model_ensemble_and_task)
-
-
-def _load_model_ensemble_and_task(original: Callable) -> Callable:
-    def load_model_ensemble_and_task(
-        filenames: list[str],
-        arg_overrides: dict[str, Any] | None = None,
-        task: FairseqTask | None = None,
-        *rest: Any,
-        **options: Any,
-    ) -> tuple[list[nn.Module], DictConfig, FairseqTask]:
-        if not any(map(format.is_packed, filenames)):
-            return original(filenames, arg_overrides, task, *rest, **options)
-        models: list[nn.Module] = []
-        for name in filenames:
-            if format.is_packed(name):
-                model, cfg, task = load(name, arg_overrides, task)
-                models.append(model)
-            else:
-                more, cfg, task = original([name], arg_overrides, task, *rest, **options)
-                models.extend(more)
-        return models, cfg, task
-
-    return load_model_ensemble_and_task
 
 
 def load(
@@ -73,13 +47,19 @@ def load(
     overwrite_args_by_name(cfg, overrides or {})
     words = _dictionaries(path, packed)
     if task is None:
+        try:
+            _require_binary(cfg)
+            _kind_of_task(cfg)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from None
         task = tasks.setup_task(cfg.task, from_checkpoint=True)
     for side, own in zip(format.SIDES, words, strict=True):
         theirs = getattr(task, f"{side}_dictionary", None)
-        if theirs is None or theirs.symbols != own.symbols:
+        differing = difference(theirs.symbols if theirs else [], own.symbols)
+        if differing:
             raise CheckpointError(
-                f"{path} was packed with another {side} dictionary than the data's. Use the "
-                "dictionaries it was trained with."
+                f"{path} was packed with another {side} dictionary than the data's: there, "
+                f"{differing}. Use the dictionaries it was trained with."
             )
     try:
         return _filled(build(packed, cfg, task), packed), cfg, task
@@ -105,10 +85,27 @@ def own_task(packed: PackedModel, cfg: DictConfig) -> FairseqTask:
     Raises:
         CheckpointError: there is no such task.
     """
-    kind = tasks.TASK_REGISTRY.get(cfg.task.get("_name"))
-    if kind is None or not issubclass(kind, tasks.translation.TranslationTask):
-        raise CheckpointError(f"its task `{cfg.task.get('_name')}` is unknown here.")
-    return kind(cfg.task, *_dictionaries("the file", packed))
+    return _kind_of_task(cfg)(cfg.task, *_dictionaries("the file", packed))
+
+
+def _kind_of_task(cfg: DictConfig) -> type[TranslationTask]:
+    kind = _registered(tasks.TASK_REGISTRY, cfg.task.get("_name"))
+    if kind is None or not issubclass(kind, TranslationTask):
+        raise CheckpointError(f"its task `{cfg.task.get('_name')!s:.40}` is unknown here.")
+    return kind
+
+
+def _require_binary(cfg: DictConfig) -> None:
+    """An architecture whose layers can be binary, before anything is built."""
+    name = cfg.model.get("_name") or cfg.model.get("arch")
+    known = {**MODEL_REGISTRY, **ARCH_MODEL_REGISTRY}
+    kind = _registered(known, name)
+    if kind is None or not issubclass(kind, TranslationTransformer):
+        raise CheckpointError(f"its architecture `{name!s:.40}` is none of a binary model.")
+
+
+def _registered(registry: Mapping[str, type], name: Any) -> type | None:
+    return registry.get(name) if isinstance(name, str) else None
 
 
 def build(packed: PackedModel, cfg: DictConfig, task: FairseqTask) -> FairseqEncoderDecoderModel:
@@ -117,6 +114,7 @@ def build(packed: PackedModel, cfg: DictConfig, task: FairseqTask) -> FairseqEnc
     Raises:
         CheckpointError: the configuration is none of a binary model.
     """
+    _require_binary(cfg)
     _refuse_endless(packed, cfg)
     try:
         with _NoMemory():
@@ -166,7 +164,7 @@ def load_state(model: nn.Module, packed: PackedModel) -> None:
     Raises:
         CheckpointError: the state does not fit the model.
     """
-    from fairseq_ext.guards.checkpoints import differences
+    from fairseq_ext.plugin.patches.checkpoints import differences
 
     try:
         nn.Module.load_state_dict(model, packed.state(), strict=True, assign=True)

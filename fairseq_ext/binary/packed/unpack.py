@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext import files
+from fairseq_ext import dictionaries, files
 from fairseq_ext.binary.kernels import unpack_signs
 from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
 from fairseq_ext.binary.packed import format, layers, runtime
@@ -55,7 +55,12 @@ def unpack(packed: PackedModel) -> dict[str, Any]:
             }
         ],
         "task_state": {},
-        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+        "extra_state": {
+            "train_iterator": {"epoch": 1, "iterations_in_epoch": 0},
+            dictionaries.KEY: dictionaries.record(
+                task.source_dictionary.symbols, task.target_dictionary.symbols
+            ),
+        },
     }
 
 

@@ -1,0 +1,114 @@
+"""How long it takes to open binarised data: fairseq alone, at a first start, at later ones.
+
+    python benchmarks/data_folder.py --json docs/results/data_folder.json
+
+Processor time of one process, all in turn, on files in the cache of the operating system; the
+ratio is the time of fairseq alone over ours, so 0.5 is twice as slow. The last row is of another
+kind: where each sentence starts, summed by the plugin and by fairseq.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import bench
+import numpy as np
+from fairseq.data import data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+import fairseq_ext
+from fairseq_ext.data_folder import manifest, seen
+from fairseq_ext.plugin.patches import indexes
+
+MEAN_LENGTH = 25
+VOCABULARY = 37_000
+
+
+class Symbols:
+    """As long as a dictionary."""
+
+    def __len__(self) -> int:
+        return VOCABULARY
+
+
+def write(folder: Path, tokens: int, *, listed: bool) -> Path:
+    """Random sentences as fairseq-preprocess writes them, with a manifest or without."""
+    generator = np.random.default_rng(1)
+    sizes = generator.integers(1, 2 * MEAN_LENGTH, tokens // MEAN_LENGTH).astype(np.int32)
+    folder.mkdir()
+    generator.integers(4, VOCABULARY, int(sizes.sum()), np.uint16).tofile(folder / "train.bin")
+    with MMapIndexedDataset.Index.writer(folder / "train.idx", np.uint16) as index:
+        index.write(sizes)
+    if listed:
+        manifest.write(folder, folder)
+    return folder
+
+
+def opening(folder: Path, load: Callable, *, first: bool = False) -> Callable[[], None]:
+    """Opens the data in ``folder``; ``first``: as if nobody had looked at them before."""
+
+    def run() -> None:
+        if first:
+            (folder / seen.NOTES).unlink(missing_ok=True)
+        load(str(folder / "train"), Symbols(), "mmap")
+
+    return run
+
+
+def measure(tokens: int, repeats: int, folder: Path) -> list[dict[str, object]]:
+    """Rows of :func:`bench.report`."""
+    listed = write(folder / "listed", tokens, listed=True)
+    stock = write(folder / "stock", tokens, listed=False)
+    ours = data_utils.load_indexed_dataset
+    alone = ours.__wrapped__
+    candidates = {
+        "fairseq alone": opening(listed, alone),
+        "manifest, first start": opening(listed, ours, first=True),
+        "manifest, later starts": opening(listed, ours),
+        "no manifest, first start": opening(stock, ours, first=True),
+        "no manifest, later starts": opening(stock, ours),
+    }
+    # the last but one is also what every start took in every process before notes were kept
+    seconds = bench.paired(candidates, repeats=repeats, clock=time.process_time)
+    rows = [
+        {"what": name, "peer": "fairseq alone", **bench.compare(seconds, name, "fairseq alone")}
+        for name in candidates
+        if name != "fairseq alone"
+    ]
+    index = MMapIndexedDataset.Index(str(listed / "train.idx"))  # its sizes live as long as it
+    sizes = list(index.sizes)  # of numpy's int32, as where workers' parts are merged
+    writer = MMapIndexedDataset.Index.writer.__func__.__wrapped__
+    pointers = writer(MMapIndexedDataset.Index, "/dev/null", np.uint16)._get_pointers
+    seconds = bench.paired(
+        {
+            "ours": lambda: indexes.starts(sizes, 2),
+            "fairseq": lambda: np.array(pointers(sizes), dtype=np.int64),
+        },
+        repeats=repeats,
+        clock=time.process_time,
+    )
+    row = bench.compare(seconds, "ours", "fairseq")
+    return [*rows, {"what": f"where {len(sizes):,} sentences start", "peer": "fairseq", **row}]
+
+
+def main() -> None:
+    """Measure, print, and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tokens", type=int, default=5_000_000, help="in the data (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=40, help="rounds (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    args = parser.parse_args()
+    fairseq_ext.register()
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(args.tokens, args.repeats, Path(folder))
+    bench.report(f"Opening binarised data of {args.tokens:,} tokens", rows, args.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""How far our Moses rules are those of the real scripts: line by line, differences counted.
+
+    python benchmarks/moses_parity.py --moses mosesdecoder/scripts FILE.en FILE.de … --json OUT
+
+Needs Perl and a clone of github.com/moses-smt/mosesdecoder; a file's ending is its language, and
+``.gz`` is unpacked. ``--official TEXT=TOKENS`` compares a text with tokens that its authors made
+(lower case, punctuation, tokens), as Multi30k's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from fairseq_ext import files
+from fairseq_ext.text import moses
+from fairseq_ext.text.pipeline import Pipeline
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text, also of a compressed one."""
+    read = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return read.decode("utf-8").removesuffix("\n").split("\n")
+
+
+def language_of(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix.removeprefix(".")
+
+
+def by_script(script: Path, options: list[str], lines: list[str]) -> list[str]:
+    """What a Perl script makes of the lines."""
+    done = subprocess.run(
+        ["perl", script, *options],
+        input="".join(f"{line}\n" for line in lines).encode(),
+        capture_output=True,
+        check=True,
+    )
+    return done.stdout.decode("utf-8").removesuffix("\n").split("\n")
+
+
+def compare(ours: list[str], theirs: list[str], shown: int) -> dict[str, object]:
+    """How many lines differ, and some of them."""
+    wrong = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
+    return {"lines": len(ours), "different": len(wrong), "examples": wrong[:shown]}
+
+
+def steps(scripts: Path, language: str) -> dict[str, tuple[Path, list[str], Callable]]:
+    """For each step: the script, its options, and ours."""
+    folder, tokenizer = scripts / "tokenizer", moses.tokenizer(language)
+    return {
+        "normalize": (
+            folder / "normalize-punctuation.perl",
+            ["-l", language],
+            moses.normalizer(language).normalize,
+        ),
+        "tokenize": (
+            folder / "tokenizer.perl",
+            ["-q", "-l", language],
+            lambda line: tokenizer.tokenize(line, return_str=True),
+        ),
+        "tokenize, aggressive": (
+            folder / "tokenizer.perl",
+            ["-q", "-a", "-l", language],
+            lambda line: tokenizer.tokenize(line, return_str=True, aggressive_dash_splits=True),
+        ),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("texts", nargs="*", type=Path, help="texts, a sentence a line")
+    parser.add_argument("--moses", type=Path, help="mosesdecoder's folder `scripts`")
+    parser.add_argument("--official", action="append", default=[], metavar="TEXT=TOKENS")
+    parser.add_argument("--examples", type=int, default=3, help="differing lines kept of each")
+    parser.add_argument("--json", type=Path, required=True)
+    args = parser.parse_args()
+    rows = []
+    for path in args.texts:
+        # A script strips the ends of a normalized line as ours does, or not: compared without.
+        lines = lines_of(path)
+        for name, (script, options, ours) in steps(args.moses, language_of(path)).items():
+            theirs = by_script(script, options, lines)
+            found = compare([ours(line).strip() for line in lines], [x.strip() for x in theirs], 3)
+            rows.append({"text": path.name, "step": name, "against": script.name, **found})
+    made = {"lowercase_first": True, "normalize": True, "tokenize": True, "escape": True}
+    for pair in args.official:
+        text, tokens = map(Path, pair.split("=", 1))
+        words = Pipeline("en", "de", **made).words(language_of(text))
+        found = compare([words(line) for line in lines_of(text)], lines_of(tokens), args.examples)
+        rows.append({"text": text.name, "step": "all", "against": tokens.name, **found})
+    for row in rows:
+        print(f"{row['text']:28} {row['step']:22} {row['different']:6} of {row['lines']:,}")
+    with files.atomic_write(args.json) as file:
+        file.write(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Archives and compressed files from anywhere: unpacked whole and inside a folder, or not at all.
+
+Nothing here needs fairseq or torch.
+"""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from fairseq_ext.errors import DataError, EnvironmentProblem, FairseqExtError
+from fairseq_ext.files import explain, require_file, staged_folder
+
+try:
+    import lzma
+except ImportError:  # a Python built without it reads no .xz
+    lzma = None  # type: ignore[assignment]
+
+# All that tarfile, zipfile and the decompressors raise on bytes that are no archive.
+_DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError),
+    *(LookupError, ValueError, ArithmeticError, RuntimeError),
+    *((lzma.LZMAError,) if lzma else ()),
+)
+_MOST_MEMBERS = 100_000  # tarfile remembers all of them
+_HEADER = 1 << 24  # bytes; of a longer one the archive would choose how much memory is taken
+
+
+def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 << 30) -> list[Path]:
+    """Unpack a tar or zip archive into ``folder``, whole or not at all.
+
+    Args:
+        archive: a ``.zip``, or a tar file in any compression Python knows.
+        folder: made if missing; nothing in it is overwritten.
+        max_bytes: the most the unpacked files may take together.
+
+    Returns:
+        The top-level files and folders, sorted.
+
+    Raises:
+        DataError: damaged, too large, or with a member that is absolute, leaves the folder, or is
+            a link out of it or a device; or a result would overwrite what is there.
+        EnvironmentProblem: this Python's tarfile has no safe filter, or the disk is full.
+    """
+    archive, folder = require_file(archive, "archive"), Path(folder)
+    try:
+        with whole_archive(archive), staged_folder(folder) as stage:
+            if zipfile.is_zipfile(archive):
+                _unzip(archive, stage, max_bytes)
+            else:
+                _untar(archive, stage, max_bytes)
+            names = sorted(path.name for path in stage.iterdir())
+            if taken := [name for name in names if (folder / name).exists()]:
+                raise DataError(
+                    f"{folder / taken[0]} is there already; remove it or unpack elsewhere."
+                )
+    except OSError as error:
+        raise EnvironmentProblem(explain(error)) from error
+    return [folder / name for name in names]
+
+
+@contextmanager
+def whole_archive(path: str | Path) -> Iterator[None]:
+    """Turn any complaint about the bytes of a compressed file into one kind of error.
+
+    Raises:
+        DataError: the file is damaged.
+        OSError: the system's own, such as a full disk.
+    """
+    try:
+        yield
+    except FairseqExtError:
+        raise
+    except (OSError, *_DAMAGED) as error:
+        # gzip and bz2 report wrong bytes as an OSError without a number; a wrong offset in a zip is
+        # an invalid argument to the system.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        reason = str(error.args[0] if error.args else "").partition("\n")[0] or type(error).__name__
+        raise DataError(
+            f"{path} is damaged or unsafe: {reason[:200].rstrip(':')}. Download it again."
+        ) from None
+
+
+def _require_members(archive: Path, members: Iterable[tuple[str, int]], max_bytes: int) -> None:
+    """Check names and sizes of all members before anything is written."""
+    total = 0
+    for number, (name, size) in enumerate(members, start=1):
+        _require_inside(archive, name)
+        total += size
+        if size < 0 or number > _MOST_MEMBERS:
+            what = f"a size of {size}" if size < 0 else f"more than {_MOST_MEMBERS:,} members"
+            raise DataError(f"{archive} is damaged or unsafe: it has {what}. Download it again.")
+        if total > max_bytes:
+            raise DataError(
+                f"{archive} unpacks to more than the {max_bytes:,} bytes that are allowed."
+            )
+
+
+class _InPieces:
+    """A file for tarfile, which reads a header in one piece, however large it says it is."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.seek, self.tell = file, file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= _HEADER:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return self._file.read(size)
+
+
+def _decompressed(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        head = file.read(6)
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.open(path)
+    if head.startswith(b"BZh"):
+        return bz2.open(path)
+    if lzma and head in (b"\xfd7zXZ\0", b"\x5d\0\0\x80\0\0"):
+        return lzma.open(path)
+    return path.open("rb")
+
+
+def _untar(archive: Path, folder: Path, max_bytes: int) -> None:
+    if not hasattr(tarfile, "data_filter"):
+        raise EnvironmentProblem(
+            "this Python unpacks tar files unsafely; use 3.10.12, 3.11.4 or later."
+        )
+    with _decompressed(archive) as file, tarfile.open(fileobj=_InPieces(file), mode="r:") as tar:
+        sizes = ((member.name, member.size) for member in _forwards(tar))
+        _require_members(archive, sizes, max_bytes)
+        while file.read(1 << 20):  # the checksum comes after what tarfile looks at
+            pass
+        _require_no_path_through_a_link(archive, tar)
+        tar.extractall(folder, filter="data")
+
+
+def _forwards(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The members; a negative size somewhere would lead back to an earlier one, again and again."""
+    place = -1
+    for member in tar:
+        if member.offset_data <= place:
+            raise tarfile.ReadError("its members overlap")
+        place = member.offset_data
+        yield member
+
+
+def _require_no_path_through_a_link(archive: Path, members: Iterable[tarfile.TarInfo]) -> None:
+    # Python's filter follows links to find out where a member ends up, and releases up to 3.11.12
+    # can be deceived about that (CVE-2025-4517).
+    links: set[PurePosixPath] = set()
+    for member in members:
+        path = PurePosixPath(member.name)
+        if links.intersection((path, *path.parents)):
+            raise DataError(
+                f"{archive} is unsafe: its member `{member.name[:60]}` would be written through a "
+                "link. Unpack it elsewhere, and pack it again without links."
+            )
+        if member.issym() or member.islnk():
+            links.add(path)
+
+
+def _unzip(archive: Path, folder: Path, max_bytes: int) -> None:
+    with zipfile.ZipFile(archive) as container:
+        members = container.infolist()
+        sizes = ((member.filename, member.file_size) for member in members)
+        _require_members(archive, sizes, max_bytes)
+        for member in members:
+            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise DataError(f"{archive} has a link or device in it (`{member.filename[:60]}`).")
+        container.extractall(folder)
+
+
+def _require_inside(archive: Path, name: str) -> None:
+    # Python would strip a leading slash silently; a file that has one is not to be trusted.
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name:
+        raise DataError(f"{archive} is unsafe: its member `{name[:60]}` would leave the folder.")

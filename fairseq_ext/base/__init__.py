@@ -1,0 +1,1 @@
+"""What every wing may use; nothing here knows a wing."""

@@ -1,0 +1,202 @@
+"""The configuration that our models have in common, under fairseq's own names."""
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from fairseq import utils
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models.transformer import TransformerConfig
+from omegaconf import II, DictConfig, OmegaConf
+
+from fairseq_ext.errors import ConfigError
+
+
+@dataclass
+class ModelConfig(FairseqDataclass):
+    """The stock flags that every architecture of ours honours, under fairseq's own names.
+
+    A flag that a model does not list is refused by name by the command's own parser.
+    """
+
+    dropout: float = field(default=0.1, metadata={"help": "dropout probability"})
+    encoder_embed_dim: int = field(default=256, metadata={"help": "encoder embedding dimension"})
+
+
+@dataclass
+class TranslationModelConfig(ModelConfig):
+    """Stock flags of every architecture that translates."""
+
+    decoder_embed_dim: int = field(default=256, metadata={"help": "decoder embedding dimension"})
+    share_decoder_input_output_embed: bool = field(
+        default=False, metadata={"help": "share decoder input and output embeddings"}
+    )
+    share_all_embeddings: bool = field(
+        default=False,
+        metadata={
+            "help": "share encoder, decoder and output embeddings "
+            "(requires shared dictionary and embed dim)"
+        },
+    )
+    max_source_positions: int = II("task.max_source_positions")
+    max_target_positions: int = II("task.max_target_positions")
+
+
+@dataclass
+class EncoderConfig(ModelConfig):
+    """Stock flags of an encoder that is built of Transformer layers."""
+
+    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = field(
+        default="relu", metadata={"help": "activation function of the feed-forward layers"}
+    )
+    attention_dropout: float = field(
+        default=0.0, metadata={"help": "dropout probability for attention weights"}
+    )
+    activation_dropout: float = field(
+        default=0.0, metadata={"help": "dropout probability after the activation function"}
+    )
+    encoder_embed_dim: int = field(default=512, metadata={"help": "encoder embedding dimension"})
+    encoder_ffn_embed_dim: int = field(
+        default=2048, metadata={"help": "size of the encoder's feed-forward layers"}
+    )
+    encoder_layers: int = field(default=6, metadata={"help": "number of encoder layers"})
+    encoder_attention_heads: int = field(
+        default=8, metadata={"help": "attention heads of each encoder layer"}
+    )
+    encoder_normalize_before: bool = field(
+        default=False, metadata={"help": "apply layer norm before each encoder block (pre-norm)"}
+    )
+    encoder_learned_pos: bool = field(
+        default=False, metadata={"help": "learned instead of sinusoidal positions in the encoder"}
+    )
+    no_token_positional_embeddings: bool = field(
+        default=False, metadata={"help": "no positional embeddings"}
+    )
+    layernorm_embedding: bool = field(
+        default=False, metadata={"help": "apply layer norm to the embeddings"}
+    )
+    no_scale_embedding: bool = field(
+        default=False, metadata={"help": "do not multiply embeddings by the root of their size"}
+    )
+    checkpoint_activations: bool = field(
+        default=False,
+        metadata={"help": "compute activations again in the backward pass, to save memory"},
+    )
+
+
+@dataclass
+class BinaryOptions(FairseqDataclass):
+    """What is binarized of an architecture of Transformer layers, by :mod:`fairseq_ext.binary`."""
+
+    binary_weights: str = field(
+        default="",
+        metadata={"help": "matrices with one bit for each weight: of qkv,out,ffn, or `none`"},
+    )
+    binary_activations: str = field(
+        default="",
+        metadata={
+            "help": "matrix products with one bit for each input: of qkv,out,ffn,qk,score-v, or "
+            "`none`"
+        },
+    )
+    binary_score_v: ChoiceEnum(["signed", "unsigned"]) = field(
+        default="signed",
+        metadata={"help": "binarize attention weights to a mean of what is visible, or to 0 and 1"},
+    )
+    binary_weight_bound: str = field(
+        default="channel",
+        metadata={
+            "help": "B of weights: the largest of each output `channel` or of the `tensor`, or a "
+            "number"
+        },
+    )
+    binary_activation_bound: str = field(
+        default="token",
+        metadata={"help": "B of a layer's inputs: the largest of each `token`, or a number"},
+    )
+    binary_gradient: ChoiceEnum(["code", "paper"]) = field(
+        default="code",
+        metadata={
+            "help": "the gradient passes up to (1 - 2^-7) B, as in the paper's code, or up to B, "
+            "as it is printed"
+        },
+    )
+    stage_updates: str = field(
+        default="",
+        metadata={
+            "help": "updates in float, with binary weights, and with binary weights and "
+            "activations (50000,88339,88339); without it all is binary from the start"
+        },
+    )
+
+
+@dataclass
+class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOptions):
+    """Stock flags of the architectures that are built of Transformer layers, and what is binary."""
+
+    decoder_embed_dim: int = field(default=512, metadata={"help": "decoder embedding dimension"})
+    decoder_ffn_embed_dim: int = field(
+        default=2048, metadata={"help": "size of the decoder's feed-forward layers"}
+    )
+    decoder_layers: int = field(default=6, metadata={"help": "number of decoder layers"})
+    decoder_attention_heads: int = field(
+        default=8, metadata={"help": "attention heads of each decoder layer"}
+    )
+    decoder_normalize_before: bool = field(
+        default=False, metadata={"help": "apply layer norm before each decoder block (pre-norm)"}
+    )
+    decoder_learned_pos: bool = field(
+        default=False, metadata={"help": "learned instead of sinusoidal positions in the decoder"}
+    )
+
+
+def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **more: Any) -> Namespace:
+    """A model's configuration, in whichever form fairseq hands it, with ``more`` values."""
+    if isinstance(cfg, DictConfig):
+        cfg = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+    return Namespace(**{**vars(cfg), **more})
+
+
+def with_defaults(
+    cfg: FairseqDataclass | DictConfig | Namespace, config: type[FairseqDataclass]
+) -> Namespace:
+    """``cfg`` with the defaults of options that a checkpoint is older than."""
+    present = namespace(cfg)
+    missing = {
+        option.name: option.default
+        for option in fields(config)
+        if not hasattr(present, option.name) and not str(option.default).startswith("${")
+    }
+    return namespace(present, **missing)
+
+
+def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
+    """What fairseq's Transformer classes read, from a flat configuration (an encoder's alone, too).
+
+    Raises:
+        ConfigError: a number of heads that does not divide its embedding dimension.
+    """
+    cfg = namespace(cfg)
+    sides = [side for side in ("encoder", "decoder") if hasattr(cfg, f"{side}_embed_dim")]
+    for side in sides:
+        heads, width = getattr(cfg, f"{side}_attention_heads"), getattr(cfg, f"{side}_embed_dim")
+        if heads < 1 or width % heads:
+            raise ConfigError(
+                f"`--{side}-attention-heads` must divide `--{side}-embed-dim` ({width}), "
+                f"but is {heads} instead."
+            )
+    config = TransformerConfig.from_namespace(cfg)
+    if "decoder" in sides:
+        # They follow `--decoder-embed-dim`, but only where hydra has made the configuration.
+        config.decoder.input_dim = config.decoder.output_dim = cfg.decoder_embed_dim
+    return config
+
+
+def add_dataclass_args(parser: ArgumentParser, config: type[FairseqDataclass]) -> None:
+    """Give a legacy ``add_args`` the options of a flat dataclass, without their defaults.
+
+    Without defaults a named architecture's value and a flag on the command line win over the
+    dataclass in that order, and no default is written twice.
+    """
+    gen_parser_from_dataclass(parser, config(), delete_default=True)

@@ -1,0 +1,65 @@
+"""Registration of models and architectures, which refuses names that are taken."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import (
+    ARCH_MODEL_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
+    MODEL_REGISTRY,
+    register_model_architecture,
+)
+from fairseq.models import register_model as fairseq_register_model
+
+from fairseq_ext.errors import EnvironmentProblem
+
+Model = TypeVar("Model", bound=type)
+
+
+def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
+    """fairseq's ``register_model``, which says so when the name is taken.
+
+    Raises:
+        EnvironmentProblem: another class has the name; fairseq would silently keep that one.
+    """
+
+    def register(cls: Model) -> Model:
+        refuse_taken(name, cls)
+        return fairseq_register_model(name, dataclass=dataclass)(cls)
+
+    return register
+
+
+def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
+    """Register a named architecture: a model whose configuration has these defaults.
+
+    Raises:
+        EnvironmentProblem: the name is taken.
+        TypeError: a default is not an option of the model.
+    """
+    unknown = defaults.keys() - MODEL_DATACLASS_REGISTRY[model_name].__dataclass_fields__
+    if unknown:
+        raise TypeError(f"{name}: {sorted(unknown)} are not options of {model_name}")
+    refuse_taken(name, MODEL_REGISTRY[model_name])
+
+    def set_defaults(args: Namespace) -> None:
+        for option, value in defaults.items():
+            if not hasattr(args, option):
+                setattr(args, option, value)
+
+    register_model_architecture(model_name, name)(set_defaults)
+
+
+def refuse_taken(name: str, cls: type) -> None:
+    """Raise :class:`EnvironmentProblem` where a model or architecture has the name already."""
+    taken = MODEL_REGISTRY.get(name) or ARCH_MODEL_REGISTRY.get(name)
+    if taken is not None:
+        raise EnvironmentProblem(
+            f"the model name `{name}` of {cls.__module__} is already taken by "
+            f"{taken.__module__}.{taken.__qualname__}. Load only one of the two plugins "
+            "(look at --user-dir), or rename the other one's model."
+        )

@@ -1,0 +1,59 @@
+"""What our architectures of Transformer layers have in common with fairseq's."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+
+from fairseq.models.transformer import TransformerModelBase
+from fairseq.tasks import FairseqTask
+from torch import nn
+
+from fairseq_ext.base.configuration import (
+    TransformerModelConfig,
+    add_dataclass_args,
+    transformer_config,
+    with_defaults,
+)
+from fairseq_ext.base.embeddings import require_shareable
+
+# Called with each Transformer that has been built, and its configuration. The wing `binary` puts
+# itself here to binarize what the options name, so that no wing imports another.
+after_build: list[Callable[[nn.Module, TransformerModelConfig], None]] = []
+
+
+class TranslationTransformer(TransformerModelBase):
+    """What our architectures of Transformer layers have in common with fairseq's."""
+
+    Config: type[TransformerModelConfig]
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the options of the model's configuration."""
+        add_dataclass_args(parser, cls.Config)
+
+    @classmethod
+    def build_model(cls, cfg: TransformerModelConfig, task: FairseqTask) -> TransformerModelBase:
+        """Build the model for a task's dictionaries.
+
+        Raises:
+            ConfigError: options that do not fit each other, such as heads that do not divide the
+                embedding dimension, or embeddings that cannot be shared.
+        """
+        cfg = with_defaults(cfg, cls.Config)
+        if cfg.share_all_embeddings:
+            require_shareable(cfg, task.source_dictionary, task.target_dictionary)
+        model = super().build_model(transformer_config(cls.prepare(cfg)), task)
+        cls.complete(model, cfg)
+        for change in after_build:
+            change(model, cfg)
+        return model
+
+    @classmethod
+    def prepare(cls, cfg: TransformerModelConfig) -> TransformerModelConfig | Namespace:
+        """The configuration that fairseq's classes are to read."""
+        return cfg
+
+    @classmethod
+    def complete(cls, model: TransformerModelBase, cfg: TransformerModelConfig) -> None:
+        """What to do to a model that fairseq's classes have built."""

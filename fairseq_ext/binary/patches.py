@@ -1,0 +1,46 @@
+"""What this wing changes in fairseq: packed models load where checkpoints do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_ext.plugin.patches.table import Layer, Patch
+
+
+def load_packed(original: Callable) -> Callable:
+    """Packed files are loaded by this wing, all others by fairseq."""
+
+    def load_model_ensemble_and_task(
+        filenames: list[str],
+        arg_overrides: dict[str, Any] | None = None,
+        task: Any = None,
+        *rest: Any,
+        **options: Any,
+    ) -> tuple[list[Any], Any, Any]:
+        from fairseq_ext.binary.packed import format
+
+        if not any(map(format.is_packed, filenames)):
+            return original(filenames, arg_overrides, task, *rest, **options)
+        from fairseq_ext.binary.packed import runtime
+
+        models: list[Any] = []
+        for name in filenames:
+            if format.is_packed(name):
+                model, cfg, task = runtime.load(name, arg_overrides, task)
+                models.append(model)
+            else:
+                more, cfg, task = original([name], arg_overrides, task, *rest, **options)
+                models.extend(more)
+        return models, cfg, task
+
+    return load_model_ensemble_and_task
+
+
+PATCHES = (
+    Patch(
+        name="packed models",
+        reason="fairseq-generate, -interactive and hubs do not know packed 1-bit files",
+        layers=(Layer("fairseq.checkpoint_utils:load_model_ensemble_and_task", load_packed),),
+    ),
+)

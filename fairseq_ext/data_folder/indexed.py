@@ -1,0 +1,162 @@
+"""A dataset of fairseq: an index (``.idx``) and its data (``.bin``), whole and made for each other.
+
+The layout ``mmap``, fairseq's default: ``.idx`` has a header, the size of each sentence in tokens
+(int32) and the byte at which it starts in ``.bin`` (int64); ``.bin`` has the tokens one after
+another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_ext.data_folder import manifest, seen
+from fairseq_ext.errors import DataError
+from fairseq_ext.files import require_file, sha256
+
+# By their code in the header; signed ones are read as unsigned, so that a negative is too large.
+TOKEN_TYPES = {1: "u1", 2: "u1", 3: "<u2", 4: "<u4", 5: "<u8", 8: "<u2", 9: "<u4", 10: "<u8"}
+HEADER = "S9,<u8,u1,<u8"  # magic, version, code of the tokens' type, number of sentences
+OTHER_LAYOUTS = (b"TNTIDX", b"HUFFIDX")
+BLOCK = 1 << 24  # bytes of data, or sentences of an index, looked at at a time
+AGAIN = "Run fairseq-preprocess again."
+
+
+@dataclass(frozen=True)
+class Header:
+    """``sentences`` in an index, and the numpy type of their tokens."""
+
+    sentences: int
+    token_type: str
+
+
+def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool = True) -> None:
+    """Check that ``<prefix>.idx`` and ``<prefix>.bin`` are whole and belong together.
+
+    Sizes are compared each time. The contents are read once: pointers against sizes, checksums
+    against the folder's manifest, and the largest token; :mod:`~fairseq_ext.data_folder.seen`
+    remembers the outcome. Of layouts other than ``mmap``, only what the manifest lists is checked.
+
+    Args:
+        prefix: the path without its ending, such as ``data-bin/train.de-en.de``. Where neither
+            file is there, nothing is checked.
+        vocabulary: the size of the dictionary the tokens must lie in, if known.
+        contents: False compares sizes alone, which is enough in all but one process of a job.
+
+    Raises:
+        DataError: a file is missing, damaged or empty, or a token is not in the dictionary.
+    """
+    index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    if not index.exists() and not data.exists():
+        return
+    require_file(index, "index"), require_file(data, "data file")
+    header = read_header(index)
+    listed = manifest.read(index.parent)
+    entries = listed.get(index.name), listed.get(data.name)
+    for path, entry in zip((index, data), entries, strict=True):
+        manifest.require_size(path, entry)
+        if contents and header is None and entry is not None:
+            digest = seen.examine(path, lambda path: {"sha256": sha256(path)}, {"sha256": str})
+            manifest.require_checksum(path, entry, digest["sha256"])
+    if contents and header is not None:
+        _check_index(index, data, header, entries[0])
+        _check_data(data, header, entries[1], vocabulary)
+
+
+def read_header(index: Path) -> Header | None:
+    """The header of an index, or None for another layout than ``mmap``.
+
+    Raises:
+        DataError: it is damaged or empty.
+    """
+    import numpy as np
+
+    layout = np.dtype(HEADER)
+    with index.open("rb") as file:
+        head = file.read(layout.itemsize)
+    if head.startswith(OTHER_LAYOUTS):
+        return None
+    if not head.startswith(b"MMIDIDX") or len(head) < layout.itemsize:
+        raise DataError(f"{index} is not the index of a fairseq dataset, or is truncated. {AGAIN}")
+    _, _, code, sentences = np.frombuffer(head, layout)[0].item()
+    expected = layout.itemsize + 12 * sentences
+    if index.stat().st_size != expected or code not in TOKEN_TYPES:
+        raise DataError(
+            f"{index} is damaged: {index.stat().st_size:,} bytes, not {expected:,}. {AGAIN}"
+        )
+    if not sentences:
+        raise DataError(f"{index} has no sentences. Give fairseq-preprocess a text with lines.")
+    return Header(sentences, TOKEN_TYPES[code])
+
+
+def _check_index(index: Path, data: Path, header: Header, entry: manifest.Entry | None) -> None:
+    def measure(path: Path) -> seen.Facts:
+        found = {"sha256": sha256(path)} if entry else {}
+        return {**found, "data_bytes": bytes_of_data(path, header)}
+
+    wanted = {"data_bytes": int, **({"sha256": str} if entry else {})}
+    found = seen.examine(index, measure, wanted)
+    manifest.require_checksum(index, entry, found.get("sha256"))
+    size = data.stat().st_size
+    if size != found["data_bytes"]:
+        raise DataError(
+            f"{data} is damaged: {size:,} bytes, but its index {index.name} expects "
+            f"{found['data_bytes']:,}. {AGAIN}"
+        )
+
+
+def bytes_of_data(index: Path, header: Header) -> int:
+    """How long the data of an index are; its pointers must be the running sum of its sizes.
+
+    Raises:
+        DataError: a size is negative, or a pointer another one.
+    """
+    import numpy as np
+
+    itemsize, offset = np.dtype(header.token_type).itemsize, np.dtype(HEADER).itemsize
+    sizes = np.memmap(index, "<i4", "r", offset, (header.sentences,))
+    pointers = np.memmap(index, "<i8", "r", offset + sizes.nbytes, (header.sentences,))
+    end = 0
+    for first in range(0, header.sentences, BLOCK):
+        lengths = sizes[first : first + BLOCK].astype(np.int64) * itemsize
+        starts = end + np.cumsum(lengths) - lengths
+        found = pointers[first : first + BLOCK]
+        wrong = np.flatnonzero((found != starts) | (lengths < 0))
+        if len(wrong):
+            at = wrong[0]
+            raise DataError(
+                f"{index} is damaged: sentence {first + at + 1:,}, of {sizes[first + at]:,} "
+                f"tokens, begins at byte {found[at]:,} instead of {starts[at]:,}. {AGAIN}"
+            )
+        end = int(starts[-1] + lengths[-1])
+    return end
+
+
+def _check_data(
+    data: Path, header: Header, entry: manifest.Entry | None, vocabulary: int | None
+) -> None:
+    def measure(path: Path) -> seen.Facts:
+        return read_data(path, header.token_type, hashed=entry is not None)
+
+    wanted = {"largest": int, **({"sha256": str} if entry else {})}
+    found = seen.examine(data, measure, wanted)
+    manifest.require_checksum(data, entry, found.get("sha256"))
+    if vocabulary and found["largest"] >= vocabulary:
+        raise DataError(
+            f"{data} has the token number {found['largest']:,}, but its dictionary only "
+            f"{vocabulary:,} entries: one of them was replaced or is damaged. {AGAIN}"
+        )
+
+
+def read_data(path: Path, token_type: str, *, hashed: bool) -> seen.Facts:
+    """The ``largest`` token of a data file and, if ``hashed``, its ``sha256``: in one reading."""
+    import numpy as np
+
+    digest, largest = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            if hashed:
+                digest.update(block)
+            largest = max(largest, int(np.frombuffer(block, token_type).max()))
+    return {"largest": largest, **({"sha256": digest.hexdigest()} if hashed else {})}

@@ -1,0 +1,137 @@
+"""The manifest of a data folder: sizes and SHA-256 checksums of what fairseq-preprocess wrote.
+
+::
+
+    {"format": "fairseq-ext data", "version": 1,
+     "files": {"train.de-en.de.bin": {"bytes": 123, "sha256": "…"}, …}}
+
+Several calls into one folder (another split, one side only) extend it. A file that is not listed,
+and a folder without a manifest, are loaded without checksums.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fairseq_ext.errors import DataError
+from fairseq_ext.files import atomic_write, require_file, sha256
+from fairseq_ext.json_files import read_json
+
+MANIFEST = "data-manifest.json"
+FORMAT = "fairseq-ext data"
+VERSION = 1
+MOST_BYTES = 1 << 24  # some 100,000 files
+LOG = "preprocess.log"  # not listed: later calls append to it
+CURE = (
+    "Copy the folder again or run fairseq-preprocess again; if another program wrote the file "
+    f"anew, delete {MANIFEST}."
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file as it was written: its size in ``bytes`` and its checksum, 64 hexadecimal digits."""
+
+    bytes: int
+    sha256: str
+
+
+def write(stage: Path, folder: Path) -> None:
+    """Write the manifest of the files in ``stage``, which are about to move up to ``folder``.
+
+    What ``folder`` lists already and still has stays in it.
+
+    Raises:
+        DataError: the manifest in ``folder`` cannot be read.
+    """
+    listed = {name: one for name, one in read(folder).items() if (folder / name).is_file()}
+    for path in stage.iterdir():
+        if path.is_file() and path.name != LOG:
+            listed[path.name] = Entry(path.stat().st_size, sha256(path))
+    entries = {name: asdict(listed[name]) for name in sorted(listed)}
+    with atomic_write(stage / MANIFEST) as file:
+        json.dump({"format": FORMAT, "version": VERSION, "files": entries}, file, indent=1)
+        file.write("\n")
+
+
+def read(folder: Path) -> dict[str, Entry]:
+    """What a folder's manifest lists, by name; empty without a manifest.
+
+    Raises:
+        DataError: it is damaged, too large, or something else.
+    """
+    path = folder / MANIFEST
+    if not path.exists():
+        return {}
+    require_file(path, "manifest")
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES:,} bytes")
+        return _entries(read_json(path))
+    except ValueError as error:
+        raise DataError(
+            f"{path} is not a manifest of fairseq-preprocess ({str(error).rstrip('.')}). Copy it "
+            "again, or delete it to load the data without their checksums."
+        ) from None
+
+
+def _entries(found: Any) -> dict[str, Entry]:
+    """The entries of a manifest; ValueError with the first thing that is wrong."""
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ValueError(f"its `format` is not `{FORMAT}`")
+    if found.get("version") != VERSION:
+        raise ValueError(f"its `version` is not {VERSION}")
+    if not isinstance(found.get("files"), dict):
+        raise ValueError("it lists no `files`")
+    entries = {}
+    for name, fields in found["files"].items():
+        if PurePosixPath(name).name != name or name in ("", "..") or "\0" in name:
+            raise ValueError(f"`{name!r:.60}` is not the name of a file in the folder")
+        size, digest = (
+            fields.get(key) if isinstance(fields, dict) else None for key in ("bytes", "sha256")
+        )
+        whole = type(size) is int and size >= 0 and isinstance(digest, str)
+        if not whole or not re.fullmatch("[0-9a-f]{64}", digest):
+            raise ValueError(f"`{name!r:.60}` has no size and checksum")
+        entries[name] = Entry(size, digest)
+    return entries
+
+
+def require_size(path: Path, entry: Entry | None) -> None:
+    """Check the size of a file that is listed.
+
+    Raises:
+        DataError: it is another one.
+    """
+    if entry is not None and path.stat().st_size != entry.bytes:
+        raise DataError(
+            f"{path} is damaged: {path.stat().st_size:,} bytes, but {MANIFEST} lists "
+            f"{entry.bytes:,}. {CURE}"
+        )
+
+
+def require_checksum(path: Path, entry: Entry | None, digest: str | None) -> None:
+    """Check the SHA-256 of a file that is listed.
+
+    Raises:
+        DataError: it is another one.
+    """
+    if entry is not None and digest != entry.sha256:
+        raise DataError(
+            f"{path} is damaged: its checksum is not the one that {MANIFEST} lists. {CURE}"
+        )
+
+
+def check_dictionary(path: Path) -> None:
+    """Check a dictionary against the manifest beside it, if that lists it.
+
+    Raises:
+        DataError: another size or checksum, or the manifest cannot be read.
+    """
+    entry = read(path.parent).get(path.name)
+    require_size(path, entry)
+    require_checksum(path, entry, sha256(path) if entry else None)

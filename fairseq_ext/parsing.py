@@ -1,0 +1,67 @@
+"""Command lines that are wrong: one line, with the nearest right name."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Iterable
+from typing import NoReturn
+
+from fairseq_ext.errors import printable
+
+FEW = 20
+"""So many choices are all listed in a message."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An ``ArgumentParser`` that suggests names, and does not print its usage for an error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with status 2."""
+        line = advise(message, options_of(self))
+        self.exit(2, f"{self.prog}: error: {printable(line)}\n")
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """All options that a parser and its subcommands know."""
+    known = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            known = known.union(*map(options_of, action.choices.values()))
+    return known
+
+
+def advise(message: str, options: Iterable[str]) -> str:
+    """An error of argparse, with what may have been meant.
+
+    Args:
+        message: as ``ArgumentParser.error`` is given it.
+        options: all that the parser knows, such as ``--max-tokens``.
+    """
+    if choice := re.fullmatch(
+        r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message
+    ):
+        name, value, names = choice[1].partition("/")[0], choice[2].strip("'"), choice[3]
+        known = [one.strip("'") for one in names.split(", ")]
+        return f"`{name}` must be {_one_of(known, name)}, but is `{value}`{nearest(value, known)}"
+    if wrong := re.fullmatch(r"argument (\S+): invalid (\S+) value: (.*)", message):
+        kinds = {"int": "a whole number", "float": "a number"}
+        kind = kinds.get(wrong[2], "of another form")
+        return f"`{wrong[1].partition('/')[0]}` must be {kind}, but is {wrong[3]}."
+    if message.startswith("unrecognized arguments: "):
+        given = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+        return message + "".join(nearest(word, options) for word in given).rstrip(".")
+    return message
+
+
+def _one_of(known: list[str], name: str) -> str:
+    if len(known) <= FEW:
+        return f"one of {', '.join(known)}"
+    return f"one of the {len(known)} names that `--help` lists"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``; did you mean …?``, or a full stop where nothing is near."""
+    near = difflib.get_close_matches(name, sorted(known), n=2, cutoff=0.75)
+    return f"; did you mean {' or '.join(f'`{one}`' for one in near)}?" if near else "."

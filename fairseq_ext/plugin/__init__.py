@@ -1,0 +1,30 @@
+"""The one door by which this package enters a process: :func:`register`.
+
+``--user-dir user_dir`` from a clone, ``--user-dir "$(fairseq-ext user-dir)"`` when installed, our
+own commands and processes that they start, all end in it. Importing a package registers nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+
+
+@functools.cache
+def register() -> None:
+    """Mend fairseq for today's Python and torch, then register every architecture.
+
+    Calling it again does nothing.
+
+    Raises:
+        EnvironmentProblem: two distributions provide fairseq, or a model name of ours is taken.
+        ImportError: fairseq or torch is missing; ``fairseq-ext doctor`` names the cure.
+    """
+    from fairseq_ext import doctor, errors
+    from fairseq_ext.plugin import patches, wings
+
+    errors.install_excepthook()
+    doctor.check_single_fairseq()
+    patches.apply()
+    from fairseq_ext import translation_ext  # noqa: F401
+
+    wings.load()

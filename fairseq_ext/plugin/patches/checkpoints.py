@@ -1,0 +1,234 @@
+"""Loading and saving: whole, safe, and of the architecture that was asked for."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_ext import dictionaries, files
+from fairseq_ext.errors import CheckpointError, ConfigError, EnvironmentProblem
+from fairseq_ext.plugin.patches.dictionaries import compare as compare_dictionaries
+from fairseq_ext.plugin.patches.table import Layer, Patch
+from fairseq_ext.text import pipeline
+
+
+def _load_checkpoint_to_cpu(original: Callable) -> Callable:
+    from fairseq.file_io import PathManager
+
+    def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
+        files.load_checkpoint(PathManager.get_local_path(path))
+        return original(path, *rest, **options)
+
+    return load_checkpoint_to_cpu
+
+
+def _upgrade_state_dict(original: Callable) -> Callable:
+    """Weights alone, ``{"model": …}``, are where a training can start from: its update 0."""
+
+    def upgrade_state_dict(state: dict[str, Any]) -> dict[str, Any]:
+        if "optimizer_history" not in state and "best_loss" not in state:
+            start = {"lr_scheduler_state": {}, "num_updates": 0, "optimizer_name": "none"}
+            position = {"epoch": 1, "iterations_in_epoch": 0, "version": 2}
+            alone = {"optimizer_history": [start], "extra_state": {"train_iterator": position}}
+            state = {**alone, **state}
+        return original(state)
+
+    return upgrade_state_dict
+
+
+def _load_model_ensemble_and_task(original: Callable) -> Callable:
+    def load_model_ensemble_and_task(filenames: list[str], *rest: Any, **options: Any) -> Any:
+        try:
+            models, cfg, task = original(filenames, *rest, **options)
+        except OSError as error:
+            if not str(error).startswith("Model file not found"):
+                raise
+            name = str(error).partition(": ")[2]
+            raise CheckpointError(f"checkpoint {name} does not exist; check `--path`.") from error
+        except RuntimeError as error:
+            if str(error).startswith("Neither args nor cfg"):
+                raise CheckpointError(
+                    f"{', '.join(filenames)} has weights alone, without the options of its model, "
+                    "from which it would be built. Give the file that fairseq-train wrote; for "
+                    "training, `fairseq-train --finetune-from-model` takes it with these options."
+                ) from error
+            if "loading state_dict" not in str(error):
+                raise
+            raise CheckpointError(
+                f"{', '.join(filenames)} does not fit the model built for this data: "
+                f"{differences(str(error))}. Use the dictionaries it was trained with."
+            ) from error
+        _refuse_other_sources(", ".join(filenames), cfg, task)
+        return models, cfg, task
+
+    return load_model_ensemble_and_task
+
+
+def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
+    """fairseq-generate and -interactive take the task's options from the command line alone."""
+    trained, given = (
+        bool(getattr(getattr(owner, attribute, None), "source_bos", False))
+        for owner, attribute in ((cfg, "task"), (task, "cfg"))
+    )
+    if trained and not given:
+        raise ConfigError(
+            f"{name} was trained with `--source-bos`; give `--task translation_ext --source-bos`."
+        )
+    if given and not trained:
+        raise ConfigError(f"{name} was trained without `--source-bos`; leave it out.")
+
+
+def _load_checkpoint(original: Callable) -> Callable:
+    from fairseq.file_io import PathManager
+
+    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
+        default = cfg.restore_file == "checkpoint_last.pt"
+        for option, path in (
+            ("--restore-file", None if default else cfg.restore_file),
+            ("--finetune-from-model", cfg.finetune_from_model),
+        ):
+            suffix = f"{trainer.checkpoint_suffix or ''}.pt"
+            if path and not any(map(PathManager.isfile, (path, path.replace(".pt", suffix)))):
+                # fairseq would start from random weights without a word
+                fault = "is not a file" if PathManager.exists(path) else "does not exist"
+                raise CheckpointError(f"`{option}` names {path}, which {fault}.")
+        try:
+            return original(cfg, trainer, **options)
+        except RuntimeError as error:
+            if not str(error).startswith("Cannot resume training due to dataloader mismatch"):
+                raise
+            raise CheckpointError(
+                f"the corpus has fewer batches than the one that the run in {cfg.save_dir} has "
+                "read so far. Give the former data and batch size, or `--reset-dataloader` to go "
+                "on with an epoch of this corpus."
+            ) from error
+
+    return load_checkpoint
+
+
+def _keep_pipeline(original: Callable) -> Callable:
+    """A run keeps how its text was made; called once, at the start of a training."""
+
+    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
+        found = original(cfg, trainer, **options)
+        if trainer.is_data_parallel_master and not cfg.no_save:
+            data = str(getattr(trainer.cfg.task, "data", None) or "").split(":")[0]
+            if data:
+                pipeline.copy(data, cfg.save_dir)
+        return found
+
+    return load_checkpoint
+
+
+def _trainer_load_checkpoint(original: Callable) -> Callable:
+    def load_checkpoint(self: Any, filename: str, *rest: Any, **options: Any) -> Any:
+        try:
+            return original(self, filename, *rest, **options)
+        except AssertionError as error:  # another criterion or optimizer
+            raise CheckpointError(f"{filename}: {error}") from error
+        except Exception as error:
+            if not str(error).startswith("Cannot load model parameters"):
+                raise
+            state = files.load_checkpoint(filename)
+            found = dictionaries.recorded(state, filename)
+            compare_dictionaries(self.task, found, filename, warn=False)
+            theirs = architecture(state)
+            ours = architecture({"cfg": {"model": self.cfg.model}})
+            asked = f"`{ours}` was" if ours != theirs else "other options were"
+            raise CheckpointError(
+                f"{filename} holds the architecture `{theirs}`, but {asked} asked for; "
+                f"{differences(str(error.__context__))}. Give the options it was trained with, "
+                "or another `--save-dir`."
+            ) from error
+
+    return load_checkpoint
+
+
+def _persistent_save(original: Callable) -> Callable:
+    def torch_persistent_save(obj: Any, filename: str, *rest: Any, **options: Any) -> None:
+        try:
+            original(obj, filename, *rest, **options)
+        except (OSError, RuntimeError) as error:
+            reason = files.system_error(error)
+            if reason is None:
+                raise
+            raise EnvironmentProblem(files.explain(reason, f"the checkpoint {filename}")) from error
+
+    return torch_persistent_save
+
+
+def _save_once(original: Callable) -> Callable:
+    """fairseq tries three times, each behind the broken bytes of the one before, and logs this."""
+
+    def _torch_persistent_save(obj: Any, f: Any) -> None:
+        import torch
+
+        torch.save(obj, f)
+
+    return _torch_persistent_save
+
+
+def architecture(state: dict[str, Any]) -> str:
+    """The name of the architecture a checkpoint was trained with, or `unknown`."""
+    model = (state.get("cfg") or {}).get("model") or state.get("args") or {}
+    fields = vars(model) if isinstance(model, Namespace) else model
+    return str(fields.get("arch") or fields.get("_name") or "unknown")
+
+
+def differences(report: str, most: int = 2) -> str:
+    """What torch reports on a state that does not fit, in one line: a few names of each kind."""
+    shapes = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\).*?Size\((.*?)\)", report)
+    kinds = {"other sizes": [f"{key} {theirs}, not {ours}" for key, theirs, ours in shapes]}
+    for heading, kind in (("Missing", "not in it"), ("Unexpected", "only in it")):
+        listed = re.search(rf"{heading} key\(s\) in state_dict: (.*)", report)
+        kinds[kind] = re.findall(r'"([^"]+)"', listed[1]) if listed else []
+    return "; ".join(f"{kind}: {_some(keys, most)}" for kind, keys in kinds.items() if keys)
+
+
+def _some(names: list[str], most: int) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+PATCHES = (
+    Patch(
+        name="checkpoints are read safely",
+        reason="torch reads damaged files as if they were whole, and its errors are pages long",
+        layers=(Layer("fairseq.checkpoint_utils:load_checkpoint_to_cpu", _load_checkpoint_to_cpu),),
+    ),
+    Patch(
+        name="weights alone",
+        reason="`{'model': …}` without any other entry ends in `KeyError: 'best_loss'`, so that no "
+        "training can start from it",
+        layers=(Layer("fairseq.checkpoint_utils:_upgrade_state_dict", _upgrade_state_dict),),
+    ),
+    Patch(
+        name="checkpoints that do not fit",
+        reason="a missing file, another dictionary or another architecture ends in a traceback, "
+        "and a missing `--restore-file` in random weights",
+        layers=(
+            Layer(
+                "fairseq.checkpoint_utils:load_model_ensemble_and_task",
+                _load_model_ensemble_and_task,
+            ),
+            Layer("fairseq.checkpoint_utils:load_checkpoint", _load_checkpoint),
+            Layer("fairseq.trainer:Trainer.load_checkpoint", _trainer_load_checkpoint),
+        ),
+    ),
+    Patch(
+        name="how the text was made",
+        reason="a checkpoint does not tell, and translating needs the same tokens and subwords",
+        layers=(Layer("fairseq.checkpoint_utils:load_checkpoint", _keep_pipeline),),
+    ),
+    Patch(
+        name="checkpoints that cannot be written",
+        reason="a full disk ends in a traceback, after three attempts of which each appends to "
+        "the torn file of the one before",
+        layers=(
+            Layer("fairseq.checkpoint_utils:torch_persistent_save", _persistent_save),
+            Layer("fairseq.checkpoint_utils:_torch_persistent_save", _save_once),
+        ),
+    ),
+)

@@ -1,0 +1,364 @@
+"""The commands: check what they are given; write all results or none; one message per error."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import io
+import logging
+import os
+import re
+import shutil
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf.errors import MissingMandatoryValue
+
+from fairseq_ext import errors, files, text
+from fairseq_ext.data_folder import manifest
+from fairseq_ext.dictionaries import difference
+from fairseq_ext.errors import ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.plugin.patches import training_options
+from fairseq_ext.plugin.patches.checkpoints import architecture
+from fairseq_ext.plugin.patches.table import Layer, Patch
+from fairseq_ext.text import pipeline
+
+USER_CAUSED = files.FULL_DISK | {
+    *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
+    *(errno.EEXIST, errno.EROFS, errno.ENAMETOOLONG, errno.EIO, *files.TOO_MANY_FILES),
+}
+TRANSLATING = ("fairseq_cli.generate", "fairseq_cli.interactive")
+
+
+@contextmanager
+def one_message(folder: str | None = None) -> Iterator[None]:
+    """Turn failed file operations, and errors in spawned processes, into our errors.
+
+    ``folder`` is what to name when the system does not say which file it was.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in USER_CAUSED:
+            raise
+        name = error.filename2 or error.filename or folder
+        raise EnvironmentProblem(files.explain(error, name)) from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"the input is not UTF-8 ({error.reason}, byte 0x{error.object[error.start]:02x}). "
+            "If it is Latin-1, convert it: iconv -f latin1 -t utf-8"
+        ) from error
+    except MissingMandatoryValue as error:
+        option = str(error.full_key).rpartition(".")[2].replace("_", "-")
+        raise ConfigError(f"`--{option}` is missing, but the other options need it.") from error
+    except Exception as error:
+        if str(error).startswith("Too many open files"):  # torch's, on its workers
+            failed = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            raise EnvironmentProblem(files.explain(failed, "another file")) from error
+        # torch.multiprocessing hands a child's error on as a traceback in text
+        found = re.findall(r"^fairseq_ext\.errors\.(\w+): (.*)", str(error), re.MULTILINE)
+        if type(error).__name__ != "ProcessRaisedException" or not found:
+            raise
+        raise getattr(errors, found[-1][0])(found[-1][1]) from None
+
+
+def _call_main(original: Callable) -> Callable:
+    """`fairseq-train`, `-interactive` and `-validate`, before they start any process."""
+
+    def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
+        spec = inspect.unwrap(main).__globals__[
+            "__spec__"
+        ]  # its name is the module's also under `python -m`
+        command = spec.name if spec else ""
+        refuse_broken(cfg, command)
+        if command in ("fairseq_cli.interactive", "fairseq_cli.validate", "fairseq_cli.eval_lm"):
+            _require_path(cfg)
+        if command == "fairseq_cli.eval_lm":
+            _require_language_models(cfg.common_eval.path)
+        if command == "fairseq_cli.interactive":
+            _check_input(cfg.interactive.input)
+        with one_message(), files.no_empty_folder(cfg.checkpoint.save_dir):
+            return original(cfg, main, **options)
+
+    return call_main
+
+
+def _trainer(original: Callable) -> Callable:
+    """`fairseq-hydra-train` loads this plugin after :func:`_call_main` would have been called."""
+
+    def __init__(self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
+        refuse_broken(cfg, "fairseq_cli.train")
+        original(self, cfg, *rest, **options)
+
+    return __init__
+
+
+def refuse_broken(cfg: Any, command: str) -> None:
+    """Refuse by name what fairseq accepts but cannot do.
+
+    Raises:
+        ConfigError: an option, or a combination, that ends in an error deep inside fairseq or in
+            a run that does nothing.
+    """
+    generation = cfg.generation
+    soft = generation.print_alignment == "soft"
+    if generation.replace_unk is not None:
+        raise ConfigError(
+            "`--replace-unk` does not work in this fairseq (it reads a binarised corpus as text), "
+            "and no model without alignments could do it. Leave it out; subwords leave hardly any "
+            "unknown words."
+        )
+    if generation.constraints and command == "fairseq_cli.generate":
+        raise ConfigError(
+            "`--constraints` is for fairseq-interactive, where they follow each sentence after a "
+            "tab; fairseq-generate has no place for them."
+        )
+    if command in TRANSLATING and (generation.beam < 1 or generation.nbest < 1):
+        raise ConfigError("`--beam` and `--nbest` must be at least 1.")
+    if command == "fairseq_cli.interactive" and soft:
+        raise ConfigError(
+            "`--print-alignment soft` is for fairseq-generate; fairseq-interactive prints "
+            "`--print-alignment hard` only."
+        )
+    if generation.score_reference and soft:
+        raise ConfigError(
+            "`--print-alignment soft` does not go with `--score-reference`; give `hard`."
+        )
+    others = ("train", "validate", "interactive")
+    if cfg.dataset.num_shards != 1 and command.rpartition(".")[2] in others:
+        raise ConfigError("`--num-shards` is for fairseq-generate; leave it out.")
+    if command == "fairseq_cli.train":
+        training_options.refuse(cfg)
+
+
+def _build_generator(original: Callable) -> Callable:
+    """The first step with both options and models, before anything is translated."""
+
+    from fairseq.models import FairseqLanguageModel
+    from fairseq.tasks.translation import TranslationTask
+
+    def build_generator(self: Any, models: list[Any], args: Any, *rest: Any, **options: Any) -> Any:
+        language_model = (options.get("extra_gen_cls_kwargs") or {}).get("lm_model")
+        if language_model is not None and not isinstance(language_model, FairseqLanguageModel):
+            raise ConfigError("`--lm-path` must name a language model, but its model translates.")
+        if isinstance(self, TranslationTask) and isinstance(models[0], FairseqLanguageModel):
+            raise ConfigError(
+                "`--path` must name a model that translates, but is a language model."
+            )
+        reasons = [reason for model in models if (reason := getattr(model, "no_alignment", ""))]
+        if reasons and getattr(args, "print_alignment", None):
+            raise ConfigError(
+                f"`--print-alignment` does not go with this model: {reasons[0]}. Leave it out."
+            )
+        return original(self, models, args, *rest, **options)
+
+    return build_generator
+
+
+def _make_batches(original: Callable) -> Callable:
+    """`fairseq-interactive` numbers the sentences of each buffer anew; errors name the line."""
+    read = 0
+
+    def make_batches(lines: list[str], cfg: Any, task: Any, *rest: Any) -> Iterator[Any]:
+        nonlocal read
+        task.first_sentence, read = read + 1, read + len(lines)
+        yield from original(lines, cfg, task, *rest)
+
+    return make_batches
+
+
+def _check_input(path: str) -> None:
+    if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
+        # as fairseq reads files; some locales would turn what is not UTF-8 into unknown words
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")
+    elif path != "-" and not Path(path).is_fifo() and not Path(path).is_char_device():
+        text.check_text(path, empty_lines=True, max_tokens=None)  # a pipe can be read only once
+
+
+def _require_path(cfg: Any) -> None:
+    path = cfg.common_eval.path
+    if path is None:
+        raise ConfigError("`--path` must name the checkpoint to use, but is missing.")
+    refuse_colon("--path", path)
+
+
+def refuse_colon(option: str, path: str) -> None:
+    """fairseq takes a colon in a path for the end of one of several paths."""
+    if ":" in path and Path(path).exists():
+        raise ConfigError(
+            f"`{option}` must not have a colon, which separates several paths, but is {path}. "
+            "Rename it, or give a link to it."
+        )
+
+
+def _require_language_models(paths: str) -> None:
+    from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
+
+    for path in paths.split(":"):
+        name = architecture(files.load_checkpoint(path))
+        model = ARCH_MODEL_REGISTRY.get(name)
+        if model is not None and not issubclass(model, FairseqLanguageModel):
+            raise ConfigError(
+                f"`--path` must name a language model, but {path} holds the architecture `{name}`. "
+                "fairseq-validate tells the loss of a translation model."
+            )
+
+
+def _generate(original: Callable) -> Callable:
+    """`fairseq-generate`; with `--results-path` the old results stay until the new are whole."""
+
+    def main(cfg: Any) -> Any:
+        from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+        if isinstance(cfg, Namespace):
+            cfg = convert_namespace_to_omegaconf(cfg)
+        _require_path(cfg)
+        refuse_broken(cfg, "fairseq_cli.generate")
+        results = cfg.common_eval.results_path
+        with one_message(results):
+            if results is None:
+                return original(cfg)
+            with files.staged_folder(results) as stage:
+                cfg.common_eval.results_path = str(stage)
+                return original(cfg)
+
+    return main
+
+
+def _preprocess(original: Callable) -> Callable:
+    """`fairseq-preprocess`: check every input, then write all results or none."""
+
+    def main(args: Namespace) -> None:
+        destdir = args.destdir
+        manifest.read(Path(destdir))  # a damaged one is refused before the work
+        _require_no_dictionary(args)
+        sentences = _check_texts(args)
+        # fairseq writes at least an end of sentence and an index entry for each
+        files.require_space(destdir, 14 * sentences)
+        logger = logging.getLogger("fairseq_cli.preprocess")
+        with one_message(destdir), files.staged_folder(destdir) as stage:
+            log = Path(destdir, "preprocess.log")
+            if log.is_file():
+                shutil.copyfile(log, stage / log.name)  # fairseq appends to it
+            naming = _naming(str(stage), destdir)
+            logger.addFilter(naming)
+            # on a full disk the log fails first, and Python would print a traceback for each line
+            shown, logging.raiseExceptions = logging.raiseExceptions, False
+            try:
+                original(Namespace(**{**vars(args), "destdir": str(stage)}))
+                _keep_pipeline(args, stage)
+            finally:
+                logger.removeFilter(naming)
+                logging.raiseExceptions = shown
+            _require_same_dictionaries(stage, Path(destdir))
+            manifest.write(stage, Path(destdir))
+
+    return main
+
+
+def _keep_pipeline(args: Namespace, stage: Path) -> None:
+    """Copy ``text.json`` from beside the text to the data.
+
+    Raises:
+        DataError: it is damaged, or the folder has data of text that was made otherwise.
+    """
+    prefix = (args.trainpref or args.validpref or args.testpref or "").split(",")[0]
+    made = pipeline.load(Path(prefix).parent) if prefix else None
+    if made is None:
+        return
+    former = pipeline.load(args.destdir)
+    if former is not None and not pipeline.same(former, made):
+        raise DataError(
+            f"{Path(args.destdir, pipeline.FILE)} says that the data there was made otherwise "
+            f"({former.describe()}) than {prefix} ({made.describe()}). Choose another `--destdir`."
+        )
+    made.save(stage)
+
+
+def _naming(old: str, new: str) -> Callable[[logging.LogRecord], bool]:
+    """A filter that writes ``new`` for ``old`` in log messages."""
+
+    def rename(record: logging.LogRecord) -> bool:
+        record.msg = str(record.msg).replace(old, new)
+        return True
+
+    return rename
+
+
+def _require_no_dictionary(args: Namespace) -> None:
+    folder = Path(args.destdir)
+    if any(not (folder / name).exists() for name in manifest.read(folder)):
+        return  # a call was killed while its files were moved here: they are written again
+    joined = args.joined_dictionary and (args.srcdict or args.tgtdict)
+    sides = [(args.source_lang, joined or args.srcdict)]
+    if not args.only_source:
+        sides.append((args.target_lang, joined or args.tgtdict))
+    for language, given in sides:
+        path = Path(args.destdir, f"dict.{language}.txt" if language else "dict.txt")
+        if not given and path.exists():
+            raise DataError(
+                f"`--destdir` already has the dictionary {path}. Remove that folder, choose "
+                "another one, or use its dictionaries again with `--srcdict` and `--tgtdict`."
+            )
+
+
+def _require_same_dictionaries(stage: Path, folder: Path) -> None:
+    """Refuse to replace a dictionary with which data were made that stay in the folder."""
+    written = {path.name for path in stage.iterdir()}
+    stay = sorted(path.name for path in folder.glob("*.idx") if path.name not in written)
+    for new in stage.glob("dict.*txt") if stay else ():
+        old = folder / new.name
+        if old.is_file() and (differing := difference(_words(new), _words(old), special=0)):
+            raise DataError(
+                f"{old} would be replaced, but {stay[0]} was made with it: {differing}. Use it "
+                "again with `--srcdict` or `--tgtdict`, or choose another `--destdir`."
+            )
+
+
+def _words(dictionary: Path) -> list[str]:
+    lines = dictionary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    return [line.rsplit(" ", 1)[0] for line in lines]
+
+
+def _check_texts(args: Namespace) -> int:
+    """Check every text and its translation; return how many sentences there are."""
+    prefixes = [("train", args.trainpref)] if args.trainpref else []
+    for split, given in (("valid", args.validpref), ("test", args.testpref)):
+        prefixes += [(split, prefix) for prefix in given.split(",")] if given else []
+    sentences = 0
+    for split, prefix in prefixes:
+        source = f"{prefix}.{args.source_lang}" if args.source_lang else prefix
+        if args.only_source:  # language modelling: documents, with empty lines between them
+            sentences += text.check_text(source, empty_lines=True, max_tokens=None)
+        else:
+            target = f"{prefix}.{args.target_lang}" if args.target_lang else prefix
+            empty_lines = split == "test"  # every test line must have its line in the output
+            sentences += 2 * text.check_parallel(source, target, empty_lines=empty_lines)
+    return sentences
+
+
+PATCHES = (
+    Patch(
+        name="results are whole",
+        reason="fairseq-preprocess and `fairseq-generate --results-path` leave half of their files "
+        "when they are stopped, and bad input ends in a traceback or a folder that cannot be used",
+        layers=(
+            Layer("fairseq_cli.preprocess:main", _preprocess),
+            Layer("fairseq_cli.generate:main", _generate),
+        ),
+    ),
+    Patch(
+        name="options that do not work",
+        reason="fairseq accepts them and then fails deep inside, or does nothing",
+        layers=(
+            Layer("fairseq.distributed.utils:call_main", _call_main),
+            Layer("fairseq.trainer:Trainer.__init__", _trainer),
+            Layer("fairseq.tasks.fairseq_task:FairseqTask.build_generator", _build_generator),
+            Layer("fairseq_cli.interactive:make_batches", _make_batches),
+        ),
+    ),
+)

@@ -1,0 +1,48 @@
+"""Binarised data: where each sentence starts, in files above 2 GiB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext.plugin.patches import probes
+from fairseq_ext.plugin.patches.table import Layer, Patch
+
+
+def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
+    """The byte at which each sentence of a ``.bin`` file starts, int64 ``[sentences]``.
+
+    Args:
+        sizes: tokens of each sentence.
+        itemsize: bytes of a token.
+    """
+    counts = np.fromiter(sizes, np.int64, len(sizes))
+    return (np.cumsum(counts) - counts) * itemsize
+
+
+def add_in_int64(original: Callable) -> Callable:
+    """fairseq adds the sizes as they are: int32 of numpy where workers' parts were merged."""
+
+    def writer(cls: Any, path: str, dtype: Any) -> Any:
+        made = original(cls, path, dtype)
+        made._get_pointers = lambda sizes: starts(sizes, np.dtype(dtype).itemsize)
+        return made
+
+    return writer
+
+
+PATCHES = (
+    Patch(
+        name="data above 2 GiB",
+        reason="fairseq-preprocess with several --workers adds sizes in int32 under numpy 2: from "
+        "some 40 million sentences on, the index points to wrong ones, or the job ends in "
+        "OverflowError",
+        until="fairseq adds sizes in int64",
+        needed=probes.wraps_pointers,
+        layers=(
+            Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.writer", add_in_int64),
+        ),
+    ),
+)

@@ -1,0 +1,130 @@
+"""Ctrl-C and SIGTERM end a training with one line that says how it goes on."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from fairseq_ext.errors import printable
+from fairseq_ext.plugin.patches.table import Layer, Patch
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PATIENCE = 10.0
+"""Seconds that a process of the job has to leave, before it is killed."""
+TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
+
+
+def _call_main(original: Callable) -> Callable:
+    """``fairseq-train`` in its first process, which waits for the others if it has any."""
+
+    def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
+        spec = main.__globals__["__spec__"]
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if spec is None or spec.name not in TRAINING or not in_main_thread:
+            return original(cfg, main, **options)
+        with interrupts() as received:
+            try:
+                return original(cfg, main, **options)
+            except BaseException:  # also what other processes report that the signal has reached
+                if not received:
+                    raise
+                _end(cfg, received[0])
+
+    return call_main
+
+
+@contextmanager
+def interrupts() -> Iterator[list[signal.Signals]]:
+    """Raise KeyboardInterrupt on either signal; yield the list of those received.
+
+    A terminal and a launcher may both send one. What comes while the first is being answered is
+    let pass, unless that takes too long: then something has caught the exception.
+    """
+    received: list[signal.Signals] = []
+    owner, answered = os.getpid(), -PATIENCE
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if os.getpid() != owner:  # a worker that loads data, forked from here
+            os._exit(0)
+        nonlocal answered
+        if time.monotonic() - answered > PATIENCE:
+            answered = time.monotonic()
+            received.append(signal.Signals(number))
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def leave_quietly() -> None:
+    """In a process that was started by the first: leave at its signal, once, without a word."""
+
+    leaving = False
+
+    def handle(*_: object) -> None:
+        nonlocal leaving
+        if not leaving:
+            leaving = True
+            raise KeyboardInterrupt  # which torch.multiprocessing expects
+
+    for number in SIGNALS:
+        signal.signal(number, handle)
+
+
+def _end(cfg: Any, number: signal.Signals) -> NoReturn:
+    """Say so, end the job's other processes, and die of the signal, as a shell expects."""
+    for one in SIGNALS:
+        signal.signal(one, signal.SIG_DFL)  # a second Ctrl-C does not wait
+    if not cfg.distributed_training.distributed_rank:
+        message = f"fairseq-ext: stopped by {number.name}. {_how_it_goes_on(cfg.checkpoint)}"
+        print(printable(message), file=sys.stderr)
+    children = multiprocessing.active_children()
+    for child in children:
+        child.terminate()
+    for child in children:
+        child.join(PATIENCE)
+        child.kill()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.kill(os.getpid(), number)
+    raise SystemExit(128 + number)  # where a signal does not end the process at once
+
+
+def _how_it_goes_on(checkpoint: Any) -> str:
+    last = last_checkpoint(checkpoint)
+    if last is None:
+        return "No checkpoint was saved yet: the same command starts again."
+    if checkpoint.restore_file != "checkpoint_last.pt":
+        return f"The same command without `--restore-file` continues from {last}."
+    return f"The same command continues from {last}."
+
+
+def last_checkpoint(checkpoint: Any) -> Path | None:
+    """The file that a run with this ``cfg.checkpoint`` would continue from, if there is one."""
+    last = Path(checkpoint.save_dir, f"checkpoint_last{checkpoint.checkpoint_suffix}.pt")
+    return last if last.is_file() else None
+
+
+PATCHES = (
+    Patch(
+        name="interruption",
+        reason="Ctrl-C ends a training in pages of tracebacks, and SIGTERM without a word, with "
+        "the other processes of its job left alive for a while",
+        layers=(Layer("fairseq.distributed.utils:call_main", _call_main),),
+    ),
+)

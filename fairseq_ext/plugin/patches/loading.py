@@ -1,0 +1,81 @@
+"""Checkpoints: which classes they may hold, and how rank 0 hands them to the other ranks.
+
+``torch.load`` of torch 2.6 and later refuses every class it does not know (``weights_only``).
+The lists below stay as short as real checkpoints allow, so that a malicious file is still refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairseq_ext.plugin.patches import probes
+from fairseq_ext.plugin.patches.table import Layer, Patch
+
+
+def harmless_classes() -> list[Any]:
+    """What stock fairseq stores besides tensors and plain Python values.
+
+    ``argparse.Namespace`` holds the options of legacy architectures; numpy arrays of numbers are
+    the n-gram counts of ``--eval-bleu``, kept by the meters.
+    """
+    reconstruct = np.array([0]).__reduce__()[0]  # numpy 1 and 2 keep it in different modules
+    scalar = np.int64(0).__reduce__()[0]
+    numbers = [type(np.dtype(kind)) for kind in (np.int32, np.int64, np.float32, np.float64)]
+    return [argparse.Namespace, np.ndarray, np.dtype, reconstruct, scalar, *numbers]
+
+
+def _allow_harmless_classes() -> None:
+    torch.serialization.add_safe_globals(harmless_classes())
+
+
+def _load_nothing_but_data() -> None:
+    """torch reads these variables at every ``torch.load``, also of processes started here."""
+    os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+
+
+def send_object(original: Callable) -> Callable:
+    """The object goes from rank to rank by pickle, as everything between ranks of one job does.
+
+    It comes from a checkpoint that rank 0 has already loaded safely; ``weights_only`` would refuse
+    the configuration objects in it.
+    """
+
+    def _broadcast_object_slow(obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
+        message = [obj]
+        torch.distributed.broadcast_object_list(message, src_rank, group, dist_device)
+        return message[0]
+
+    return _broadcast_object_slow
+
+
+PATCHES = (
+    Patch(
+        name="files are data",
+        reason="fairseq's own repository loads with weights_only=False, and advice on the web sets "
+        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD: both run any code in a checkpoint",
+        act=_load_nothing_but_data,
+    ),
+    Patch(
+        name="safe checkpoint classes",
+        reason="resume, generation and hub loading of stock architectures end in UnpicklingError, "
+        "because torch loads with weights_only=True and checkpoints hold argparse.Namespace",
+        until="fairseq stores plain dictionaries only",
+        needed=lambda: probes.refused(harmless_classes()),
+        act=_allow_harmless_classes,
+    ),
+    Patch(
+        name="resume on several processes",
+        reason="rank 0 cannot send a loaded checkpoint to the other ranks: its configuration "
+        "objects are refused by weights_only=True",
+        until="fairseq uses torch.distributed.broadcast_object_list",
+        needed=probes.sends_by_torch_load,
+        layers=(Layer("fairseq.distributed.utils:_broadcast_object_slow", send_object),),
+    ),
+)

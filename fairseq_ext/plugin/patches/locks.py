@@ -1,0 +1,116 @@
+"""One training per folder: a lock that a running ``fairseq-train`` holds on its ``--save-dir``.
+
+The lock is ``flock``'s, which the kernel releases when the process ends, however it ends; so a
+killed run never blocks the next one. On NFS the server does the same for its clients, and releases
+the locks of a machine that is gone when its lease runs out (90 seconds on Linux). A file system
+without such locks leaves the folder unprotected, with a warning: the usual replacement, a file
+whose existence is the lock, would outlive a killed run.
+
+Only training takes the lock, in the first process of a job. Whatever reads is not disturbed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.plugin.patches.table import Layer, Patch
+
+logger = logging.getLogger(__name__)
+
+LOCK = ".training.lock"
+"""Name of the lock's file; JSON with ``pid``, ``host`` and ``start`` while a training runs."""
+
+UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
+
+_held = contextlib.ExitStack()  # a lock belongs to the process, so this is the process's state
+
+
+@contextlib.contextmanager
+def locked(folder: str | Path) -> Iterator[None]:
+    """Hold the lock on an existing folder; its file is removed with the lock.
+
+    Raises:
+        ConfigError: another process holds it.
+    """
+    path = Path(folder, LOCK)
+    lock = filelock.FileLock(path, timeout=0, fallback_to_soft=False, is_singleton=True)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise ConfigError(
+            f"`--save-dir` must be used by one training at a time, but {holder(path)} trains in "
+            f"{folder}; choose another folder, or wait until that run has ended."
+        ) from None
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        path.unlink(missing_ok=True)
+        logger.warning(f"{folder} is on a file system without locks: start no second run there")
+        yield
+        return
+    try:
+        path.write_text(json.dumps(_this_process()) + "\n", encoding="utf-8")
+        yield
+    finally:
+        if lock.lock_counter == 1:
+            path.unlink(missing_ok=True)  # still locked: who opened it finds that it has no name
+        lock.release()
+
+
+def holder(path: Path) -> str:
+    """Which process holds the lock ``path``, as far as its content tells."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {found['pid']:d} on {found['host']!s} (since {found['start']!s})"
+    except (OSError, ValueError, TypeError, KeyError):
+        return "another process"
+
+
+def _this_process() -> dict[str, Any]:
+    start = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    return {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
+
+
+def _lock_first(original: Callable) -> Callable:
+    """What a training does to its folder first, it does under the lock."""
+
+    def verify_checkpoint_directory(save_dir: str) -> None:
+        Path(save_dir).mkdir(parents=True, exist_ok=True)
+        _held.enter_context(locked(save_dir))
+        original(save_dir)
+
+    return verify_checkpoint_directory
+
+
+def _release_at_the_end(original: Callable) -> Callable:
+    def run(*arguments: Any, **options: Any) -> Any:
+        with _held:
+            return original(*arguments, **options)
+
+    return run
+
+
+PATCHES = (
+    Patch(
+        name="one training per folder",
+        reason="a second training in one folder sweeps away what the first is writing, and both "
+        "overwrite each other's checkpoints",
+        layers=(
+            Layer("fairseq.checkpoint_utils:verify_checkpoint_directory", _lock_first),
+            Layer("fairseq.distributed.utils:distributed_main", _release_at_the_end),
+            Layer("fairseq.distributed.utils:call_main", _release_at_the_end),
+        ),
+    ),
+)

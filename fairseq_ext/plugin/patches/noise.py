@@ -1,0 +1,93 @@
+"""Noise: warnings about fairseq's own code, lines that its log repeats.
+
+Each warning is filtered by its own text, so that any other still shows.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.plugin.patches import probes
+from fairseq_ext.plugin.patches.table import Layer, Patch
+
+HARMLESS = (
+    # fairseq composes its configuration through the interface of hydra 1.0, which works.
+    (r"hydra.experimental.initialize() is no longer experimental", UserWarning),
+    (r"hydra.experimental.compose() is no longer experimental", UserWarning),
+    ("\nThe version_base parameter is not specified.", UserWarning),
+    ("\nThe strict flag in the compose API is deprecated.", UserWarning),
+    ("\n'config' is validated against ConfigStore schema with the same name.", UserWarning),
+    ("In 'config': Usage of deprecated keyword in package header", UserWarning),
+    # fairseq always asks for pinned memory; without an accelerator torch goes without.
+    ("'pin_memory' argument is set as true but no accelerator is found", UserWarning),
+    # Old names of torch.amp, with the same meaning.
+    ("`torch.cuda.amp.autocast(args...)` is deprecated", FutureWarning),
+    ("`torch.cuda.amp.GradScaler(args...)` is deprecated", FutureWarning),
+    # Its new name in DistributedDataParallel; fairseq's models have no buffers to tell apart.
+    ("`broadcast_buffers` is deprecated", FutureWarning),
+    # The decoder's causal mask is of floats and its padding mask of booleans; torch converts.
+    ("Support for mismatched key_padding_mask and attn_mask is deprecated", UserWarning),
+)
+
+
+def _filter_harmless() -> None:
+    for start, category in HARMLESS:
+        warnings.filterwarnings("ignore", message=re.escape(start), category=category)
+    # fairseq's import switches the root logger on before its commands set a level.
+    logging.getLogger("hydra").setLevel(logging.INFO)
+
+
+def _hide_advice() -> None:
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+
+
+def _log_file_once(progress_bar: Callable) -> Callable:
+    """Open ``--log-file`` only where the logger does not write to that very file yet."""
+    from fairseq.logging.progress_bar import logger
+
+    signature = inspect.signature(progress_bar)
+
+    def with_log_file_once(*args: Any, **options: Any) -> Any:
+        given = signature.bind(*args, **options)
+        files = {getattr(handler, "baseFilename", None) for handler in logger.handlers}
+        log_file = given.arguments.get("log_file")
+        if log_file is not None and str(Path(log_file).absolute()) in files:
+            given.arguments["log_file"] = None
+        return progress_bar(*given.args, **given.kwargs)
+
+    return with_log_file_once
+
+
+PATCHES = (
+    # First, because whatever else imports fairseq makes it speak.
+    Patch(
+        name="advice on import",
+        reason="without tensorboardX, `import fairseq` asks for it on stderr, in every process, "
+        "for speech tasks",
+        until="fairseq asks where it is needed",
+        needed=probes.gives_advice,
+        act=_hide_advice,
+    ),
+    Patch(
+        name="log file",
+        reason="fairseq opens --log-file again for each epoch and validation, so that every line "
+        "is written once more each time and the files stay open",
+        until="fairseq.logging.progress_bar keeps its handler",
+        needed=probes.reopens_log_file,
+        layers=(Layer("fairseq.logging.progress_bar:progress_bar", _log_file_once),),
+    ),
+    Patch(
+        name="warnings of a normal run",
+        reason="fairseq uses interfaces that hydra and torch have deprecated but still honour; "
+        "their exact messages are filtered",
+        until="fairseq uses the new interfaces",
+        needed=probes.uses_old_interfaces,
+        act=_filter_harmless,
+    ),
+)

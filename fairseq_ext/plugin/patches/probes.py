@@ -1,0 +1,278 @@
+"""Is a fix needed? What each fix of fairseq asks before it is applied.
+
+A probe says whether the installed fairseq, torch and numpy have the problem, so that a fix applies
+exactly where it is needed: several fairseqs are in use, and the next one may have mended it.
+Where that costs a few milliseconds, it tries; else it looks for the words in fairseq's source that
+cause the problem. A fairseq installed without its source is taken for one that has the problem.
+
+Probes import fairseq, train nothing and leave nothing behind. They must be asked before the fix
+is applied.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import linecache
+import os
+import re
+from collections.abc import Iterable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def source(target: str) -> str | None:
+    """The source of ``module`` or ``module:Class.function``, without what is wrapped around it.
+
+    Empty where the installed fairseq has no such thing, None where its source is not there.
+    (``inspect.getsource`` would look through every loaded module first, which takes ten times as
+    long as all probes together.)
+    """
+    module, _, path = target.partition(":")
+    try:
+        found = reduce(getattr, filter(None, path.split(".")), importlib.import_module(module))
+    except (ImportError, AttributeError):
+        return ""
+    code = getattr(inspect.unwrap(found), "__code__", None)
+    lines = linecache.getlines(code.co_filename if code else found.__file__)
+    if code and lines:
+        lines = inspect.getblock(lines[code.co_firstlineno - 1 :])
+    return "".join(lines) or None
+
+
+def has(target: str, pattern: str) -> bool:
+    """Whether ``target`` exists and its source matches a regular expression, or is not there."""
+    text = source(target)
+    return text is None or re.search(pattern, text) is not None
+
+
+def lacks(target: str, pattern: str) -> bool:
+    """Whether ``target`` exists and its source does not match, or is not there."""
+    text = source(target)
+    return text is None or (text != "" and not re.search(pattern, text))
+
+
+# Noise
+
+
+def gives_advice() -> bool:
+    """Without tensorboardX, fairseq's speech tasks ask for it."""
+    return importlib.util.find_spec("tensorboardX") is None
+
+
+def reopens_log_file() -> bool:
+    """Whether a second progress bar opens the log file again."""
+    from fairseq.logging import progress_bar
+
+    before = list(progress_bar.logger.handlers)
+    for _ in range(2):
+        progress_bar.progress_bar([], log_format="none", log_file=os.devnull)
+    added = [handler for handler in progress_bar.logger.handlers if handler not in before]
+    for handler in added:
+        progress_bar.logger.removeHandler(handler)
+        handler.close()
+    return len(added) > 1
+
+
+def uses_old_interfaces() -> bool:
+    """Whether it uses what torch has deprecated: its messages, and hydra's, are filtered."""
+    return has("fairseq.tasks.fairseq_task", r"torch\.cuda\.amp")
+
+
+# Loading
+
+
+def refused(classes: Iterable[Any]) -> bool:
+    """Whether ``torch.load`` refuses one of the classes in a checkpoint."""
+    return not set(classes) <= set(torch.serialization.get_safe_globals())
+
+
+def sends_by_torch_load() -> bool:
+    """Whether ranks load what they are sent, and refuse its classes."""
+    target = "fairseq.distributed.utils:_broadcast_object_slow"
+    return has(target, r"torch\.load\((?!.*weights_only=False)")
+
+
+# Batches
+
+
+def loses_tail() -> bool:
+    """Whether a last batch of an odd size is dropped."""
+    from fairseq.data import data_utils
+
+    batches = data_utils.batch_by_size(
+        np.arange(3),
+        None,
+        num_tokens_vec=np.ones(3, dtype=np.int64),
+        max_tokens=9,
+        required_batch_size_multiple=2,
+    )
+    return sum(map(len, batches)) < 3
+
+
+def loses_group() -> bool:
+    """Whether grouped shuffling, where there is any, drops an incomplete group."""
+    from fairseq.data.iterators import EpochBatchIterator
+
+    if "grouped_shuffling" not in inspect.signature(EpochBatchIterator.__init__).parameters:
+        return False
+    dataset = torch.utils.data.TensorDataset(torch.zeros(1))
+    iterator = EpochBatchIterator(
+        dataset, list, [[0]], num_shards=2, shard_id=0, grouped_shuffling=True
+    )
+    return not iterator.ordered_batches(epoch=1, fix_batches_to_gpus=False, shuffle=True)
+
+
+def buckets_fail() -> bool:
+    """Whether length buckets use a removed argument of numpy."""
+    from fairseq.data import data_utils
+
+    try:
+        data_utils.get_buckets([1, 2], 1)
+    except TypeError:
+        return True
+    return False
+
+
+def uses_removed_names(modules: Iterable[str]) -> bool:
+    """Whether fairseq uses names in ``modules`` that numpy has dropped."""
+    removed = [name for name in ("compat", "int", "float") if not hasattr(np, name)]
+    pattern = rf"\bnp\.({'|'.join(removed)})\b"
+    return bool(removed) and any(has(f"fairseq.{module}", pattern) for module in modules)
+
+
+def wraps_pointers() -> bool:
+    """Whether the index of a file above 2 GiB is computed in int32."""
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    writer = MMapIndexedDataset.Index.writer(os.devnull, np.uint16)
+    with np.errstate(over="ignore"):
+        pointers = writer._get_pointers([np.int32(2**30)] * 3)
+    return int(pointers[-1]) != 2**32
+
+
+def asks_a_shell() -> bool:
+    """Whether the index of a FASTA file is made by a shell."""
+    return has("fairseq.data.fasta_dataset:FastaDataset._build_index", "shell=True")
+
+
+# Encoders
+
+
+def keeps_weights_twice() -> bool:
+    """Whether encoder layers hold copies of their weights for a fused layer of torch's."""
+    return has(
+        "fairseq.modules.transformer_layer:TransformerEncoderLayerBase.__init__", "load_to_BT"
+    )
+
+
+# Machine
+
+
+def counts_cuda_devices() -> bool:
+    """Whether jobs of several processes take CUDA for granted."""
+    utils = "fairseq.distributed.utils"
+    return has(f"{utils}:call_main", r"cuda\.device_count") or has(
+        f"{utils}:all_gather_list", r"torch\.cuda\.ByteTensor"
+    )
+
+
+def takes_bf16_for_tpu() -> bool:
+    """Whether bf16 implies a TPU, and there is no library for one."""
+    implied = has("fairseq.options", r"if args\.bf16:\s+args\.tpu = True")
+    return implied and importlib.util.find_spec("torch_xla") is None
+
+
+def scales_on_cuda_alone() -> bool:
+    """Whether half precision takes CUDA for granted."""
+    return has("fairseq.optim.fp16_optimizer", r"torch\.cuda") or has(
+        "fairseq.optim.amp_optimizer", r"torch\.cuda"
+    )
+
+
+# Resume
+
+
+def forgets_seed_of_batches() -> bool:
+    """Whether the batches of a resumed run depend on the epoch in which it was killed."""
+    return lacks("fairseq.data.iterators:EpochBatchIterator.state_dict", "seed")
+
+
+def forgets_validation() -> bool:
+    """Whether a checkpoint lacks the counters of failed validations."""
+    plateau = "fairseq.optim.lr_scheduler.reduce_lr_on_plateau:ReduceLROnPlateauLRSchedule"
+    return lacks(f"{plateau}.state_dict", "num_bad_epochs") or lacks(
+        "fairseq.checkpoint_utils:save_checkpoint", "num_runs"
+    )
+
+
+def copies_in_place() -> bool:
+    """Whether a copy overwrites the bytes of the former file, instead of taking its name."""
+    return has("fairseq.file_io:PathManager.copy", r"copyfile\(src_path, dst_path\)")
+
+
+def trains_when_finished() -> bool:
+    """Whether training begins before any condition to stop is looked at.
+
+    The command itself is not imported, which would set up its logging.
+    """
+    spec = importlib.util.find_spec("fairseq_cli.train")
+    if spec is None or spec.origin is None or not Path(spec.origin).exists():
+        return True
+    main = re.search(r"\ndef main\(.*?(?=\n\S|\Z)", Path(spec.origin).read_text("utf-8"), re.DOTALL)
+    return main is None or "get_num_updates" not in main[0]
+
+
+# Precision, averages, ending
+
+
+def forgets_master_weights() -> bool:
+    """Whether the float32 weights, or the state of the scaler, are not stored."""
+    from fairseq.optim import fp16_optimizer
+
+    mixin = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
+    return lacks(f"{mixin}.state_dict", "fp32_params") and hasattr(fp16_optimizer, "FP16Optimizer")
+
+
+class _Counting(torch.nn.Module):
+    """A whole number, and a version that tells how its weights are laid out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1, dtype=torch.long))
+        self.register_buffer("version", torch.tensor([3.0]))
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen: set[str] = set()
+
+    def load_state_dict(self, state: dict[str, Any], **options: Any) -> Any:  # type: ignore[override]
+        self.seen = set(state)
+        return super().load_state_dict(state, **options)
+
+
+def averages_wrongly() -> bool:
+    """Whether a moving average dies of a whole number, or drops the version of a module."""
+    from fairseq.dataclass.configs import EMAConfig
+    from fairseq.models.ema.ema import EMA
+
+    model = _Counting()
+    average = EMA(model, EMAConfig())
+    try:
+        average.step(model)
+    except RuntimeError:
+        return True
+    return "version" not in average.get_model().seen
+
+
+def abandons_threads() -> bool:
+    """Whether a thread may still make batches while Python ends."""
+    return lacks("fairseq.data.iterators", r"atexit|_consumer\.join")
+
+
+def reports_by_old_hooks() -> bool:
+    """Whether the report of a NaN dies of layers whose output is not a tensor."""
+    return has("fairseq.nan_detector", "register_backward_hook")

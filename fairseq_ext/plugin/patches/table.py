@@ -1,0 +1,132 @@
+"""The form of the table: what a row says, how a row is applied, how a function is wrapped."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq_ext.errors import EnvironmentProblem
+from fairseq_ext.version import TESTED_FAIRSEQ
+
+COMMANDS = "fairseq_cli."
+"""Modules of commands are patched only in the process that runs them."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attribute of fairseq, and what goes around it."""
+
+    target: str
+    """``module:function`` or ``module:Class.method``. Where a function was taken over by
+    ``from … import``, the module that *uses* it."""
+    wrapper: Callable[[Any], Any]
+    """Takes the original, a function or a value, and returns its replacement. It must be a
+    function of a module, because its qualified name tells whether it has been applied."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One row of the table: a change to fairseq, with its reason.
+
+    Nothing here imports fairseq, so that the table can be shown where fairseq is missing.
+    """
+
+    name: str
+    """Short name, as ``fairseq-ext doctor`` shows it."""
+    reason: str
+    """What goes wrong without it."""
+    until: str | None = None
+    """When a repair of fairseq can be deleted; None for a check of ours, which stays."""
+    layers: tuple[Layer, ...] = ()
+    """What it wraps."""
+    act: Callable[[], None] | None = None
+    """What it does that is no wrapping, for instance filtering a warning."""
+    needed: Callable[[], bool] = lambda: True
+    """Whether the installed fairseq, torch and numpy have the problem
+    (:mod:`~fairseq_ext.plugin.patches.probes`). Called once, before the patch is applied."""
+
+
+def apply(patches: Iterable[Patch], applied: set[str]) -> None:
+    """Apply the patches that are needed here, in order; add their names to ``applied``.
+
+    Raises:
+        EnvironmentProblem: a patch does not fit the installed fairseq.
+        ImportError: fairseq is missing.
+    """
+    for patch in patches:
+        if patch.name in applied:
+            continue
+        try:
+            if not patch.needed():
+                continue
+            if patch.act is not None:
+                patch.act()
+            for layer in patch.layers:
+                for owner, name in owners(layer.target):
+                    wrap(owner, name, layer.wrapper)
+        except (AttributeError, ModuleNotFoundError) as error:
+            if isinstance(error, ModuleNotFoundError) and error.name in ("fairseq", "torch"):
+                raise
+            raise EnvironmentProblem(
+                f"The patch “{patch.name}” does not fit the installed fairseq ({error}). Install "
+                f"the tested one: pip install --no-build-isolation {'=='.join(TESTED_FAIRSEQ)}"
+            ) from error
+        applied.add(patch.name)
+
+
+def owners(target: str) -> Iterator[tuple[Any, str]]:
+    """Where the attribute ``target`` stands now: pairs of a module or class, and a name.
+
+    The module of a command is patched where it runs, under its own name or as ``__main__``
+    (``python -m``). Importing it would set up its logging in processes that never asked for it.
+    """
+    module, _, path = target.partition(":")
+    *classes, name = path.split(".")
+    if module.startswith(COMMANDS):
+        modules = list(running(module))
+    else:
+        modules = [importlib.import_module(module)]
+    for found in modules:
+        yield functools.reduce(getattr, classes, found), name
+
+
+def running(name: str) -> Iterator[Any]:
+    """The module of the command ``name`` if this process has loaded it, as itself or as main."""
+    if name in sys.modules:
+        yield sys.modules[name]
+    main = sys.modules.get("__main__")
+    if getattr(getattr(main, "__spec__", None), "name", None) == name:
+        yield main
+
+
+def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+    """Replace ``owner.name`` by ``wrapper(owner.name)``, once per ``wrapper``.
+
+    Args:
+        owner: a module or a class.
+        name: a function, a value, a method, or a static or class method (which stays one).
+        wrapper: see :class:`Layer`.
+
+    Raises:
+        AttributeError: ``owner`` has no such attribute.
+    """
+    declared = inspect.getattr_static(owner, name)
+    kind = type(declared) if isinstance(declared, staticmethod | classmethod) else None
+    original = declared.__func__ if kind else declared
+    maker = f"{wrapper.__module__}.{wrapper.__qualname__}"
+
+    layer = original
+    while layer is not None:
+        if getattr(layer, "_wrapped_by", None) == maker:
+            return
+        layer = getattr(layer, "__wrapped__", None)
+
+    # Attributes are not copied: fairseq keeps state on its functions.
+    replacement = functools.update_wrapper(wrapper(original), original, updated=())
+    replacement._wrapped_by = maker
+    setattr(owner, name, kind(replacement) if kind else replacement)

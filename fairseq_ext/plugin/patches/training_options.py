@@ -1,0 +1,133 @@
+"""Options of fairseq-train that cannot work, refused by name before anything is loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.parsing import nearest
+from fairseq_ext.plugin.patches.table import Layer, Patch
+
+
+def refuse(cfg: Any) -> None:
+    """Refuse what fairseq-train accepts but cannot do.
+
+    Raises:
+        ConfigError: an option is missing, impossible, or does not go with another one.
+    """
+    _require_basics(cfg)
+    _require_packages(cfg)
+    _refuse_alignment_loss(cfg)
+    _check_bleu(cfg)
+    dataset = cfg.dataset
+    if getattr(cfg.task, "num_batch_buckets", 0) and not dataset.max_tokens:
+        raise ConfigError("`--num-batch-buckets` must have `--max-tokens`, which is missing.")
+    if dataset.train_subset in dataset.valid_subset.split(",") and not dataset.disable_validation:
+        raise ConfigError(
+            f"`--valid-subset` must not be the training subset (`{dataset.train_subset}`): fairseq "
+            "would then train nothing. Binarise a copy of it under another name."
+        )
+
+
+def _require_basics(cfg: Any) -> None:
+    """What has no default, and what fairseq would divide by or take for the end of training."""
+    optimization, dataset = cfg.optimization, cfg.dataset
+    if cfg.optimizer is None:
+        raise ConfigError("`--optimizer` is missing; give for example `--optimizer adam`.")
+    if dataset.max_tokens is None and dataset.batch_size is None:
+        raise ConfigError(
+            "`--max-tokens` or `--batch-size` is missing; give for example `--max-tokens 4000`."
+        )
+    for option, value, least in (
+        ("--lr", min(optimization.lr), 0),
+        ("--update-freq", min(optimization.update_freq), 1),
+        ("--max-tokens", dataset.max_tokens, 1),
+        ("--batch-size", dataset.batch_size, 1),
+        ("--warmup-updates", getattr(cfg.lr_scheduler, "warmup_updates", None), 0),
+        ("--distributed-world-size", cfg.distributed_training.distributed_world_size, 1),
+        ("--seed", cfg.common.seed, 0),
+    ):
+        if value is not None and value < least:
+            raise ConfigError(f"`{option}` must be at least {least}, but is {value:g}.")
+
+
+def _require_packages(cfg: Any) -> None:
+    for wanted, option, package in (
+        (cfg.common.tpu and not cfg.common.bf16, "--tpu", "torch_xla"),
+        (
+            cfg.checkpoint.write_checkpoints_asynchronously,
+            "--write-checkpoints-asynchronously",
+            "iopath",
+        ),
+    ):
+        if wanted and importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"`{option}` needs the package {package}, which is not installed; install it, or "
+                "leave the option out."
+            )
+
+
+def _refuse_alignment_loss(cfg: Any) -> None:
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    criterion = "label_smoothed_cross_entropy_with_alignment"
+    model = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))
+    reason = getattr(model, "no_alignment", "")
+    if reason and getattr(cfg.criterion, "_name", None) == criterion:
+        raise ConfigError(
+            f"`--criterion {criterion}` does not go with `--arch {cfg.model._name}`: {reason}."
+        )
+
+
+def _check_bleu(cfg: Any) -> None:
+    """The options of ``--eval-bleu``, which are read when the first epoch is over."""
+    from fairseq.data.encoders import TOKENIZER_REGISTRY
+
+    task = cfg.task
+    if not hasattr(task, "eval_bleu"):
+        return
+    if not task.eval_bleu:
+        if cfg.checkpoint.best_checkpoint_metric == "bleu":
+            raise ConfigError("`--best-checkpoint-metric bleu` must have `--eval-bleu`.")
+        return
+    for name in ("eval_bleu_args", "eval_bleu_detok_args"):
+        value, option = getattr(task, name) or "{}", f"--{name.replace('_', '-')}"
+        try:
+            right = isinstance(json.loads(value), dict)
+        except ValueError:
+            right = False
+        if not right:
+            raise ConfigError(
+                f"`{option}` must be JSON such as '{{\"beam\": 4}}' (quote it), but is {value}."
+            )
+    known = list(TOKENIZER_REGISTRY)
+    if task.eval_bleu_detok not in known:
+        raise ConfigError(
+            f"`--eval-bleu-detok` must be one of {', '.join(known)}, but is "
+            f"`{task.eval_bleu_detok}`{nearest(task.eval_bleu_detok, known)}"
+        )
+
+
+def _get_valid_stats(original: Callable) -> Callable:
+    def get_valid_stats(cfg: Any, trainer: Any, stats: dict[str, Any], *rest: Any) -> Any:
+        metric = cfg.checkpoint.best_checkpoint_metric
+        if metric not in stats:
+            raise ConfigError(
+                f"`--best-checkpoint-metric` must be one of {', '.join(stats)}, but is "
+                f"`{metric}`{nearest(metric, stats)}"
+            )
+        return original(cfg, trainer, stats, *rest)
+
+    return get_valid_stats
+
+
+PATCHES = (
+    Patch(
+        name="name of the best checkpoint's metric",
+        reason="one that validation does not measure ends in `KeyError`",
+        layers=(Layer("fairseq_cli.train:get_valid_stats", _get_valid_stats),),
+    ),
+)

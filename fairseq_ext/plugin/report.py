@@ -1,0 +1,49 @@
+"""``fairseq-ext doctor --patches``: the table of patches, by function of fairseq."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from fairseq_ext.plugin.patches.table import Patch
+
+WIDTH = 110
+
+
+def by_target(patches: Sequence[Patch]) -> dict[str, list[Patch]]:
+    """For each attribute of fairseq that is wrapped, its rows in the order they are called."""
+    targets: dict[str, list[Patch]] = {}
+    for patch in patches:
+        for layer in patch.layers:
+            targets.setdefault(layer.target, []).insert(0, patch)
+    return dict(sorted(targets.items()))
+
+
+def as_text(patches: Sequence[Patch]) -> str:
+    """Functions with their layers, the outermost first; then each row with its reason."""
+    lines = ["Functions of fairseq, and the patches around each in the order they are called:", ""]
+    targets = by_target(patches)
+    for target, layers in targets.items():
+        lines.append(target)
+        lines += [f"  {number}. {patch.name}" for number, patch in enumerate(layers, 1)]
+    lines += ["", "The patches, in the order they are applied:", ""]
+    for patch in patches:
+        until = f" Until {patch.until}." if patch.until else " A check of ours; it stays."
+        text = f"{patch.name}: {patch.reason}.{until}"
+        lines += textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    lines += ["", f"{len(patches)} patches around {len(targets)} functions"]
+    return "\n".join(lines)
+
+
+def as_json(patches: Sequence[Patch]) -> list[dict[str, Any]]:
+    """The rows in the order they are applied."""
+    return [
+        {
+            "name": patch.name,
+            "reason": patch.reason,
+            "until": patch.until,
+            "targets": [layer.target for layer in patch.layers],
+        }
+        for patch in patches
+    ]

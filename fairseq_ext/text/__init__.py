@@ -1,0 +1,11 @@
+"""Text: how it is checked, and how it becomes the tokens of a model and text again.
+
+:mod:`~fairseq_ext.text.checks` reads text as fairseq will,
+:mod:`~fairseq_ext.text.pipeline` is how a corpus was made, saved with the data as ``text.json``,
+:mod:`~fairseq_ext.text.cleaning`, :mod:`~fairseq_ext.text.moses` and
+:mod:`~fairseq_ext.text.subwords` are its steps.
+"""
+
+from fairseq_ext.text.checks import check_dictionary, check_merges, check_parallel, check_text
+
+__all__ = ["check_dictionary", "check_merges", "check_parallel", "check_text"]

@@ -1,0 +1,43 @@
+"""Cleaning of one line: Unicode form, invisible characters, controls, spaces."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Every kind of Unicode space and line or paragraph break, controls included.
+SPACES = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
+# Invisible characters: soft hyphen, zero-width space, direction marks, word joiner, byte-order
+# mark. The zero-width (non-)joiners U+200C and U+200D stay: Persian and Indic spelling needs them.
+INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+
+
+def one_spaced(text: str) -> str:
+    """``text`` with each run of any kind of white space as one plain space, none at the ends."""
+    return SPACES.sub(" ", text).strip()
+
+
+def plain(text: str) -> str:
+    """``text`` in NFC without invisible characters, and with plain spaces."""
+    return one_spaced(INVISIBLE.sub("", unicodedata.normalize("NFC", text)))
+
+
+def straight(text: str) -> str:
+    """Typographic apostrophes ’ as '."""
+    return text.replace("’", "'")
+
+
+class _Printable(dict):
+    """For ``str.translate``: characters of the Unicode category C (other) become a space."""
+
+    def __missing__(self, code: int) -> int:
+        self[code] = ord(" ") if unicodedata.category(chr(code))[0] == "C" else code
+        return self[code]
+
+
+_PRINTABLE = _Printable()
+
+
+def printable(text: str) -> str:
+    """``text`` with controls, format and unassigned characters replaced by spaces."""
+    return text if text.isprintable() else text.translate(_PRINTABLE)

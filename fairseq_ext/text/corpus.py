@@ -1,0 +1,65 @@
+"""A corpus of words, split into subwords that are learnt from its training text."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from fairseq_ext import files
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.text import pipeline, subwords
+from fairseq_ext.text.pipeline import Pipeline
+
+
+def split_into_subwords(
+    text: Path, out: Path, src: str, tgt: str, *, kind: str, size: int
+) -> dict[str, int]:
+    """Learn subwords from both sides of ``train``; write all splits and ``text.json``.
+
+    Args:
+        text: folder with ``train.SRC`` and ``train.TGT``, and any other ``NAME.SRC``.
+        out: folder to write, whole or not at all.
+        src, tgt: languages.
+        kind: one of :data:`fairseq_ext.text.subwords.LEARNT`, or ``none``.
+        size: merges or pieces.
+
+    Returns:
+        The number of lines of each file.
+
+    Raises:
+        ConfigError: a size that makes no vocabulary, or a library is not installed.
+        DataError: a file is missing, or the text is subwords already.
+    """
+    if size < 1:
+        raise ConfigError(f"`--size` must be at least 1, but is {size}.")
+    made = pipeline.load(text) or Pipeline(src, tgt)
+    if made.subwords != "none":
+        raise DataError(f"{text} has subwords already; give the folder with words.")
+    if (made.src, made.tgt) != (src, tgt):
+        raise DataError(
+            f"{text / pipeline.FILE} is of {made.src} and {made.tgt}, not of {src} and {tgt}."
+        )
+    train = [files.require_file(text / f"train.{side}", "training text") for side in (src, tgt)]
+    texts = sorted(path for side in (src, tgt) for path in text.glob(f"*.{side}"))
+    with files.staged_folder(out, last=pipeline.FILE) as stage:
+        if kind == "none":
+            encode, learnt = str, made
+        else:
+            name, paths = subwords.learn(kind, train, size, stage)
+            encode = subwords.load(name, paths).encode
+            learnt = dataclasses.replace(made, subwords=name, files=tuple(paths))
+        counts = {path.name: _write(path, stage / path.name, encode) for path in texts}
+        learnt.save(stage)
+    return counts
+
+
+def _write(path: Path, to: Path, encode: subwords.Step) -> int:
+    lines = 0
+    with (
+        path.open(encoding="utf-8", newline="\n") as read,
+        to.open("w", encoding="utf-8", newline="\n") as written,
+    ):
+        for line in read:
+            written.write(encode(line.rstrip("\r\n")) + "\n")
+            lines += 1
+    return lines

@@ -1,0 +1,268 @@
+"""How a corpus was made, to be done to new text and undone on translations.
+
+A corpus is made by these steps, each optional: clean → Moses' punctuation → Moses' tokens → case →
+subwords. They are saved beside the data as ``text.json`` with the files of the subwords;
+fairseq-preprocess copies both into the folder it writes, and fairseq-train into the run, so that
+``translate``, ``demo``, ``hypotheses`` and ``score`` need no option for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext import files
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.json_files import read_json
+from fairseq_ext.text import cleaning, subwords
+from fairseq_ext.text.subwords import Step
+
+FILE = "text.json"
+FORMAT = 1
+LARGEST = 1 << 20  # bytes of a text.json
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The steps from a line of text to a line of tokens, in this order.
+
+    Attributes:
+        src, tgt: languages, for Moses' rules.
+        clean: Unicode's NFC, no invisible characters.
+        straight: typographic apostrophes as '.
+        normalize: Moses' normalization of punctuation; controls become spaces.
+        tokenize: Moses' tokens; translations are detokenized.
+        escape: ``&``, ``<``, quotes and brackets are XML entities in the tokens.
+        aggressive: hyphens within words are tokens, written ``@-@``.
+        lowercase: after tokenization.
+        lowercase_first: before Moses' rules, which know abbreviations by their case.
+        subwords: a kind of :data:`fairseq_ext.text.subwords.KINDS`, or ``none``.
+        files: of the subwords.
+    """
+
+    src: str
+    tgt: str
+    clean: bool = False
+    straight: bool = False
+    normalize: bool = False
+    tokenize: bool = False
+    escape: bool = False
+    aggressive: bool = False
+    lowercase: bool = False
+    lowercase_first: bool = False
+    subwords: str = "none"
+    files: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        for option in ("escape", "aggressive"):
+            if getattr(self, option) and not self.tokenize:
+                raise ConfigError(f"`--{option}` goes with `--tokenize`, which is missing.")
+
+    def words(self, language: str | None = None) -> Step:
+        """A function from a line of text to a line of words, without subwords.
+
+        Args:
+            language: the source's by default.
+
+        Raises:
+            ConfigError: sacremoses is not installed.
+        """
+        language = language or self.src
+        steps: list[Step] = []
+        if self.clean:
+            steps.append(cleaning.plain)
+        if self.straight:
+            steps.append(cleaning.straight)
+        if self.lowercase_first:
+            steps.append(str.lower)
+        if self.normalize:
+            steps += [_moses().normalizer(language).normalize, cleaning.printable]
+        if self.tokenize:
+            steps.append(self._tokenizer(language))
+        else:
+            steps.append(cleaning.one_spaced)
+        if self.lowercase:
+            steps.append(str.lower)
+        return _in_turn(steps)
+
+    def _tokenizer(self, language: str) -> Step:
+        tokenizer = _moses().tokenizer(language)
+        return lambda line: tokenizer.tokenize(
+            line,
+            aggressive_dash_splits=self.aggressive,
+            return_str=True,
+            escape=self.escape,
+        )
+
+    def encoder(self, language: str | None = None) -> Step:
+        """A function from a line of text to a line of tokens.
+
+        Raises:
+            ConfigError: a library is not installed.
+            DataError: the files of the subwords cannot be used.
+        """
+        words = self.words(language)
+        if self.subwords == "none":
+            return words
+        pieces = subwords.load(self.subwords, self.files).encode
+        return lambda line: pieces(words(line))
+
+    def joiner(self) -> Step:
+        """A function from a line of tokens to words."""
+        if self.subwords == "none":
+            return lambda line: line
+        return subwords.load(self.subwords, self.files).decode
+
+    def decoder(self, language: str | None = None) -> Step:
+        """A function from a line of tokens to text.
+
+        Args:
+            language: the target's by default.
+        """
+        language = language or self.tgt
+        join = self.joiner()
+        if not self.tokenize:
+            return join
+        moses = _moses()
+        return lambda line: moses.detokenize(join(line), language)
+
+    def describe(self) -> str:
+        """The steps in one line, for people."""
+        named = [
+            option.name.replace("_", " ")
+            for option in dataclasses.fields(self)
+            if getattr(self, option.name) is True
+        ]
+        if self.subwords != "none":
+            named.append(self.subwords)
+        return f"{self.src} → {self.tgt}: {', '.join(named) or 'text as it is'}"
+
+    def save(self, folder: Path) -> None:
+        """Write ``text.json`` into a folder, after the files it names.
+
+        Raises:
+            EnvironmentProblem: it cannot be written.
+        """
+        entries = []
+        for path in self.files:
+            if path.resolve() != (folder / path.name).resolve():
+                with files.atomic_write(folder / path.name, "wb") as copy:
+                    copy.write(path.read_bytes())
+            entries.append({"name": path.name, "sha256": files.sha256(path)})
+        content = {"format": FORMAT, **dataclasses.asdict(self), "files": entries}
+        with files.atomic_write(folder / FILE) as file:
+            file.write(json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+
+
+def _in_turn(steps: Sequence[Step]) -> Step:
+    def do(line: str) -> str:
+        for step in steps:
+            line = step(line)
+        return line
+
+    return do
+
+
+def _moses() -> Any:
+    try:
+        from fairseq_ext.text import moses
+    except ImportError as error:
+        raise ConfigError(
+            "Moses' rules need sacremoses, which is not installed: `pip install sacremoses`."
+        ) from error
+    return moses
+
+
+def load(folder: str | Path) -> Pipeline | None:
+    """The pipeline of a folder, or None where it has no ``text.json``.
+
+    Raises:
+        DataError: the file, or one it names, is damaged or of a later version.
+    """
+    path = Path(folder, FILE)
+    if not path.exists():
+        return None
+    content = _read(files.require_file(path))
+    known = {option.name: option for option in dataclasses.fields(Pipeline)}
+    unknown = sorted(content.keys() - known.keys())
+    if unknown:
+        raise _wrong(path, f"it has the unknown entry `{unknown[0]}`")
+    for name, option in known.items():
+        kind = {"bool": bool, "str": str}.get(str(option.type), list)
+        if name in content and not isinstance(content[name], kind):
+            raise _wrong(path, f"`{name}` is {content[name]!r:.40}")
+    if not {"src", "tgt"} <= content.keys():
+        raise _wrong(path, "it lacks the languages `src` and `tgt`")
+    if content.get("subwords", "none") not in ("none", *subwords.KINDS):
+        raise _wrong(path, f"`subwords` is {content['subwords']!r:.40}")
+    content["files"] = tuple(_whole(path, entry) for entry in content.get("files", []))
+    return Pipeline(**content)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > LARGEST:
+        raise _wrong(path, "it is too large")
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise _wrong(path, "it is no JSON object")
+    found = content.pop("format", None)
+    if found != FORMAT:
+        raise DataError(
+            f"{path} has the format {found!r:.20}, but this version reads {FORMAT}; "
+            "update fairseq-ext."
+        )
+    return content
+
+
+def _whole(path: Path, entry: Any) -> Path:
+    """The file of an entry, which must be in the same folder and unchanged."""
+    name = entry.get("name") if isinstance(entry, dict) else None
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name:
+        raise _wrong(path, f"`files` has {entry!r:.60}")
+    file = files.require_file(path.parent / name, f"file of {path}")
+    if files.sha256(file) != entry.get("sha256"):
+        raise DataError(
+            f"{file} is not the file that {path} was written with (its checksum differs). "
+            "Restore it, or prepare the corpus again."
+        )
+    return file
+
+
+def _wrong(path: Path, reason: str) -> DataError:
+    return DataError(f"{path} cannot be used: {reason}. Restore it, or prepare the corpus again.")
+
+
+def find(folders: Iterable[str | Path]) -> Pipeline | None:
+    """The pipeline of the first folder that has one."""
+    return next((found for folder in folders if (found := load(folder)) is not None), None)
+
+
+def copy(folder: str | Path, to: str | Path) -> None:
+    """Copy a folder's pipeline, if it has one, with its files.
+
+    Raises:
+        DataError: it is damaged, or ``to`` has another one.
+        EnvironmentProblem: it cannot be written.
+    """
+    pipeline = load(folder)
+    if pipeline is None or Path(folder).resolve() == Path(to).resolve():
+        return
+    former = load(to)
+    if former is not None and not same(former, pipeline):
+        raise DataError(
+            f"{Path(to, FILE)} says that its text was made otherwise ({former.describe()}) than "
+            f"that of {folder} ({pipeline.describe()}). Choose another folder."
+        )
+    pipeline.save(Path(to))
+
+
+def same(first: Pipeline, second: Pipeline) -> bool:
+    """Whether two pipelines do the same, wherever their files are."""
+    sums = [[files.sha256(path) for path in pipeline.files] for pipeline in (first, second)]
+    return sums[0] == sums[1] and dataclasses.replace(first, files=()) == dataclasses.replace(
+        second, files=()
+    )

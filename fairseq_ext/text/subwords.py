@@ -1,0 +1,246 @@
+"""From words to subwords and back, each kind by the library that learnt it.
+
+A kind is a pair of functions over one line: words to pieces with a space between, and pieces to
+words. Libraries are imported by the kind that needs them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_ext import files
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.text.checks import check_merges
+
+Step = Callable[[str], str]
+
+REMEMBERED = 300_000  # words whose pieces a process keeps, some 100 MB
+
+
+class Subwords(NamedTuple):
+    """Both directions of one kind of subwords."""
+
+    encode: Step
+    decode: Step
+
+
+def load(kind: str, paths: Sequence[Path]) -> Subwords:
+    """The functions of a kind.
+
+    Args:
+        kind: one of :data:`KINDS`.
+        paths: its files: merges, or a model.
+
+    Raises:
+        ConfigError: the library is not installed.
+        DataError: a file that the library cannot read.
+    """
+    for path in paths:
+        files.require_file(path, f"file of the subwords (`{kind}`)")
+    try:
+        return KINDS[kind](*paths)
+    except ImportError as error:
+        raise ConfigError(
+            f"subwords of the kind `{kind}` need {error.name}, which is not installed: "
+            f"`pip install {error.name}`."
+        ) from error
+
+
+def remove_bpe(text: str, separator: str = "@@") -> str:
+    """Join subword-nmt pieces: ``"Stra@@ ße"`` becomes ``"Straße"``."""
+    return (text + " ").replace(separator + " ", "").rstrip()
+
+
+class Merges:
+    """Byte-pair encoding by subword-nmt, which remembers the pieces of recent words.
+
+    Raises:
+        DataError: ``codes`` is no file of ``subword-nmt learn-bpe``.
+    """
+
+    def __init__(self, codes: Path) -> None:
+        from subword_nmt.apply_bpe import BPE
+
+        check_merges(codes)
+        with codes.open(encoding="utf-8") as file:
+            self._bpe = BPE(file)
+        self._known: dict[str, str] = {}
+
+    def __call__(self, line: str) -> str:
+        known = self._known
+        return " ".join([known.get(word) or self._pieces(word) for word in line.split(" ")])
+
+    def _pieces(self, word: str) -> str:
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
+        self._bpe.cache.clear()
+        pieces = self._known[word] = " ".join(self._bpe.segment_tokens([word]))
+        return pieces
+
+
+def _subword_nmt(codes: Path) -> Subwords:
+    return Subwords(Merges(codes), remove_bpe)
+
+
+def _sentencepiece(model: Path) -> Subwords:
+    import sentencepiece
+
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    except (RuntimeError, OSError) as error:
+        raise _unreadable(model, "a model of SentencePiece", error) from error
+    return Subwords(
+        lambda line: " ".join(processor.encode(line, out_type=str)),
+        lambda line: processor.decode_pieces(line.split(" ")).strip(),
+    )
+
+
+def _tokenizers(description: Path) -> Subwords:
+    import tokenizers
+
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(description))
+    except Exception as error:  # the library raises Exception itself
+        raise _unreadable(
+            description, "a tokenizer.json of the library tokenizers", error
+        ) from error
+
+    def decode(line: str) -> str:
+        pieces = line.split(" ")
+        return (tokenizer.decoder.decode(pieces) if tokenizer.decoder else "".join(pieces)).strip()
+
+    return Subwords(
+        lambda line: " ".join(tokenizer.encode(line, add_special_tokens=False).tokens), decode
+    )
+
+
+def _unreadable(path: Path, what: str, error: BaseException) -> DataError:
+    return DataError(f"`{path}` must be {what}, but is not ({type(error).__name__}).")
+
+
+def _joined() -> Subwords:
+    return Subwords(str, remove_bpe)
+
+
+KINDS: dict[str, Callable[..., Subwords]] = {
+    "joined": _joined,  # text that comes as subword-nmt's pieces; only joined afterwards
+    "subword-nmt": _subword_nmt,
+    "sentencepiece": _sentencepiece,
+    "tokenizers": _tokenizers,
+}
+"""Every kind, and the function that makes it of its files."""
+
+
+def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
+    """Learn subwords from texts of words.
+
+    Args:
+        kind: one of :data:`LEARNT`.
+        texts: files with a sentence a line; all together give one vocabulary.
+        size: merges of ``bpe``, pieces of the other kinds.
+        folder: for the files.
+
+    Returns:
+        The kind for :func:`load`, and its files.
+
+    Raises:
+        ConfigError: the library is not installed.
+        DataError: the texts are too small for the size.
+    """
+    try:
+        return LEARNT[kind](texts, size, folder)
+    except ImportError as error:
+        raise ConfigError(
+            f"`--subwords {kind}` needs {error.name}, which is not installed: "
+            f"`pip install {error.name}`."
+        ) from error
+
+
+def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
+    """Write at most that many merges, learnt from all texts together.
+
+    They are those of ``subword-nmt learn-bpe`` on the texts one after the other; the words are
+    counted here, so that memory holds each only once.
+
+    Raises:
+        DataError: the texts have no word of two letters.
+    """
+    from subword_nmt.learn_bpe import learn_bpe
+
+    words: Counter[str] = Counter()
+    for path in texts:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for line in file:
+                words.update(line.rstrip("\n").split(" "))
+    del words[""]
+    if max(map(len, words), default=0) < 2:
+        raise DataError("there are no words to learn a byte-pair encoding from.")
+    lines = (f"{word} {number}" for word, number in words.items())
+    with codes.open("w", encoding="utf-8", newline="\n") as file:
+        learn_bpe(lines, file, merges, is_dict=True)
+
+
+def _learn_bpe(texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
+    learn_merges(texts, folder / "codes", size)
+    return "subword-nmt", [folder / "codes"]
+
+
+def _learn_sentencepiece(model_type: str) -> Callable[..., tuple[str, list[Path]]]:
+    def learn_model(texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
+        import sentencepiece
+
+        path = folder / "sentencepiece.model"
+        try:
+            with path.open("wb") as model:
+                sentencepiece.SentencePieceTrainer.train(
+                    sentence_iterator=_lines(texts),
+                    model_writer=model,
+                    vocab_size=size,
+                    model_type=model_type,
+                    character_coverage=1.0,
+                    minloglevel=2,
+                )
+        except RuntimeError as error:
+            most = re.search(r"value <= (\d+)", str(error))
+            if most is None:
+                raise DataError(f"SentencePiece cannot learn from this text: {error}.") from error
+            raise DataError(
+                f"`--size` must be at most {most[1]} for SentencePiece and this text, but is "
+                f"{size:,}."
+            ) from error
+        return "sentencepiece", [path]
+
+    return learn_model
+
+
+def _learn_tokenizers(texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=["<unk>"], show_progress=False)
+    tokenizer.train_from_iterator(_lines(texts), trainer)
+    path = folder / "tokenizer.json"
+    tokenizer.save(str(path))
+    return "tokenizers", [path]
+
+
+def _lines(texts: Sequence[Path]) -> Iterator[str]:
+    for path in texts:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            yield from (line.rstrip("\n") for line in file)
+
+
+LEARNT: dict[str, Callable[..., tuple[str, list[Path]]]] = {
+    "bpe": _learn_bpe,
+    "sentencepiece-unigram": _learn_sentencepiece("unigram"),
+    "sentencepiece-bpe": _learn_sentencepiece("bpe"),
+    "tokenizers": _learn_tokenizers,
+}
+"""What can be learnt from text, by the name that ``--subwords`` has for it."""

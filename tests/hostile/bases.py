@@ -1,0 +1,102 @@
+"""Healthy files from which the hostile ones are made: tiny, untrained, in both forms of options."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
+
+from fairseq_ext.binary.packed import format, pack
+
+WIDTHS = [
+    *("--encoder-embed-dim", "8", "--decoder-embed-dim", "8"),
+    *("--encoder-ffn-embed-dim", "8", "--decoder-ffn-embed-dim", "8"),
+    *("--encoder-layers", "1", "--decoder-layers", "1"),
+    *("--encoder-attention-heads", "2", "--decoder-attention-heads", "2"),
+]
+LSTM = [
+    *("--encoder-embed-dim", "8", "--encoder-hidden-size", "8"),
+    *("--decoder-embed-dim", "8", "--decoder-hidden-size", "8", "--decoder-out-embed-dim", "8"),
+]
+FCONV = [
+    *("--encoder-embed-dim", "8", "--decoder-embed-dim", "8", "--decoder-out-embed-dim", "8"),
+    *("--encoder-layers", "[(8, 3)]", "--decoder-layers", "[(8, 3)]"),
+]
+FLAGS: dict[str, list[str]] = {
+    "lstm": LSTM,
+    "transformer": WIDTHS,
+    "fconv": FCONV,
+    "lightconv": [*WIDTHS, "--encoder-kernel-size-list=[3]", "--decoder-kernel-size-list=[3]"],
+    "muse": [*WIDTHS, "--dropout", "0"],
+    "linformer": [*WIDTHS, "--linformer-k", "4", "--linformer-max-len", "22"],
+    "bmt": WIDTHS,
+}
+TRAINING = ["--optimizer", "adam", "--batch-size", "50", "--cpu", "--max-update", "1"]
+
+
+def train_words(name: str) -> list[str]:
+    """The options of fairseq-train for a base."""
+    return ["--arch", name, *FLAGS[name], *TRAINING]
+
+
+def namespace(name: str, data: Path) -> Namespace:
+    """The options of a base as the old form of checkpoints keeps them."""
+    parser = options.get_training_parser()
+    return options.parse_args_and_arch(parser, [str(data), *train_words(name)])
+
+
+def checkpoint(name: str, data: Path, form: str = "cfg") -> dict[str, Any]:
+    """What fairseq-train would save of an untrained model.
+
+    Args:
+        name: of ``FLAGS``.
+        data: binarised.
+        form: ``cfg`` or, as before fairseq 0.11, ``args``.
+    """
+    args = namespace(name, data)
+    cfg = convert_namespace_to_omegaconf(args)
+    model = tasks.setup_task(cfg.task).build_model(cfg.model)
+    position = {"epoch": 1, "iterations_in_epoch": 0}
+    held = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    return {
+        "args": args if form == "args" else None,
+        "cfg": plain(held) if form == "cfg" else None,
+        "model": model.state_dict(),
+        "criterion": None,
+        "optimizer_history": [
+            {
+                "criterion_name": "CrossEntropyCriterion",
+                "optimizer_name": "FairseqAdam",
+                "lr_scheduler_state": {},
+                "num_updates": 0,
+            }
+        ],
+        "task_state": {},
+        "extra_state": {"train_iterator": position},
+    }
+
+
+def plain(cfg: dict[str, Any]) -> dict[str, Any]:
+    """A configuration whose sections of legacy models are dictionaries, too."""
+    return {k: dict(vars(v)) if isinstance(v, Namespace) else v for k, v in cfg.items()}
+
+
+def packed(path: Path, data: Path) -> None:
+    """A packed ``bmt``."""
+    cfg = convert_namespace_to_omegaconf(namespace("bmt", data))
+    task = tasks.setup_task(cfg.task)
+    format.write(pack.pack(task.build_model(cfg.model), cfg, task), path)
+
+
+def healthy(folder: Path, data: Path) -> dict[str, Path]:
+    """Every base as a file, by its name."""
+    found = {name: folder / f"{name}.pt" for name in FLAGS}
+    for name, path in found.items():
+        torch.save(checkpoint(name, data), path)
+    packed(folder / "packed.safetensors", data)
+    return {**found, "packed": folder / "packed.safetensors"}

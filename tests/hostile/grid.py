@@ -1,0 +1,308 @@
+"""Every hostile file through every command, each in a process of its own; what came of it.
+
+``python tests/hostile/grid.py --json docs/results/hostile.json`` makes the files, forks a process
+for each pair of a file and a command from one that has loaded fairseq and this plugin, and counts.
+``--fresh`` starts each command anew instead (hours). A *canary* is a file that the hostile code
+would make.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import importlib
+import json
+import logging
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, NoReturn
+
+sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.parent.parent)]
+
+from hostile.commands import COMMANDS, MODULES, PAUSES, run  # noqa: E402
+
+CPU_SECONDS = 20
+WALL_SECONDS = 300  # on a busy machine
+MEMORY = 16 << 30  # bytes of address space
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command on one file.
+
+    Attributes:
+        file, command: their names.
+        outcome: ``refused`` in one line with status 1, ``used`` with status 0, or one of the
+            faults ``executed``, ``hang``, ``traceback``, ``wordy`` (no line of ours, or several).
+        said: the line, or the end of what was said.
+    """
+
+    file: str
+    command: str
+    outcome: str
+    said: str
+
+
+def make_files(folder: Path, data: Path, canary: Path) -> dict[str, Path]:
+    """Write every hostile file; by name."""
+    from hostile import bases, pickles, settings
+
+    make, text = settings.make(data), settings.evil(canary)
+    base = make("lstm", "cfg")
+    bases.packed(folder / "packed.safetensors", data)
+    sources = {
+        ".pt": (
+            pickles.pickled(base, canary),
+            pickles.formats(base, canary),
+            pickles.archives(base, canary),
+            pickles.bombs(base),
+            settings.carriers(make, text),
+            settings.names(make, canary),
+        ),
+        ".safetensors": (settings.packed(folder / "packed.safetensors", text),),
+    }
+    found: dict[str, Path] = {}
+    for ending, generators in sources.items():
+        for generator in generators:
+            for name, content in generator:
+                path = folder / f"{len(found):03d}{ending}"
+                path.write_bytes(content)
+                assert name not in found, name
+                found[name] = path
+    return found
+
+
+def judged(process: int, said: IO[str], canary: Path) -> tuple[str, str]:
+    """The outcome of a process whose output goes to a file, and what it said."""
+    status = _waited(process)
+    said.seek(0)
+    output = said.read()
+    lines = [line for line in output.splitlines() if line.startswith("fairseq-ext: error: ")]
+    last = (lines or output.splitlines()[-1:] or [""])[0][:500]
+    if canary.exists():
+        canary.unlink()
+        return "executed", last
+    if status is None or status == -signal.SIGXCPU:
+        return "hang", last
+    if "Traceback (most recent call last)" in output or status not in (0, 1):
+        return "traceback", f"status {status}: {output[-1500:]}"
+    if status == 0:
+        return "used", last
+    return ("refused" if len(lines) == 1 else "wordy"), last
+
+
+def fresh(words: list[str], said: IO[str]) -> int:
+    """A new interpreter for a command; its number."""
+    code = f"from hostile import commands; commands.run({words!r})"
+    if words[0] in ("hub", "demo"):
+        code = f"import fairseq_ext; fairseq_ext.register(); {code}"
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:2])},
+        preexec_fn=_limit,
+        stdin=subprocess.DEVNULL,
+        stdout=said,
+        stderr=said,
+    ).pid
+
+
+def _limit() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
+def _waited(process: int) -> int | None:
+    """The status of a process as ``subprocess`` gives it, or None if it had to be ended."""
+    end = time.monotonic() + WALL_SECONDS
+    while time.monotonic() < end:
+        found, status = os.waitpid(process, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return None
+
+
+def runs(
+    files: dict[str, Path], command: str, data: Path, canary: Path, new: bool = False
+) -> Iterator[Run]:
+    """Each file through one command.
+
+    The command runs up to where it reads the file, which is most of its time, once; there it forks
+    for each file, and each fork goes on to the command's end. With ``new`` it starts for each.
+    """
+    for ending in (".pt", ".safetensors"):
+        chosen = {name: path for name, path in files.items() if path.suffix == ending}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, f"model{ending}")
+            words = COMMANDS[command](path, data, Path(folder))
+            if not new:
+                yield from _forked(words, chosen, path, command, canary)
+                continue
+            for name, source in chosen.items():
+                shutil.copyfile(source, path)
+                with tempfile.TemporaryFile("w+", errors="replace") as said:
+                    yield Run(name, command, *judged(fresh(words, said), said, canary))
+
+
+def _forked(
+    words: list[str], files: dict[str, Path], path: Path, command: str, canary: Path
+) -> Iterator[Run]:
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(reader)
+        _command(words, functools.partial(_for_each, files, path, writer, canary), command)
+    os.close(writer)
+    with os.fdopen(reader) as results:
+        for line in results:
+            name, outcome, said = json.loads(line)
+            yield Run(name, command, outcome, said)
+    os.waitpid(process, 0)
+
+
+def _command(words: list[str], pause: Callable[[], None], name: str) -> NoReturn:
+    """Run a command that pauses before it reads the file, as Python runs a program."""
+    status = 1
+    try:
+        if name in PAUSES:
+            module, attribute = PAUSES[name].split(":")
+            owner = importlib.import_module(module)
+            setattr(owner, attribute, _pausing(getattr(owner, attribute), pause))
+        else:
+            pause()
+        run(words)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _pausing(original: Callable, pause: Callable[[], None]) -> Callable:
+    @functools.wraps(original)
+    def function(*arguments: object, **options: object) -> object:
+        pause()
+        return original(*arguments, **options)
+
+    return function
+
+
+def _for_each(files: dict[str, Path], path: Path, writer: int, canary: Path) -> None:
+    """Fork for each file and write what came of it; it returns in the forks alone."""
+    for name, source in files.items():
+        shutil.copyfile(source, path)
+        with tempfile.TemporaryFile("w+", errors="replace") as said:
+            process = os.fork()
+            if process == 0:
+                for number in (1, 2):
+                    os.dup2(said.fileno(), number)
+                _limit()
+                return
+            result = [name, *judged(process, said, canary)]
+        os.write(writer, (json.dumps(result) + "\n").encode())
+    os._exit(0)
+
+
+def load() -> None:
+    """Load fairseq, all its commands and the plugin, from which the others fork."""
+    import fairseq_ext
+
+    for name in MODULES.values():
+        importlib.import_module(name)
+
+    fairseq_ext.register()
+    logging.root.setLevel(logging.WARNING)
+    for name in ("demo.systems", "binary.packed.pack", "binary.packed.unpack", "muse.fusing"):
+        importlib.import_module(f"fairseq_ext.{name}")
+    gc.collect()
+    gc.freeze()  # or collecting would copy all of this memory in each fork
+
+
+def summary(files: dict[str, Path], names: list[str], found: list[Run]) -> dict[str, object]:
+    """The counts, and every run that is none of ``refused`` and ``used``."""
+    counted = Counter(run.outcome for run in found)
+    by_command = {
+        name: dict(Counter(run.outcome for run in found if run.command == name)) for name in names
+    }
+    return {
+        "files": len(files),
+        "commands": len(names),
+        "runs": len(found),
+        "executed": counted["executed"],
+        "hangs": counted["hang"],
+        "tracebacks": counted["traceback"],
+        "more or less than one line": counted["wordy"],
+        "refused": counted["refused"],
+        "used": counted["used"],
+        "by command": by_command,
+        "files used": sorted({run.file for run in found if run.outcome == "used"}),
+        "faults": [asdict(run) for run in found if run.outcome not in ("refused", "used")],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--data", type=Path, help="a binarised corpus from `src` to `tgt` (default: one is made)")
+    add("--commands", nargs="+", metavar="NAME", help="only those whose name contains one of these")
+    add("--files", nargs="+", metavar="NAME", help="only those whose name contains one of these")
+    add("--fresh", action="store_true", help="start each command in a new interpreter")
+    add("--json", type=Path, help="where to write the outcome")
+    args = parser.parse_args()
+    load()
+    names = [n for n in COMMANDS if not args.commands or any(c in n for c in args.commands)]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        data = args.data or _corpus(place)
+        canary, hostile = place / "canary" / "sang", place / "hostile"
+        canary.parent.mkdir()
+        hostile.mkdir()
+        files = make_files(hostile, data, canary)
+        files = {
+            n: p for n, p in files.items() if not args.files or any(f in n for f in args.files)
+        }
+        found = []
+        for name in names:
+            for one in runs(files, name, data, canary, args.fresh):
+                print(f"{one.outcome:10}{one.command} | {one.file} | {one.said}", file=sys.stderr)
+                found.append(one)
+        outcome = json.loads(json.dumps(summary(files, names, found)).replace(folder, "FOLDER"))
+    if args.json is None:
+        print(json.dumps(outcome, indent=1))
+    else:
+        _record(args.json, outcome)
+
+
+def _corpus(folder: Path) -> Path:
+    from harness import binarise, digits_corpus
+
+    return binarise(digits_corpus(folder / "text", train=60), folder / "bin")
+
+
+def _record(destination: Path, outcome: dict[str, object]) -> None:
+    """With the machine it was found on."""
+    sys.path.append(str(Path(__file__).parent.parent.parent / "benchmarks"))
+    import bench
+
+    bench.save(destination, title="Hostile files in every command", **outcome)
+
+
+if __name__ == "__main__":
+    main()

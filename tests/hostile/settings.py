@@ -1,0 +1,230 @@
+"""Checkpoints and packed models of plain data whose settings are hostile."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from fairseq_ext.binary.packed import format
+from hostile import bases
+from hostile.pickles import saved
+
+# Strings that stock fairseq evaluates, as they are found in its sources: the architecture whose
+# options are changed, where they are, and what is changed besides.
+CARRIERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "lstm decoder_attention": ("lstm", "model", {}),
+    "lstm adaptive_softmax_cutoff": ("lstm", "model", {"criterion": "adaptive_loss"}),
+    "transformer encoder_xformers_att_config": ("transformer", "model", {}),
+    "transformer decoder_xformers_att_config": ("transformer", "model", {}),
+    "transformer adaptive_softmax_cutoff": ("transformer", "model", {}),
+    "transformer encoder_layers_to_keep": (
+        "transformer",
+        "model",
+        {"adaptive_softmax_cutoff": "EVIL"},
+    ),
+    "muse adaptive_softmax_cutoff": ("muse", "model", {"_name": "muse_base", "arch": "muse_base"}),
+    "bmt adaptive_softmax_cutoff": ("bmt", "model", {"_name": "bmt_base", "arch": "bmt_base"}),
+    "linformer adaptive_softmax_cutoff": (
+        "linformer",
+        "model",
+        {"_name": "linformer_tiny", "arch": "linformer_tiny"},
+    ),
+    "fconv encoder_layers": ("fconv", "model", {}),
+    "fconv decoder_layers": ("fconv", "model", {}),
+    "fconv decoder_attention": ("fconv", "model", {}),
+    "lightconv encoder_kernel_size_list": (
+        "lightconv",
+        "model",
+        {"_name": "fconv", "arch": "fconv"},
+    ),
+}
+# The same for other architectures: all their options.
+OTHERS: dict[str, dict[str, Any]] = {
+    "fconv_self_att encoder_layers": {"_name": "fconv_self_att", "encoder_layers": "EVIL"},
+    "fconv_self_att pretrained": {"_name": "fconv_self_att", "pretrained": "EVIL"},
+    "fconv_lm decoder_layers": {"_name": "fconv_lm", "decoder_layers": "EVIL"},
+    "lightconv_lm character_filters": {
+        "_name": "lightconv_lm",
+        "character_embeddings": True,
+        "character_filters": "EVIL",
+    },
+    "transformer_lm character_filters": {
+        "_name": "transformer_lm",
+        "character_embeddings": True,
+        "character_filters": "EVIL",
+    },
+    "transformer_lm adaptive_input_cutoff": {
+        "_name": "transformer_lm",
+        "adaptive_input": True,
+        "adaptive_input_cutoff": "EVIL",
+    },
+    "wav2vec conv_feature_layers": {"_name": "wav2vec", "conv_feature_layers": "EVIL"},
+    "wav2vec2 conv_feature_layers": {"_name": "wav2vec2", "conv_feature_layers": "EVIL"},
+    "hubert conv_feature_layers": {"_name": "hubert", "conv_feature_layers": "EVIL"},
+    "s2t_wav_transformer conv_feature_layers": {
+        "_name": "s2t_wav_transformer",
+        "conv_feature_layers": "EVIL",
+    },
+}
+CRITERIONS: dict[str, dict[str, Any]] = {
+    "criterion ctc wer_args": {"_name": "ctc", "wer_args": "EVIL"},
+    "criterion unknown": {"_name": "evil_loss"},
+    "criterion missing": {},
+}
+TASKS: dict[str, dict[str, Any]] = {
+    "task multilingual_translation left_pad_source": {
+        "_name": "multilingual_translation",
+        "task": "multilingual_translation",
+        "lang_pairs": "src-tgt",
+        "left_pad_source": "EVIL",
+        "left_pad_target": "EVIL",
+    },
+    "task translation_multi_simple_epoch": {
+        "_name": "translation_multi_simple_epoch",
+        "task": "translation_multi_simple_epoch",
+        "sampling_weights": "EVIL",
+    },
+    "task audio_pretraining": {"_name": "audio_pretraining", "post_save_script": "EVIL"},
+    "task unknown": {"_name": "evil_task"},
+    "task of a list": {"_name": ["translation"]},
+}
+SIZES: dict[str, Any] = {
+    "decoder_layers": 10**9,
+    "encoder_embed_dim": 10**9,
+    "decoder_hidden_size": 10**6,
+    "encoder_layers": "1" * 5000,
+    "max_target_positions": 10**12,
+}
+
+
+def evil(canary: Path) -> str:
+    """An expression that makes the file ``canary``."""
+    return f"__import__('os').system('touch {canary}') or []"
+
+
+def with_text(value: Any, text: str) -> Any:
+    """Settings in which every ``EVIL`` is ``text``."""
+    if isinstance(value, dict):
+        return {name: with_text(one, text) for name, one in value.items()}
+    return text if value == "EVIL" else value
+
+
+def carriers(make: Callable[[str, str], dict[str, Any]], text: str) -> Iterator[tuple[str, bytes]]:
+    """Every place where fairseq evaluates, in both forms of a configuration."""
+    for name, (base, part, more) in CARRIERS.items():
+        change = with_text({name.partition(" ")[2]: "EVIL", **more}, text)
+        for form in ("cfg", "args"):
+            yield f"{name} ({form})", saved(amended(make(base, form), part, change))
+    lstm = make("lstm", "cfg")
+    for name, model in OTHERS.items():
+        named = {"arch": model["_name"], **with_text(model, text)}
+        yield f"{name} (cfg)", saved({**lstm, "cfg": {**lstm["cfg"], "model": named}})
+        yield f"{name} (args)", saved(amended(make("lstm", "args"), "model", named))
+    for name, criterion in CRITERIONS.items():
+        changed = with_text(criterion, text)
+        yield name, saved({**lstm, "cfg": {**lstm["cfg"], "criterion": changed}})
+    for name, task in TASKS.items():
+        changed = {**lstm["cfg"]["task"], **with_text(task, text)}
+        yield f"{name} (cfg)", saved({**lstm, "cfg": {**lstm["cfg"], "task": changed}})
+        named = {"task": task["_name"], **with_text(task, text)}
+        yield f"{name} (args)", saved(amended(make("lstm", "args"), "task", named))
+
+
+def amended(state: dict[str, Any], part: str, change: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint with other options; in the old form all parts are one."""
+    if state["args"] is not None:
+        return {**state, "args": Namespace(**{**vars(state["args"]), **change})}
+    cfg = state["cfg"]
+    return {**state, "cfg": {**cfg, part: {**cfg[part], **change}}}
+
+
+def names(make: Callable[[str, str], dict[str, Any]], canary: Path) -> Iterator[tuple[str, bytes]]:
+    """What a file names: code to import, files to read, texts to resolve, sizes to build."""
+    folder = canary.with_name("evil_user_dir")
+    folder.mkdir(exist_ok=True)
+    (folder / "__init__.py").write_text(f"open({str(canary)!r}, 'w')\n")
+    target = {"_target_": "os.system", "_args_": [f"touch {canary}"]}
+    options: dict[str, tuple[str, dict[str, Any]]] = {
+        "saved user_dir": ("common", {"user_dir": str(folder)}),
+        "saved data": ("task", {"data": str(folder)}),
+        "hydra target": ("model", target),
+        "hydra target below": ("common", {"x": {"y": [target]}}),
+        "environment": ("model", {"decoder_attention": "${oc.env:HOME}"}),
+        "environment in the task": ("task", {"source_lang": "${oc.env:HOME}"}),
+        "doubling": ("common", {f"x{n}": f"${{common.x{n + 1}}}" * 2 for n in range(60)}),
+        "no architecture": ("model", {"_name": None, "arch": None}),
+        "unknown architecture": ("model", {"_name": "evil", "arch": "evil"}),
+        "language model": ("model", {"_name": "transformer_lm", "arch": "transformer_lm"}),
+        "number as architecture": ("model", {"_name": 5, "arch": 5}),
+        "teacher": ("criterion", {"_name": "distillation", "teacher": str(canary.parent)}),
+    }
+    for name, (part, change) in options.items():
+        yield f"{name} (cfg)", saved(amended(make("lstm", "cfg"), part, change))
+        if part in ("model", "task") or "user_dir" in change:
+            yield f"{name} (args)", saved(amended(make("lstm", "args"), part, change))
+    for name, value in SIZES.items():
+        yield f"huge {name}", saved(amended(make("lstm", "cfg"), "model", {name: value}))
+    for kind in ("tokenizer", "bpe", "scoring", "optimizer"):
+        change = {kind: "../../../etc/passwd"}
+        yield f"path as {kind}", saved(amended(make("lstm", "args"), "model", change))
+    quote = {"decoder_attention": "x\\', +hydra.searchpath=[file:///tmp], y='"}
+    yield "quotes for hydra", saved(amended(make("lstm", "args"), "model", quote))
+    codes = {"_name": "subword_nmt", "bpe_codes": str(canary.parent)}
+    lstm = make("lstm", "cfg")
+    yield "saved bpe_codes", saved({**lstm, "cfg": {**lstm["cfg"], "bpe": codes}})
+    meters = [(0, "x", "exec", {}), (0, "y", "TimeMeter", {})]
+    extra = {**lstm["extra_state"], "metrics": {"default": meters}}
+    yield "meter", saved({**lstm, "extra_state": extra, "last_optimizer_state": {}})
+
+
+def packed(source: Path, text: str) -> Iterator[tuple[str, bytes]]:
+    """Packed models with other settings and the right checksum."""
+    metadata, tensors = format._contents(source)
+    cfg = json.loads(metadata["cfg"])
+    model, task = cfg["model"], cfg["task"]
+    lstm = {"_name": "lstm", "arch": "lstm", "decoder_attention": text}
+    tasks = with_text(TASKS["task multilingual_translation left_pad_source"], text)
+    changes = {
+        "lstm": {"model": lstm},
+        "lstm among binary settings": {"model": {**model, **lstm}},
+        "adaptive_softmax_cutoff": {"model": {**model, "adaptive_softmax_cutoff": text}},
+        "xformers": {"model": {**model, "encoder_xformers_att_config": text}},
+        "wav2vec2": {"model": {"_name": "wav2vec2", "conv_feature_layers": text}},
+        "task": {"task": {**task, **tasks}},
+        "unknown task": {"task": {"_name": "evil"}},
+        "list as name": {"model": {**model, "_name": ["bmt"], "arch": []}},
+        "hydra target": {"model": {**model, "_target_": "os.system"}},
+        "environment": {"model": {**model, "activation_fn": "${oc.env:HOME}"}},
+        "doubling": {"model": {**model, **{f"x{n}": f"${{.x{n + 1}}}" * 2 for n in range(60)}}},
+        "layers": {"model": {**model, "encoder_layers": 10**9}},
+        "positions": {"model": {**model, "max_source_positions": 10**12}},
+        "deep": {"model": {**model, "x": _deep()}},
+    }
+    for name, change in changes.items():
+        held = {**metadata, "cfg": json.dumps({**cfg, **change})}
+        held["checksum"] = format.checksum(tensors, held)
+        yield f"packed {name}", save(tensors, held)
+
+
+def _deep() -> list:
+    value: list = []
+    for _ in range(300):
+        value = [value]
+    return value
+
+
+def make(data: Path) -> Callable[[str, str], dict[str, Any]]:
+    """Bases by name and form, each built once."""
+    held: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def base(name: str, form: str) -> dict[str, Any]:
+        if (name, form) not in held:
+            held[name, form] = bases.checkpoint(name, data, form)
+        return held[name, form]
+
+    return base

@@ -1,0 +1,143 @@
+"""Rows and table of `tests/matrix.sh`: which fairseq, which Python, what the tests said.
+
+``row FOLDER`` is run by the Python of one environment and writes ``FOLDER/row.json``;
+``table FOLDER`` gathers the rows of all environments in it. Only the standard library is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from xml.etree import ElementTree
+
+FIX = "fix: "
+BEGIN, END = "<!-- table of tests/matrix.sh -->", "<!-- end -->"
+HEADINGS = {
+    "environment": "environment",
+    "python": "Python",
+    "torch": "torch",
+    "fairseq": "fairseq",
+    "selection": "tests",
+    "run": "run",
+    "passed": "passed",
+    "failed": "failed",
+    "skipped": "skipped",
+    "seconds": "seconds",
+    "fixes": "fixes",
+}
+
+
+def counts(report: Path) -> dict[str, int]:
+    """What a JUnit report says: tests run, passed, failed (errors too), skipped, and seconds."""
+    suites = list(ElementTree.parse(report).getroot().iter("testsuite"))
+    total = {
+        name: round(sum(float(suite.get(name, 0)) for suite in suites))
+        for name in ("tests", "failures", "errors", "skipped", "time")
+    }
+    failed = total["failures"] + total["errors"]
+    run = total["tests"] - total["skipped"]
+    return {
+        "run": run,
+        "passed": run - failed,
+        "failed": failed,
+        "skipped": total["skipped"],
+        "seconds": total["time"],
+    }
+
+
+def failures(report: Path) -> list[str]:
+    """Names of the tests that failed."""
+    return sorted(
+        f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+        for case in ElementTree.parse(report).getroot().iter("testcase")
+        if case.find("failure") is not None or case.find("error") is not None
+    )
+
+
+def fairseq(clone: Path) -> str:
+    """The installed distribution of fairseq with its version, and the commit of a clone."""
+    names = sorted(set(metadata.packages_distributions().get("fairseq", [])))
+    found = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    if not clone.exists():
+        return found
+    command = ["git", "-C", str(clone), "log", "-1", "--format=%h"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return f"{found} ({commit})"
+
+
+def fixes(doctor: Path) -> list[str]:
+    """The fixes of fairseq that ``fairseq-ext doctor`` found to be needed here."""
+    checks = json.loads(doctor.read_text("utf-8"))["checks"]
+    return [check["topic"].removeprefix(FIX) for check in checks if check["topic"].startswith(FIX)]
+
+
+def row(folder: Path, name: str, selection: str, commit: str) -> dict[str, object]:
+    """All that is reported on one environment."""
+    return {
+        "environment": name,
+        "python": sys.version.split()[0],
+        "torch": metadata.version("torch"),
+        "numpy": metadata.version("numpy"),
+        "fairseq": fairseq(folder / "fairseq"),
+        "selection": selection,
+        "commit": commit,
+        **counts(folder / "tests.xml"),
+        "failures": failures(folder / "tests.xml"),
+        "fixes": fixes(folder / "doctor.json"),
+    }
+
+
+def gather(folder: Path, out: Path, names: list[str]) -> list[dict[str, object]]:
+    """The rows below ``folder``, and of other environments those already in ``out``, in order."""
+    rows = json.loads(out.read_text("utf-8")) if out.exists() else []
+    rows += [json.loads(path.read_text("utf-8")) for path in folder.glob("*/row.json")]
+    latest = {row["environment"]: row for row in rows}
+    return [latest[name] for name in names if name in latest]
+
+
+def as_table(rows: list[dict[str, object]]) -> str:
+    """The rows in Markdown; of the fixes only their number."""
+    lines = [
+        f"| {' | '.join(HEADINGS.values())} |",
+        f"|{' --- |' * len(HEADINGS)}",
+    ]
+    for row in rows:
+        cells = {**row, "fixes": len(row["fixes"])}
+        lines.append(f"| {' | '.join(str(cells[key]) for key in HEADINGS)} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(page: str, table: str) -> str:
+    """The page with this table in place of the one it has."""
+    before, mark, rest = page.partition(BEGIN)
+    return f"{before}{mark}\n{table}{END}{rest.partition(END)[2]}"
+
+
+def main() -> None:
+    """Write a row, or the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("row", "table"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--names", nargs="+")
+    parser.add_argument("--selection")
+    parser.add_argument("--commit")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--page", type=Path)
+    args = parser.parse_args()
+    if args.what == "row":
+        result: object = row(args.folder, args.names[0], args.selection, args.commit)
+        out = args.folder / "row.json"
+    else:
+        result, out = gather(args.folder, args.out, args.names), args.out
+        print(as_table(result), end="")
+        page = args.page.read_text("utf-8")
+        args.page.write_text(with_table(page, as_table(result)), encoding="utf-8")
+    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""sacremoses with the branches of the Moses scripts that it lacks, written out once more."""
+
+from __future__ import annotations
+
+import re
+
+from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+
+class ScriptTokenizer(MosesTokenizer):
+    """`tokenizer.perl`, which always splits the full stop of the last word."""
+
+    def handles_nonbreaking_prefixes(self, text: str) -> str:
+        words = text.split()
+        if words and (found := re.search(r"^(\S+)\.$", words[-1])):
+            before = super().handles_nonbreaking_prefixes(" ".join([*words[:-1], found[1]]))
+            return f"{before} ."
+        return super().handles_nonbreaking_prefixes(text)
+
+
+class ScriptNormalizer(MosesPunctNormalizer):
+    """`normalize-punctuation.perl`, whose rules see the end of the line."""
+
+    def __init__(self, language: str) -> None:
+        quotes_of = language if language in ("en", "cs", "de", "es", "fr") else "de"
+        super().__init__(quotes_of, perl_parity=True)
+        if quotes_of != language:  # numbers are written as in English
+            self.substitutions = [*self.substitutions[: -len(self.OTHER)], *self.OTHER]
+
+    def normalize(self, text: str) -> str:
+        return super().normalize(text + "\n")

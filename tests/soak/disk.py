@@ -1,0 +1,272 @@
+"""No space, no right to write, files too long, too few file handles: one line, and nothing is lost.
+
+Each command has a good file or folder to lose. It must end with one line, leave what was there, and
+do its work when it is started again without the trouble. As root, a small file system in memory
+becomes full or read-only; other users have a limit on the size of files, and a folder's rights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compat_tools import ARCHITECTURES, TRAINING
+from harness import USER_DIR, binarise, digits_corpus
+
+from tests.soak import forks
+from tests.soak.commands import contents
+from tests.soak.kills import BMT, LENGTH, difference, progress
+from tests.soak.report import Report, noted, parser
+
+ROOM = 12 << 20  # bytes of the small file system
+ROOT = os.geteuid() == 0
+
+
+@dataclass
+class Case:
+    """A command and what it writes.
+
+    Attributes:
+        name: for the report.
+        words: the command for a folder.
+        prepare: puts into a new folder what must survive.
+        compare: how a finished folder differs from the reference; nothing if it does not.
+        survives: raises an assertion if the folder has lost what was in it.
+    """
+
+    name: str
+    words: Callable[[Path], list[object]]
+    prepare: Callable[[Path], None]
+    compare: Callable[[Path, Path], str]
+    survives: Callable[[Path, dict[str, str]], None] = field(
+        default=lambda folder, before: _unchanged(folder, before)
+    )
+
+
+def _unchanged(folder: Path, before: dict[str, str]) -> None:
+    after = contents(folder, ())
+    assert after == before, sorted(set(after.items()) ^ set(before.items()))
+
+
+# ---- troubles ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def small(folder: Path) -> Iterator[None]:
+    """A file system of its own at ``folder``, for root."""
+    folder.mkdir(parents=True)
+    if ROOT:
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", str(folder)]
+        subprocess.run(mount, check=True)
+    try:
+        yield
+    finally:
+        if ROOT:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def full(folder: Path, left: int) -> Iterator[Callable[[], None]]:
+    """Only ``left`` bytes are free (or: files cannot be longer than that)."""
+    if not ROOT:
+        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (left, left))
+        return
+    free = shutil.disk_usage(folder).free
+    filler = folder.parent / "filler" if folder.parent.is_mount() else folder / ".filler"
+    filler.write_bytes(b"\0" * max(0, free - left))
+    try:
+        yield lambda: None
+    finally:
+        filler.unlink()
+
+
+@contextmanager
+def too_long(folder: Path, left: int) -> Iterator[Callable[[], None]]:
+    """No file can become longer than ``left`` bytes."""
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (left, left))
+
+
+@contextmanager
+def read_only(folder: Path, left: int) -> Iterator[Callable[[], None]]:
+    """Nothing can be written."""
+    place = folder.parent if folder.parent.is_mount() else folder
+
+    def remount(how: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{how}", str(place)], check=True)
+
+    if ROOT:
+        remount("ro")
+    else:
+        folder.chmod(0o555)
+    try:
+        yield lambda: None
+    finally:
+        if ROOT:
+            remount("rw")
+        else:
+            folder.chmod(0o755)
+
+
+@contextmanager
+def no_handles(folder: Path, left: int) -> Iterator[Callable[[], None]]:
+    """The process can open only so many files more."""
+
+    def limit() -> None:
+        used = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+        number = [handle for handle in range(1 << 16) if handle not in used][left]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
+
+    yield limit
+
+
+TROUBLES = {
+    "disk full": (full, (0, 4096, 60_000)),
+    "file too long": (too_long, (0, 1000, 60_000)),
+    "read-only": (read_only, (0,)),
+    "no file handles": (no_handles, (0, 1, 3)),
+}
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+def cases(scratch: Path, data: Path) -> list[Case]:
+    """The commands, and what each may lose."""
+    text, gru = data.parent / "text", ARCHITECTURES["gru_tiny"]
+    log, model = scratch / "model.log", scratch / "model"
+
+    def training(folder: Path, *more: object) -> list[object]:
+        where = ("--save-dir", folder, "--user-dir", USER_DIR)
+        return ["fairseq-train", data, *TRAINING, *gru, *LENGTH, *where, *more]
+
+    def half(folder: Path) -> None:
+        assert forks.run(training(folder, "--max-update", 9), scratch / "half.log") == 0
+
+    def good_checkpoint(folder: Path, before: dict[str, str]) -> None:
+        assert progress(folder) >= 9
+        after = contents(folder, ())
+        assert before.items() <= after.items() or "checkpoint_last.pt" in after
+        lost = [name for name in before if name not in after]
+        assert not lost, lost
+        assert not list(folder.glob("*.tmp")), "a temporary file is left"
+
+    bmt = ("--max-update", 3, "--stage-updates", "1,1,1", "--warmup-updates", 0)
+    words = ["fairseq-train", data, *TRAINING, *BMT, *bmt, "--save-dir", model]
+    assert forks.run([*words, "--user-dir", USER_DIR], log) == 0, log.read_text()[-1500:]
+    last = model / "checkpoint_last.pt"
+
+    def old(name: str) -> Callable[[Path], None]:
+        return lambda folder: (folder / name).write_bytes(b"old") and None
+
+    def one_file(name: str, output: str, *command: object) -> Case:
+        return Case(
+            name,
+            lambda folder: ["fairseq-ext", *command, "-o", folder / output],
+            old(output),
+            lambda left, right: "" if contents(left, ()) == contents(right, ()) else output,
+        )
+
+    preprocess = (
+        *("fairseq-preprocess", "--user-dir", USER_DIR, "--source-lang", "src"),
+        *("--target-lang", "tgt", "--trainpref", text / "train", "--validpref", text / "valid"),
+    )
+    return [
+        Case("fairseq-train", training, half, difference, good_checkpoint),
+        one_file("fairseq-ext average", "average.pt", "average", "--inputs", last, last),
+        one_file("fairseq-ext pack", "packed.safetensors", "pack", last, "--data", data),
+        Case(
+            "fairseq-preprocess",
+            lambda folder: [*preprocess, "--destdir", folder / "bin"],
+            old("mine"),
+            lambda left, right: "" if contents(left) == contents(right) else "other files",
+        ),
+        one_file("fairseq-ext plot", "curves.svg", "plot", "curves", "--log", f"gru={log}"),
+    ]
+
+
+def piped(words: list[object], log: Path, first: Callable[[], None]) -> int:
+    """Run a command whose output goes through a pipe, so that limits do not hit its log."""
+    fifo = log.with_suffix(".fifo")
+    os.mkfifo(fifo)
+    with log.open("w") as to, subprocess.Popen(["cat", str(fifo)], stdout=to) as copier:
+        status = forks.run(words, fifo, first=first)
+        copier.wait(30)
+    fifo.unlink()
+    return status
+
+
+def one_line(said: str) -> None:
+    """Exactly one error, and no traceback."""
+    assert "Traceback" not in said, f"traceback: {said[-1500:]}"
+    errors = [line for line in said.splitlines() if "fairseq-ext: error: " in line]
+    assert len(errors) == 1, f"{len(errors)} error lines: {said[-1200:]}"
+
+
+def trouble(case: Case, kind: str, left: int, place: Path, reference: Path) -> bool:
+    """One run in trouble and one without; true if the trouble was felt."""
+    causing, _ = TROUBLES[kind]
+    with small(place):
+        folder = place / "out"
+        folder.mkdir()
+        case.prepare(folder)
+        before = contents(folder, ())
+        log = place.with_suffix(".log")
+        with causing(folder, left) as first:
+            status = piped(case.words(folder), log, first)
+        if status == 0:  # enough was left
+            wrong = case.compare(folder, reference)
+            assert not wrong, wrong
+            return False
+        assert status == 1, f"status {status}: {log.read_text()[-1500:]}"
+        one_line(log.read_text())
+        case.survives(folder, before)
+        again = place.with_suffix(".again")
+        status = forks.run(case.words(folder), again)
+        assert status == 0, f"again: {again.read_text()[-1500:]}"
+        wrong = case.compare(folder, reference)
+        assert not wrong, f"again: {wrong}"
+    return True
+
+
+def run_all(report: Report, scratch: Path) -> None:
+    """Every command in every trouble."""
+    text = digits_corpus(scratch / "text", train=110, valid=10, test=10)
+    data = binarise(text, scratch / "bin")
+    for case in cases(scratch, data):
+        reference = scratch / "reference" / case.name.split()[-1]
+        reference.mkdir(parents=True)
+        case.prepare(reference)
+        status = forks.run(case.words(reference), scratch / "reference.log")
+        assert status == 0, (scratch / "reference.log").read_text()[-1500:]
+        for kind, (_, amounts) in TROUBLES.items():
+            failures: list[str] = []
+            felt = 0
+            for left in amounts:
+                place = scratch / f"{case.name}-{kind}-{left}".replace(" ", "-")
+                with noted(failures, f"{left} left"):
+                    felt += trouble(case, kind, left, place, reference)
+            if not felt and not failures:
+                failures.append("the trouble was never felt")
+            report.add(f"{case.name}: {kind}", count=len(amounts), failures=failures, felt=felt)
+
+
+def main() -> None:
+    args: argparse.Namespace = parser(__doc__.splitlines()[0]).parse_args()
+    report = Report("disk", args)
+    forks.preload()
+    with tempfile.TemporaryDirectory() as scratch:
+        run_all(report, Path(scratch))
+    report.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""Every reader of binary files under arbitrary input: documented errors only, in bounded memory.
+
+Damage to whole files, and files with right checksums and magic numbers around wrong content.
+``python -m tests.soak.fuzz_binary --json FILE`` gives each 10,000, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import pickle
+import struct
+import sys
+import tarfile
+import tempfile
+import zipfile
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import fuzz_packed
+import torch
+from harness import REPO
+from safetensors.torch import save
+
+import fairseq_ext
+from fairseq_ext.archives import safe_extract
+from fairseq_ext.binary.packed import format
+from fairseq_ext.data_folder import indexed as data_folder
+from fairseq_ext.evaluation import compare
+from fairseq_ext.files import load_checkpoint
+from tests.soak import fuzzing
+from tests.soak.fuzzing import Reader
+from tests.soak.mutations import NASTY, Data, damaged, files
+
+sys.path.insert(0, str(REPO / "preprocess"))
+import csv_pairs
+import pair_files
+
+fairseq_ext.register()
+EDGES = (0, 1, 2, 7, 511, 512, 513, 1 << 20, 1 << 31, (1 << 33) - 1, 1 << 62, -1, -512)
+NAMES = ("a", "a", "b", "d/c", "./a", "../x", "/x", "d", "d/../../x", "ä", "a" * 300, "", "\n")
+LIMIT = 1 << 20  # bytes that an archive may unpack to
+
+
+def archive(draw: Random) -> bytes:
+    """A tar of a few members of any type and size, with right checksums of its headers."""
+    out = io.BytesIO()
+    kinds = (*tarfile.REGULAR_TYPES[:1] * 6, *(bytes([code]) for code in b"123456gxLKSMV"))
+    for _ in range(draw.randint(1, 4)):
+        info = tarfile.TarInfo(draw.choice(NAMES[:2] * 4 + NAMES))
+        info.type = draw.choice(kinds)
+        info.linkname = draw.choice(NAMES)
+        data = draw.randbytes(draw.choice((0, 5, 600)))
+        info.size = len(data) if draw.random() < 0.6 else draw.choice(EDGES)
+        info.mode, info.mtime = draw.choice((0o644, 0, 0o7777)), draw.choice((0, 1.5e9, -1, 1e17))
+        if draw.random() < 0.2:
+            key = draw.choice(("path", "size", "linkpath", "mtime", "GNU.sparse.map"))
+            info.pax_headers = {key: draw.choice(("1", "-1", "x", "9" * 30, "../y"))}
+        layout = draw.choice((tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))
+        try:
+            header = info.tobuf(layout, "utf-8", "surrogateescape")
+        except (ValueError, OverflowError):  # this form cannot say that
+            header = tarfile.TarInfo("a").tobuf(layout)
+        out.write(header + data + bytes(-len(data) % 512))
+    out.write(bytes(draw.choice((0, 512, 1024))))
+    return out.getvalue()
+
+
+def compressed(source: Data) -> Data:
+    """The same in a form that tar knows, half of them damaged afterwards."""
+    forms = (bytes, gzip.compress, bz2.compress, lzma.compress)
+    return damaged(lambda draw: draw.choice(forms)(source(draw)))
+
+
+def zipped(draw: Random) -> bytes:
+    """A zip of a few members, some with wrong numbers in its directory."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as target:
+        for _ in range(draw.randint(1, 3)):
+            name = zipfile.ZipInfo(draw.choice(NAMES[:4] * 3 + NAMES[:11]))
+            name.external_attr = draw.choice((0, 0o100644, 0o120777, 0o020666)) << 16
+            name.compress_type = draw.choice((0, 8, 12, 14))
+            noise = draw.randbytes(draw.choice((0, 0, 9, 600)))
+            target.writestr(name, b"de\t,en\nja\t,yes\n" * draw.randint(0, 3) + noise)
+    data = bytearray(out.getvalue())
+    places = [at for at in range(len(data) - 46) if data[at : at + 4] == b"PK\1\2"]
+    for at in places:
+        if draw.random() < 0.3:  # flags, method, sizes
+            where, size = draw.choice(((8, 2), (10, 2), (20, 4), (24, 4), (42, 4)))
+            value = draw.choice(EDGES) % (1 << 8 * size)
+            data[at + where : at + where + size] = value.to_bytes(size, "little")
+    return bytes(data)
+
+
+def indexed(draw: Random) -> dict[str, bytes]:
+    """An ``.idx`` of fairseq and its ``.bin``, some with other numbers in them."""
+    sizes = [draw.randint(1, 4) for _ in range(draw.randint(0, 4))]
+    tokens = [draw.randint(4, 22) for _ in range(sum(sizes))]
+    pointers = [2 * sum(sizes[:place]) for place in range(len(sizes))]
+    code, count = 8, len(sizes)
+    if draw.random() < 0.6:
+        match draw.randint(0, 3):
+            case 0:
+                code = draw.randint(0, 255)
+            case 1:
+                count = draw.choice(EDGES) % (1 << 64)
+            case 2 if sizes:
+                sizes[draw.randrange(len(sizes))] = draw.choice(EDGES) % (1 << 31)
+            case _ if pointers:
+                pointers[draw.randrange(len(pointers))] = draw.choice(EDGES)
+    header = b"MMIDIDX\0\0" + struct.pack("<QBQ", 1, code, count)
+    rest = struct.pack(f"<{len(sizes)}i{len(pointers)}q", *sizes, *pointers)
+    data = struct.pack(f"<{len(tokens)}H", *tokens)
+    return {"a.idx": damaged(header + rest, 1)(draw), "a.bin": damaged(data, 1)(draw)}
+
+
+@cache
+def _checkpoint() -> bytes:
+    out = io.BytesIO()
+    weights = torch.arange(6.0).view(2, 3)
+    cfg = {"model": {"_name": "gru_tiny"}, "task": {"_name": "translation"}}
+    history = [{"num_updates": 3}]
+    torch.save({"model": {"a": weights, "b": weights}, "cfg": cfg, "args": None,
+                "optimizer_history": history, "extra_state": {"epoch": 1}}, out)  # fmt: skip
+    return out.getvalue()
+
+
+def checkpoint(draw: Random) -> bytes:
+    """A checkpoint with right checksums, in which one part is damaged or another object."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(_checkpoint())) as source, zipfile.ZipFile(out, "w") as target:
+        chosen = draw.choice(source.namelist())
+        for name in source.namelist():
+            data = source.read(name)
+            if name == chosen:
+                data = pickle.dumps(_plain(draw, 3)) if draw.random() < 0.3 else damaged(data)(draw)
+            target.writestr(name, data)
+    return out.getvalue()
+
+
+def _plain(draw: Random, depth: int) -> object:
+    """Plain data, named as in a checkpoint."""
+    keys = ("model", "cfg", "args", "_name", "optimizer_history", "num_updates", "extra_state")
+    match draw.randint(0, 3 if depth else 1):
+        case 0:
+            return draw.choice((None, 1, -1, 1e308, "x", b"x", True, float("nan"), 1 << 70))
+        case 1:
+            return draw.choice(NASTY)
+        case 2:
+            return [_plain(draw, depth - 1) for _ in range(draw.randint(0, 3))]
+        case _:
+            return {key: _plain(draw, depth - 1) for key in draw.sample(keys, draw.randint(0, 4))}
+
+
+@cache
+def _packed() -> bytes:
+    """A small packed model."""
+    from models import ALL_LAYERS, build, configuration
+
+    from fairseq_ext.binary.packed.pack import pack
+
+    small = [f"--{side}-{what}" for side in ("encoder", "decoder") for what in ("layers=1",)]
+    flags = ["--arch", "binary_transformer_tiny", *small, *ALL_LAYERS]
+    model, task = build(flags, size=10)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "m.safetensors")
+        format.write(pack(model, configuration(flags), task), path)
+        return path.read_bytes()
+
+
+def packed(draw: Random) -> bytes:
+    """A packed model with a right checksum around other metadata and other tensors."""
+    tensors, metadata = _parts()
+    tensors, metadata = dict(tensors), dict(metadata)
+    if draw.random() < 0.7:
+        name = draw.choice(("cfg", "layers", "tied", "stage", "version", "format"))
+        metadata[name] = draw.choice(NASTY).encode("utf-8", "replace").decode()
+        if name in ("cfg", "layers", "tied") and draw.random() < 0.7:
+            metadata[name] = json.dumps(_plain(draw, 3), default=str)
+    if draw.random() < 0.5:
+        name = draw.choice(sorted(tensors))
+        old = tensors[name]
+        kinds = (torch.uint8, torch.int8, torch.float16, torch.int64, torch.float64, torch.bool)
+        tensors[name] = draw.choice((old[:1], old[:0], old.to(draw.choice(kinds)), old.new_ones(3)))
+        if draw.random() < 0.3:
+            del tensors[name]
+    metadata["checksum"] = format.checksum(tensors, metadata)
+    return save(tensors, metadata)
+
+
+@cache
+def _parts() -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "m.safetensors")
+        path.write_bytes(_packed())
+        metadata, tensors = format._contents(path)
+        return tensors, metadata
+
+
+def damaged_packed(draw: Random) -> bytes:
+    """A damage of :mod:`fuzz_packed`, whose checksum stays as it was."""
+    return draw.choice(fuzz_packed.DAMAGES)(bytearray(_packed()), draw)
+
+
+def read_checkpoint(folder: Path) -> None:
+    load_checkpoint(folder / "a.pt")
+    compare.read_weights(folder / "a.pt")
+
+
+def read_index(folder: Path) -> None:
+    data_folder.check(folder / "a", 20)
+
+
+def read_tar(folder: Path) -> None:
+    safe_extract(folder / "a.tar", folder / "out", LIMIT)
+
+
+def read_zip(folder: Path) -> None:
+    safe_extract(folder / "a.zip", folder / "out", LIMIT)
+
+
+def read_zipped_pairs(folder: Path) -> None:
+    path, member = csv_pairs.locate(folder / "a.zip", "a")
+    list(csv_pairs.rows(path, ("de", "en"), member))
+    list(pair_files.tab_separated(path, (1, 2)))
+
+
+def read_packed(folder: Path) -> None:
+    format.read(folder / "m.safetensors")
+
+
+def read_damaged_packed(folder: Path) -> None:
+    """Also that no damage is taken for a right model: the one that is read is the original."""
+    found = format.read(folder / "m.safetensors")
+    (folder / "right").write_bytes(_packed())
+    assert fuzz_packed.same(found, format.read(folder / "right")), "read as another model"
+
+
+def readers() -> list[Reader]:
+    """All of them."""
+    pairs = b"one\teins\ntwo\tzwei\n" * 30
+    gz = damaged(gzip.compress(pairs, mtime=0))
+    return [
+        Reader("checkpoints", files(a_pt=damaged(_checkpoint())), read_checkpoint),
+        Reader("checkpoints, right checksums", files(a_pt=checkpoint), read_checkpoint),
+        Reader("packed models", files(m_safetensors=damaged_packed), read_damaged_packed),
+        Reader("packed models, right checksums", files(m_safetensors=packed), read_packed),
+        Reader("indexed data", indexed, read_index),
+        Reader("tar archives", files(a_tar=compressed(archive)), read_tar),
+        Reader("zip archives", files(a_zip=damaged(zipped, 1)), read_zip),
+        Reader("pairs in zip archives", files(a_zip=damaged(zipped, 1)), read_zipped_pairs),
+        Reader(
+            "compressed pairs",
+            files(a_gz=gz),
+            lambda folder: list(pair_files.tab_separated(folder / "a.gz", (1, 2))),
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    fuzzing.run("fuzz_binary", __doc__, 10_000)

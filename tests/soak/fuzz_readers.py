@@ -1,0 +1,224 @@
+"""Every reader of users' texts under arbitrary input: documented errors only, in bounded memory.
+
+``python -m tests.soak.fuzz_readers --json FILE`` gives each 100,000, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from harness import REPO
+
+from fairseq_ext import json_files
+from fairseq_ext.data_folder import manifest
+from fairseq_ext.errors import DataError
+from fairseq_ext.evaluation import compare, mbr, outputs, plots, scaling_table, training_log
+from fairseq_ext.text import check_dictionary, check_text
+from fairseq_ext.text.pipeline import Pipeline
+from tests.soak import fuzzing
+from tests.soak.fuzzing import Reader
+from tests.soak.mutations import NASTY, NUMBERS, files, lines, slots, text, words
+
+sys.path.insert(0, str(REPO / "preprocess"))
+import byte_bpe
+import csv_pairs
+import fetch
+import pair_files
+import raw_pairs
+import steps
+
+LOG = slots(
+    "2026 | INFO | fairseq_cli.train | num. shared model params: # (num. trained: 1,000)",
+    "… | INFO | train_inner | epoch 001:  # / # loss=#, ppl=#, num_updates=#, train_wall=#",
+    "… | INFO | train | epoch # | loss # | ppl # | wpb # | num_updates # | train_wall #",
+    "… | valid | epoch # | valid on 'valid' subset | loss # | bleu # | num_updates #",
+    '{"epoch": #, "update": #, "loss": "#", "ppl": #, "num_updates": "#"}',
+    '| {"epoch": #, "train_loss": "#", "train_wpb": "#", "train_num_updates": "#", '
+    '"train_train_wall": "#"}',
+    '{"epoch": #, "valid_loss": #, "valid_num_updates": #, "valid_bleu": [#]}',
+)
+GOOD_LOG = (
+    "x | num. shared model params: 1,000 (num. trained: 1,000)\n"
+    "x | train | epoch 001 | loss 8 | wpb 100 | num_updates 300 | train_wall 10\n"
+    '{"epoch": 2, "train_loss": "6", "train_wpb": "50", "train_num_updates": "500", '
+    '"train_train_wall": "15"}\n'
+    '{"epoch": 2, "update": 1.5, "loss": "4", "num_updates": "400"}\n'
+    "x | epoch 002 | valid on 'valid' subset | loss 7 | num_updates 500\n"
+)
+GENERATED = slots(
+    *("S-#\tdas ist@@ s", "T-#\tthat <<unk>>", "H-#\t#\tthat is@@ s", "D-#\t#\tthat iss"),
+    *("P-#\t# # #", "A-#\t#,# #,#", "A-#\t#-# #-1", "Translated # sentences"),
+    "Translated # sentences (# tokens) in #s (# sentences/s, # tokens/s)",
+)
+GOOD_GENERATED = "".join(
+    f"S-{i}\ta b@@ c\nT-{i}\tx y\nH-{i}\t-0.5\tx z\nD-{i}\t-0.5\tx z\nP-{i}\t-0.5 -0.5 -0.5\n"
+    f"A-{i}\t0.5,0.25,0.25,0.0 0.25,0.25,0.25,0.25 0.0,0.0,0.0,1.0\n"
+    for i in (1, 0)
+)
+ROW = slots('{"name": "a#", "encoder_parameters": #, "decoder_parameters": #, "loss": #}')
+HEADING = "name encoder_parameters decoder_parameters loss train_loss\n"
+GOOD_ROWS = ((1, 1, 5.0), (2, 1, 4.0), (4, 1, 3.5), (1, 2, 4.1), (1, 4, 3.6), (2, 2, 3.4))
+MERGES = "#version: 0.2\nt h\nth e</w>\ni n\nin g</w>\n"
+CSV = 'de,en\nja,yes\n"ein, zwei","one, ""two"""\n"a\nb","c"\n'
+PAIRS = "one\teins\ntwo\tzwei\nthree\tdrei\n"
+SGML = '<doc docid="1">\n<seg id="1"> Ja &amp; nein </seg>\n<url>x</url>\n<title>nicht</title>\n'
+DICTIONARY = "the 10\nof 9\nand 8\n<unk> 7 #fairseq:overwrite\n"
+MANIFEST = json.dumps(
+    {"format": manifest.FORMAT, "version": 1, "files": {"a": {"bytes": 1, "sha256": "0" * 64}}}
+)
+RECORD = '{"settings": "x", "files": {"a": 1}, "report": {}, "version": "1", "total": 4}'
+WORDS = ("a", "a b", "", " ", "é", "1", '"', "a@@ b", "\t", "'", "<seg id='1'>x</seg>", "#version")
+
+
+def read_log(folder: Path) -> None:
+    with suppress(DataError):
+        training_log.read_log(folder / "log")
+    compare._training(folder / "log")
+
+
+def read_generated(folder: Path) -> None:
+    compare.generation_speed(folder / "out")
+    sentences = outputs.read_generated(folder / "out")
+    outputs.best_hypotheses(sentences, bpe=True)
+    for sentence in sentences:
+        with suppress(DataError):
+            plots.alignment(sentence, merge_bpe=True)
+
+
+def read_samples(folder: Path) -> None:
+    mbr.read_candidates([folder / "out", folder / "other"], 2, sources=folder / "source")
+
+
+def read_table(folder: Path) -> None:
+    (path,) = folder.iterdir()
+    models = scaling_table.read_table(path)
+    scaling_table.baseline(models)
+
+
+def read_merges(folder: Path) -> None:
+    step = Pipeline("de", "en", subwords="subword-nmt", files=(folder / "codes",)).encoder()
+    step("the thing is 1 é")
+
+
+def read_bytes(folder: Path) -> None:
+    bpe = byte_bpe.ByteBPE.load(folder / "encoder.json", folder / "vocab.bpe")
+    bpe.encode(["the é\0"])
+    bpe.decode((folder / "ids").read_bytes().decode("utf-8", "replace").split())
+    bpe.dictionary()
+
+
+def read_csv(folder: Path) -> None:
+    list(csv_pairs.rows(folder / "a.csv", ("de", "en")))
+
+
+def read_pairs(folder: Path) -> None:
+    list(pair_files.tab_separated(folder / "a", (1, 2)))
+    list(pair_files.aligned(folder / "a", folder / "b"))
+
+
+def read_raw(folder: Path) -> None:
+    for form in raw_pairs.FORMS:
+        list(raw_pairs.raw_pairs(folder / "a", folder / "b", form))
+
+
+def read_records(folder: Path) -> None:
+    steps.Steps(folder)._done(folder / "a.json", "x")
+    try:
+        fetch._known(folder / "a.json")
+    finally:
+        fetch.Part(folder / "a").load()
+
+
+def readers() -> list[Reader]:
+    """All of them."""
+    rows = words(",", ("{}", "[]", "1"))
+    plain = lines(words("", (*WORDS, *NASTY)))
+    cells, pairs = lines(words("\t", WORDS)), lines(words(",", WORDS))
+    generated = lines(GENERATED, 12)
+    samples = text(GOOD_GENERATED, generated)
+    others = text(GOOD_GENERATED.replace("x z", "y"), generated)
+    two = files(a=text(PAIRS, cells), b=text(PAIRS, cells))
+    reads_bytes = files(
+        encoder_json=text(_encoder(), lambda draw: f"{{{rows(draw)}}}"),
+        vocab_bpe=text("#version: 0.2\nt h\nth e\n", lines(words(" ", WORDS))),
+        ids=text(lines(words(" ", NUMBERS))),
+    )
+    return [
+        Reader("training logs", files(log=text(GOOD_LOG, lines(LOG))), read_log),
+        Reader("fairseq-generate's output", files(out=samples), read_generated),
+        Reader(
+            "samples for mbr",
+            files(out=samples, other=others, source=text("a bc\na bc\n", plain)),
+            read_samples,
+        ),
+        *_tables(),
+        Reader(
+            "JSON",
+            files(a_json=text(RECORD, plain, lambda draw: f"[{rows(draw)}]")),
+            lambda folder: json_files.read_json(folder / "a.json"),
+        ),
+        Reader("merges of subword-nmt", files(codes=text(MERGES, cells)), read_merges),
+        Reader("byte-level vocabularies", reads_bytes, read_bytes),
+        Reader("CSV pairs", files(a_csv=text(CSV, pairs)), read_csv),
+        Reader("pair files", two, read_pairs),
+        Reader(
+            "pairs of IWSLT and WMT",
+            files(a=text(SGML, cells), b=text(SGML, cells)),
+            read_raw,
+        ),
+        Reader(
+            "records of downloads",
+            files(a_json=text(RECORD, lambda draw: f"[{rows(draw)}]")),
+            read_records,
+        ),
+        Reader(
+            "manifests of data folders",
+            files(**{manifest.MANIFEST.replace(".", "_"): text(MANIFEST, plain)}),
+            manifest.read,
+        ),
+        Reader(
+            "texts for fairseq-preprocess",
+            files(a=text(PAIRS, plain)),
+            lambda folder: check_text(folder / "a"),
+        ),
+        Reader(
+            "dictionaries",
+            files(dict_txt=text(DICTIONARY, lines(slots("a #", "b# 1", "# #", "# 2")))),
+            lambda folder: check_dictionary(folder / "dict.txt"),
+        ),
+    ]
+
+
+def _encoder() -> str:
+    """A byte-level vocabulary."""
+    alphabet = sorted(byte_bpe.pre_tokenizers.ByteLevel.alphabet())
+    pieces = [*alphabet, "th", "the", "<|endoftext|>"]
+    return json.dumps({piece: id_ for id_, piece in enumerate(pieces)}, ensure_ascii=False)
+
+
+def _tables() -> Iterator[Reader]:
+    good = ", ".join(_row(*row) for row in GOOD_ROWS)
+    grammar = lines(lambda draw: f"{ROW(draw)},", 6)
+    table = text(f"[{good}]", lambda draw: f"[{grammar(draw).rstrip()[:-1]}]")
+    yield Reader("scaling tables, JSON", files(t_json=table), read_table)
+    for kind, mark in (("csv", ","), ("tsv", "\t")):
+        heading = HEADING.replace(" ", mark)
+        cells = lines(words(mark, (*NUMBERS, *WORDS), 6), head=heading)
+        rows = (f"a{mark}{e}{mark}{d}{mark}{loss}{mark}\n" for e, d, loss in GOOD_ROWS)
+        grammar = slots(f"a{mark}#{mark}#{mark}#{mark}#")
+        table = text(heading + "".join(rows), cells, lines(grammar, head=heading))
+        yield Reader(f"scaling tables, {kind.upper()}", files(**{f"t_{kind}": table}), read_table)
+
+
+def _row(encoder: int, decoder: int, loss: float) -> str:
+    return json.dumps(
+        {"name": "a", "encoder_parameters": encoder, "decoder_parameters": decoder, "loss": loss}
+    )
+
+
+if __name__ == "__main__":
+    fuzzing.run("fuzz_readers", __doc__, 100_000)

@@ -1,0 +1,281 @@
+"""Readers under arbitrary input: what each may do, and how that is watched.
+
+A reader may accept an input, or refuse it with one line that names the file. Any other exception, a
+write outside its folder, a started process and a connection are failures; so are ten seconds for
+one input, and memory above the limit of ``MEMORY``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from fairseq_ext.errors import FairseqExtError
+from tests.soak.mutations import Files
+from tests.soak.report import Report, parser
+
+SECONDS = 10  # for one input
+SHOWN = 20  # failures described
+MEMORY = 1 << 30  # bytes of address space that reading may take
+LONGEST = 2_000  # characters of a message
+AT_ONCE = 20  # inputs from one seed
+BATCH = 1_000  # seeds; hypothesis remembers all of one run
+STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect")
+# Places of a path and of the descriptor of its folder among the arguments of an audit event.
+CHANGES = {
+    "os.mkdir": ((0, 2),),
+    "os.rename": ((0, 2), (1, 3)),
+    "os.link": ((1, 3),),
+    "os.symlink": ((1, 2),),
+    "os.remove": ((0, 1),),
+    "os.rmdir": ((0, 1),),
+    "os.truncate": ((0, None),),
+}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One reader.
+
+    Attributes:
+        name: in the report.
+        inputs: content of its files, by their names, from a ``Random``.
+        read: reads them in a folder, where it may write too.
+        refusals: its documented errors.
+    """
+
+    name: str
+    inputs: Files
+    read: Callable[[Path], object]
+    refusals: tuple[type[Exception], ...] = (FairseqExtError,)
+
+
+@dataclass
+class Outcome:
+    """What became of the inputs."""
+
+    inputs: int = 0
+    accepted: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    failed: int = 0
+
+    def fail(self, what: str, files: dict[str, bytes]) -> None:
+        self.failed += 1
+        if len(self.failures) < SHOWN:
+            shown = {name: f"{data[:300]!r} ({len(data)})" for name, data in files.items()}
+            self.failures.append(f"{what:.500}: {shown}")
+
+
+class Watch:
+    """An audit hook that notes writes outside a folder, started processes and connections.
+
+    A hook cannot be taken away again; it does nothing while ``folder`` is None.
+    """
+
+    def __init__(self) -> None:
+        self.folder: str | None = None
+        self.seen: list[str] = []
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.folder is None:
+            return
+        if event in STARTS:
+            self.seen.append(f"{event}{arguments!r:.200}")
+        elif event == "open":
+            if arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                self._note(event, arguments[0], -1)
+        elif event in CHANGES:
+            for path, folder in CHANGES[event]:
+                self._note(event, arguments[path], arguments[folder] if folder else -1)
+
+    def _note(self, event: str, path: Any, folder: int) -> None:
+        if not isinstance(path, str | bytes):  # a descriptor, which was opened before
+            return
+        path = os.fsdecode(path)
+        if folder != -1:
+            path = f"{Path(f'/proc/self/fd/{folder}').readlink()}/{path}"
+        # Opening follows a link, the others change the link itself.
+        place = os.path.realpath(path if event == "open" else Path(path).parent)
+        if not f"{place}/".startswith(f"{self.folder}/") and place != os.devnull:
+            self.seen.append(f"{event} of {path}")
+
+
+_watch: Watch | None = None
+
+
+@contextmanager
+def _watched(folder: Path) -> Iterator[list[str]]:
+    global _watch
+    _watch = _watch or Watch()
+    _watch.seen, _watch.folder = [], str(folder)
+    try:
+        yield _watch.seen
+    finally:
+        _watch.folder = None
+
+
+class TooLong(BaseException):
+    """An input took longer than ``SECONDS``."""
+
+
+def _too_long(*_: object) -> None:
+    raise TooLong(f"more than {SECONDS} s")
+
+
+def fuzz(reader: Reader, count: int, *, first: int | None = None) -> Outcome:
+    """Read at least ``count`` inputs.
+
+    Args:
+        reader: whom.
+        count: how many.
+        first: hypothesis draws seeds of ``Random`` from this one on, which is quick; None lets it
+            draw every choice in the inputs itself, always the same ones.
+    """
+    outcome = Outcome()
+    previous = signal.signal(signal.SIGALRM, _too_long)
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where a file is written quickly
+    with tempfile.TemporaryDirectory(dir=memory) as name:
+        outside = Path(name).resolve()
+        folder = outside / "folder"
+
+        at_once = 1 if first is None else AT_ONCE
+
+        def some(draw: Random) -> None:
+            for _ in range(min(at_once, count - outcome.inputs)):
+                _read_once(reader, reader.inputs(draw), folder, outcome)
+
+        try:
+            while outcome.inputs < count:
+                run = settings(
+                    max_examples=min(BATCH, -(-(count - outcome.inputs) // at_once)),
+                    derandomize=first is None,
+                    database=None,
+                    deadline=None,
+                    phases=[Phase.generate],
+                    suppress_health_check=list(HealthCheck),
+                )(given(st.randoms(use_true_random=first is not None))(some))
+                (run if first is None else seed(first + outcome.inputs)(run))()
+        finally:
+            signal.signal(signal.SIGALRM, previous)
+        left = sorted(path.name for path in outside.iterdir() if path != folder)
+        if left:
+            outcome.fail(f"left outside the folder: {left}", {})
+    return outcome
+
+
+def _read_once(reader: Reader, files: dict[str, bytes], folder: Path, outcome: Outcome) -> None:
+    _empty(folder, files)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    outcome.inputs += 1
+    try:
+        with _watched(folder) as seen:
+            signal.setitimer(signal.ITIMER_REAL, SECONDS)
+            try:
+                reader.read(folder)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        outcome.accepted += 1
+    except reader.refusals as error:
+        said = str(error)
+        kind = type(error)
+        if not issubclass(kind, FairseqExtError) and kind not in reader.refusals:
+            outcome.fail(f"{kind.__name__} is not documented: {said}", files)  # such as Unicode…
+        elif "\n" in said or "\r" in said or len(said) > LONGEST:
+            outcome.fail(f"not one line: {said!r}", files)
+        elif not any(name.partition(".")[0] in said for name in files):
+            outcome.fail(f"without the file's name: {said}", files)
+        else:
+            outcome.refused[kind.__name__] += 1
+    except (Exception, TooLong, SystemExit) as error:
+        outcome.fail(f"{type(error).__name__}: {error}", files)
+    if seen:
+        outcome.fail(f"outside: {seen[0]}", files)
+
+
+def _empty(folder: Path, files: Collection[str]) -> None:
+    """A folder without what a reader has made in it; ``files`` will be overwritten."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name not in files:
+            path.unlink()
+
+
+def _limit_memory(more: int = MEMORY) -> None:
+    """Let this process take so many more bytes of address space and no more."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+
+
+def _resident() -> tuple[int, int]:
+    """MiB of resident memory of this process: now, and at most so far."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return pages * resource.getpagesize() >> 20, peak >> 10
+
+
+def run(part: str, description: str, count: int) -> None:
+    """Fuzz each of the readers of ``tests.soak.PART``, and report.
+
+    Args:
+        part: a module with a function ``readers``.
+        description: of the command.
+        count: inputs of each reader, where the command does not say.
+    """
+    options = parser(description)
+    options.add_argument("--inputs", type=int, default=count, help="for each (%(default)s)")
+    args = options.parse_args()
+    report = Report(part, args)
+    names = [reader.name for reader in _readers(part)]
+    # A fresh process for each, as memory and its limit belong to the process.
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for name in names:
+            report.add(**pool.apply(_measured, (part, name, args.inputs, args.seed)))
+    report.end()
+
+
+def _readers(part: str) -> list[Reader]:
+    return importlib.import_module(f"tests.soak.{part}").readers()
+
+
+def _measured(part: str, name: str, count: int, first: int) -> dict[str, Any]:
+    """One reader in this process, whose memory is limited; a row of the report."""
+    (reader,) = [one for one in _readers(part) if one.name == name]
+    fuzz(reader, 50, first=first)  # whatever is imported late, and grows once
+    before, _ = _resident()
+    _limit_memory()
+    began = time.monotonic()
+    outcome = fuzz(reader, count, first=first)
+    return {
+        "check": reader.name,
+        "count": outcome.inputs,
+        "failures": outcome.failures,
+        "accepted": outcome.accepted,
+        "refused": dict(outcome.refused),
+        "other_exceptions": outcome.failed,
+        "memory_before_mib": before,
+        "memory_peak_mib": _resident()[1],
+        "seconds": round(time.monotonic() - began),
+    }

@@ -1,0 +1,209 @@
+"""``kill -9`` at random moments of training: the end is bit for bit that of an undisturbed run.
+
+Each of the configurations is trained once undisturbed; then again with a kill, and the same command
+is started again, until the run is done. Moments are drawn among points in time, file operations in
+the run's folder, and bytes of checkpoints being written.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from compat_tools import ARCHITECTURES, TRAINING, load, same
+from harness import USER_DIR, binarise, digits_corpus
+
+from tests.soak import dying, forks
+from tests.soak.report import Report, parser, say
+
+BMT = (
+    *("--arch", "bmt_tiny", "--encoder-layers", 1, "--decoder-layers", 1),
+    *("--bmt-preset", "bmt-6", "--stage-updates", "7,7,7"),
+    *("--lr-scheduler", "staged_cosine", "--warmup-updates", 2),
+)
+BINARY = (
+    *("--arch", "binary_transformer_tiny", "--encoder-layers", 1, "--decoder-layers", 1),
+    *("--binary-weights", "qkv,out,ffn", "--binary-activations", "qkv,out,ffn"),
+)
+EMA = ("--store-ema", "--ema-decay", 0.9)
+TWO = "two processes"
+WORKER = ("--num-workers", 1)
+
+RUNS: dict[str, tuple[tuple[object, ...], int]] = {
+    "gru_tiny": (ARCHITECTURES["gru_tiny"], 8),
+    "linformer_tiny": (ARCHITECTURES["linformer_tiny"], 8),
+    "muse_tiny": (ARCHITECTURES["muse_tiny"], 8),
+    "bmt_tiny, three stages": (BMT, 15),
+    "binary_transformer_tiny": (BINARY, 8),
+    "transformer": (ARCHITECTURES["transformer"], 8),
+    "lstm": (ARCHITECTURES["lstm"], 8),
+    "transformer, bf16": ((*ARCHITECTURES["transformer"], "--bf16"), 8),
+    "muse_tiny, bf16, EMA": ((*ARCHITECTURES["muse_tiny"], "--bf16", *EMA, "--ema-fp32"), 7),
+    "gru_tiny, EMA": ((*ARCHITECTURES["gru_tiny"], *EMA), 7),
+    "bmt_tiny, EMA, a worker": ((*BMT, *EMA, *WORKER), 5),
+    f"gru_tiny, {TWO}": (ARCHITECTURES["gru_tiny"], 5),
+    f"muse_tiny, bf16, {TWO}": ((*ARCHITECTURES["muse_tiny"], "--bf16"), 5),
+}
+"""Options, and how many kills: 100 in all."""
+
+LENGTH = ("--max-update", 21, "--save-interval-updates", 3, "--dropout", 0.1, "--max-tokens", 100)
+
+
+def state(path: Path) -> dict[str, Any]:
+    """All of a checkpoint but clocks, the names of folders, and how often it was resumed."""
+    checkpoint = load(path)
+    del checkpoint["cfg"], checkpoint["args"], checkpoint["optimizer_history"][:-1]
+    extra = dict(checkpoint["extra_state"])
+    for clock in ("metrics", "previous_training_time"):
+        extra.pop(clock, None)
+    return {**checkpoint, "extra_state": extra}
+
+
+def difference(ended: Path, whole: Path) -> str:
+    """How two folders of finished runs differ, or nothing."""
+    names = [sorted(path.name for path in folder.iterdir()) for folder in (ended, whole)]
+    if names[0] != names[1]:
+        return f"files: {sorted(set(names[0]) ^ set(names[1]))}"
+    return ", ".join(
+        name for name in names[0] if not same(state(ended / name), state(whole / name))
+    )
+
+
+class Job:
+    """One configuration, trained in a folder by one process or by two."""
+
+    def __init__(self, name: str, data: Path, folder: Path, log: Path) -> None:
+        self.folder, self.log, self.two = folder, log, TWO in name
+        self.words = (
+            *("fairseq-train", data, *TRAINING, *RUNS[name][0], *LENGTH),
+            *("--save-dir", folder, "--user-dir", USER_DIR),
+        )
+
+    def start(self, first: Callable[[], None] = lambda: None) -> list[int]:
+        """Start it; ``first`` is called in the process that saves."""
+        if not self.two:
+            return [forks.start(self.words, self.log, first=first)]
+        join = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        return [
+            forks.start(self.words, self.log, first=first, RANK="0", LOCAL_RANK="0", **join),
+            forks.start(self.words, self.log, RANK="1", LOCAL_RANK="1", **join),
+        ]
+
+    def finish(self) -> None:
+        """Run it to its end."""
+        statuses = [forks.wait(process) for process in self.start()]
+        assert not any(statuses), f"status {statuses}: {self.log.read_text()[-1500:]}"
+
+    def killed(self, moment: dict[str, Any], seconds: float) -> bool:
+        """Start it and kill it; false if it was done before."""
+        processes = self.start(moment.get("first", lambda: None))
+        statuses: dict[int, int] = {}
+        deadline = time.monotonic() + (seconds if "first" not in moment else 600)
+        while time.monotonic() < deadline and not statuses:
+            for process in processes:
+                if (status := forks.poll(process)) is not None:
+                    statuses[process] = status
+            time.sleep(0.002)
+        for process in processes:
+            # where one has ended well, the other does too; a kill takes all that are left
+            if statuses and not any(statuses.values()):
+                statuses.setdefault(process, forks.wait(process) if process not in statuses else 0)
+            elif process not in statuses:
+                statuses[process] = forks.kill(process)
+        killed = -9 in statuses.values()
+        others = {0, -9, 1} if self.two and killed else {0, -9}  # one that lost the other
+        assert set(statuses.values()) <= others, f"{statuses}: {self.log.read_text()[-1500:]}"
+        return killed
+
+
+def _free_port() -> int:
+    from fairseq_ext.plugin.patches.machine import _free_port as free_port
+
+    return free_port()
+
+
+def progress(folder: Path) -> int:
+    """Updates in the newest checkpoint of a folder, 0 without any."""
+    path = folder / "checkpoint_last.pt"
+    return load(path)["optimizer_history"][-1]["num_updates"] if path.exists() else 0
+
+
+def soak_one(
+    name: str, data: Path, folder: Path, kills: int, draw: random.Random
+) -> dict[str, Any]:
+    """Kill one configuration ``kills`` times; ends in an assertion if anything differs."""
+    whole = Job(name, data, folder / "whole", folder / "whole.log")
+    counted = folder / "operations"
+    began = time.monotonic()
+    statuses = [
+        forks.wait(process)
+        for process in whole.start(dying.at_operation(-1, whole.folder, counted))
+    ]
+    assert not any(statuses), f"status {statuses}: {whole.log.read_text()[-1500:]}"
+    seconds, operations = time.monotonic() - began, int(counted.read_text())
+    size = sum(path.stat().st_size for path in whole.folder.iterdir())
+    kinds: Counter[str] = Counter()
+    updates: list[int] = []
+    rounds = 0
+    while len(updates) < kills:
+        rounds += 1
+        job = Job(name, data, folder / f"killed{rounds}", folder / f"killed{rounds}.log")
+        while len(updates) < kills:
+            kind = draw.choice(("time", "operation", "byte"))
+            # early enough that runs have several kills, late enough that they get on
+            moment: dict[str, Any] = {}
+            if kind == "operation":
+                number = draw.randint(1, operations // 2)
+                moment["first"] = dying.at_operation(number, job.folder)
+            elif kind == "byte":
+                moment["first"] = dying.at_byte(draw.randint(1, size // 2), job.folder)
+            if not job.killed(moment, draw.uniform(0.1, 0.8) * seconds):
+                break
+            kinds[kind] += 1
+            updates.append(progress(job.folder))
+        job.finish()
+        wrong = difference(job.folder, whole.folder)
+        assert not wrong, f"differs after {len(updates)} kills: {wrong}"
+    return {"runs": rounds, "moments": dict(kinds), "updates_done_when_killed": updates}
+
+
+def main() -> None:
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument(
+        "--runs",
+        nargs="+",
+        choices=list(RUNS),
+        default=list(RUNS),
+        help="only these; figures of the others stay in the JSON file",
+    )
+    options.add_argument("--kills", type=int, help="of each configuration (100 in all)")
+    args = options.parse_args()
+    report = Report("kills", args, keep=len(args.runs) < len(RUNS))
+    forks.preload()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        data = binarise(
+            digits_corpus(folder / "text", train=110, valid=10, test=10), folder / "bin"
+        )
+        for number, name in enumerate(args.runs):
+            kills, place = args.kills or RUNS[name][1], folder / str(number)
+            place.mkdir()
+            failures: list[str] = []
+            figures: dict[str, Any] = {}
+            try:
+                draw = random.Random(f"{args.seed} {name}")
+                figures = soak_one(name, data, place, kills, draw)
+            except AssertionError as error:
+                failures.append(str(error))
+            report.add(name, count=kills, failures=failures, **figures)
+    say("every run ended bit for bit as the undisturbed one" if not report.failed else "see above")
+    report.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""What every part has in common: its options, its progress, and the JSON that it writes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench import machine
+
+from fairseq_ext.files import atomic_write
+
+
+def parser(description: str, *, seed: int = 1) -> argparse.ArgumentParser:
+    """A parser with the options of every part."""
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    options.add_argument("--seed", type=int, default=seed, help="of all draws (%(default)s)")
+    return options
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+
+
+class Report:
+    """Rows of checks, each with how often it was done and what went wrong.
+
+    Args:
+        part: the part's name.
+        args: its parsed options.
+        keep: whether checks that are not done now stay in an earlier report in ``--json``.
+    """
+
+    def __init__(self, part: str, args: argparse.Namespace, keep: bool = False) -> None:
+        self.part, self.args, self.began = part, args, time.monotonic()
+        self.rows: list[dict[str, Any]] = []
+        self.earlier: list[dict[str, Any]] = []
+        if keep and args.json and args.json.exists():
+            found = json.loads(args.json.read_text(encoding="utf-8"))
+            self.earlier, self.began = found["checks"], self.began - found["seconds"]
+
+    def add(self, check: str, *, count: int, failures: list[str], **figures: Any) -> None:
+        """One row; ``failures`` describes each one of ``count`` that did not end as it should."""
+        self.earlier = [row for row in self.earlier if row["check"] != check]
+        self.rows.append({"check": check, "count": count, "failures": failures, **figures})
+        more = ", ".join(f"{name} {value}" for name, value in figures.items())
+        say(f"{check}: {count} done, {len(failures)} failed{', ' + more if more else ''}")
+        for failure in failures:
+            say(f"  FAILED: {failure}")
+
+        self._write()  # what is done is kept, should the rest be stopped
+
+    @property
+    def failed(self) -> int:
+        """How many have failed so far."""
+        return sum(len(row["failures"]) for row in self.earlier + self.rows)
+
+    def _write(self) -> None:
+        total = {
+            "part": self.part,
+            "machine": machine(),
+            "seed": self.args.seed,
+            "seconds": round(time.monotonic() - self.began),
+            "count": sum(row["count"] for row in self.earlier + self.rows),
+            "failed": self.failed,
+            "checks": self.earlier + self.rows,
+        }
+        if self.args.json:
+            with atomic_write(self.args.json) as file:
+                json.dump(total, file, indent=1, ensure_ascii=False)
+                file.write("\n")
+
+    def end(self) -> None:
+        """End the process: with status 1 if anything failed."""
+        done, seconds = (
+            sum(row["count"] for row in self.earlier + self.rows),
+            time.monotonic() - self.began,
+        )
+        say(f"{self.part}: {done} done, {self.failed} failed, {seconds:.0f} s")
+        sys.exit(self.failed > 0)
+
+
+@contextmanager
+def noted(failures: list[str], what: str) -> Iterator[None]:
+    """Take a failed assertion in the block for a failure of ``what``, and go on."""
+    try:
+        yield
+    except AssertionError as error:
+        failures.append(f"{what}: {str(error)[-2000:] or 'assertion failed'}")

@@ -1,0 +1,71 @@
+"""Hostile files in every command: none runs code, hangs or ends in a traceback."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from harness import run
+
+HERE = Path(__file__).parent
+GRID = HERE / "hostile" / "grid.py"
+# A checkpoint's way and a packed model's; the others take minutes.
+WAYS = ("fairseq-generate", "unpack")
+# Whose code runs when stock fairseq, or an unsafe pickle, reads them.
+SINGING = (
+    *("pickle os.system", "pickle eval", "pickle in cfg", "legacy format with code"),
+    *("lstm decoder_attention (cfg)", "lstm decoder_attention (args)"),
+    *("transformer encoder_xformers_att_config (cfg)", "fconv encoder_layers (cfg)"),
+)
+
+
+def outcome(tmp_path: Path, data: Path, *options: object) -> dict:
+    """The counts of a grid."""
+    words = (sys.executable, GRID, "--data", data, *options)
+    done = run(*words, timeout=7200, PYTHONPATH=str(HERE.parent))
+    return json.loads(done.stdout)
+
+
+def check(found: dict) -> None:
+    assert found["faults"] == []
+    assert found["files"] >= 60
+    assert found["runs"] == found["refused"] + found["used"]
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_each_way_of_reading(tmp_path: Path, copy_data: Path):
+    found = outcome(tmp_path, copy_data, "--commands", *WAYS)
+    check(found)
+    assert found["refused"] > found["files"]
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_every_command(tmp_path: Path, copy_data: Path):
+    check(outcome(tmp_path, copy_data))
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_every_command_in_new_interpreters(tmp_path: Path, copy_data: Path):
+    check(outcome(tmp_path, copy_data, "--fresh"))
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_unprotected_the_canary_sings(tmp_path: Path, copy_data: Path):
+    """The files are no dummies: with stock fairseq and unsafe pickles their code does run."""
+    from hostile import grid
+
+    canary = tmp_path / "canary" / "sang"
+    for folder in (canary.parent, tmp_path / "files"):
+        folder.mkdir()
+    files = grid.make_files(tmp_path / "files", copy_data, canary)
+    names = tmp_path / "names.json"
+    names.write_text(json.dumps({name: str(files[name]) for name in SINGING}))
+    script = HERE / "hostile" / "unprotected.py"
+    done = run(sys.executable, script, names, copy_data, canary, PYTHONPATH="")
+    assert json.loads(done.stdout.splitlines()[-1]) == list(SINGING)

@@ -1,0 +1,75 @@
+"""The plan of the house: what may import what, and what importing costs."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from harness import REPO, run
+
+from fairseq_ext.plugin import wings
+
+PACKAGE = REPO / "fairseq_ext"
+WINGS = wings.names()
+
+
+def imported(path: Path) -> set[str]:
+    """The rooms of this package (`base`, `gru`, `files` …) that a module imports."""
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        rooms |= {name.split(".")[1] for name in names if name.startswith("fairseq_ext.")}
+    return rooms
+
+
+def test_the_four_wings_are_found():
+    assert WINGS == ("binary", "gru", "linformer", "muse")
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_wings_do_not_know_each_other(wing: str):
+    sources = list((PACKAGE / wing).rglob("*.py"))
+    assert sources
+    known = {path: imported(path) & (set(WINGS) - {wing}) for path in sources}
+    assert not {path: rooms for path, rooms in known.items() if rooms}
+
+
+def test_the_base_knows_nothing_above_it():
+    for path in (PACKAGE / "base").glob("*.py"):
+        assert imported(path) <= {"base", "errors"}, path
+
+
+REGISTERED = """
+import fairseq_ext
+fairseq_ext.register()
+from fairseq.models import ARCH_MODEL_REGISTRY
+print(*sorted({m.__module__.split(".")[1] for m in ARCH_MODEL_REGISTRY.values()
+               if m.__module__.startswith("fairseq_ext.")}))
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("wing", WINGS)
+def test_each_wing_can_be_deleted_alone(wing: str, tmp_path: Path):
+    shutil.copytree(PACKAGE, tmp_path / "fairseq_ext", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(tmp_path / "fairseq_ext" / wing)
+    said = run(sys.executable, "-c", REGISTERED, cwd=tmp_path).stdout
+    assert said.split() == [name for name in WINGS if name != wing]
+
+
+def test_importing_the_package_is_quick_and_changes_nothing():
+    code = (
+        "import sys; before = set(sys.modules); import fairseq_ext\n"
+        "print(len(set(sys.modules) - before), {'torch', 'fairseq', 'numpy'} & set(sys.modules))"
+    )
+    count, heavy = run(sys.executable, "-c", code).stdout.split(maxsplit=1)
+    assert heavy == "set()\n"
+    assert int(count) < 20

@@ -1,0 +1,151 @@
+"""What a file may hold and name: plain data of bounded size, nothing to resolve or to import."""
+
+from __future__ import annotations
+
+import pickle
+from argparse import Namespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fairseq_ext import untrusted
+from fairseq_ext.errors import CheckpointError, ConfigError, DataError
+from fairseq_ext.plugin.patches import loading
+from fairseq_ext.plugin.patches import untrusted as patch
+
+
+def repeated(times: int) -> list:
+    value: list = [0]
+    for _ in range(times):
+        value = [value, value]
+    return value
+
+
+def circle() -> dict:
+    value: dict = {}
+    value["again"] = value
+    return value
+
+
+def test_checkpoints_are_plain():
+    weights = {"x": torch.zeros(3, 4), "half": torch.zeros(2, dtype=torch.half)}
+    counts = {"array": np.zeros(4), "scalar": np.float64(1), "size": torch.Size([2])}
+    state = {"model": weights, "args": Namespace(lr=[0.1]), "extra": [counts, (None, True, "a")]}
+    untrusted.require_plain(state, 1000)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (repeated(40), "contain each other"),
+        (circle(), "contain each other"),
+        ([[0] * 2000] * 2000, "far too many"),
+        (torch.zeros(1).expand(1 << 20, 1 << 20), "claim to be larger"),
+        ([torch.zeros(1 << 20)] * 40, "claim to be larger"),
+        (np.array([{}], dtype=object), "array of Python objects"),
+        (torch.zeros(2, 2).to_sparse(), "of a kind"),
+        (torch.zeros(2, 2, device="meta"), "of a kind"),
+        (bytearray(3), "type `bytearray`"),
+        (print, "type `builtin_function_or_method`"),
+    ],
+)
+def test_others_are_not(value: Any, said: str):
+    with pytest.raises(CheckpointError, match=said):
+        untrusted.require_plain({"task_state": {"x": value}}, 1000)
+
+
+@pytest.mark.parametrize("text", ["", "a", "$HOME", "${common.seed}", "x/${task.data}", "$1 {}"])
+def test_inert(text: str):
+    untrusted.require_inert({"model": {"x": [text]}, "args": Namespace(y=text)})
+
+
+@pytest.mark.parametrize(
+    "text", ["${oc.env:HOME}", "${a}${b}", "${${a}}", "${hydra:runtime.cwd}", "${oc.create:${x}}"]
+)
+def test_to_be_resolved(text: str):
+    with pytest.raises(CheckpointError, match="would be resolved"):
+        untrusted.require_inert(Namespace(x={"y": [text]}))
+
+
+def test_to_be_imported():
+    with pytest.raises(CheckpointError, match="`_target_`, which is an instruction"):
+        untrusted.require_inert({"model": {"x": [{"_target_": "os.system"}]}})
+
+
+def test_no_model_larger_than_its_file():
+    state = {"weight": torch.zeros(4, 4), "bias": torch.zeros(4)}
+    with untrusted.no_larger_than(state):
+        nn.Linear(4, 4)
+        with pytest.raises(CheckpointError, match="far larger"):
+            nn.Linear(1 << 12, 1 << 12)
+    with pytest.raises(CheckpointError, match="far larger"), untrusted.no_larger_than(state):
+        nn.ModuleList(nn.Linear(1, 1) for _ in range(10**9))
+    nn.Linear(1 << 12, 1 << 12)  # no trace of it afterwards
+
+
+def test_positions():
+    untrusted.require_sizes([("max_source_positions", 1024), ("seed", 10**12)])
+    with pytest.raises(CheckpointError, match="`max_target_positions` 1,000,000,000,000"):
+        untrusted.require_sizes([("max_target_positions", 10**12)])
+
+
+def test_the_option_of_a_text():
+    settings = {"model": {"a": 1, "b": "x"}, "args": Namespace(c="y")}
+    assert untrusted.option_of(settings, "x") == "b"
+    assert untrusted.option_of(settings, "y") == "c"
+    assert untrusted.option_of(settings, "z") == "an option"
+
+
+def test_one_message_about_a_file():
+    for error, said in (
+        (KeyError("x"), "cannot be used here (KeyError: 'x')"),
+        (RuntimeError("one\ntwo"), "(RuntimeError: one)"),
+        (CheckpointError("has a fault"), "f.pt has a fault."),
+    ):
+        with pytest.raises(CheckpointError) as raised, patch.about("f.pt"):
+            raise error
+        assert said in str(raised.value)
+        assert str(raised.value).startswith("f.pt ")
+    for error in (DataError("as it is"), FileNotFoundError("as it is")):
+        with pytest.raises(type(error), match="as it is"), patch.about("f.pt"):
+            raise error
+
+
+def test_meters():
+    from fairseq.logging.meters import MetersDict
+
+    meters = MetersDict()
+    meters.load_state_dict([(0, "x", "SumMeter", {"sum": 1})])
+    assert meters["x"].sum == 1
+    for name in ("exec", "np", "OrderedDict", "eval", 5):
+        with pytest.raises(CheckpointError, match="unknown kind"):
+            meters.load_state_dict([(0, "x", name, {})])
+
+
+def test_no_shell_and_no_code_from_elsewhere():
+    from fairseq.data.fasta_dataset import FastaDataset
+    from fairseq.models.speech_to_text.hub_interface import S2THubInterface
+
+    with pytest.raises(DataError, match="plain characters"):
+        FastaDataset("$(touch x)")
+    with pytest.raises(ConfigError, match="would be fetched and run"):
+        S2THubInterface.get_prediction(None, None, None, None, synthesize_speech=True)
+
+
+class Code:
+    def __reduce__(self):
+        return (print, ("code has run",))
+
+
+def test_no_argument_and_no_variable_lets_a_file_run_code(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0")
+    loading._load_nothing_but_data()
+    torch.save({"model": Code()}, tmp_path / "code.pt")
+    for options in ({}, {"weights_only": False}):
+        with pytest.raises(pickle.UnpicklingError):
+            torch.load(tmp_path / "code.pt", **options)
+    assert "code has run" not in capsys.readouterr().out
