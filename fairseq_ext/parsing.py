@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Iterable
-from typing import NoReturn
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
 
 from fairseq_ext.errors import printable
 
@@ -21,6 +21,20 @@ class Parser(argparse.ArgumentParser):
         """Print one line and exit with status 2."""
         line = advise(message, options_of(self))
         self.exit(2, f"{self.prog}: error: {printable(line)}\n")
+
+    def list_by_group(self, subparsers: Any, groups: Mapping[str, str]) -> None:
+        """Show subcommands in the help below headings; argparse has one heading for all of them.
+
+        Args:
+            subparsers: from ``add_subparsers``, with its subcommands.
+            groups: the heading of each subcommand, by its name.
+        """
+        headings: dict[str, Any] = {}
+        for line in subparsers._choices_actions:
+            title = groups[line.dest]
+            if title not in headings:
+                headings[title] = self.add_argument_group(title)
+            headings[title]._group_actions.append(line)
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:

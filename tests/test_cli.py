@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import errno
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from harness import REPO, run, write_lines
 
-from fairseq_ext import cli
+from fairseq_ext import cli, commands
+from fairseq_ext.commands import doctor
 from fairseq_ext.version import __version__
 
 
@@ -49,6 +52,24 @@ def test_help_imports_nothing_heavy():
     assert "HEAVY set()" in done.stdout
     for command in ("user-dir", "doctor", "average", "hypotheses", "score", "plot", "fuse"):
         assert command in done.stdout
+
+
+def test_without_a_command_the_help_is_shown(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == cli.build_parser().format_help()
+
+
+def test_every_module_of_a_command_is_in_the_help_below_its_group():
+    shown = cli.build_parser().format_help()
+    folders = (REPO / "fairseq_ext").glob("**/commands/")
+    modules = {path for folder in folders for path in folder.glob("*.py")}
+    adding = {path for path in modules if "def add(commands: " in path.read_text(encoding="utf-8")}
+    known = {Path(command.load().__file__): command for command in commands.all_commands()}
+    assert known.keys() == adding
+    for command in known.values():
+        assert re.search(rf"^{command.group}:\n(  .*\n)*  {command.name} ", shown, re.MULTILINE)
 
 
 def test_missing_package_is_a_message(tmp_path):
@@ -131,7 +152,7 @@ def test_a_library_that_finds_no_file_handle_is_one_line(monkeypatch, capsys):
     def font(_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files", "a font")
 
-    monkeypatch.setattr(cli, "_doctor", font)
+    monkeypatch.setattr(doctor, "_doctor", font)
     with pytest.raises(SystemExit) as stopped:
         cli.main(["doctor"])
     assert stopped.value.code == 1

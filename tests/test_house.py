@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from harness import REPO, run
 
+from fairseq_ext import commands
 from fairseq_ext.plugin import wings
 
 PACKAGE = REPO / "fairseq_ext"
@@ -63,6 +64,9 @@ def test_each_wing_can_be_deleted_alone(wing: str, tmp_path: Path):
     shutil.rmtree(tmp_path / "fairseq_ext" / wing)
     said = run(sys.executable, "-c", REGISTERED, cwd=tmp_path).stdout
     assert said.split() == [name for name in WINGS if name != wing]
+    shown = run(sys.executable, "-c", "from fairseq_ext.cli import main; main()", cwd=tmp_path)
+    for command in commands.all_commands():
+        assert (f"\n  {command.name} " in shown.stdout) != (f".{wing}." in command.module)
 
 
 def test_importing_the_package_is_quick_and_changes_nothing():

@@ -1,21 +1,81 @@
-"""Subcommands of ``fairseq-ext`` that need more than a few lines: one module each.
+"""The subcommands of ``fairseq-ext``: one module each, listed here by what they are for.
 
-A module has ``add(commands)``, which adds its parser and sets ``run``, a function of the parsed
-arguments that returns the exit status. It imports argparse alone; the work is imported when it
-runs.
+The module ``NAME.py`` of the subcommand NAME (``user_dir.py`` of ``user-dir``) has
+``add(commands)``, which adds its parser and sets ``run``, a function of the parsed arguments that
+returns the exit status. It imports argparse alone; the work is imported when it runs.
+
+A wing keeps subcommands of its own in its folder ``commands``, and names them in ``COMMANDS`` of
+its ``__init__.py``, a dictionary like ``GROUPS``.
 """
 
-MODULES: tuple[str, ...] = (
-    "score",
-    "compare",
-    "translate",
-    "demo",
-    "plot",
-    "fuse",
-    "mbr",
-    "scaling_fit",
-    "pack",
-    "unpack",
-    "inspect",
-    "subwords",
-)
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+from fairseq_ext.parsing import Parser
+from fairseq_ext.plugin import wings
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "installation": ("user_dir", "doctor"),
+    "text": ("subwords",),
+    "translating": ("translate", "demo", "hypotheses", "mbr"),
+    "evaluation": ("score", "compare", "plot"),
+    "checkpoints": ("average",),
+}
+"""Headings of ``fairseq-ext --help``, and the modules of this folder below each."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand."""
+
+    group: str
+    """The heading below which ``--help`` lists it."""
+    module: str
+    """Where it stands, such as ``fairseq_ext.commands.user_dir``."""
+
+    @property
+    def name(self) -> str:
+        """As it is typed."""
+        return self.module.rpartition(".")[2].replace("_", "-")
+
+    def load(self) -> ModuleType:
+        """Its module, imported."""
+        return importlib.import_module(self.module)
+
+
+def all_commands() -> list[Command]:
+    """Every subcommand, those of a group together, in the order in which ``--help`` lists them."""
+    found = [
+        Command(group, f"{package}.{name}")
+        for package, groups in _packages()
+        for group, names in groups.items()
+        for name in names
+    ]
+    order = list(dict.fromkeys(command.group for command in found))
+    return sorted(found, key=lambda command: order.index(command.group))
+
+
+def _packages() -> Iterator[tuple[str, dict[str, tuple[str, ...]]]]:
+    """Packages of subcommands, with the groups of each."""
+    yield __name__, GROUPS
+    for wing in wings.names():
+        package = importlib.import_module(f"fairseq_ext.{wing}")
+        yield f"{package.__name__}.commands", getattr(package, "COMMANDS", {})
+
+
+def add_all(parser: Parser) -> None:
+    """Add every subcommand, listed in the parser's help below the heading of its group."""
+    commands = all_commands()
+    subparsers = parser.add_subparsers(
+        prog=parser.prog,
+        metavar="COMMAND",
+        help=argparse.SUPPRESS,  # listed by group instead
+    )
+    for command in commands:
+        command.load().add(subparsers)
+    parser.list_by_group(subparsers, {command.name: command.group for command in commands})

@@ -14,3 +14,5 @@ keeps, ``coders.py`` and ``model.py`` the fairseq wiring.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
 """
+
+COMMANDS = {"checkpoints": ("fuse",)}

@@ -2,7 +2,8 @@
 
 A wing is a subpackage with a ``model.py``, whose import registers its architectures. Other modules
 that register something (a criterion, a schedule, a second model) are named in ``REGISTERS`` of the
-wing's ``__init__.py``. Rows of its own for the table of patches are in its ``patches.py``.
+wing's ``__init__.py``, and its subcommands of ``fairseq-ext`` in ``COMMANDS`` there. Rows of its
+own for the table of patches are in its ``patches.py``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Subcommands of this wing; see :mod:`fairseq_ext.commands`."""

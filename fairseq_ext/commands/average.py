@@ -1,0 +1,59 @@
+"""``fairseq-ext average``: the mean of several checkpoints' weights as one checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_ext.commands import options
+from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.errors import ConfigError
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "average",
+        help="average the weights of checkpoints",
+        description="Write the mean of several checkpoints' weights as one checkpoint.",
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--inputs", nargs="+", type=Path, metavar="FILE", help="checkpoints, oldest first"
+    )
+    source.add_argument("--dir", type=Path, help="the run's --save-dir; choose with one of:")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--last-epochs", type=int, metavar="N", help="last N of checkpointEPOCH.pt")
+    which.add_argument(
+        "--last-updates", type=int, metavar="N", help="last N of checkpoint_EPOCH_UPDATE.pt"
+    )
+    which.add_argument(
+        "--best", type=int, metavar="N", help="best N of checkpoint.best_METRIC_VALUE.pt"
+    )
+    options.add_output(parser, "OUT.pt", "the averaged checkpoint, without optimizer state")
+    parser.set_defaults(run=_average)
+
+
+def _average(args: argparse.Namespace) -> int:
+    choice = {
+        name: getattr(args, name)
+        for name in ("last_epochs", "last_updates", "best")
+        if getattr(args, name) is not None
+    }
+    if (args.dir is not None) != bool(choice):
+        raise ConfigError(
+            "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`, and `--inputs` "
+            "none of them."
+        )
+    from fairseq_ext.evaluation import average
+    from fairseq_ext.plugin import patches
+
+    patches.apply()  # allows the harmless classes in checkpoints of stock architectures
+    paths = args.inputs
+    for name, count in choice.items():
+        paths = getattr(average, name)(args.dir, count)
+    result = average.write_average(paths, args.output)
+    for path in paths:
+        print(path)
+    print(f"averaged {len(paths)} checkpoints, {len(result['model'])} tensors, in {args.output}")
+    return 0

@@ -1,0 +1,39 @@
+"""``fairseq-ext hypotheses``: the translations in fairseq-generate's output."""
+
+from __future__ import annotations
+
+import argparse
+
+from fairseq_ext.commands import options
+from fairseq_ext.commands.options import Subparsers
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "hypotheses",
+        help="extract the translations from fairseq-generate's output, in corpus order",
+        description="One line per sentence of the corpus, in its order; a hole is an error.",
+    )
+    options.add_generated(parser)
+    parser.add_argument("--remove-bpe", action="store_true", help="join subword pieces (`@@ `)")
+    parser.add_argument(
+        "--detokenize", metavar="LANG", help="undo Moses tokenisation for this language, e.g. de"
+    )
+    parser.add_argument(
+        "--expected", type=int, metavar="N", help="how many sentences the corpus has, to be checked"
+    )
+    options.add_output(parser, "FILE", "the translations")
+    parser.set_defaults(run=_hypotheses)
+
+
+def _hypotheses(args: argparse.Namespace) -> int:
+    from fairseq_ext import files
+    from fairseq_ext.evaluation import outputs
+
+    sentences = outputs.read_generated(args.generated, args.expected)
+    lines = outputs.best_hypotheses(sentences, bpe=args.remove_bpe, language=args.detokenize)
+    with files.atomic_write(args.output) as file:
+        file.writelines(line + "\n" for line in lines)
+    print(f"{len(lines)} translations in {args.output}")
+    return 0

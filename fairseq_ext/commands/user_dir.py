@@ -1,0 +1,23 @@
+"""``fairseq-ext user-dir``: the folder to give to fairseq's ``--user-dir``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_ext.commands.options import Subparsers
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "user-dir",
+        help="print the folder to give to fairseq's --user-dir",
+        description='Usage: fairseq-train … --user-dir "$(fairseq-ext user-dir)"',
+    )
+    parser.set_defaults(run=_user_dir)
+
+
+def _user_dir(_: argparse.Namespace) -> int:
+    print(Path(__file__).resolve().parents[1] / "plugin" / "fairseq_ext_plugin")
+    return 0
