@@ -11,7 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from fairseq_ext import commands, files
+from fairseq_ext import commands, extras, files
 from fairseq_ext.errors import FairseqExtError
 from fairseq_ext.parsing import Parser
 from fairseq_ext.version import __version__
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except FairseqExtError as error:
         status = _fail(str(error))
     except ModuleNotFoundError as error:
-        status = _fail(f"`{error.name}` is not installed; `fairseq-ext doctor` says what to do.")
+        status = _fail(extras.missing(error.name or str(error)))
     except OSError as error:  # of a library, such as a font that matplotlib cannot open
         if error.errno not in files.FULL_DISK | files.TOO_MANY_FILES:
             raise

@@ -33,8 +33,8 @@ INSTALL_FAIRSEQ = (
     "pip install torch numpy cython setuptools wheel && "
     f"pip install --no-build-isolation {TESTED_FAIRSEQ[0]}=={TESTED_FAIRSEQ[1]}"
 )
-REQUIRED_EXTRAS = ("sacrebleu", "sacremoses", "subword-nmt", "matplotlib")
-CORPUS_EXTRAS = ("babel", "num2words")  # only for the corpus generator
+LIBRARIES = ("sacrebleu", "sacremoses", "subword-nmt", "safetensors", "filelock")
+RECIPES = ("matplotlib", "scipy", "babel", "num2words", "tokenizers", "sentencepiece")  # the extra
 LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes; a training run's checkpoints, a single checkpoint
 
 
@@ -81,7 +81,7 @@ def examine() -> list[Check]:
         _plugin,
         _numpy,
         _apex,
-        _extras,
+        _libraries,
         _compiler,
         _kernels,
         _machine,
@@ -273,11 +273,11 @@ def _apex() -> list[Check]:
     return [Check(WARNING, "apex", finding, "pip uninstall apex")]
 
 
-def _extras() -> list[Check]:
+def _libraries() -> list[Check]:
     checks = []
     for names, status, topic in (
-        (REQUIRED_EXTRAS, WARNING, "extras"),
-        (CORPUS_EXTRAS, NOTE, "corpus extras"),
+        (LIBRARIES, WARNING, "libraries"),
+        (RECIPES, NOTE, "recipes' libraries"),
     ):
         found = {name: _version(name) for name in names}
         missing = [name for name, version in found.items() if version is None]
@@ -305,7 +305,7 @@ def _kernels() -> list[Check]:
     if path != "torch":
         return [Check(OK, "1-bit kernels", path)]
     cure = "install a C compiler, then: pip install --no-build-isolation -e ."
-    return [Check(NOTE, "1-bit kernels", "not compiled; packed models use torch, slowly", cure)]
+    return [Check(WARNING, "1-bit kernels", "not compiled; packed models use torch, slowly", cure)]
 
 
 def _machine() -> list[Check]:

@@ -155,7 +155,7 @@ install_packages() {
 install_base() {
     pip_install torch numpy cython setuptools wheel
     pip_install bitarray cffi hydra-core omegaconf packaging regex scikit-learn
-    pip_install --no-build-isolation -e '.[corpus,dev]'
+    pip_install --no-build-isolation -e '.[dev]'
 }
 
 # install_fairseq REQUIREMENT: what pip takes, a folder as well.
@@ -172,14 +172,16 @@ pip_install() {
         die "pip could not install: $*. Its message is above; run the same command to try again."
 }
 
-supported_pythons() {
-    sed -n 's/^PYTHONS = (\(.*\))$/\1/p' "$REPO/fairseq_ext/version.py" | tr -d '",'
+# pythons NAME: the versions that fairseq_ext/version.py lists under that name.
+pythons() {
+    sed -n "s/^$1 = (\(.*\))\$/\1/p" "$REPO/fairseq_ext/version.py" | tr -d '",'
 }
 
 find_python() {
-    local name supported=()
-    read -ra supported < <(supported_pythons)
-    for name in "${supported[@]/#/python}" python3 python; do
+    local name supported=() wheels=()
+    read -ra supported < <(pythons PYTHONS)
+    read -ra wheels < <(pythons FAIRSEQ_WHEELS) # fairseq is not compiled there
+    for name in "${wheels[@]/#/python}" "${supported[@]/#/python}" python3 python; do
         if "$name" -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] not in sys.argv[1:])' \
             "${supported[@]}" >/dev/null 2>&1; then
             command -v "$name" && return

@@ -16,7 +16,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../recipes/lib.sh"
 
 CORE=('*_layers' laws files registration bad_input evaluation resume system trial compat probes doctor)
-read -ra NAMES < <(supported_pythons)
+read -ra NAMES < <(pythons PYTHONS)
 # Other fairseqs do not import on Python 3.11 and later.
 NAMES=("${NAMES[@]/#/fixed-}" pypi-3.10 main-3.10)
 parts=() selection=suite only="" envs="$REPO/runs/matrix" upstream=""

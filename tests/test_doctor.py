@@ -57,9 +57,11 @@ def test_empty_environment(tmp_path):
         assert checks[topic]["status"] == "ERROR"
         assert "pip install" in checks[topic]["cure"]
     assert "--no-build-isolation fairseq-fixed==0.12.3.1" in checks["fairseq"]["cure"]
-    assert checks["extras"]["status"] == "warning"
-    assert checks["extras"]["cure"].endswith("sacrebleu sacremoses subword-nmt matplotlib")
-    assert checks["corpus extras"]["status"] == "note"
+    assert checks["libraries"]["status"] == "warning"
+    wanted = "sacrebleu sacremoses subword-nmt safetensors filelock"
+    assert checks["libraries"]["cure"].endswith(f"pip install {wanted}")
+    assert checks["recipes' libraries"]["status"] == "note"
+    assert "pip install matplotlib scipy babel" in checks["recipes' libraries"]["cure"]
     assert checks["apex"]["status"] == "ok"
     assert "ERROR    torch" in table
     assert table.rstrip().endswith("essential problem(s)")

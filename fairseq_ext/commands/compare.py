@@ -6,6 +6,7 @@ import argparse
 import logging
 from pathlib import Path
 
+from fairseq_ext import extras
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 
@@ -63,6 +64,8 @@ def _compare(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
     from fairseq_ext.evaluation import compare, compare_report
 
+    if args.output is not None:
+        extras.need("matplotlib")
     result = compare.compare(
         [compare.parse_system(given) for given in args.system],
         args.ref,

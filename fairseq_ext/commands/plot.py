@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fairseq_ext import extras
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.errors import ConfigError
@@ -44,6 +45,7 @@ def _add_curves(pictures: Subparsers) -> None:
 
 
 def _plot_curves(args: argparse.Namespace) -> int:
+    extras.need("matplotlib")
     runs = _named_files("--log", args.log)
     from fairseq_ext.evaluation import plots, training_log
 
@@ -89,6 +91,7 @@ def _add_alignment(pictures: Subparsers) -> None:
 
 
 def _plot_alignment(args: argparse.Namespace) -> int:
+    extras.need("matplotlib")
     from fairseq_ext.evaluation import outputs, plots
 
     sentences = {one.index: one for one in outputs.read_generated(args.generated)}
@@ -142,6 +145,7 @@ def _add_lengths(pictures: Subparsers) -> None:
 
 
 def _plot_lengths(args: argparse.Namespace) -> int:
+    extras.need("matplotlib")
     systems = _named_files("--system", args.system)
     if args.detokenize and args.tokenized_ref:
         raise ConfigError("`--detokenize` goes with `--ref`; `--tokenized-ref` compares tokens.")
@@ -176,6 +180,7 @@ def _add_gates(pictures: Subparsers) -> None:
 
 
 def _plot_gates(args: argparse.Namespace) -> int:
+    extras.need("matplotlib")
     from fairseq_ext.evaluation import gates, tables
 
     found = gates.read_gates(args.checkpoint)

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
+from fairseq_ext import extras
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.errors import ConfigError
@@ -63,6 +64,7 @@ def _run(args: argparse.Namespace) -> int:
         raise ConfigError(f"`--bootstrap` must be at least 100, but is {args.bootstrap} instead.")
     if args.seed < 0:
         raise ConfigError(f"`--seed` must be 0 or more, but is {args.seed} instead.")
+    extras.need("scipy", *(["matplotlib"] if args.output is not None else []))
     from tqdm import tqdm
 
     from fairseq_ext.evaluation import scaling_plot, scaling_table

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import logging
 import os
 
 import torch
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from fairseq_ext.binary.kernels.packing import PackedWeight
 from fairseq_ext.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 # In rising order, numbered from -1 in C; each has what those before it have. `torch` is none of
 # the C kernels, and `avx512` without VPOPCNTDQ counts bits as `avx2` does.
@@ -69,6 +72,11 @@ def active_path() -> str:
     Raises:
         ConfigError: the variable names none of the available ones.
     """
+    if library() is None and not os.environ.get(VARIABLE):
+        logger.warning(
+            "fairseq-ext was built without its native 1-bit kernels, so packed models run in "
+            "torch, many times slower; `fairseq-ext doctor` names the cure."
+        )
     return require_path(os.environ.get(VARIABLE) or available_paths()[-1], VARIABLE)
 
 
