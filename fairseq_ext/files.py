@@ -1,6 +1,6 @@
-"""Files that are whole or absent: atomic writes, staged folders, safe checkpoints.
+"""Files that are whole or absent: atomic writes, staged folders, checksums.
 
-Nothing here needs fairseq, and torch is imported only to read a checkpoint.
+Nothing here needs fairseq or torch.
 """
 
 from __future__ import annotations
@@ -8,27 +8,16 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import pickle
-import re
 import shutil
 import stat
-import struct
 import tempfile
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
+from fairseq_ext.errors import DataError, EnvironmentProblem
 
-# What unpickling and torch's own checks raise on damaged data.
-_UNREADABLE = (
-    *(RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError),
-    *(ArithmeticError, MemoryError, struct.error),
-)
-_OF_THE_OPTIMIZER = ("last_optimizer_state", "optimizer")
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 
@@ -168,147 +157,3 @@ def no_empty_folder(folder: str | Path) -> Iterator[None]:
             with suppress(OSError):
                 path.rmdir()
         raise
-
-
-def load_checkpoint(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
-    """Read a checkpoint safely: checksums first, then tensors and plain data only.
-
-    Beyond those, unpickling accepts just the classes that were allowed with
-    ``torch.serialization.add_safe_globals``; code in the file is never run. Tensors are mapped
-    from the file, not copied, and live on the CPU.
-
-    Args:
-        path: of the checkpoint.
-        checksums: check them, which reads the whole file; not needed to look at the settings.
-
-    Raises:
-        CheckpointError: the file is missing, empty, truncated, damaged, in the format torch had
-            before 1.6, not a checkpoint, or contains an object that is not allowed or parts
-            without end (see :func:`fairseq_ext.untrusted.require_plain`).
-    """
-    import torch
-
-    from fairseq_ext import untrusted
-
-    path = _whole_archive(path, checksums)
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(_refusal(path, str(error))) from None
-    except OSError as error:
-        raise CheckpointError(explain(error, path)) from None
-    except _UNREADABLE as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise CheckpointError(
-            f"{path} is not a checkpoint torch can read ({reason}). Use another copy."
-        ) from None
-    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
-        raise CheckpointError(
-            f"{path} is not a fairseq checkpoint: it has no `model` entry with the weights. "
-            "Give a file that fairseq-train or the averaging command wrote."
-        )
-    try:
-        untrusted.require_plain(state, path.stat().st_size)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path} {error}, so it was refused. Do not use it.") from None
-    return state
-
-
-def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint without what fits its weights only as they were trained.
-
-    That is the optimizer's state, and a second, exponentially averaged copy of the model.
-    """
-    kept = {name: value for name, value in checkpoint.items() if name not in _OF_THE_OPTIMIZER}
-    extra = checkpoint.get("extra_state") or {}
-    kept["extra_state"] = {name: v for name, v in extra.items() if not name.startswith("ema")}
-    return kept
-
-
-def _whole_archive(path: str | Path, checksums: bool = True) -> Path:
-    """Check everything about a checkpoint file that needs no unpickling; return its path."""
-    try:
-        path = require_file(path, "checkpoint")
-    except DataError as error:
-        raise CheckpointError(str(error)) from None
-    with path.open("rb") as file:
-        head = file.read(64)
-    again = "Copy or download it again, or use an earlier checkpoint."
-    if not head:
-        raise CheckpointError(f"{path} is empty. {again}")
-    if not head.startswith(b"PK"):
-        raise CheckpointError(_foreign(path, head))
-    try:
-        with zipfile.ZipFile(path) as archive:
-            _require_as_written(archive, path)
-            # torch.load itself never looks at the checksums
-            damaged = archive.testzip() if checksums else None
-    except CheckpointError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is truncated or damaged ({error}; {path.stat().st_size:,} bytes). {again}"
-        ) from None
-    if damaged is not None:
-        raise CheckpointError(
-            f"{path} is damaged: the checksum of its part `{damaged}` is wrong. {again}"
-        )
-    return path
-
-
-def _require_as_written(archive: zipfile.ZipFile, path: Path) -> None:
-    """Refuse an archive that torch did not write: it never compresses, repeats or links."""
-    fault = next(_faults(archive, path.stat().st_size), None)
-    if fault is not None:
-        raise CheckpointError(
-            f"{path} has {fault}, which no checkpoint has, so it was refused. Do not use it."
-        )
-
-
-def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
-    """What is wrong with an archive; what comes later relies on what comes before."""
-    parts = archive.infolist()
-    if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
-        yield "compressed parts"
-    if len({part.filename for part in parts}) < len(parts):
-        yield "two parts of one name"
-    if sum(part.file_size for part in parts) > size:
-        yield "parts that overlap"
-    if any(stat.S_ISLNK(part.external_attr >> 16) for part in parts):
-        yield "parts that are links"
-    if any(".." in part.filename or part.filename.startswith("/") for part in parts):
-        yield "parts outside its folder"
-    for part in parts:
-        if part.filename.endswith("data.pkl"):
-            content = archive.read(part)
-            if b"builtin" in content and b"\nbytearray\n" in content:
-                yield "a `bytearray` in it"  # it takes as many bytes as it names, at once
-
-
-def _foreign(path: Path, head: bytes) -> str:
-    """Say what a file is that is not a zip archive."""
-    if head.lstrip()[:1] == b"<":
-        return (
-            f"{path} is a web page, not a checkpoint: a download link gave an error page. "
-            "Download the file itself."
-        )
-    if head[:1] == b"\x80":  # a pickle's first opcode
-        return (
-            f"{path} is in the format of torch before 1.6, which cannot be checked for damage. "
-            "If you trust its origin, load and save it once with a current torch."
-        )
-    if head[8:9] == b"{":  # safetensors: a length, then JSON
-        return f"{path} is a packed model; `fairseq-ext unpack` makes a checkpoint of it."
-    return f"{path} is not a checkpoint (it starts with the bytes {head[:8]!r}). Check the path."
-
-
-def _refusal(path: Path, reason: str) -> str:
-    """Turn torch's page-long advice into one sentence that names the refused object."""
-    found = re.search(
-        r"(?:GLOBAL|Unsupported (?:global|class)\S*:?(?: GLOBAL)?) `?([\w.]+)", reason
-    )
-    what = f"the object `{found[1]}`" if found else "an object"
-    return (
-        f"{path} contains {what}, which is not plain data and could run code, so it was refused "
-        "and nothing was run. Do not use this file unless you know what put it there."
-    )

@@ -21,9 +21,9 @@ from harness import BIN, USER_DIR, digits_corpus, fairseq, refused, run
 from test_files import Malicious
 
 from fairseq_ext import text
+from fairseq_ext.checkpoints.layout import differences
 from fairseq_ext.data_folder import indexed, seen
 from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
-from fairseq_ext.plugin.patches.checkpoints import differences
 from fairseq_ext.plugin.patches.commands import one_message
 from fairseq_ext.text import checks
 

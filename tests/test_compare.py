@@ -14,6 +14,7 @@ import torch
 from harness import fairseq, run, write_lines
 
 from fairseq_ext import cli
+from fairseq_ext.checkpoints import describe
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.evaluation import compare, compare_report, outputs, training_run
 from fairseq_ext.evaluation.bootstrap import paired_bootstrap
@@ -189,7 +190,7 @@ def test_parameters_and_bytes_are_the_models(tmp_path: Path, name: str) -> None:
         "optimizer_history": [{"num_updates": 5}, {"num_updates": 70}],
     }
     torch.save(state, tmp_path / "model.pt")
-    found = compare.read_weights(tmp_path / "model.pt")
+    found = describe.read_weights(tmp_path / "model.pt")
     assert found.parameters == sum(weight.numel() for weight in model.parameters())
     with zipfile.ZipFile(tmp_path / "model.pt") as archive:
         parts = [part for part in archive.infolist() if re.search(r"/data/\d+$", part.filename)]

@@ -11,8 +11,9 @@ import torch
 from compat_tools import load
 from harness import fairseq, refused, run, write_lines
 
-from fairseq_ext import dictionaries, files
-from fairseq_ext.dictionaries import KEY, difference
+from fairseq_ext.checkpoints import dictionaries, layout
+from fairseq_ext.checkpoints.dictionaries import difference
+from fairseq_ext.checkpoints.layout import DICTIONARIES as KEY
 from fairseq_ext.errors import CheckpointError
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "c"]
@@ -57,7 +58,7 @@ def test_what_leaves_the_training_state_out_keeps_the_record() -> None:
     """As `fairseq-ext fuse` and the averages do."""
     record = dictionaries.record(WORDS, WORDS)
     state = {"model": {}, "extra_state": {KEY: record, "ema": {}}, "last_optimizer_state": {}}
-    kept = files.without_training_state(state)
+    kept = layout.without_training_state(state)
     assert kept == {"model": {}, "extra_state": {KEY: record}}
 
 

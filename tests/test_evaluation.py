@@ -14,8 +14,9 @@ import pytest
 import torch
 from harness import fairseq, hypotheses, run, write_lines
 
+from fairseq_ext.checkpoints import averaging
 from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
-from fairseq_ext.evaluation import average, outputs, plots, score, training_log
+from fairseq_ext.evaluation import outputs, plots, score, training_log
 
 GENERATED = """\
 2026-01-01 00:00:00 | INFO | fairseq_cli.generate | H-9 is not a hypothesis here
@@ -226,7 +227,7 @@ def save(folder: Path, count: int, name: str = "checkpoint{}.pt", **options) -> 
 
 def test_average_is_the_exact_mean(tmp_path):
     paths = save(tmp_path, 7)
-    average.write_average(paths, tmp_path / "mean.pt")
+    averaging.write_average(paths, tmp_path / "mean.pt")
     result = torch.load(tmp_path / "mean.pt", weights_only=True)
     inputs = [checkpoint(seed)["model"] for seed in range(1, 8)]
     for name in ("encoder.embed.weight", "decoder.embed.weight", "decoder.slice", "decoder.half"):
@@ -248,7 +249,7 @@ def test_average_is_the_exact_mean(tmp_path):
 def test_average_sums_in_float64():
     # In float32 the sum 2^24 + 1 + 1 + … never leaves 2^24.
     values = iter([2.0**24, 1.0, 1.0, 1.0])
-    result = average.average_checkpoints(
+    result = averaging.average_checkpoints(
         ["x"] * 4, lambda _: checkpoint(1, w=torch.tensor([next(values)]))
     )
     assert result["model"]["w"].item() == np.float32((2**24 + 3) / 4)
@@ -258,7 +259,7 @@ def test_tie_of_only_some_checkpoints_is_not_kept():
     states = [checkpoint(1), checkpoint(2)]
     states[1]["model"]["decoder.embed.weight"] = torch.ones(5, 3)
     both = [dict(state["model"]) for state in states]
-    result = average.average_checkpoints(["a", "b"], lambda _: states.pop(0))["model"]
+    result = averaging.average_checkpoints(["a", "b"], lambda _: states.pop(0))["model"]
     for name in ("encoder.embed.weight", "decoder.embed.weight"):
         mean = (both[0][name].double() + both[1][name].double()) / 2
         assert torch.equal(result[name], mean.float())
@@ -277,7 +278,7 @@ def test_memory_does_not_grow_with_the_number_of_checkpoints():
         counts.append(len(alive))
         return state
 
-    average.average_checkpoints([str(seed) for seed in range(8)], load)
+    averaging.average_checkpoints([str(seed) for seed in range(8)], load)
     assert len(counts) == 8
     assert max(counts) <= 2  # the one being read, and the one before
 
@@ -298,14 +299,14 @@ def test_unlike_checkpoints_are_refused(tmp_path, other, message):
     output = tmp_path / "mean.pt"
     output.write_text("precious")
     with pytest.raises(CheckpointError, match=message):
-        average.write_average([first, second], output)
+        averaging.write_average([first, second], output)
     assert output.read_text() == "precious"
     assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_average_into_a_missing_folder(tmp_path):
     with pytest.raises(EnvironmentProblem, match="absent"):
-        average.write_average(save(tmp_path, 1), tmp_path / "absent/mean.pt")
+        averaging.write_average(save(tmp_path, 1), tmp_path / "absent/mean.pt")
 
 
 def test_choice_of_checkpoints(tmp_path):
@@ -318,19 +319,22 @@ def test_choice_of_checkpoints(tmp_path):
     def names(paths):
         return [path.name for path in paths]
 
-    assert names(average.last_epochs(tmp_path, 3)) == [f"checkpoint{i}.pt" for i in (9, 10, 11)]
-    assert names(average.last_updates(tmp_path, 2)) == ["checkpoint_1_90.pt", "checkpoint_1_100.pt"]
+    assert names(averaging.last_epochs(tmp_path, 3)) == [f"checkpoint{i}.pt" for i in (9, 10, 11)]
+    assert names(averaging.last_updates(tmp_path, 2)) == [
+        "checkpoint_1_90.pt",
+        "checkpoint_1_100.pt",
+    ]
     lowest = ["checkpoint.best_loss_3.1234.pt", "checkpoint.best_loss_3.0001.pt"]
-    assert names(average.best(tmp_path, 2)) == lowest
+    assert names(averaging.best(tmp_path, 2)) == lowest
     for path in tmp_path.glob("checkpoint.best*"):
         state = checkpoint(1)
         state["cfg"]["checkpoint"]["maximize_best_checkpoint_metric"] = True
         torch.save(state, path)
     highest = ["checkpoint.best_loss_3.1234.pt", "checkpoint.best_loss_12.5000.pt"]
-    assert names(average.best(tmp_path, 2)) == highest
+    assert names(averaging.best(tmp_path, 2)) == highest
     for count in (0, 12):
         with pytest.raises(CheckpointError, match=rf"holds 11 .*, but {count} were asked"):
-            average.last_epochs(tmp_path, count)
+            averaging.last_epochs(tmp_path, count)
 
 
 # Learning curves

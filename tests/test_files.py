@@ -22,6 +22,7 @@ import torch
 
 from fairseq_ext import archives, files
 from fairseq_ext.archives import safe_extract
+from fairseq_ext.checkpoints import storage
 from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
 
 
@@ -204,7 +205,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 class TestLoadCheckpoint:
     def test_good(self, checkpoint: Path):
-        state = files.load_checkpoint(checkpoint)
+        state = storage.load(checkpoint)
         assert torch.equal(state["model"]["w"], torch.arange(5000.0))
         assert state["cfg"] == {"model": {"arch": "toy"}}
 
@@ -217,7 +218,7 @@ class TestLoadCheckpoint:
             checkpoint.write_bytes(bad)
             torch.load(checkpoint, weights_only=True)  # notices nothing: why the check is needed
             with pytest.raises(CheckpointError, match=r"good\.pt is damaged: the checksum"):
-                files.load_checkpoint(checkpoint)
+                storage.load(checkpoint)
 
     def test_a_flipped_bit_anywhere_is_found_or_harmless(self, checkpoint: Path):
         good = checkpoint.read_bytes()
@@ -227,7 +228,7 @@ class TestLoadCheckpoint:
             bad[position] ^= 1 << position % 8
             checkpoint.write_bytes(bad)
             try:
-                state = files.load_checkpoint(checkpoint)
+                state = storage.load(checkpoint)
             except CheckpointError:
                 found += 1
             else:
@@ -238,7 +239,7 @@ class TestLoadCheckpoint:
     def test_truncated(self, checkpoint: Path, size: int):
         checkpoint.write_bytes(checkpoint.read_bytes()[:size])
         with pytest.raises(CheckpointError, match=r"good\.pt is (truncated|not a checkpoint)"):
-            files.load_checkpoint(checkpoint)
+            storage.load(checkpoint)
 
     @pytest.mark.parametrize(
         ("content", "said"),
@@ -251,37 +252,37 @@ class TestLoadCheckpoint:
     def test_something_else(self, checkpoint: Path, content: bytes, said: str):
         checkpoint.write_bytes(content)
         with pytest.raises(CheckpointError, match=rf"good\.pt {said}"):
-            files.load_checkpoint(checkpoint)
+            storage.load(checkpoint)
 
     def test_not_there_or_not_a_file(self, tmp_path: Path):
         with pytest.raises(CheckpointError, match=r"none\.pt does not exist"):
-            files.load_checkpoint(tmp_path / "none.pt")
+            storage.load(tmp_path / "none.pt")
         with pytest.raises(CheckpointError, match="is a folder"):
-            files.load_checkpoint(tmp_path)
+            storage.load(tmp_path)
         with pytest.raises(CheckpointError, match="is not a regular file"):
-            files.load_checkpoint("/dev/null")
+            storage.load("/dev/null")
 
     def test_zip_of_something_else(self, tmp_path: Path):
         with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
             archive.writestr("a", "b")
         with pytest.raises(CheckpointError, match="not a checkpoint torch can read"):
-            files.load_checkpoint(tmp_path / "a.pt")
+            storage.load(tmp_path / "a.pt")
 
     def test_weights_alone(self, tmp_path: Path):
         torch.save({"w": torch.ones(1)}, tmp_path / "a.pt")
         with pytest.raises(CheckpointError, match="no `model` entry"):
-            files.load_checkpoint(tmp_path / "a.pt")
+            storage.load(tmp_path / "a.pt")
 
     def test_format_before_torch_1_6(self, tmp_path: Path):
         torch.save({"model": {}}, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
         with pytest.raises(CheckpointError, match=r"format of torch before 1\.6"):
-            files.load_checkpoint(tmp_path / "a.pt")
+            storage.load(tmp_path / "a.pt")
 
     def test_malicious(self, tmp_path: Path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         torch.save({"model": {}, "extra_state": Malicious()}, "bad.pt")
         with pytest.raises(CheckpointError, match=r"contains the object `posix\.mkdir`"):
-            files.load_checkpoint("bad.pt")
+            storage.load("bad.pt")
         assert names(tmp_path) == ["bad.pt"]
         # The test can fail: the file is malicious. Loading the plugin closed this way, too.
         monkeypatch.delenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD")

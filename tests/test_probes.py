@@ -16,9 +16,10 @@ import torch
 from harness import run
 
 from fairseq_ext import doctor
+from fairseq_ext.checkpoints import storage
 from fairseq_ext.errors import EnvironmentProblem
 from fairseq_ext.plugin import patches
-from fairseq_ext.plugin.patches import Layer, Patch, encoders, loading, probes, table
+from fairseq_ext.plugin.patches import Layer, Patch, encoders, probes, table
 from fairseq_ext.version import TESTED_FAIRSEQ
 
 REPAIRS = [patch for patch in patches.PATCHES if patch.until]
@@ -154,7 +155,7 @@ def test_old_interfaces(rewritten):
 
 
 def test_classes(monkeypatch):
-    wanted = loading.harmless_classes()
+    wanted = storage.harmless_classes()
     monkeypatch.setattr(torch.serialization, "get_safe_globals", lambda: [*wanted, Path])
     assert not probes.refused(wanted)
     monkeypatch.setattr(torch.serialization, "get_safe_globals", lambda: wanted[1:])

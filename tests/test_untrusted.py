@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_ext import untrusted
+from fairseq_ext.checkpoints import untrusted
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.plugin.patches import loading
 from fairseq_ext.plugin.patches import untrusted as patch

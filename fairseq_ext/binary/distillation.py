@@ -16,7 +16,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_ext import files
+from fairseq_ext.checkpoints import storage
 from fairseq_ext.errors import ConfigError
 
 
@@ -124,7 +124,7 @@ def load_teacher(path: str, task: FairseqTask) -> BaseFairseqModel:
     """
     if not path:
         raise ConfigError("`--criterion distillation` must have a `--teacher`, but has none.")
-    files.load_checkpoint(path)  # for its clear messages
+    storage.load(path)  # for its clear messages
     try:
         (teacher,), _ = checkpoint_utils.load_model_ensemble([path], task=task)
     except RuntimeError as error:  # other words or, without a record of them, other sizes

@@ -45,14 +45,12 @@ def _average(args: argparse.Namespace) -> int:
             "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`, and `--inputs` "
             "none of them."
         )
-    from fairseq_ext.evaluation import average
-    from fairseq_ext.plugin import patches
+    from fairseq_ext.checkpoints import averaging
 
-    patches.apply()  # allows the harmless classes in checkpoints of stock architectures
     paths = args.inputs
     for name, count in choice.items():
-        paths = getattr(average, name)(args.dir, count)
-    result = average.write_average(paths, args.output)
+        paths = getattr(averaging, name)(args.dir, count)
+    result = averaging.write_average(paths, args.output)
     for path in paths:
         print(path)
     print(f"averaged {len(paths)} checkpoints, {len(result['model'])} tensors, in {args.output}")

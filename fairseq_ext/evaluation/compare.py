@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext import files, text
-from fairseq_ext.errors import CheckpointError, ConfigError, DataError
+from fairseq_ext import text
+from fairseq_ext.checkpoints.describe import read_weights
+from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation.bootstrap import SAMPLES, Estimate, paired_bootstrap
 from fairseq_ext.evaluation.outputs import (
     best_hypotheses,
@@ -32,7 +33,6 @@ CLOSING = re.compile(
     rf"Translated {_COUNT} sentences \({_COUNT} tokens\) in {_SPEED}s "
     rf"\({_SPEED} sentences/s, ({_SPEED}) tokens/s\)"
 )
-BOOKKEEPING = ("version", "_float_tensor")  # names with which fairseq's own buffers end
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,6 @@ class System:
     checkpoint: Path | None = None
     log: Path | None = None
     plain: bool = False
-
-
-@dataclass(frozen=True)
-class Weights:
-    """What a checkpoint says.
-
-    Attributes:
-        architecture: its name in fairseq.
-        parameters: numbers in floating-point tensors; a tied one counts once.
-        tensor_bytes: of all tensors of the model as they are on disk, without optimizer state.
-        updates: of training.
-    """
-
-    architecture: str
-    parameters: int
-    tensor_bytes: int
-    updates: int | None
 
 
 @dataclass(frozen=True)
@@ -181,33 +164,6 @@ def compare(
         for name, facts in zip(names, known, strict=True)
     ]
     return Result(rows, baseline or names[0], len(references), found.signatures)
-
-
-def read_weights(path: str | Path) -> Weights:
-    """Size and history of a checkpoint.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
-    import torch
-
-    from fairseq_ext.plugin import patches
-    from fairseq_ext.plugin.patches.checkpoints import architecture
-
-    patches.apply()  # allows the harmless classes in checkpoints of stock architectures
-    state = files.load_checkpoint(path)
-    views, storages = {}, {}  # tied weights are one view, and parts of one matrix one storage
-    for name, weight in state["model"].items():
-        if not isinstance(weight, torch.Tensor):
-            raise CheckpointError(f"{path}: `{name!s:.60}` of its model is no tensor. Use another.")
-        address = weight.untyped_storage().data_ptr()
-        if weight.numel():
-            storages[address] = weight.untyped_storage().nbytes()
-        if weight.is_floating_point() and not name.endswith(BOOKKEEPING):
-            views[address, weight.storage_offset(), weight.shape] = weight.numel()
-    history = state.get("optimizer_history") or [{}]
-    updates = history[-1].get("num_updates")
-    return Weights(architecture(state), sum(views.values()), sum(storages.values()), updates)
 
 
 def generation_speed(generated: str | Path) -> float | None:

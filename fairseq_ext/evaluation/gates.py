@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fairseq_ext.checkpoints import storage
 from fairseq_ext.errors import CheckpointError
 from fairseq_ext.evaluation import plots
-from fairseq_ext.muse.fusing import load, muse_settings
+from fairseq_ext.muse.fusing import muse_settings
 from fairseq_ext.muse.kernels import kernels_of_layers
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def read_gates(path: str | Path) -> Gates:
     Raises:
         CheckpointError: it cannot be read, is of another model, or no layer has several kernels.
     """
-    checkpoint = load(path)
+    checkpoint = storage.load(path)
     settings = muse_settings(checkpoint, path)
     sides = []
     for side in SIDES:

@@ -12,42 +12,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fairseq_ext import files
+from fairseq_ext.checkpoints import layout, storage
 from fairseq_ext.errors import CheckpointError
 from fairseq_ext.muse.projections import fuse, unfuse
-from fairseq_ext.plugin.patches.loading import harmless_classes
 
 _BLOCK = re.compile(r"((?:encoder|decoder)\.layers\.\d+)\.projections\.")
-
-
-def load(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint safely and without fairseq.
-
-    Raises:
-        CheckpointError: as :func:`fairseq_ext.files.load_checkpoint`.
-    """
-    # Added as the plugin adds them: torch's context manager would take them from the plugin, too.
-    torch.serialization.add_safe_globals(harmless_classes())
-    return files.load_checkpoint(path)
 
 
 def muse_settings(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
     """The model's options as a checkpoint of MUSE keeps them.
 
     Args:
-        checkpoint: from :func:`load`.
+        checkpoint: from :func:`fairseq_ext.checkpoints.storage.load`.
         path: its name, for the message.
 
     Raises:
         CheckpointError: it holds another model.
     """
-    settings = (checkpoint.get("cfg") or {}).get("model")
-    if not isinstance(settings, dict) or "muse_kernels" not in settings:
-        name = settings.get("_name") if isinstance(settings, dict) else None
-        name = name or getattr(settings or checkpoint.get("args"), "arch", "unknown")
+    settings = layout.options(checkpoint, "model")
+    if "muse_kernels" not in settings:
+        name = layout.architecture(checkpoint)
         raise CheckpointError(
             f"`{path}` holds the architecture `{name}`; give a checkpoint of a MUSE model."
         )
@@ -63,7 +49,7 @@ def rewrite(checkpoint: Mapping[str, Any], path: str | Path, *, fused: bool) -> 
     """A checkpoint of MUSE with all blocks fused, or separate, and without training state.
 
     Args:
-        checkpoint: of the other kind, from :func:`load`.
+        checkpoint: of the other kind, from :func:`fairseq_ext.checkpoints.storage.load`.
         path: its name, for messages.
         fused: which kind to make.
 
@@ -82,8 +68,7 @@ def rewrite(checkpoint: Mapping[str, Any], path: str | Path, *, fused: bool) -> 
         else:
             dynamic = f"{block}.attention.convolution.predictor.weight" in model
             model = unfuse(model, prefix, parts_out=2 if dynamic else 1)
-    cfg = {**checkpoint["cfg"], "model": {**settings, "muse_fused": fused}}
-    return {**files.without_training_state(checkpoint), "model": model, "cfg": cfg}
+    return layout.with_model(layout.without_training_state(checkpoint), model, muse_fused=fused)
 
 
 def rewrite_file(path: str | Path, output: str | Path, *, fused: bool) -> dict[str, Any]:
@@ -92,7 +77,6 @@ def rewrite_file(path: str | Path, output: str | Path, *, fused: bool) -> dict[s
     Raises:
         CheckpointError: as :func:`rewrite`, or the file cannot be read.
     """
-    result = rewrite(load(path), path, fused=fused)
-    with files.atomic_write(output, "wb") as file:
-        torch.save(result, file)
+    result = rewrite(storage.load(path), path, fused=fused)
+    storage.save(result, output)
     return result

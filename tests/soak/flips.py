@@ -11,8 +11,8 @@ from compat_tools import ARCHITECTURES, TRAINING, same
 from harness import binarise, digits_corpus, fairseq
 
 from fairseq_ext import register
+from fairseq_ext.checkpoints.storage import load as load_checkpoint
 from fairseq_ext.errors import CheckpointError
-from fairseq_ext.files import load_checkpoint
 from tests.soak.report import Report, parser
 
 

@@ -29,9 +29,9 @@ from safetensors.torch import save
 import fairseq_ext
 from fairseq_ext.archives import safe_extract
 from fairseq_ext.binary.packed import format
+from fairseq_ext.checkpoints import describe
+from fairseq_ext.checkpoints.storage import load as load_checkpoint
 from fairseq_ext.data_folder import indexed as data_folder
-from fairseq_ext.evaluation import compare
-from fairseq_ext.files import load_checkpoint
 from tests.soak import fuzzing
 from tests.soak.fuzzing import Reader
 from tests.soak.mutations import NASTY, Data, damaged, files
@@ -208,7 +208,7 @@ def damaged_packed(draw: Random) -> bytes:
 
 def read_checkpoint(folder: Path) -> None:
     load_checkpoint(folder / "a.pt")
-    compare.read_weights(folder / "a.pt")
+    describe.read_weights(folder / "a.pt")
 
 
 def read_index(folder: Path) -> None:

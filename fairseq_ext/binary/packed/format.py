@@ -34,8 +34,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fairseq_ext import files, untrusted
+from fairseq_ext import files
 from fairseq_ext.binary.kernels.packing import row_bytes
+from fairseq_ext.checkpoints import untrusted
+from fairseq_ext.checkpoints.layout import BINARY_STAGE
 from fairseq_ext.errors import CheckpointError, DataError
 
 if TYPE_CHECKING:
@@ -46,7 +48,6 @@ VERSION = 1
 SIDES = ("source", "target")
 FLOATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _TYPES = {*FLOATS.values(), torch.uint8, torch.int8, torch.int32, torch.int64, torch.bool}
-_STAGE = "binary_stage.current"  # see fairseq_ext.binary.stages
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class PackedModel:
             if kind(name) == "state"
         }
         kept |= {name: kept[one] for name, one in self.tied.items() if one in kept}
-        return {**kept, _STAGE: torch.tensor(self.stage)}
+        return {**kept, BINARY_STAGE: torch.tensor(self.stage)}
 
     def dictionaries(self) -> tuple[Dictionary, Dictionary]:
         """Those of the source and the target language."""

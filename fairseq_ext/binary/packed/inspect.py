@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fairseq_ext.binary.packed import format
 from fairseq_ext.binary.packed.format import PackedModel
+from fairseq_ext.checkpoints.layout import architecture
 
 # In the order of the table.
 KINDS = {
@@ -44,7 +45,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
     return {
         "file": str(path),
         "format_version": format.VERSION,
-        "architecture": packed.cfg["model"].get("arch") or packed.cfg["model"].get("_name"),
+        "architecture": architecture({"cfg": packed.cfg}),
         "stage": packed.stage,
         "languages": [settings.get("source_lang"), settings.get("target_lang")],
         "layers": len(packed.layers),

@@ -21,11 +21,11 @@ from fairseq_ext.binary.kernels import pack_signs
 from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
 from fairseq_ext.binary.packed.format import FLOATS, SIDES, PackedModel, is_packed
 from fairseq_ext.binary.packed.layers import quantize
+from fairseq_ext.checkpoints.layout import BINARY_STAGE
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.plugin.patches import untrusted
 
 TABLES = ("embed_tokens.weight", "output_projection.weight")
-_STAGE = "binary_stage.current"
 
 
 def pack_file(
@@ -88,7 +88,7 @@ def pack(
     for name, layer in tqdm(layers.items(), desc="pack", unit=" layers", disable=None):
         _pack_layer(tensors, name, layer)
     packed = {f"{name}.weight" for name in layers}
-    rest = {n: t for n, t in model.state_dict().items() if n not in packed and n != _STAGE}
+    rest = {n: t for n, t in model.state_dict().items() if n not in packed and n != BINARY_STAGE}
     tied = _ties(rest)
     for name in rest.keys() - tied.keys():
         _store(tensors, name, rest[name], dtype, int8_embeddings and name.endswith(TABLES))

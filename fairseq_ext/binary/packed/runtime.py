@@ -22,7 +22,8 @@ from fairseq_ext.binary.kernels import PackedWeight
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.binary.packed import format, layers
 from fairseq_ext.binary.packed.format import PackedModel
-from fairseq_ext.dictionaries import difference
+from fairseq_ext.checkpoints.dictionaries import difference
+from fairseq_ext.checkpoints.layout import differences
 from fairseq_ext.errors import CheckpointError, FairseqExtError
 
 MOST_POSITIONS = 10**6
@@ -164,8 +165,6 @@ def load_state(model: nn.Module, packed: PackedModel) -> None:
     Raises:
         CheckpointError: the state does not fit the model.
     """
-    from fairseq_ext.plugin.patches.checkpoints import differences
-
     try:
         nn.Module.load_state_dict(model, packed.state(), strict=True, assign=True)
     except RuntimeError as error:

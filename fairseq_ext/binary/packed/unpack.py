@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext import dictionaries, files
 from fairseq_ext.binary.kernels import unpack_signs
 from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
 from fairseq_ext.binary.packed import format, layers, runtime
 from fairseq_ext.binary.packed.format import PackedModel
+from fairseq_ext.checkpoints import dictionaries, layout, storage
 from fairseq_ext.errors import CheckpointError, FairseqExtError
 
 MOST_CORRECTIONS = 20
@@ -41,26 +41,13 @@ def unpack(packed: PackedModel) -> dict[str, Any]:
     for name, one in packed.tied.items():
         state[name] = state[one]
     _require_fit(model.state_dict(), state)
+    start = layout.before_training()
+    words = (task.source_dictionary.symbols, task.target_dictionary.symbols)
     return {
-        "args": None,
+        **start,
         "cfg": {part: dict(values) for part, values in packed.cfg.items()},
         "model": {name: state[name] for name in model.state_dict()},
-        "criterion": None,
-        "optimizer_history": [
-            {
-                "criterion_name": "CrossEntropyCriterion",
-                "optimizer_name": "FairseqAdam",
-                "lr_scheduler_state": {},
-                "num_updates": 0,
-            }
-        ],
-        "task_state": {},
-        "extra_state": {
-            "train_iterator": {"epoch": 1, "iterations_in_epoch": 0},
-            dictionaries.KEY: dictionaries.record(
-                task.source_dictionary.symbols, task.target_dictionary.symbols
-            ),
-        },
+        "extra_state": {**start["extra_state"], layout.DICTIONARIES: dictionaries.record(*words)},
     }
 
 
@@ -75,8 +62,7 @@ def unpack_file(path: str | Path, output: str | Path) -> dict[str, Any]:
         checkpoint = unpack(packed)
     except FairseqExtError as error:
         raise type(error)(f"{path}: {error}") from None
-    with files.atomic_write(output, "wb") as file:
-        torch.save(checkpoint, file)
+    storage.save(checkpoint, output)
     return checkpoint
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext import dictionaries, files
+from fairseq_ext import files
+from fairseq_ext.checkpoints import dictionaries, storage
+from fairseq_ext.checkpoints.layout import architecture, before_training, differences
 from fairseq_ext.errors import CheckpointError, ConfigError, EnvironmentProblem
 from fairseq_ext.plugin.patches.dictionaries import compare as compare_dictionaries
 from fairseq_ext.plugin.patches.table import Layer, Patch
@@ -18,7 +18,7 @@ def _load_checkpoint_to_cpu(original: Callable) -> Callable:
     from fairseq.file_io import PathManager
 
     def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
-        files.load_checkpoint(PathManager.get_local_path(path))
+        storage.load(PathManager.get_local_path(path))
         return original(path, *rest, **options)
 
     return load_checkpoint_to_cpu
@@ -29,10 +29,7 @@ def _upgrade_state_dict(original: Callable) -> Callable:
 
     def upgrade_state_dict(state: dict[str, Any]) -> dict[str, Any]:
         if "optimizer_history" not in state and "best_loss" not in state:
-            start = {"lr_scheduler_state": {}, "num_updates": 0, "optimizer_name": "none"}
-            position = {"epoch": 1, "iterations_in_epoch": 0, "version": 2}
-            alone = {"optimizer_history": [start], "extra_state": {"train_iterator": position}}
-            state = {**alone, **state}
+            state = {**before_training(), **state}
         return original(state)
 
     return upgrade_state_dict
@@ -131,7 +128,7 @@ def _trainer_load_checkpoint(original: Callable) -> Callable:
         except Exception as error:
             if not str(error).startswith("Cannot load model parameters"):
                 raise
-            state = files.load_checkpoint(filename)
+            state = storage.load(filename)
             found = dictionaries.recorded(state, filename)
             compare_dictionaries(self.task, found, filename, warn=False)
             theirs = architecture(state)
@@ -168,28 +165,6 @@ def _save_once(original: Callable) -> Callable:
         torch.save(obj, f)
 
     return _torch_persistent_save
-
-
-def architecture(state: dict[str, Any]) -> str:
-    """The name of the architecture a checkpoint was trained with, or `unknown`."""
-    model = (state.get("cfg") or {}).get("model") or state.get("args") or {}
-    fields = vars(model) if isinstance(model, Namespace) else model
-    return str(fields.get("arch") or fields.get("_name") or "unknown")
-
-
-def differences(report: str, most: int = 2) -> str:
-    """What torch reports on a state that does not fit, in one line: a few names of each kind."""
-    shapes = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\).*?Size\((.*?)\)", report)
-    kinds = {"other sizes": [f"{key} {theirs}, not {ours}" for key, theirs, ours in shapes]}
-    for heading, kind in (("Missing", "not in it"), ("Unexpected", "only in it")):
-        listed = re.search(rf"{heading} key\(s\) in state_dict: (.*)", report)
-        kinds[kind] = re.findall(r'"([^"]+)"', listed[1]) if listed else []
-    return "; ".join(f"{kind}: {_some(keys, most)}" for kind, keys in kinds.items() if keys)
-
-
-def _some(names: list[str], most: int) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 PATCHES = (

@@ -19,11 +19,12 @@ from typing import Any
 from omegaconf.errors import MissingMandatoryValue
 
 from fairseq_ext import errors, files, text
+from fairseq_ext.checkpoints import storage
+from fairseq_ext.checkpoints.dictionaries import difference
+from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.data_folder import manifest
-from fairseq_ext.dictionaries import difference
 from fairseq_ext.errors import ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.plugin.patches import training_options
-from fairseq_ext.plugin.patches.checkpoints import architecture
 from fairseq_ext.plugin.patches.table import Layer, Patch
 from fairseq_ext.text import pipeline
 
@@ -199,7 +200,7 @@ def _require_language_models(paths: str) -> None:
     from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
 
     for path in paths.split(":"):
-        name = architecture(files.load_checkpoint(path))
+        name = architecture(storage.load(path))
         model = ARCH_MODEL_REGISTRY.get(name)
         if model is not None and not issubclass(model, FairseqLanguageModel):
             raise ConfigError(

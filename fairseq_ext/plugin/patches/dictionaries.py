@@ -1,4 +1,7 @@
-"""A model is used with the dictionaries it was trained with: see `fairseq_ext.dictionaries`."""
+"""A model is used with the dictionaries that it was trained with.
+
+A checkpoint keeps them: see :mod:`fairseq_ext.checkpoints.dictionaries`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext import dictionaries
-from fairseq_ext.dictionaries import KEY, SIDES
+from fairseq_ext.checkpoints import dictionaries
+from fairseq_ext.checkpoints.dictionaries import SIDES
+from fairseq_ext.checkpoints.layout import DICTIONARIES
 from fairseq_ext.errors import CheckpointError
 from fairseq_ext.plugin.patches.table import Layer, Patch
 
@@ -17,7 +21,7 @@ logger = logging.getLogger(__name__)
 def _save_checkpoint(original: Callable) -> Callable:
     def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
         if words := _own(self.task):
-            extra_state = {**extra_state, KEY: dictionaries.record(*words)}
+            extra_state = {**extra_state, DICTIONARIES: dictionaries.record(*words)}
         return original(self, filename, extra_state)
 
     return save_checkpoint
@@ -42,7 +46,7 @@ def _load_checkpoint_to_cpu(original: Callable) -> Callable:
     def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
         state = original(path, *rest, **options)
         found = {"file": path, "record": dictionaries.recorded(state, path)}
-        return {**state, "task_state": {**(state.get("task_state") or {}), KEY: found}}
+        return {**state, "task_state": {**(state.get("task_state") or {}), DICTIONARIES: found}}
 
     return load_checkpoint_to_cpu
 
@@ -52,7 +56,7 @@ def _load_state_dict(original: Callable) -> Callable:
 
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
         rest = dict(state_dict)
-        if found := rest.pop(KEY, None):
+        if found := rest.pop(DICTIONARIES, None):
             compare(self, found["record"], found["file"])
         original(self, rest)
 

@@ -1,37 +1,19 @@
 """Checkpoints: which classes they may hold, and how rank 0 hands them to the other ranks.
 
 ``torch.load`` of torch 2.6 and later refuses every class it does not know (``weights_only``).
-The lists below stay as short as real checkpoints allow, so that a malicious file is still refused.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
+from fairseq_ext.checkpoints.storage import allow_harmless_classes, harmless_classes
 from fairseq_ext.plugin.patches import probes
 from fairseq_ext.plugin.patches.table import Layer, Patch
-
-
-def harmless_classes() -> list[Any]:
-    """What stock fairseq stores besides tensors and plain Python values.
-
-    ``argparse.Namespace`` holds the options of legacy architectures; numpy arrays of numbers are
-    the n-gram counts of ``--eval-bleu``, kept by the meters.
-    """
-    reconstruct = np.array([0]).__reduce__()[0]  # numpy 1 and 2 keep it in different modules
-    scalar = np.int64(0).__reduce__()[0]
-    numbers = [type(np.dtype(kind)) for kind in (np.int32, np.int64, np.float32, np.float64)]
-    return [argparse.Namespace, np.ndarray, np.dtype, reconstruct, scalar, *numbers]
-
-
-def _allow_harmless_classes() -> None:
-    torch.serialization.add_safe_globals(harmless_classes())
 
 
 def _load_nothing_but_data() -> None:
@@ -68,7 +50,7 @@ PATCHES = (
         "because torch loads with weights_only=True and checkpoints hold argparse.Namespace",
         until="fairseq stores plain dictionaries only",
         needed=lambda: probes.refused(harmless_classes()),
-        act=_allow_harmless_classes,
+        act=allow_harmless_classes,
     ),
     Patch(
         name="resume on several processes",

@@ -19,13 +19,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fairseq_ext.checkpoints.layout import EARLY_STOPPING, position
 from fairseq_ext.plugin.patches import probes
 from fairseq_ext.plugin.patches.table import Layer, Patch, running
 
 logger = logging.getLogger(__name__)
-
-EARLY_STOPPING = "early_stopping"
-"""Key of our addition to a checkpoint's ``extra_state``."""
 
 
 # 1. Batches
@@ -101,10 +99,10 @@ def restore_validation(original: Callable) -> Callable:
         if not cfg.reset_lr_scheduler:
             # fairseq has just told the scheduler that an epoch ended, which may not be so ...
             trainer.lr_scheduler.load_state_dict(trainer._optim_history[-1]["lr_scheduler_state"])
-            position = extra_state["train_iterator"]
-            if position.get("iterations_in_epoch") == 0:
+            saved = position({"extra_state": extra_state})
+            if saved.get("iterations_in_epoch") == 0:
                 # ... and if it is so, the scheduler has yet to see its validation loss.
-                trainer.lr_step(position["epoch"] - 1, extra_state.get("val_loss"))
+                trainer.lr_step(saved["epoch"] - 1, extra_state.get("val_loss"))
         return extra_state, iterator
 
     return load_checkpoint

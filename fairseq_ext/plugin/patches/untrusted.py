@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext import files, untrusted
+from fairseq_ext.checkpoints import layout, storage, untrusted
 from fairseq_ext.errors import CheckpointError, ConfigError, FairseqExtError
 from fairseq_ext.plugin.patches.literals import LiteralError, shown
 from fairseq_ext.plugin.patches.table import Layer, Patch
@@ -27,7 +27,7 @@ def check(path: str | Path, state: Mapping[str, Any]) -> None:
 
     Args:
         path: for the message.
-        state: from :func:`fairseq_ext.files.load_checkpoint`, so plain data.
+        state: from :func:`fairseq_ext.checkpoints.storage.load`, so plain data.
 
     Raises:
         CheckpointError: see above.
@@ -35,7 +35,7 @@ def check(path: str | Path, state: Mapping[str, Any]) -> None:
     with about(path):
         for part in ("cfg", "args"):
             untrusted.require_inert(state.get(part))
-        position = (state.get("extra_state") or {}).get("train_iterator") or {}
+        position = layout.position(state)
         for name in ("epoch", "iterations_in_epoch"):
             if not isinstance(position.get(name, 0), int):
                 raise CheckpointError(f"has no number as its `{name}`")
@@ -120,21 +120,10 @@ def fitting(cfg: Any, task: Any, path: str | Path) -> None:
             )
 
 
-def _section(cfg: Any, part: str) -> dict[str, Any]:
-    """The options of one part of a configuration, in whichever form it is."""
-    from omegaconf import OmegaConf
-
-    found = cfg.get(part) if isinstance(cfg, Mapping) or OmegaConf.is_config(cfg) else None
-    if OmegaConf.is_config(found):
-        found = OmegaConf.to_container(found, resolve=False)
-    found = vars(found) if isinstance(found, Namespace) else found
-    return dict(found) if isinstance(found, Mapping) else {}
-
-
 def _registered_model(cfg: Any, path: str | Path) -> tuple[str, type]:
     from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 
-    options = _section(cfg, "model")
+    options = layout.section(cfg, "model")
     name = options.get("_name") or options.get("arch")
     if name is None and len(options) == 1:  # fairseq takes a section's only key for its name
         name = next(iter(options))
@@ -149,7 +138,7 @@ def _registered_model(cfg: Any, path: str | Path) -> tuple[str, type]:
 def _registered_task(cfg: Any, path: str | Path) -> type:
     from fairseq.tasks import TASK_REGISTRY
 
-    options = _section(cfg, "task")
+    options = layout.section(cfg, "task")
     name = options.get("task") or options.get("_name")
     if not isinstance(name, str) or name not in TASK_REGISTRY:
         raise _unknown(path, "task", name)
@@ -166,32 +155,15 @@ def require_translation(path: str | Path) -> None:
     """
     from fairseq.tasks.translation import TranslationTask
 
-    if not is_archive(path):
+    if not storage.is_archive(path):
         return
-    state = files.load_checkpoint(path, checksums=False)
+    state = storage.load(path, checksums=False)
     check(path, state)
-    cfg = _configuration(state)
+    cfg = layout.configuration(state)
     kind = _registered_task(cfg, path)
     if not issubclass(kind, TranslationTask):
         raise CheckpointError(f"{path} holds no translation model, but one for `{kind.__name__}`.")
     fitting(cfg, kind, path)
-
-
-def _configuration(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The sections of a checkpoint's configuration, of the old form, too."""
-    args = state.get("args")
-    return dict.fromkeys(("model", "task", "criterion"), args) if args else state.get("cfg") or {}
-
-
-def is_archive(path: str | Path) -> bool:
-    """Whether a file starts as torch's checkpoints do."""
-    try:
-        if not Path(path).is_file():  # opening a pipe would wait for someone to write to it
-            return False
-        with Path(path).open("rb") as file:
-            return file.read(2) == b"PK"
-    except OSError:
-        return False
 
 
 def _checked(original: Callable) -> Callable:
@@ -199,8 +171,8 @@ def _checked(original: Callable) -> Callable:
 
     def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
         with about(path):
-            if is_archive(path):
-                check(path, files.load_checkpoint(path, checksums=False))
+            if storage.is_archive(path):
+                check(path, storage.load(path, checksums=False))
             return original(path, *rest, **options)
 
     return load_checkpoint_to_cpu
@@ -225,7 +197,7 @@ def _one_by_one(original: Callable) -> Callable:
             path = utils.get_maybe_sharded_checkpoint_filename(name, suffix, 0, num_shards)
             with about(path):
                 loaded = state
-                if loaded is None and num_shards == 1 and is_archive(path):
+                if loaded is None and num_shards == 1 and storage.is_archive(path):
                     loaded = utils.load_checkpoint_to_cpu(path, arg_overrides)
                 arguments = ([name], arg_overrides, task, strict, suffix, num_shards)
                 if loaded is None or not (loaded.get("cfg") or loaded.get("args")):
@@ -246,7 +218,8 @@ def _named(cfg: Any) -> Iterator[None]:
     try:
         yield
     except LiteralError as error:
-        sections = {part: _section(cfg, part) for part in cfg} if isinstance(cfg, Mapping) else {}
+        parts = cfg if isinstance(cfg, Mapping) else {}
+        sections = {part: layout.section(cfg, part) for part in parts}
         raise CheckpointError(
             f"has the text `{shown(error.text)}` as `{untrusted.option_of(sections, error.text)}`, "
             f"which is no literal ({error.reason}) and was not evaluated"
@@ -269,10 +242,10 @@ def _validated(original: Callable) -> Callable:
 
         path = cfg.common_eval.path
         with about(path):
-            if path is not None and is_archive(path):
-                state = files.load_checkpoint(path, checksums=False)
+            if path is not None and storage.is_archive(path):
+                state = storage.load(path, checksums=False)
                 check(path, state)
-                named = _section(_configuration(state), "criterion")
+                named = layout.options(state, "criterion")
                 name = named.get("criterion") or named.get("_name")
                 if not isinstance(name, str) or name not in CRITERION_REGISTRY:
                     raise _unknown(path, "criterion", name)
@@ -303,7 +276,7 @@ def _name_option(original: Callable) -> Callable:
         try:
             return original(cfg, main, **options)
         except LiteralError as error:
-            sections = {part: _section(cfg, part) for part in cfg}
+            sections = {part: layout.section(cfg, part) for part in cfg}
             name = untrusted.option_of(sections, error.text)
             if name == "an option":
                 raise

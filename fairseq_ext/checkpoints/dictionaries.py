@@ -16,10 +16,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext.checkpoints.layout import DICTIONARIES, extra_state
 from fairseq_ext.errors import CheckpointError
 
-KEY = "dictionaries"
-"""Of the record in a checkpoint's ``extra_state``."""
 SIDES = ("source", "target")
 SPECIAL = 4
 """Symbols of fairseq's own, which come before the first line of a file: ``<s>`` …"""
@@ -41,7 +40,7 @@ def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] 
     Raises:
         CheckpointError: it is something else than :func:`record` makes.
     """
-    found = (checkpoint.get("extra_state") or {}).get(KEY)
+    found = extra_state(checkpoint).get(DICTIONARIES)
     if found is None:
         return None
     if not isinstance(found, dict) or not all(isinstance(found.get(s), str) for s in SIDES):

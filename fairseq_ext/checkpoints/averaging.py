@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext import files
-from fairseq_ext.dictionaries import SIDES, difference, recorded
+from fairseq_ext.checkpoints import layout, storage
+from fairseq_ext.checkpoints.dictionaries import SIDES, difference, recorded
 from fairseq_ext.errors import CheckpointError, ConfigError
 
-_STAGE = "binary_stage.current"  # see fairseq_ext.binary.stages
 _SHOWN = 4  # names shown in a message
 
 
@@ -44,7 +43,7 @@ def last_updates(folder: str | Path, count: int) -> list[Path]:
 def best(folder: str | Path, count: int) -> list[Path]:
     """The best ``count`` of ``checkpoint.best_METRIC_VALUE.pt`` (``--keep-best-checkpoints``).
 
-    Whether more is better is what the run was told (``--maximize-best-checkpoint-metric``).
+    ``--maximize-best-checkpoint-metric`` of the run decides whether higher is better.
 
     Raises:
         CheckpointError: the folder holds fewer.
@@ -57,7 +56,7 @@ def best(folder: str | Path, count: int) -> list[Path]:
 
 def average_checkpoints(
     paths: Sequence[str | Path],
-    load: Callable[[str | Path], dict[str, Any]] = files.load_checkpoint,
+    load: Callable[[str | Path], dict[str, Any]] = storage.load,
 ) -> dict[str, Any]:
     """The last checkpoint with averaged weights and without optimizer state.
 
@@ -85,7 +84,7 @@ def average_checkpoints(
         checkpoint = load(path)
         model = _model(checkpoint, path)
         if number == 0:
-            architecture = _architecture(checkpoint)
+            architecture = layout.architecture(checkpoint)
             sums = {
                 name: torch.zeros(weight.shape, dtype=_sum_type(weight))
                 for name, weight in model.items()
@@ -93,10 +92,10 @@ def average_checkpoints(
             }
             shapes = {name: tuple(weight.shape) for name, weight in model.items()}
             ties = _ties(model)
-            stage = model.get(_STAGE)
+            stage = model.get(layout.BINARY_STAGE)
             words = recorded(checkpoint, path)
         else:
-            _check_stage(stage, model.get(_STAGE), paths[0], path)
+            _check_stage(stage, model.get(layout.BINARY_STAGE), paths[0], path)
             _check_same(architecture, shapes, checkpoint, model, paths[0], path)
             _check_dictionaries(words, recorded(checkpoint, path), paths[0], path)
             ties &= _ties(model)
@@ -115,8 +114,7 @@ def write_average(paths: Sequence[str | Path], output: str | Path) -> dict[str, 
         CheckpointError: as :func:`average_checkpoints`.
     """
     result = average_checkpoints(paths)
-    with files.atomic_write(output, "wb") as file:
-        torch.save(result, file)
+    storage.save(result, output)
     return result
 
 
@@ -161,19 +159,9 @@ def _model(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]
     return model
 
 
-def _setting(checkpoint: Mapping[str, Any], group: str, name: str) -> Any:
-    """A setting of the run, from the nested ``cfg`` or the older flat ``args``."""
-    section = (checkpoint.get("cfg") or {}).get(group) or checkpoint.get("args")
-    return section.get(name) if isinstance(section, Mapping) else getattr(section, name, None)
-
-
-def _architecture(checkpoint: Mapping[str, Any]) -> str | None:
-    return _setting(checkpoint, "model", "_name") or _setting(checkpoint, "model", "arch")
-
-
 def _maximizes(path: Path) -> bool:
-    checkpoint = files.load_checkpoint(path)
-    return bool(_setting(checkpoint, "checkpoint", "maximize_best_checkpoint_metric"))
+    checkpoint = storage.load(path)
+    return bool(layout.options(checkpoint, "checkpoint").get("maximize_best_checkpoint_metric"))
 
 
 def _check_same(
@@ -184,7 +172,7 @@ def _check_same(
     first: str | Path,
     path: str | Path,
 ) -> None:
-    other = _architecture(checkpoint)
+    other = layout.architecture(checkpoint)
     if other != architecture:
         raise CheckpointError(
             f"`{path}` is a `{other}`, but `{first}` a `{architecture}`; only checkpoints of one "
@@ -238,9 +226,9 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 def _without_training_state(
     checkpoint: dict[str, Any], paths: Sequence[str | Path]
 ) -> dict[str, Any]:
-    kept = files.without_training_state(checkpoint)
-    averaged = [Path(path).name for path in paths]
-    return {**kept, "extra_state": {**kept["extra_state"], "averaged": averaged}}
+    kept = layout.without_training_state(checkpoint)
+    extra = {**kept["extra_state"], layout.AVERAGED: [Path(path).name for path in paths]}
+    return {**kept, "extra_state": extra}
 
 
 def _matching(folder: str | Path, pattern: str) -> list[Path]:

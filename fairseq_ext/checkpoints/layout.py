@@ -1,0 +1,141 @@
+"""The parts of a checkpoint of fairseq, and the entries that this plugin adds to them.
+
+A checkpoint is a dictionary:
+
+- ``model``: the state of the model, tensors by name;
+- ``cfg``: the options of the run, a dictionary for each part (``model``, ``task`` …), whose
+  ``_name`` says what is registered with fairseq; older checkpoints have one flat ``args`` instead;
+- ``extra_state``: the position in the data (``train_iterator``), meters, the best loss, and our
+  additions :data:`DICTIONARIES`, :data:`EARLY_STOPPING` and :data:`AVERAGED`;
+- ``optimizer_history``, ``last_optimizer_state``, ``task_state``, ``criterion``: of the training.
+
+Nothing here needs fairseq or torch.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+DICTIONARIES = "dictionaries"
+"""In ``extra_state``: see :mod:`fairseq_ext.checkpoints.dictionaries`."""
+EARLY_STOPPING = "early_stopping"
+"""In ``extra_state``: how often validation has failed to improve."""
+AVERAGED = "averaged"
+"""In ``extra_state``: the names of the checkpoints of which this one is the mean."""
+BINARY_STAGE = "binary_stage.current"
+"""In ``model``: the stage of a binarized model, see :mod:`fairseq_ext.binary.stages`."""
+
+_OF_THE_OPTIMIZER = ("last_optimizer_state", "optimizer")
+_PARTS = ("model", "task", "criterion", "checkpoint")  # of a configuration; those that are read
+
+
+def section(cfg: Any, part: str) -> dict[str, Any]:
+    """The options of one part (``model``, ``task`` …) of a configuration, in whichever form.
+
+    Args:
+        cfg: a dictionary, or of OmegaConf.
+        part: its options may be a dictionary, of OmegaConf or a ``Namespace``.
+
+    Returns:
+        A dictionary, empty where there is no such part.
+    """
+    found = cfg.get(part) if isinstance(cfg, Mapping) else None
+    if type(found).__module__.startswith("omegaconf"):
+        from omegaconf import OmegaConf
+
+        found = OmegaConf.to_container(found, resolve=False)
+    found = vars(found) if isinstance(found, Namespace) else found
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def configuration(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The parts of a checkpoint's configuration; those of the older form are all its ``args``."""
+    args = checkpoint.get("args")
+    return dict.fromkeys(_PARTS, args) if args else checkpoint.get("cfg") or {}
+
+
+def options(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """The options of one part of the run that wrote a checkpoint."""
+    return section(configuration(checkpoint), part)
+
+
+def architecture(checkpoint: Mapping[str, Any]) -> str:
+    """The name of the architecture a checkpoint was trained with, or `unknown`."""
+    model = options(checkpoint, "model")
+    return str(model.get("arch") or model.get("_name") or "unknown")
+
+
+def with_model(
+    checkpoint: Mapping[str, Any], model: Mapping[str, Any], **changed: Any
+) -> dict[str, Any]:
+    """A checkpoint with other weights, and other values of some options of the model.
+
+    Args:
+        checkpoint: of the form with ``cfg``.
+        model: the new weights, by name.
+        changed: the options.
+    """
+    settings = {**options(checkpoint, "model"), **changed}
+    return {**checkpoint, "model": model, "cfg": {**checkpoint["cfg"], "model": settings}}
+
+
+def extra_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """``extra_state``, empty where there is none."""
+    return checkpoint.get("extra_state") or {}
+
+
+def position(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Where in the data the run is: ``epoch`` and ``iterations_in_epoch``."""
+    return extra_state(checkpoint).get("train_iterator") or {}
+
+
+def num_updates(checkpoint: Mapping[str, Any]) -> int | None:
+    """How many updates the model was trained for; None where the checkpoint does not say."""
+    history = checkpoint.get("optimizer_history") or [{}]
+    return history[-1].get("num_updates")
+
+
+def before_training() -> dict[str, Any]:
+    """What fairseq needs beside weights and options to use a checkpoint: a training's update 0."""
+    start = {
+        "criterion_name": "none",
+        "optimizer_name": "none",
+        "lr_scheduler_state": {},
+        "num_updates": 0,
+    }
+    return {
+        "args": None,
+        "criterion": None,
+        "task_state": {},
+        "optimizer_history": [start],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0, "version": 2}},
+    }
+
+
+def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint without what fits its weights only as they were trained.
+
+    That is the optimizer's state, and a second, exponentially averaged copy of the model.
+    """
+    kept = {name: value for name, value in checkpoint.items() if name not in _OF_THE_OPTIMIZER}
+    extra = extra_state(checkpoint)
+    kept["extra_state"] = {name: v for name, v in extra.items() if not name.startswith("ema")}
+    return kept
+
+
+def differences(report: str, most: int = 2) -> str:
+    """What torch reports on a state that does not fit, in one line: a few names of each kind."""
+    shapes = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\).*?Size\((.*?)\)", report)
+    kinds = {"other sizes": [f"{key} {theirs}, not {ours}" for key, theirs, ours in shapes]}
+    for heading, kind in (("Missing", "not in it"), ("Unexpected", "only in it")):
+        listed = re.search(rf"{heading} key\(s\) in state_dict: (.*)", report)
+        kinds[kind] = re.findall(r'"([^"]+)"', listed[1]) if listed else []
+    return "; ".join(f"{kind}: {_some(keys, most)}" for kind, keys in kinds.items() if keys)
+
+
+def _some(names: list[str], most: int) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
