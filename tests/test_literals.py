@@ -15,8 +15,8 @@ from harness import run
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fairseq_ext.literals import MOST_ELEMENTS, LiteralError, literal
 from fairseq_ext.plugin.patches import literals
-from fairseq_ext.plugin.patches.literals import MOST_ELEMENTS, LiteralError, literal
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.floats() | st.text(max_size=9),
@@ -207,4 +207,4 @@ def test_under_python_m(tmp_path: Path):
     )
     words = ("-m", "fairseq_cli.eval_lm", tmp_path, "--user-dir", plugin)
     done = run(sys.executable, *words, ok=False)
-    assert done.stderr.splitlines()[-1] == "fairseq_ext.plugin.patches.literals"
+    assert done.stderr.splitlines()[-1] == "fairseq_ext.literals"

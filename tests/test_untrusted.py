@@ -11,10 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_ext.checkpoints import untrusted
+from fairseq_ext.checkpoints import registered, untrusted
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.plugin.patches import loading
-from fairseq_ext.plugin.patches import untrusted as patch
 
 
 def repeated(times: int) -> list:
@@ -105,12 +104,12 @@ def test_one_message_about_a_file():
         (RuntimeError("one\ntwo"), "(RuntimeError: one)"),
         (CheckpointError("has a fault"), "f.pt has a fault."),
     ):
-        with pytest.raises(CheckpointError) as raised, patch.about("f.pt"):
+        with pytest.raises(CheckpointError) as raised, registered.about("f.pt"):
             raise error
         assert said in str(raised.value)
         assert str(raised.value).startswith("f.pt ")
     for error in (DataError("as it is"), FileNotFoundError("as it is")):
-        with pytest.raises(type(error), match="as it is"), patch.about("f.pt"):
+        with pytest.raises(type(error), match="as it is"), registered.about("f.pt"):
             raise error
 
 

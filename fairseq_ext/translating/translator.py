@@ -19,8 +19,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext import length_penalty, sampling
+from fairseq_ext.checkpoints import registered
 from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.plugin.patches import untrusted
 from fairseq_ext.plugin.patches.commands import refuse_broken
 
 
@@ -242,7 +242,7 @@ def _load(
         raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
     overrides = {"source_lang": src, "target_lang": tgt} if src else {}
     for path in paths:
-        untrusted.require_translation(path)
+        registered.require_translation(path)
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(path) for path in paths],
         arg_overrides={"data": str(data), "eval_bleu": False, **overrides},

@@ -21,9 +21,9 @@ from fairseq_ext.binary.kernels import pack_signs
 from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
 from fairseq_ext.binary.packed.format import FLOATS, SIDES, PackedModel, is_packed
 from fairseq_ext.binary.packed.layers import quantize
+from fairseq_ext.checkpoints import registered
 from fairseq_ext.checkpoints.layout import BINARY_STAGE
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError
-from fairseq_ext.plugin.patches import untrusted
 
 TABLES = ("embed_tokens.weight", "output_projection.weight")
 
@@ -47,7 +47,7 @@ def pack_file(
         raise CheckpointError(f"{path} is packed already; give the checkpoint it was made of.")
     if not Path(data).is_dir():
         raise DataError(f"{data} is no folder; give the one that fairseq-preprocess wrote.")
-    untrusted.require_translation(path)
+    registered.require_translation(path)
     models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(path)], arg_overrides={"data": str(data), "eval_bleu": False}
     )
