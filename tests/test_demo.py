@@ -303,9 +303,9 @@ def test_only_its_own_name_is_answered(quiet_page: str) -> None:
 
 def loaded(trained: Path, *names: str):
     fairseq_ext.register()
+    from fairseq_ext.decoding.stream import Wording
+    from fairseq_ext.decoding.translator import Search
     from fairseq_ext.demo import systems
-    from fairseq_ext.translating.stream import Wording
-    from fairseq_ext.translating.translator import Search
 
     named = systems.parse_systems([f"{one}={trained}/{one}.pt" for one in names], trained / "bin")
     search = Search(attention=True)

@@ -16,7 +16,8 @@ from test_evaluation import check_picture, naive_bleu
 
 from fairseq_ext import cli
 from fairseq_ext.errors import CheckpointError
-from fairseq_ext.evaluation import gates, lengths, outputs
+from fairseq_ext.evaluation import lengths, outputs
+from fairseq_ext.muse import gates
 
 WORDS = [f"w{number}" for number in range(12)]
 LENGTHS = [1, 9, 10, 11, 20, 21, 35, *range(2, 30)]  # of sources; between and on the limits

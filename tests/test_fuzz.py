@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from harness import REPO, write_lines
 
+from fairseq_ext.binary.scaling import table as scaling_table
 from fairseq_ext.errors import DataError, printable
-from fairseq_ext.evaluation import outputs, scaling_table, training_log, training_run
+from fairseq_ext.evaluation import outputs, training_log, training_run
 from fairseq_ext.json_files import parse_json, read_json
 from fairseq_ext.text import check_merges
 

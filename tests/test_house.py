@@ -48,6 +48,15 @@ def test_the_base_knows_nothing_above_it():
         assert imported(path) <= {"base", "errors"}, path
 
 
+ROOMS = ("base", "checkpoints", "data_folder", "decoding", "demo", "evaluation", "text")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_that_serve_every_architecture_know_no_wing(room: str):
+    for path in (PACKAGE / room).rglob("*.py"):
+        assert not imported(path) & {*WINGS, "commands"}, path
+
+
 REGISTERED = """
 import fairseq_ext
 fairseq_ext.register()

@@ -17,10 +17,10 @@ from models import dictionary
 from test_bad_input import refused
 from torch import Tensor
 
+from fairseq_ext.decoding.length_penalty import GnmtGenerator, check_options, penalty
+from fairseq_ext.decoding.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
-from fairseq_ext.length_penalty import GnmtGenerator, check_options, penalty
-from fairseq_ext.translation_ext import TranslationExtConfig, TranslationExtTask
 
 EOS, WORDS, LONGEST, SIZE = 2, (4, 5, 6), 3, 64
 

@@ -19,7 +19,7 @@ from harness import REPO, fairseq, run, wait_for
 from models import build, configuration
 from test_recipes import RECIPES, bash, library, start
 
-from fairseq_ext.translation_ext import TranslationExtTask
+from fairseq_ext.decoding.translation_ext import TranslationExtTask
 
 sys.path[:0] = [str(RECIPES), str(RECIPES / "linformer")]
 

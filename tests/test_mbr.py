@@ -17,15 +17,15 @@ import torch
 from harness import run, write_lines
 from test_bad_input import refused
 
-from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.evaluation import mbr
-from fairseq_ext.evaluation.mbr import Candidates
-from fairseq_ext.evaluation.mbr_utilities import (
+from fairseq_ext.decoding import mbr
+from fairseq_ext.decoding.mbr import Candidates
+from fairseq_ext.decoding.mbr_utilities import (
     BleuUtility,
     ChrfUtility,
     build_utility,
     pair_matches,
 )
+from fairseq_ext.errors import ConfigError, DataError
 
 NAIVE = {
     "chrf": lambda h, y: sacrebleu.sentence_chrf(h, [y]).score,

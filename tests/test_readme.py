@@ -66,7 +66,7 @@ def test_every_option_of_a_model_is_in_the_readme(name: str) -> None:
     "name", ["truncate_target", "source_bos", "random_batches", "epsilon_sampling"]
 )
 def test_every_option_of_the_task_is_in_the_readme(name: str) -> None:
-    from fairseq_ext.translation_ext import TranslationExtConfig
+    from fairseq_ext.decoding.translation_ext import TranslationExtConfig
 
     assert name in TranslationExtConfig.__dataclass_fields__
     assert f"`--{name.replace('_', '-')}`" in README

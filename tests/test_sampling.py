@@ -14,10 +14,10 @@ from scipy.stats import chisquare
 from test_bad_input import refused
 from torch import Tensor
 
+from fairseq_ext.decoding import mbr
+from fairseq_ext.decoding.sampling import EpsilonSampling, check_options, truncate
 from fairseq_ext.errors import ConfigError
-from fairseq_ext.evaluation import mbr
 from fairseq_ext.evaluation.outputs import read_generated
-from fairseq_ext.sampling import EpsilonSampling, check_options, truncate
 
 EPSILON = 0.05  # less than 1 / 14, so that of the digits' 14 symbols one is always above it
 

@@ -13,10 +13,12 @@ import pytest
 from harness import REPO, run
 from scipy.optimize import approx_fprime, curve_fit
 
+from fairseq_ext.binary.scaling import law as scaling
+from fairseq_ext.binary.scaling import plot as scaling_plot
+from fairseq_ext.binary.scaling import table as scaling_table
+from fairseq_ext.binary.scaling.law import PARAMETERS, Fit, Law, fit_law
+from fairseq_ext.binary.scaling.table import Model
 from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.evaluation import scaling, scaling_plot, scaling_table
-from fairseq_ext.evaluation.scaling import PARAMETERS, Fit, Law, fit_law
-from fairseq_ext.evaluation.scaling_table import Model
 
 sys.path.insert(0, str(REPO / "recipes" / "bmt"))
 

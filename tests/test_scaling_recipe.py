@@ -19,8 +19,8 @@ sys.path.insert(0, str(RECIPES / "bmt"))
 
 import scaling_losses
 
+from fairseq_ext.binary.scaling.table import read_table
 from fairseq_ext.errors import ConfigError
-from fairseq_ext.evaluation.scaling_table import read_table
 
 RECIPE = RECIPES / "bmt" / "scaling_law.sh"
 DEPTHS = (6, 8, 10, 12, 14, 18, 22, 26, 30, 36, 42, 48)

@@ -15,10 +15,10 @@ from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPECo
 from harness import BIN, REPO, binarise, digits_corpus, fairseq, run, write_lines
 
 from fairseq_ext import cli
+from fairseq_ext.decoding.translator import Search, Translator
 from fairseq_ext.evaluation import outputs
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.translating.translator import Search, Translator
 
 sys.path.insert(0, str(REPO / "preprocess"))
 from tokens import Chunk, Tokenise  # isort: skip

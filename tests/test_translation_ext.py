@@ -15,8 +15,8 @@ from models import configuration, dictionary
 from omegaconf import OmegaConf
 from test_bad_input import refused
 
+from fairseq_ext.decoding.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.errors import ConfigError
-from fairseq_ext.translation_ext import TranslationExtConfig, TranslationExtTask
 
 BOS, PAD, EOS = 0, 1, 2
 LINES, LIMIT = 523, 6  # an odd size: no multiple of any batch size here

@@ -5,7 +5,7 @@ The module ``NAME.py`` of the subcommand NAME (``user_dir.py`` of ``user-dir``) 
 returns the exit status. It imports argparse alone; the work is imported when it runs.
 
 A wing keeps subcommands of its own in its folder ``commands``, and names them in ``COMMANDS`` of
-its ``__init__.py``, a dictionary like ``GROUPS``.
+its ``__init__.py``, a dictionary like ``GROUPS``; its pictures for ``plot`` in ``PICTURES``.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ def all_commands() -> list[Command]:
 def _packages() -> Iterator[tuple[str, dict[str, tuple[str, ...]]]]:
     """Packages of subcommands, with the groups of each."""
     yield __name__, GROUPS
-    for wing in wings.names():
-        package = importlib.import_module(f"fairseq_ext.{wing}")
-        yield f"{package.__name__}.commands", getattr(package, "COMMANDS", {})
+    for package, groups in wings.declared("COMMANDS"):
+        yield f"{package}.commands", groups
 
 
 def add_all(parser: Parser) -> None:

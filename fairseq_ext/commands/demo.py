@@ -18,10 +18,10 @@ from fairseq_ext.commands.wording_options import add_wording, chosen_wording
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fairseq_ext.decoding.stream import Wording
+    from fairseq_ext.decoding.translator import Translator
     from fairseq_ext.demo.answers import Answer
     from fairseq_ext.demo.systems import Named, System
-    from fairseq_ext.translating.stream import Wording
-    from fairseq_ext.translating.translator import Translator
 
 
 def add(commands: Subparsers) -> None:
@@ -113,9 +113,9 @@ def _load(named: Sequence[Named], args: argparse.Namespace) -> dict[str, System]
     """Every system by its name, with a progress bar."""
     from tqdm import tqdm
 
+    from fairseq_ext.decoding.translator import Search
     from fairseq_ext.demo.systems import load
     from fairseq_ext.plugin.patches.commands import one_message
-    from fairseq_ext.translating.translator import Search
 
     def wording(one: Named, translator: Translator) -> Wording:
         folders = (one.checkpoint.parent, one.data)

@@ -74,7 +74,7 @@ def _run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from fairseq_ext import files
-    from fairseq_ext.evaluation import mbr, mbr_utilities
+    from fairseq_ext.decoding import mbr, mbr_utilities
 
     utility = mbr_utilities.build_utility(args.utility, _pairs(args.mbrs_option))
     sentences = mbr.read_candidates(

@@ -28,6 +28,11 @@ def add_output(parser: argparse.ArgumentParser, metavar: str, what: str) -> None
     parser.add_argument("-o", "--output", type=Path, required=True, metavar=metavar, help=what)
 
 
+def add_picture_output(parser: argparse.ArgumentParser) -> None:
+    """Add ``--output`` of a picture."""
+    add_output(parser, "OUT.png", "the picture; OUT.svg and OUT.json are written beside it")
+
+
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", type=Path, metavar="FILE", help=f"write {what} as JSON too")

@@ -1,14 +1,19 @@
-"""``fairseq-ext plot``: pictures of runs, translations and checkpoints."""
+"""``fairseq-ext plot``: pictures of runs, translations and checkpoints.
+
+The pictures of a wing are found as its subcommands are: see :mod:`fairseq_ext.commands`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 from pathlib import Path
 
 from fairseq_ext import extras
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.errors import ConfigError
+from fairseq_ext.plugin import wings
 
 
 def add(commands: Subparsers) -> None:
@@ -19,12 +24,11 @@ def add(commands: Subparsers) -> None:
         description="Each picture is written as PNG, SVG and, with its numbers, JSON.",
     )
     pictures = parser.add_subparsers(required=True, metavar="PICTURE")
-    for add_picture in (_add_curves, _add_alignment, _add_lengths, _add_gates):
+    for add_picture in (_add_curves, _add_alignment, _add_lengths):
         add_picture(pictures)
-
-
-def _add_picture_output(parser: argparse.ArgumentParser) -> None:
-    options.add_output(parser, "OUT.png", "the picture; OUT.svg and OUT.json are written beside it")
+    for package, names in wings.declared("PICTURES"):
+        for name in names:
+            importlib.import_module(f"{package}.commands.{name}").add(pictures)
 
 
 def _add_curves(pictures: Subparsers) -> None:
@@ -40,7 +44,7 @@ def _add_curves(pictures: Subparsers) -> None:
         metavar="NAME=FILE",
         help="a run's name and its --log-file or captured output; repeat to compare runs",
     )
-    _add_picture_output(parser)
+    options.add_picture_output(parser)
     parser.set_defaults(run=_plot_curves)
 
 
@@ -86,7 +90,7 @@ def _add_alignment(pictures: Subparsers) -> None:
         action="store_true",
         help="merge subword pieces: sum of source columns, mean of target rows",
     )
-    _add_picture_output(parser)
+    options.add_picture_output(parser)
     parser.set_defaults(run=_plot_alignment)
 
 
@@ -140,7 +144,7 @@ def _add_lengths(pictures: Subparsers) -> None:
         help="the longest length of each bucket; one for all longer sentences follows "
         "(default: %(default)s)",
     )
-    _add_picture_output(parser)
+    options.add_picture_output(parser)
     parser.set_defaults(run=_plot_lengths)
 
 
@@ -160,30 +164,4 @@ def _plot_lengths(args: argparse.Namespace) -> int:
     )
     options.print_paths(lengths.plot_lengths(scores, args.output))
     print(tables.aligned(scores.rows()))
-    return 0
-
-
-def _add_gates(pictures: Subparsers) -> None:
-    parser = pictures.add_parser(
-        "gates",
-        help="what each layer of a MUSE model takes from each kernel",
-        description="The learned gate by layer, read from the checkpoint alone.",
-    )
-    parser.add_argument(
-        "checkpoint",
-        type=Path,
-        metavar="CHECKPOINT",
-        help="of a MUSE model with several kernels in a layer",
-    )
-    _add_picture_output(parser)
-    parser.set_defaults(run=_plot_gates)
-
-
-def _plot_gates(args: argparse.Namespace) -> int:
-    extras.need("matplotlib")
-    from fairseq_ext.evaluation import gates, tables
-
-    found = gates.read_gates(args.checkpoint)
-    options.print_paths(gates.plot_gates(found, args.output))
-    print(tables.aligned(found.rows()))
     return 0

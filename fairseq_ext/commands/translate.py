@@ -19,8 +19,8 @@ from fairseq_ext.commands.wording_options import add_wording, chosen_wording
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fairseq_ext.translating.stream import Translation
-    from fairseq_ext.translating.translator import Search, Translator
+    from fairseq_ext.decoding.stream import Translation
+    from fairseq_ext.decoding.translator import Search, Translator
 
 SEARCH = {
     "beam": (5, "hypotheses followed"),
@@ -110,7 +110,7 @@ def _search(args: argparse.Namespace) -> Search:
     Raises:
         ConfigError: options of the one given with the other.
     """
-    from fairseq_ext.translating.translator import Search
+    from fairseq_ext.decoding.translator import Search
 
     common = {name: getattr(args, name) for name in (*LIMITS, *SWITCHES)}
     others = SAMPLES if args.mbr is None else SEARCH
@@ -134,8 +134,8 @@ def _translate(args: argparse.Namespace) -> int:
     from fairseq_ext import files, register, text
 
     register()
+    from fairseq_ext.decoding.translator import Translator
     from fairseq_ext.plugin.patches.commands import one_message
-    from fairseq_ext.translating.translator import Translator
 
     lines = None
     if args.input is not None:
@@ -161,7 +161,7 @@ def _found(
     """The translations, with a progress bar."""
     from tqdm import tqdm
 
-    from fairseq_ext.translating import stream
+    from fairseq_ext.decoding import stream
 
     choose = _choice(args)
     name = str(args.input or "standard input")
@@ -193,8 +193,8 @@ def _choice(args: argparse.Namespace) -> Callable[[Iterator[Translation]], Itera
     """
     if args.mbr is None:
         return lambda found: found
-    from fairseq_ext.evaluation.mbr_utilities import build_utility
-    from fairseq_ext.translating.consensus import best_agreeing
+    from fairseq_ext.decoding.consensus import best_agreeing
+    from fairseq_ext.decoding.mbr_utilities import build_utility
 
     utility = build_utility(args.utility)
     return lambda found: best_agreeing(found, utility)

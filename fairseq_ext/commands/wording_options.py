@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fairseq_ext.decoding.stream import Wording
     from fairseq_ext.text.pipeline import Pipeline
-    from fairseq_ext.translating.stream import Wording
 
 SWITCHES = {
     "normalize": "Moses' normalization of punctuation first",
@@ -59,8 +59,8 @@ def chosen_wording(
         ConfigError: options that need another one.
         DataError: the codes, or a ``text.json``, cannot be used.
     """
+    from fairseq_ext.decoding.stream import Wording
     from fairseq_ext.text import pipeline
-    from fairseq_ext.translating.stream import Wording
 
     saved = pipeline.find(folders)
     if saved is not None and (saved.src, saved.tgt) != (src, tgt):

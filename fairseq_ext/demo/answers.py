@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_ext.decoding.translator import Candidate
 from fairseq_ext.demo.systems import System
 from fairseq_ext.errors import DataError
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Hypothesis, Sentence
-from fairseq_ext.translating.translator import Candidate
 
 LONGEST_WORD = 100  # characters; text without spaces is no sentence of words
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_ext.decoding.stream import Wording
+from fairseq_ext.decoding.translator import Search, Translator
 from fairseq_ext.errors import ConfigError
-from fairseq_ext.translating.stream import Wording
-from fairseq_ext.translating.translator import Search, Translator
 
 FORM = "NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]"
 _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
@@ -96,7 +96,7 @@ def load(named: Named, search: Search, make_wording: MakeWording) -> System:
         make_wording: how its text becomes tokens.
 
     Raises:
-        FairseqExtError: as of :class:`~fairseq_ext.translating.translator.Translator` and
+        FairseqExtError: as of :class:`~fairseq_ext.decoding.translator.Translator` and
             ``make_wording``.
     """
     translator = Translator(named.data, [named.checkpoint], search=search)

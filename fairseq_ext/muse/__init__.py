@@ -16,3 +16,4 @@ Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
 """
 
 COMMANDS = {"checkpoints": ("fuse",)}
+PICTURES = ("plot_gates",)

@@ -25,6 +25,6 @@ def register() -> None:
     errors.install_excepthook()
     doctor.check_single_fairseq()
     patches.apply()
-    from fairseq_ext import translation_ext  # noqa: F401
+    from fairseq_ext.decoding import translation_ext  # noqa: F401
 
     wings.load()

@@ -2,14 +2,16 @@
 
 A wing is a subpackage with a ``model.py``, whose import registers its architectures. Other modules
 that register something (a criterion, a schedule, a second model) are named in ``REGISTERS`` of the
-wing's ``__init__.py``, and its subcommands of ``fairseq-ext`` in ``COMMANDS`` there. Rows of its
-own for the table of patches are in its ``patches.py``.
+wing's ``__init__.py``. Rows of its own for the table of patches are in its ``patches.py``, its
+subcommands of ``fairseq-ext`` in its folder ``commands`` (see :mod:`fairseq_ext.commands`).
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -20,6 +22,14 @@ def names(with_module: str = "model") -> tuple[str, ...]:
     return tuple(wing for wing in wings if (PACKAGE / wing / f"{with_module}.py").is_file())
 
 
+def declared(attribute: str) -> Iterator[tuple[str, Any]]:
+    """What wings declare in their ``__init__.py``: the name of a package, and the value there."""
+    for wing in names():
+        package = importlib.import_module(f"fairseq_ext.{wing}")
+        if hasattr(package, attribute):
+            yield package.__name__, getattr(package, attribute)
+
+
 def load() -> None:
     """Import what registers architectures, criterions and schedules with fairseq.
 
@@ -27,6 +37,7 @@ def load() -> None:
         EnvironmentProblem: the name of an architecture is taken.
     """
     for wing in names():
-        package = importlib.import_module(f"fairseq_ext.{wing}")
-        for module in ("model", *getattr(package, "REGISTERS", ())):
-            importlib.import_module(f"fairseq_ext.{wing}.{module}")
+        importlib.import_module(f"fairseq_ext.{wing}.model")
+    for package, modules in declared("REGISTERS"):
+        for module in modules:
+            importlib.import_module(f"{package}.{module}")

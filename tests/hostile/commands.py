@@ -95,8 +95,8 @@ PAUSES = {
     "fairseq-train --restore-file": "fairseq.checkpoint_utils:load_checkpoint",
     "fairseq-train --finetune-from-model": "fairseq.checkpoint_utils:load_checkpoint",
     "fairseq-train --teacher": "fairseq_ext.binary.distillation:load_teacher",
-    "fairseq-ext translate": "fairseq_ext.translating.translator:_load",
-    "demo: load": "fairseq_ext.translating.translator:_load",
+    "fairseq-ext translate": "fairseq_ext.decoding.translator:_load",
+    "demo: load": "fairseq_ext.decoding.translator:_load",
 }
 """The functions with which commands begin to read the file; others read at once."""
 MODULES = {
@@ -122,8 +122,8 @@ def run(words: list[str]) -> None:
 
 
 def _load_for_demo(path: str, data: str) -> None:
+    from fairseq_ext.decoding.translator import Search
     from fairseq_ext.demo import systems
-    from fairseq_ext.translating.translator import Search
 
     (named,) = systems.parse_systems([f"X={path}"], Path(data))
     search = Search(cpu=True, attention=True)

@@ -14,9 +14,11 @@ from pathlib import Path
 from harness import REPO
 
 from fairseq_ext import json_files
+from fairseq_ext.binary.scaling import table as scaling_table
 from fairseq_ext.data_folder import manifest
+from fairseq_ext.decoding import mbr
 from fairseq_ext.errors import DataError
-from fairseq_ext.evaluation import compare, mbr, outputs, plots, scaling_table, training_log
+from fairseq_ext.evaluation import compare, outputs, plots, training_log
 from fairseq_ext.text import check_dictionary, check_text
 from fairseq_ext.text.pipeline import Pipeline
 from tests.soak import fuzzing

@@ -67,20 +67,20 @@ def _run(args: argparse.Namespace) -> int:
     extras.need("scipy", *(["matplotlib"] if args.output is not None else []))
     from tqdm import tqdm
 
-    from fairseq_ext.evaluation import scaling_plot, scaling_table
+    from fairseq_ext.binary.scaling import plot, table
 
     def resamples(label: str) -> Iterable[int]:
         name = f"bootstrap {label}".strip()
         return tqdm(range(args.bootstrap), desc=name, unit="fit", leave=False, disable=None)
 
-    models = scaling_table.read_table(args.table)
-    base = scaling_table.baseline(models, args.base)
-    groups = scaling_table.fit_groups(models, base, resamples=resamples, seed=args.seed)
-    found = scaling_table.as_dict(groups, base)
+    models = table.read_table(args.table)
+    base = table.baseline(models, args.base)
+    groups = table.fit_groups(models, base, resamples=resamples, seed=args.seed)
+    found = table.as_dict(groups, base)
     options.write_json(args.json, {**found, "bootstrap": args.bootstrap, "seed": args.seed})
     if args.output is not None:
         beside = args.output.with_name(f"{args.output.stem}-training.png")
-        written = scaling_plot.plot_scaling(groups, base, args.output)
-        options.print_paths([*written, *scaling_plot.plot_training(groups, beside)])
-    print(scaling_table.as_table(groups))
+        written = plot.plot_scaling(groups, base, args.output)
+        options.print_paths([*written, *plot.plot_training(groups, beside)])
+    print(table.as_table(groups))
     return 0

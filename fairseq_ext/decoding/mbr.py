@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_ext.decoding.mbr_utilities import Utility
 from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.evaluation.mbr_utilities import Utility
 from fairseq_ext.evaluation.outputs import (
     Sentence,
     detokenize,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairseq_ext.binary.scaling.table import Group, Model
 from fairseq_ext.evaluation.plots import PALETTE, STYLE, save_picture
-from fairseq_ext.evaluation.scaling_table import Group, Model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

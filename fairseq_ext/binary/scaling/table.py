@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext.binary.scaling.law import LEVEL, PARAMETERS, Fit, Interval, fit_law
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation.outputs import read_lines
-from fairseq_ext.evaluation.scaling import LEVEL, PARAMETERS, Fit, Interval, fit_law
 from fairseq_ext.evaluation.tables import aligned
 from fairseq_ext.json_files import read_json
 

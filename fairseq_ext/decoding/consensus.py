@@ -1,7 +1,7 @@
 """Of the samples of each line, the one that agrees best with the others: ``translate --mbr``.
 
-Minimum Bayes risk decoding is :mod:`fairseq_ext.evaluation.mbr`; here it reads what
-:func:`fairseq_ext.translating.stream.translations` yields, instead of files.
+Minimum Bayes risk decoding is :mod:`fairseq_ext.decoding.mbr`; here it reads what
+:func:`fairseq_ext.decoding.stream.translations` yields, instead of files.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from fairseq_ext.evaluation.mbr import Candidates, decide
-from fairseq_ext.evaluation.mbr_utilities import Utility
-from fairseq_ext.translating.stream import Translation
+from fairseq_ext.decoding.mbr import Candidates, decide
+from fairseq_ext.decoding.mbr_utilities import Utility
+from fairseq_ext.decoding.stream import Translation
 
 
 def best_agreeing(found: Iterable[Translation], utility: Utility) -> Iterator[Translation]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
+from fairseq_ext.decoding.translator import Candidate, Translator
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text.subwords import Step
-from fairseq_ext.translating.translator import Candidate, Translator
 
 
 class Wording(NamedTuple):

@@ -18,8 +18,8 @@ from fairseq import checkpoint_utils, options, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.translation import TranslationTask
 
-from fairseq_ext import length_penalty, sampling
 from fairseq_ext.checkpoints import registered
+from fairseq_ext.decoding import length_penalty, sampling
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.plugin.patches.commands import refuse_broken
 

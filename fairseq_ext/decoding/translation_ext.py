@@ -26,7 +26,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
-from fairseq_ext import length_penalty, sampling
+from fairseq_ext.decoding import length_penalty, sampling
 from fairseq_ext.errors import ConfigError
 
 

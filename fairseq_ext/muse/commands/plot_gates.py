@@ -1,0 +1,38 @@
+"""``fairseq-ext plot gates``: what each layer of a MUSE model takes from each kernel."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_ext import extras
+from fairseq_ext.commands import options
+from fairseq_ext.commands.options import Subparsers
+
+
+def add(pictures: Subparsers) -> None:
+    """Add the picture."""
+    parser = pictures.add_parser(
+        "gates",
+        help="what each layer of a MUSE model takes from each kernel",
+        description="The learned gate by layer, read from the checkpoint alone.",
+    )
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="of a MUSE model with several kernels in a layer",
+    )
+    options.add_picture_output(parser)
+    parser.set_defaults(run=_plot_gates)
+
+
+def _plot_gates(args: argparse.Namespace) -> int:
+    extras.need("matplotlib")
+    from fairseq_ext.evaluation import tables
+    from fairseq_ext.muse import gates
+
+    found = gates.read_gates(args.checkpoint)
+    options.print_paths(gates.plot_gates(found, args.output))
+    print(tables.aligned(found.rows()))
+    return 0
