@@ -14,7 +14,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from tqdm import tqdm
 
 import fairseq_ext
-from fairseq_ext.binary.packed import format, pack
+from fairseq_ext.binary.packed import model_file, pack
 
 BEAM = 5
 LEAST, MOST = 0.999, 0.05  # share of equal tokens, difference in BLEU
@@ -49,7 +49,7 @@ def of_model(cells: Cells, path: Path, options: Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for kind, how in KINDS.items():
             target = Path(folder) / "model.safetensors"
-            format.write(pack.pack_file(path, options.data, **how), target)
+            model_file.write(pack.pack_file(path, options.data, **how), target)
             found, _ = translate(target, options)
             figure = {
                 **{"what": name, "candidate": kind, "n": None, "sentences": len(found)},

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from packed_open import BMT_1, BMT_6, CTRANSLATE2, FILES, FP32, INT8_OUTPUT, PACKED, PLAIN
 from peers import FIRST_WORD, Side, Size
 
-from fairseq_ext.binary.packed import format, pack, unpack
+from fairseq_ext.binary.packed import model_file, pack, unpack
 
 LONGEST = 256
 LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
@@ -38,7 +38,7 @@ def write(folder: Path, size: Size) -> None:
             packed = pack.pack(
                 side.model, side.cfg, side.task, dtype=DTYPE, int8_embeddings=kind == INT8_OUTPUT
             )
-            format.write(packed, folder / FILES[f"{title} {kind}"])
+            model_file.write(packed, folder / FILES[f"{title} {kind}"])
         source = folder / FILES[f"{title} {PACKED}"]
         unpack.unpack_file(source, folder / FILES[f"{title} {FP32}"])
     side = Side(["--arch", "transformer", *PRE_NORM, *LANGUAGES], size, positions=LONGEST)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from fairseq_ext.binary.packed import format, inspect
+from fairseq_ext.binary.packed import byte_counts, model_file
 from fairseq_ext.errors import CheckpointError
 
 Damage = Callable[[bytearray, random.Random], bytes]
@@ -72,7 +72,7 @@ DAMAGES: tuple[Damage, ...] = (
 )
 
 
-def same(one: format.PackedModel, other: format.PackedModel) -> bool:
+def same(one: model_file.PackedModel, other: model_file.PackedModel) -> bool:
     """Whether two packed models are the same to the last bit."""
     tensors = one.tensors.keys() == other.tensors.keys() and all(
         tensor.dtype == other.tensors[name].dtype and tensor.equal(other.tensors[name])
@@ -90,13 +90,13 @@ def fuzz(model: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
         Exception: one led to any error but a clear one.
     """
     draw, original = random.Random(seed), model.read_bytes()
-    expected, path, found = format.read(model), folder / "damaged.safetensors", Counter()
+    expected, path, found = model_file.read(model), folder / "damaged.safetensors", Counter()
     for number in range(count):
         damage = DAMAGES[number % len(DAMAGES)]
         data = damage(bytearray(original), draw)
         path.write_bytes(data)
         try:
-            packed = format.read(path)
+            packed = model_file.read(path)
         except CheckpointError as error:
             found["refused" if str(path) in str(error) else "refused without its name"] += 1
             continue
@@ -110,7 +110,7 @@ def record(destination: Path, model: Path, found: Counter[str], seed: int) -> No
     sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
     import bench
 
-    what = inspect.inspect(model)
+    what = byte_counts.count(model)
     bench.save(
         destination,
         title="Damaged copies of a packed model",

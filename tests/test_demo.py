@@ -303,13 +303,13 @@ def test_only_its_own_name_is_answered(quiet_page: str) -> None:
 
 def loaded(trained: Path, *names: str):
     fairseq_ext.register()
-    from fairseq_ext.decoding.stream import Wording
+    from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.decoding.translator import Search
     from fairseq_ext.demo import systems
 
     named = systems.parse_systems([f"{one}={trained}/{one}.pt" for one in names], trained / "bin")
     search = Search(attention=True)
-    return [systems.load(one, search, lambda *_: Wording(str, str)) for one in named]
+    return [systems.load(one, search, lambda *_: TextCodec(str, str)) for one in named]
 
 
 def test_answers_have_the_text_of_translate_and_attention_between_words(

@@ -30,7 +30,7 @@ from fairseq_ext.base.dropout import dropout
 from fairseq_ext.binary import switches
 from fairseq_ext.binary.kernels import PackedWeight
 from fairseq_ext.binary.linear import BinaryLinear
-from fairseq_ext.binary.packed import format, inspect, int8_product, pack, runtime, unpack
+from fairseq_ext.binary.packed import byte_counts, int8_product, model_file, pack, runtime, unpack
 from fairseq_ext.binary.packed.int8_product import Int8Product
 from fairseq_ext.binary.packed.layers import Int8Linear, PackedLinear, dequantize, quantize
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError, FairseqExtError
@@ -71,7 +71,7 @@ def trained(flags: list[str]) -> tuple[nn.Module, object, object]:
 def packed_file(path: Path, flags: list[str], **options: object) -> tuple[nn.Module, object]:
     """Write a packed model; the model itself and its task."""
     model, cfg, task = trained(flags)
-    format.write(pack.pack(model, cfg, task, **options), path)
+    model_file.write(pack.pack(model, cfg, task, **options), path)
     return model, task
 
 
@@ -162,7 +162,7 @@ class TestOtherNumbers:
         kept = dict(loaded.named_parameters())
         assert any(name.endswith("embed_tokens.weight") for name in kept)
         for name, value in kept.items():
-            rounded = model.get_parameter(name).to(format.FLOATS[dtype]).float()
+            rounded = model.get_parameter(name).to(model_file.FLOATS[dtype]).float()
             assert value.dtype == torch.float32, name
             assert value.equal(rounded), name
 
@@ -214,7 +214,7 @@ class TestOtherNumbers:
         assert not any(key.endswith("embed_tokens.weight") for key in loaded.state_dict())
         expected, found = logits(model), logits(loaded)
         assert 0 < (expected - found).abs().max() < 0.05 * expected.abs().max()
-        checkpoint = unpack.unpack(format.read(tmp_path / "m.safetensors"))
+        checkpoint = unpack.unpack(model_file.read(tmp_path / "m.safetensors"))
         again, _ = build(MODELS[name])
         again.load_state_dict(checkpoint["model"])
         assert (logits(again) - found).abs().max() < 0.05 * expected.abs().max()
@@ -267,9 +267,9 @@ class TestRefusals:
     def test_other_files(self, content: bytes, tmp_path: Path) -> None:
         (tmp_path / "m.safetensors").write_bytes(content)
         with pytest.raises(CheckpointError, match=r"m.safetensors is (empty|truncated or damaged)"):
-            format.read(tmp_path / "m.safetensors")
+            model_file.read(tmp_path / "m.safetensors")
         with pytest.raises(CheckpointError, match=r"none.safetensors does not exist"):
-            format.read(tmp_path / "none.safetensors")
+            model_file.read(tmp_path / "none.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -296,11 +296,11 @@ def test_damaged_files_are_refused(small: Path, tmp_path: Path) -> None:
 
 def rewrite(source: Path, target: Path, changes: dict, tensors: dict | None = None) -> None:
     """A copy with other metadata and tensors, and the right checksum."""
-    metadata, held = format._contents(source)
+    metadata, held = model_file._contents(source)
     held = {n: t.clone() for n, t in {**held, **(tensors or {})}.items() if t is not None}
     metadata = {**metadata, **changes}
     metadata = {name: value for name, value in metadata.items() if value is not None}
-    metadata["checksum"] = format.checksum(held, metadata)
+    metadata["checksum"] = model_file.checksum(held, metadata)
     save_file(held, target, metadata)
 
 
@@ -372,7 +372,7 @@ SETTINGS = {
 def test_made_up_settings_are_refused(
     name: str, small: Path, bmt_task: object, tmp_path: Path
 ) -> None:
-    cfg = format.read(small).cfg
+    cfg = model_file.read(small).cfg
     for value in SETTINGS[name]:
         path = tmp_path / "m.safetensors"
         changed = {**cfg, "model": {**cfg["model"], name: value}}
@@ -382,7 +382,7 @@ def test_made_up_settings_are_refused(
 
 
 def test_settings_hold_nothing_of_the_machine(small: Path) -> None:
-    cfg = format.read(small).cfg
+    cfg = model_file.read(small).cfg
     assert cfg["task"]["data"] is None
     assert not [v for part in cfg.values() for v in part.values() if "/" in str(v)]
 
@@ -391,7 +391,7 @@ class TestInspect:
     def test_sizes_are_those_of_the_formulas(self, tmp_path: Path) -> None:
         path = tmp_path / "m.safetensors"
         model, _ = packed_file(path, [*MODELS["bmt-6"], "--share-all-embeddings"], dtype="bf16")
-        report = inspect.inspect(path)
+        report = byte_counts.count(path)
         layers = pack.binary_layers(model).values()
         numbers = sum(layer.weight.numel() for layer in layers)
         assert report["binary"]["numbers"] == report["signs_alone"]["numbers"] == numbers
@@ -411,7 +411,7 @@ class TestInspect:
         sizes = ["--encoder-embed-dim", "64", "--encoder-ffn-embed-dim", "128"]
         sizes += [word.replace("encoder", "decoder") for word in sizes]
         packed_file(tmp_path / "m.safetensors", [*BMT, *sizes])
-        report = inspect.inspect(tmp_path / "m.safetensors")
+        report = byte_counts.count(tmp_path / "m.safetensors")
         assert report["signs_alone"]["over_fp32"] == 32
         assert report["signs_alone"]["over_bf16"] == 16
 
@@ -420,7 +420,7 @@ class TestInspect:
             cli.main(["inspect", str(small), "--json", str(tmp_path / "sizes.json")])
         assert stopped.value.code == 0
         report = json.loads((tmp_path / "sizes.json").read_text())
-        assert report == inspect.inspect(small)
+        assert report == byte_counts.count(small)
         out = capsys.readouterr().out
         assert f"{report['bytes']['all']:,}" in out
         assert "stage 2 (binary weights and activations)" in out

@@ -18,15 +18,15 @@ def load_packed(original: Callable) -> Callable:
         *rest: Any,
         **options: Any,
     ) -> tuple[list[Any], Any, Any]:
-        from fairseq_ext.binary.packed import format
+        from fairseq_ext.binary.packed import model_file
 
-        if not any(map(format.is_packed, filenames)):
+        if not any(map(model_file.is_packed, filenames)):
             return original(filenames, arg_overrides, task, *rest, **options)
         from fairseq_ext.binary.packed import runtime
 
         models: list[Any] = []
         for name in filenames:
-            if format.is_packed(name):
+            if model_file.is_packed(name):
                 model, cfg, task = runtime.load(name, arg_overrides, task)
                 models.append(model)
             else:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.commands.wording_options import add_wording, chosen_wording
+from fairseq_ext.commands.text_options import add_text_options, chosen_codec
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fairseq_ext.decoding.stream import Wording
+    from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.decoding.translator import Translator
     from fairseq_ext.demo.answers import Answer
     from fairseq_ext.demo.systems import Named, System
@@ -47,7 +47,7 @@ def add(commands: Subparsers) -> None:
     option("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
     option("--port", type=int, default=7860, metavar="N", help="0: any free one (%(default)s)")
     option("--cpu", action="store_true", help="leave a GPU alone")
-    add_wording(parser)
+    add_text_options(parser)
     parser.set_defaults(run=_demo)
 
 
@@ -117,10 +117,10 @@ def _load(named: Sequence[Named], args: argparse.Namespace) -> dict[str, System]
     from fairseq_ext.demo.systems import load
     from fairseq_ext.plugin.patches.commands import one_message
 
-    def wording(one: Named, translator: Translator) -> Wording:
+    def codec(one: Named, translator: Translator) -> TextCodec:
         folders = (one.checkpoint.parent, one.data)
-        return chosen_wording(args, translator.src, translator.tgt, folders, one.codes)
+        return chosen_codec(args, translator.src, translator.tgt, folders, one.codes)
 
     search = Search(beam=args.beam, lenpen=args.lenpen, cpu=args.cpu, attention=True)
     with one_message(), tqdm(named, desc="load", unit=" systems", file=sys.stderr) as shown:
-        return {one.name: load(one, search, wording) for one in shown}
+        return {one.name: load(one, search, codec) for one in shown}

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.commands.wording_options import add_wording, chosen_wording
+from fairseq_ext.commands.text_options import add_text_options, chosen_codec
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def add(commands: Subparsers) -> None:
     option("-o", "--output", type=Path, metavar="FILE", help="write there (standard output)")
     option("--src", metavar="LANG", help="source language (the one trained on)")
     option("--tgt", metavar="LANG", help="target language (the one trained on)")
-    add_wording(parser)
+    add_text_options(parser)
     _add_search(parser.add_argument_group("search"))
     _add_samples(parser.add_argument_group("samples instead of search"))
     options.add_json(parser, "source, translations, tokens and scores, a line each,")
@@ -170,7 +170,7 @@ def _found(
         found = stream.translations(
             stream.decoded(raw, name),
             translator,
-            chosen_wording(
+            chosen_codec(
                 args,
                 translator.src,
                 translator.tgt,

@@ -13,7 +13,7 @@ from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text.subwords import Step
 
 
-class Wording(NamedTuple):
+class TextCodec(NamedTuple):
     """Both directions between a line of text and a line of tokens."""
 
     encode: Step
@@ -56,7 +56,7 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
 def translations(
     lines: Iterable[str],
     translator: Translator,
-    wording: Wording,
+    codec: TextCodec,
     *,
     name: str = "the input",
     buffer: int = 2000,
@@ -67,7 +67,7 @@ def translations(
     Args:
         lines: text.
         translator: of its tokens.
-        wording: between text and tokens.
+        codec: between text and tokens.
         name: of the input, for messages.
         buffer: lines read before they are translated, in batches of about equal length.
         skip_long: give empty translations of lines that are too long, with a warning.
@@ -78,11 +78,11 @@ def translations(
     """
     if buffer < 1:
         raise ConfigError(f"`--buffer-size` must be at least 1, but is {buffer} instead.")
-    encode, lines, first = wording.encode, iter(lines), 1
+    encode, lines, first = codec.encode, iter(lines), 1
     while block := list(islice(lines, buffer)):
         kept = _fit_to_translate(block, first, encode, translator, name, skip_long)
         found = dict(zip(kept, translator.translate(list(kept.values())), strict=True))
-        texts = (wording.decode(one.tokens) for many in found.values() for one in many)
+        texts = (codec.decode(one.tokens) for many in found.values() for one in many)
         for place, source in enumerate(block):
             candidates = found.get(place, [])
             words = [next(texts) for _ in candidates] or [""]

@@ -65,7 +65,7 @@ def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Ans
 
 def _answer_of(system: System, sentence: str) -> Answer:
     translator = system.translator
-    tokens = system.wording.encode(sentence)
+    tokens = system.codec.encode(sentence)
     length = translator.lengths([tokens])[0]
     if length > translator.limit:
         least = f"{translator.limit_name} at most {translator.limit:,}"
@@ -76,7 +76,7 @@ def _answer_of(system: System, sentence: str) -> Answer:
     remark = f"score {best.score:.2f}"
     if unknown:
         remark += f", {unknown} of {length} source tokens unknown"
-    text = system.wording.decode(best.tokens)
+    text = system.codec.decode(best.tokens)
     return Answer(system.name, text, remark, _attention(system.name, tokens, best))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_ext.decoding.stream import Wording
+from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.decoding.translator import Search, Translator
 from fairseq_ext.errors import ConfigError
 
@@ -39,15 +39,15 @@ class System:
     Attributes:
         name: on the page.
         translator: from tokens to tokens.
-        wording: between text and tokens.
+        codec: between text and tokens.
     """
 
     name: str
     translator: Translator
-    wording: Wording
+    codec: TextCodec
 
 
-MakeWording = Callable[[Named, Translator], Wording]
+MakeCodec = Callable[[Named, Translator], TextCodec]
 
 
 def parse_systems(given: Sequence[str], data: Path | None) -> list[Named]:
@@ -87,17 +87,17 @@ def _parse(given: str, data: Path | None) -> Named:
     return Named(name, Path(checkpoint), folder, codes)
 
 
-def load(named: Named, search: Search, make_wording: MakeWording) -> System:
+def load(named: Named, search: Search, make_codec: MakeCodec) -> System:
     """Load a model, once for all sentences.
 
     Args:
         named: where it is.
         search: how it translates.
-        make_wording: how its text becomes tokens.
+        make_codec: how its text becomes tokens.
 
     Raises:
         FairseqExtError: as of :class:`~fairseq_ext.decoding.translator.Translator` and
-            ``make_wording``.
+            ``make_codec``.
     """
     translator = Translator(named.data, [named.checkpoint], search=search)
-    return System(named.name, translator, make_wording(named, translator))
+    return System(named.name, translator, make_codec(named, translator))

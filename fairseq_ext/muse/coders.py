@@ -20,7 +20,7 @@ from fairseq_ext.base.onednn import OneDnnProduct
 from fairseq_ext.base.padding import keep_sentences, select_sentences
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.caching import DecoderState
-from fairseq_ext.muse.kernels import kernels_of_layers
+from fairseq_ext.muse.kernel_sizes import kernels_of_layers
 
 EncoderOut = dict[str, list[Tensor]]
 IncrementalState = dict[str, dict[str, Any]]

@@ -19,7 +19,7 @@ from fairseq_ext.checkpoints import storage
 from fairseq_ext.errors import CheckpointError
 from fairseq_ext.evaluation import plots
 from fairseq_ext.muse.fusing import muse_settings
-from fairseq_ext.muse.kernels import kernels_of_layers
+from fairseq_ext.muse.kernel_sizes import kernels_of_layers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext import files, register
-from fairseq_ext.binary.packed import format, inspect, pack
+from fairseq_ext.binary.packed import byte_counts, model_file, pack
 
 KINDS: dict[str, dict[str, Any]] = {
     "fp32": {},
@@ -53,8 +53,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         for name, how in KINDS.items():
-            format.write(pack.pack(model, cfg, task, **how), path)
-            sizes[name] = inspect.inspect(path)
+            model_file.write(pack.pack(model, cfg, task, **how), path)
+            sizes[name] = byte_counts.count(path)
             del sizes[name]["file"]
             print(f"{name}: {sizes[name]['bytes']['all'] / 2**20:.1f} MiB")
     report = {"architecture": args.arch, "words": args.words, "weights": "random", "files": sizes}

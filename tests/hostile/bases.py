@@ -11,7 +11,7 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
-from fairseq_ext.binary.packed import format, pack
+from fairseq_ext.binary.packed import model_file, pack
 
 WIDTHS = [
     *("--encoder-embed-dim", "8", "--decoder-embed-dim", "8"),
@@ -90,7 +90,7 @@ def packed(path: Path, data: Path) -> None:
     """A packed ``bmt``."""
     cfg = convert_namespace_to_omegaconf(namespace("bmt", data))
     task = tasks.setup_task(cfg.task)
-    format.write(pack.pack(task.build_model(cfg.model), cfg, task), path)
+    model_file.write(pack.pack(task.build_model(cfg.model), cfg, task), path)
 
 
 def healthy(folder: Path, data: Path) -> dict[str, Path]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors.torch import save
 
-from fairseq_ext.binary.packed import format
+from fairseq_ext.binary.packed import model_file
 from hostile import bases
 from hostile.pickles import saved
 
@@ -184,7 +184,7 @@ def names(make: Callable[[str, str], dict[str, Any]], canary: Path) -> Iterator[
 
 def packed(source: Path, text: str) -> Iterator[tuple[str, bytes]]:
     """Packed models with other settings and the right checksum."""
-    metadata, tensors = format._contents(source)
+    metadata, tensors = model_file._contents(source)
     cfg = json.loads(metadata["cfg"])
     model, task = cfg["model"], cfg["task"]
     lstm = {"_name": "lstm", "arch": "lstm", "decoder_attention": text}
@@ -207,7 +207,7 @@ def packed(source: Path, text: str) -> Iterator[tuple[str, bytes]]:
     }
     for name, change in changes.items():
         held = {**metadata, "cfg": json.dumps({**cfg, **change})}
-        held["checksum"] = format.checksum(tensors, held)
+        held["checksum"] = model_file.checksum(tensors, held)
         yield f"packed {name}", save(tensors, held)
 
 

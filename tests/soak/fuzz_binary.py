@@ -28,7 +28,7 @@ from safetensors.torch import save
 
 import fairseq_ext
 from fairseq_ext.archives import safe_extract
-from fairseq_ext.binary.packed import format
+from fairseq_ext.binary.packed import model_file
 from fairseq_ext.checkpoints import describe
 from fairseq_ext.checkpoints.storage import load as load_checkpoint
 from fairseq_ext.data_folder import indexed as data_folder
@@ -168,7 +168,7 @@ def _packed() -> bytes:
     model, task = build(flags, size=10)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "m.safetensors")
-        format.write(pack(model, configuration(flags), task), path)
+        model_file.write(pack(model, configuration(flags), task), path)
         return path.read_bytes()
 
 
@@ -188,7 +188,7 @@ def packed(draw: Random) -> bytes:
         tensors[name] = draw.choice((old[:1], old[:0], old.to(draw.choice(kinds)), old.new_ones(3)))
         if draw.random() < 0.3:
             del tensors[name]
-    metadata["checksum"] = format.checksum(tensors, metadata)
+    metadata["checksum"] = model_file.checksum(tensors, metadata)
     return save(tensors, metadata)
 
 
@@ -197,7 +197,7 @@ def _parts() -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "m.safetensors")
         path.write_bytes(_packed())
-        metadata, tensors = format._contents(path)
+        metadata, tensors = model_file._contents(path)
         return tensors, metadata
 
 
@@ -230,14 +230,14 @@ def read_zipped_pairs(folder: Path) -> None:
 
 
 def read_packed(folder: Path) -> None:
-    format.read(folder / "m.safetensors")
+    model_file.read(folder / "m.safetensors")
 
 
 def read_damaged_packed(folder: Path) -> None:
     """Also that no damage is taken for a right model: the one that is read is the original."""
-    found = format.read(folder / "m.safetensors")
+    found = model_file.read(folder / "m.safetensors")
     (folder / "right").write_bytes(_packed())
-    assert fuzz_packed.same(found, format.read(folder / "right")), "read as another model"
+    assert fuzz_packed.same(found, model_file.read(folder / "right")), "read as another model"
 
 
 def readers() -> list[Reader]:

@@ -23,9 +23,9 @@ def add(commands: Subparsers) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> int:
-    from fairseq_ext.binary.packed import inspect
+    from fairseq_ext.binary.packed import byte_counts
 
-    report = inspect.inspect(args.model)
+    report = byte_counts.count(args.model)
     options.write_json(args.json, report)
-    print(inspect.as_table(report))
+    print(byte_counts.as_table(report))
     return 0

@@ -48,15 +48,15 @@ def _pack(args: argparse.Namespace) -> int:
     from fairseq_ext import register
 
     register()
-    from fairseq_ext.binary.packed import format, inspect, pack
+    from fairseq_ext.binary.packed import byte_counts, model_file, pack
     from fairseq_ext.plugin.patches.commands import one_message
 
     with one_message():
         packed = pack.pack_file(
             args.checkpoint, args.data, dtype=args.dtype, int8_embeddings=args.int8_embeddings
         )
-        format.write(packed, args.output)
-        report = inspect.inspect(args.output)
+        model_file.write(packed, args.output)
+        report = byte_counts.count(args.output)
     options.write_json(args.json, report)
-    print(inspect.as_table(report))
+    print(byte_counts.as_table(report))
     return 0

@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 from fairseq_ext.binary.kernels import pack_signs
 from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
-from fairseq_ext.binary.packed.format import FLOATS, SIDES, PackedModel, is_packed
 from fairseq_ext.binary.packed.layers import quantize
+from fairseq_ext.binary.packed.model_file import FLOATS, SIDES, PackedModel, is_packed
 from fairseq_ext.checkpoints import registered
 from fairseq_ext.checkpoints.layout import BINARY_STAGE
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError

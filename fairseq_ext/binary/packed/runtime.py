@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from fairseq_ext.base.transformer import TranslationTransformer
 from fairseq_ext.binary.kernels import PackedWeight
 from fairseq_ext.binary.linear import BinaryLinear
-from fairseq_ext.binary.packed import format, layers
-from fairseq_ext.binary.packed.format import PackedModel
+from fairseq_ext.binary.packed import layers, model_file
+from fairseq_ext.binary.packed.model_file import PackedModel
 from fairseq_ext.checkpoints.dictionaries import difference
 from fairseq_ext.checkpoints.layout import differences
 from fairseq_ext.errors import CheckpointError, FairseqExtError
@@ -43,7 +43,7 @@ def load(
     Raises:
         CheckpointError: the file cannot be used, or was packed with other dictionaries.
     """
-    packed = format.read(path)
+    packed = model_file.read(path)
     cfg = configuration(packed)
     overwrite_args_by_name(cfg, overrides or {})
     words = _dictionaries(path, packed)
@@ -54,7 +54,7 @@ def load(
         except CheckpointError as error:
             raise CheckpointError(f"{path}: {error}") from None
         task = tasks.setup_task(cfg.task, from_checkpoint=True)
-    for side, own in zip(format.SIDES, words, strict=True):
+    for side, own in zip(model_file.SIDES, words, strict=True):
         theirs = getattr(task, f"{side}_dictionary", None)
         differing = difference(theirs.symbols if theirs else [], own.symbols)
         if differing:

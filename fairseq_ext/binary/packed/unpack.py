@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fairseq_ext.binary.kernels import unpack_signs
 from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
-from fairseq_ext.binary.packed import format, layers, runtime
-from fairseq_ext.binary.packed.format import PackedModel
+from fairseq_ext.binary.packed import layers, model_file, runtime
+from fairseq_ext.binary.packed.model_file import PackedModel
 from fairseq_ext.checkpoints import dictionaries, layout, storage
 from fairseq_ext.errors import CheckpointError, FairseqExtError
 
@@ -57,7 +57,7 @@ def unpack_file(path: str | Path, output: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: as :func:`unpack`, or the file cannot be read.
     """
-    packed = format.read(path)
+    packed = model_file.read(path)
     try:
         checkpoint = unpack(packed)
     except FairseqExtError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fairseq_ext.decoding.stream import Wording
+    from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text.pipeline import Pipeline
 
 SWITCHES = {
@@ -27,7 +27,7 @@ SWITCHES = {
 }
 
 
-def add_wording(parser: argparse.ArgumentParser) -> None:
+def add_text_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments, as a group of their own."""
     option = parser.add_argument_group(
         "how the training corpus was prepared",
@@ -40,17 +40,17 @@ def add_wording(parser: argparse.ArgumentParser) -> None:
     option("--remove-bpe", action="store_true", help="join pieces (`@@ `) where the input has them")
 
 
-def chosen_wording(
+def chosen_codec(
     args: argparse.Namespace,
     src: str,
     tgt: str,
     folders: Iterable[Path],
     codes: Path | None = None,
-) -> Wording:
+) -> TextCodec:
     """The functions between text and tokens.
 
     Args:
-        args: with those of :func:`add_wording`.
+        args: with those of :func:`add_text_options`.
         src, tgt: languages.
         folders: where a ``text.json`` may be; the first one counts.
         codes: instead of ``--bpe-codes``.
@@ -59,7 +59,7 @@ def chosen_wording(
         ConfigError: options that need another one.
         DataError: the codes, or a ``text.json``, cannot be used.
     """
-    from fairseq_ext.decoding.stream import Wording
+    from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline
 
     saved = pipeline.find(folders)
@@ -68,7 +68,7 @@ def chosen_wording(
     made = _overridden(args, saved, pipeline.Pipeline(src, tgt), codes or args.bpe_codes)
     if args.keep_tokens and not made.tokenize:
         raise ConfigError("`--keep-tokens` goes with `--tokenize`, which is missing.")
-    return Wording(made.encoder(), made.joiner() if args.keep_tokens else made.decoder())
+    return TextCodec(made.encoder(), made.joiner() if args.keep_tokens else made.decoder())
 
 
 def _overridden(

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_ext.binary.packed import format
-from fairseq_ext.binary.packed.format import PackedModel
+from fairseq_ext.binary.packed import model_file
+from fairseq_ext.binary.packed.model_file import PackedModel
 from fairseq_ext.checkpoints.layout import architecture
 
 # In the order of the table.
@@ -22,7 +22,7 @@ KINDS = {
 }
 
 
-def inspect(path: str | Path) -> dict[str, Any]:
+def count(path: str | Path) -> dict[str, Any]:
     """Sizes of a packed model; all in bytes where nothing else is said.
 
     Returns:
@@ -31,9 +31,9 @@ def inspect(path: str | Path) -> dict[str, Any]:
         which factors they are smaller; ``file``: the same for all numbers and the whole file.
 
     Raises:
-        CheckpointError: as :func:`fairseq_ext.binary.packed.format.read`.
+        CheckpointError: as :func:`fairseq_ext.binary.packed.model_file.read`.
     """
-    packed = format.read(path)
+    packed = model_file.read(path)
     total = Path(path).stat().st_size
     sizes = {name: 0 for name in KINDS}
     for name, tensor in packed.tensors.items():
@@ -44,7 +44,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
     settings = packed.cfg["task"]
     return {
         "file": str(path),
-        "format_version": format.VERSION,
+        "format_version": model_file.VERSION,
         "architecture": architecture({"cfg": packed.cfg}),
         "stage": packed.stage,
         "languages": [settings.get("source_lang"), settings.get("target_lang")],
@@ -62,7 +62,7 @@ def binary_numbers(packed: PackedModel) -> int:
 
 
 def as_table(report: dict[str, Any]) -> str:
-    """What :func:`inspect` found, as a table."""
+    """What :func:`count` found, as a table."""
     sizes, total = report["bytes"], report["bytes"]["all"]
     names = ("binary weights and activations" if report["stage"] == 2 else "binary weights",)
     lines = [
@@ -87,7 +87,7 @@ def as_table(report: dict[str, Any]) -> str:
 
 
 def _kind(name: str) -> str:
-    kind = format.kind(name)
+    kind = model_file.kind(name)
     if kind in ("int8", "scale") or name.endswith(("embed_tokens.weight", "projection.weight")):
         return "table"
     return "other" if kind == "state" else kind
@@ -95,7 +95,7 @@ def _kind(name: str) -> str:
 
 def _is_number(name: str, tensor: Tensor) -> bool:
     """Whether a tensor holds parameters in some type, one element each."""
-    kind = format.kind(name)
+    kind = model_file.kind(name)
     return kind == "int8" or (kind == "state" and tensor.is_floating_point())
 
 
