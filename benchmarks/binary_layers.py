@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import bench
+import shared_options
 import torch
 import torch.nn.functional as F
 from cells import Cells
@@ -49,19 +50,14 @@ PROBE = 2**26  # floats, 256 MiB: more than any cache
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    parser = shared_options.parser_with(
+        __doc__,
+        **{"threads": [1, 2], "layers": 12, "repeats": 25, "warmup": 2, "budget": 30.0},
     )
     add = parser.add_argument
-    add("--threads", type=int, nargs="+", default=[1, 2], help="torch threads, one after another")
     add("--sizes", nargs="+", default=["1024x4096", "4096x1024"], help="inputs x outputs")
     add("--rows", type=int, nargs="+", default=[1, 4, 8, 32, 128, 512])
-    add("--layers", type=int, default=12, help="different layers in a pass")
-    add("--repeats", type=int, default=25, help="rounds that count, three at least")
-    add("--warmup", type=int, default=2, help="rounds before them")
-    add("--budget", type=float, default=30.0, help="seconds after which a cell stops")
     add("--path", choices=available_paths(), help="the kernels of ours; the best if not given")
-    add("--json", type=Path, help="where to write the figures; PNG and SVG lie beside")
     return parser
 
 
@@ -222,8 +218,7 @@ def main() -> None:
                 inputs, outputs = size.split("x")
                 measure(cells, options, threads, (int(inputs), int(outputs)))
     table(cells)
-    settings = {name: str(value) for name, value in vars(options).items() if name != "json"}
-    cells.save(options.json, settings)
+    cells.save(options.json, {n: str(v) for n, v in shared_options.settings(options).items()})
     if options.json is not None:
         draw(cells, options.json)
 

@@ -10,11 +10,9 @@ turns in every round; ratios are the float model's time over the candidate's.
 from __future__ import annotations
 
 import argparse
-import logging
 from argparse import Namespace
-from pathlib import Path
 
-import torch
+import shared_options
 from cells import Cells, Stopwatch
 from muse_translation import LONGEST, pair_batches, steps
 from peers import DTYPES, Side, Size
@@ -27,27 +25,14 @@ STEP = "training step"
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    parser = shared_options.parser_with(
+        __doc__,
+        **{"threads": 2, "device": "cpu", "dtype": "fp32"},
+        **{"repeats": 21, "warmup": 1, "budget": 150.0, "limit": 60.0, "tokens": 4000},
+        **{"embed_dim": 512, "ffn_embed_dim": 2048, "heads": 8, "layers": 6, "vocabulary": 8848},
+        **{"dropout": 0.1, "sentences": 29_000},
     )
-    add = parser.add_argument
-    add("--threads", type=int, default=2, help="torch threads")
-    add("--device", default="cpu", help="cpu or cuda")
-    add("--dtype", choices=DTYPES, default="fp32", help="of weights and activations")
-    add("--repeats", type=int, default=21, help="rounds that count, three at least")
-    add("--warmup", type=int, default=1, help="rounds before them")
-    add("--budget", type=float, default=150.0, help="seconds after which it stops")
-    add("--limit", type=float, default=60.0, help="seconds; slower candidates are left out")
-    add("--tokens", type=int, default=4000, help="of a batch")
-    add("--embed-dim", type=int, default=512)
-    add("--ffn-embed-dim", type=int, default=2048)
-    add("--heads", type=int, default=8)
-    add("--layers", type=int, default=6, help="of the encoder, and of the decoder")
-    add("--vocabulary", type=int, default=8848)
-    add("--dropout", type=float, default=0.1)
-    add("--sentences", type=int, default=29_000, help="that batches are made of")
-    add("--rows", nargs="+", default=list(ROWS), help="presets")
-    add("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), help="presets")
     return parser
 
 
@@ -90,10 +75,8 @@ def training(options: Namespace) -> Cells:
 
 def main() -> None:
     options = arguments().parse_args()
-    torch.set_num_threads(options.threads)
-    logging.getLogger().setLevel(logging.WARNING)
-    settings = {name: value for name, value in vars(options).items() if name != "json"}
-    training(options).save(options.json, settings)
+    shared_options.begin(options)
+    training(options).save(options.json, shared_options.settings(options))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ kind: where each sentence starts, summed by the plugin and by fairseq.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import bench
 import numpy as np
+import shared_options
 from fairseq.data import data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
@@ -98,11 +98,7 @@ def measure(tokens: int, repeats: int, folder: Path) -> list[dict[str, object]]:
 
 def main() -> None:
     """Measure, print, and write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tokens", type=int, default=5_000_000, help="in the data (%(default)s)")
-    parser.add_argument("--repeats", type=int, default=40, help="rounds (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
-    args = parser.parse_args()
+    args = shared_options.parser_with(__doc__, tokens=5_000_000, repeats=40).parse_args()
     fairseq_ext.register()
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:

@@ -13,9 +13,7 @@ third of the work.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
+import shared_options
 import torch
 from bench import compare, paired, report
 from fairseq import options
@@ -131,20 +129,8 @@ def generation(side: Side, sample: dict, length: int):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--threads", type=int, default=2, help="torch threads")
-    parser.add_argument("--repeats", type=int, default=15, help="rounds that count")
-    parser.add_argument(
-        "--vocabulary",
-        type=int,
-        default=2100,
-        help="entries of each dictionary (2100: the quickstart's)",
-    )
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
-    options_ = parser.parse_args()
+    defaults = {"threads": 2, "repeats": 15, "device": "cpu", "vocabulary": 2100}
+    options_ = shared_options.parser_with(__doc__, **defaults).parse_args()
     torch.set_num_threads(options_.threads)
     device, vocabulary = options_.device, options_.vocabulary
     gru = Side(ours(), vocabulary, device)

@@ -22,17 +22,14 @@ and activations alike (no autocast).
 from __future__ import annotations
 
 import argparse
-import gc
-import logging
 from argparse import Namespace
-from pathlib import Path
+from typing import Any
 
 import linformer_encoder
 import linformer_translation
-import torch
+import shared_options
 from cells import Cells
 from linformer_encoder import FUSED, STOCK
-from peers import DTYPES
 
 QUESTIONS = {
     "encoder": linformer_encoder.encoder,
@@ -89,44 +86,25 @@ COMMON_CUDA = {"tokens": 32_768, "repeats": 21, "warmup": 5}
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    parser = shared_options.parser_with(
+        __doc__,
+        **{"threads": 2, "device": "cpu", "dtype": "fp32"},
+        **dict.fromkeys(("repeats", "warmup", "budget", "limit", "tokens", "layers", "sentences")),
+        **{"embed_dim": 512, "ffn_embed_dim": 2048, "heads": 8, "vocabulary": 50_272},
+        **{"dropout": 0.1, "batches": [1, 8], "words": 32},
     )
     add = parser.add_argument
-    add("question", choices=[*QUESTIONS, "all"])
-    add("--threads", type=int, default=2, help="torch threads")
-    add("--device", default="cpu", help="cpu or cuda")
-    add("--dtype", choices=DTYPES, default="fp32", help="of weights and activations")
-    add("--repeats", type=int, help="rounds that count, three at least")
-    add("--warmup", type=int, help="rounds before them")
-    add("--budget", type=float, help="seconds after which a cell stops, three rounds done")
-    add("--limit", type=float, help="seconds; a peer slower than this is not run at larger n")
+    add("question", choices=[*QUESTIONS, shared_options.ALL])
     add("--lengths", type=int, nargs="+", help="n, ascending")
     add("--k", type=int, nargs="+", help="slots")
-    add("--tokens", type=int, help="of a batch at every n; one sentence where n is more")
-    add("--layers", type=int, help="of the encoder, and of the decoder")
-    add("--embed-dim", type=int, default=512)
-    add("--ffn-embed-dim", type=int, default=2048)
-    add("--heads", type=int, default=8)
-    add("--vocabulary", type=int, default=50_272, help="of whole models (default: the paper's)")
-    add("--sentences", type=int, help="of a training step's batch (the paper: 88)")
-    add("--dropout", type=float, default=0.1, help="in training steps of seq2seq")
     add("--fused-training", action="store_true", help="training steps of the fused peer too")
-    add("--batches", type=int, nargs="+", default=[1, 8], help="sentences, in generation")
-    add("--words", type=int, default=32, help="to generate for each sentence")
-    add("--json", type=Path, help="where to write the figures; pictures lie beside")
     return parser
 
 
-def filled(options: Namespace, question: str) -> Namespace:
-    """The options, with the question's own values where none were given."""
+def own(question: str, options: Namespace) -> dict[str, Any]:
+    """A question's values where an option is not given."""
     cuda = options.device.startswith("cuda")
-    own = COMMON | (COMMON_CUDA | CUDA[question] if cuda else CPU[question])
-    given = {name: value for name, value in vars(options).items() if value is not None}
-    path = options.json
-    if path is not None and options.question == "all":
-        path = path.with_name(f"{path.stem}_{question}{path.suffix}")
-    return Namespace(**{**own, **given, "json": path})
+    return COMMON | (COMMON_CUDA | CUDA[question] if cuda else CPU[question])
 
 
 def panels(question: str, slots: list[int]) -> dict[str, tuple[str, list[str]]]:
@@ -147,28 +125,14 @@ def panels(question: str, slots: list[int]) -> dict[str, tuple[str, list[str]]]:
     return {}
 
 
-def answer(question: str, options: Namespace) -> Cells:
-    """Measure, print, write."""
-    title = f"== {question} on {options.device}, {options.dtype}, {torch.get_num_threads()} threads"
-    print(f"\n{title}")
-    cells = QUESTIONS[question](options)
-    settings = {name: value for name, value in vars(options).items() if name != "json"}
-    cells.save(options.json, settings)
-    if options.json is not None and panels(question, options.k):
-        from pictures import draw
+def draw(question: str, cells: Cells, options: Namespace) -> None:
+    """Time per token over n."""
+    shown = panels(question, options.k)
+    if shown:
+        import pictures
 
-        draw(cells, panels(question, options.k), options.json)
-    return cells
-
-
-def main() -> None:
-    options = arguments().parse_args()
-    torch.set_num_threads(options.threads)
-    logging.getLogger().setLevel(logging.WARNING)
-    for question in QUESTIONS if options.question == "all" else [options.question]:
-        answer(question, filled(options, question))
-        gc.collect()
+        pictures.draw(cells, shown, options.json)
 
 
 if __name__ == "__main__":
-    main()
+    shared_options.ask(QUESTIONS, arguments().parse_args(), own, draw)

@@ -29,6 +29,7 @@ from pathlib import Path
 import packed_agreement
 import packed_start
 import packed_translation
+import shared_options
 import torch
 from cells import Cells
 from peers import Size
@@ -43,27 +44,19 @@ OWN = ("json", "files", "checkpoints", "data")  # paths of this machine
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    parser = shared_options.parser_with(
+        __doc__,
+        **{"threads": [1, 2], "batches": [1, 8], "words": 25, "repeats": 15, "budget": 100.0},
+        **{"embed_dim": 1024, "ffn_embed_dim": 4096, "heads": 16, "layers": 6},
+        vocabulary=32_000,
     )
     add = parser.add_argument
-    add("question", choices=QUESTIONS)
-    add("--threads", type=int, nargs="+", default=[1, 2], help="one after another; start: the last")
-    add("--batches", type=int, nargs="+", default=[1, 8], help="sentences; start: the first")
+    add("question", choices=QUESTIONS, help="`start` takes the last of --threads, one of --batches")
     add("--beam", type=int, default=4)
-    add("--words", type=int, default=25, help="of each source and hypothesis, without </s>")
-    add("--repeats", type=int, default=15, help="rounds that count, three at least")
-    add("--budget", type=float, default=100.0, help="seconds after which a cell stops")
-    add("--embed-dim", type=int, default=1024)
-    add("--ffn-embed-dim", type=int, default=4096)
-    add("--heads", type=int, default=16)
-    add("--layers", type=int, default=6, help="of the encoder, and of the decoder")
-    add("--vocabulary", type=int, default=32_000)
     add("--files", type=Path, help="folder of the systems, made if missing; a temporary one if not")
     add("--checkpoints", type=Path, nargs="+", default=[], help="of binary models")
     add("--data", type=Path, help="folder of fairseq-preprocess with a test set")
     add("--max-tokens", type=int, default=4000, help="of a batch, for agreement")
-    add("--json", type=Path, help="where to write the figures; pictures lie beside")
     return parser
 
 
@@ -90,8 +83,8 @@ def main(words: list[str] | None = None) -> None:
     else:
         with systems(options) as folder:
             cells = answer(options, folder)
-    settings = {name: str(value) for name, value in vars(options).items() if name not in OWN}
-    cells.save(options.json, settings)
+    settings = shared_options.settings(options, without=OWN)
+    cells.save(options.json, {name: str(value) for name, value in settings.items()})
     if options.json is not None and options.question == "translation":
         packed_translation.draw(cells, options.json)
 

@@ -17,6 +17,8 @@ from packed_open import BMT_1, BMT_6, CTRANSLATE2, FILES, FP32, INT8_OUTPUT, PAC
 from peers import FIRST_WORD, Side, Size
 
 from fairseq_ext.binary.packed import model_file, pack, unpack
+from fairseq_ext.checkpoints import storage
+from fairseq_ext.checkpoints.layout import before_training
 
 LONGEST = 256
 LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
@@ -50,20 +52,8 @@ def write(folder: Path, size: Size) -> None:
 
 def save_checkpoint(side: Side, path: Path) -> None:
     """As fairseq's trainer writes it."""
-    torch.save(
-        {
-            "args": None,
-            "cfg": OmegaConf.to_container(side.cfg, resolve=True, enum_to_str=True),
-            "model": side.model.state_dict(),
-            "criterion": None,
-            "optimizer_history": [
-                {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 0}
-            ],
-            "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-            "task_state": {},
-        },
-        path,
-    )
+    cfg = OmegaConf.to_container(side.cfg, resolve=True, enum_to_str=True)
+    storage.save({**before_training(), "cfg": cfg, "model": side.model.state_dict()}, path)
 
 
 class InMemory(Converter):

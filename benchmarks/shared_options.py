@@ -1,0 +1,105 @@
+"""Options that the benchmarks share, and how a program of several questions asks them."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+from argparse import Namespace
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from cells import Cells
+from peers import DTYPES
+
+ALL = "all"
+OPTIONS: dict[str, dict[str, Any]] = {
+    "threads": {"type": int, "help": "torch threads; of several, one after another"},
+    "device": {"help": "cpu or cuda"},
+    "dtype": {"choices": DTYPES, "help": "of weights and activations"},
+    "repeats": {"type": int, "help": "rounds that count, three at least"},
+    "warmup": {"type": int, "help": "rounds before them"},
+    "budget": {"type": float, "help": "seconds after which a cell stops, three rounds done"},
+    "limit": {"type": float, "help": "seconds; what is slower is left out of later cells"},
+    "lengths": {"type": int, "help": "tokens of a sentence, ascending"},
+    "tokens": {"type": int, "help": "of a batch"},
+    "layers": {"type": int, "help": "of the encoder, and of the decoder"},
+    "embed_dim": {"type": int, "help": "of the model"},
+    "ffn_embed_dim": {"type": int, "help": "of its feed-forward networks"},
+    "heads": {"type": int, "help": "of its attention"},
+    "vocabulary": {"type": int, "help": "entries of each dictionary"},
+    "dropout": {"type": float, "help": "in training steps"},
+    "sentences": {"type": int, "help": "that training batches are made of"},
+    "batches": {"type": int, "help": "sentences, in generation"},
+    "words": {"type": int, "help": "to generate for each sentence"},
+}
+
+
+def parser_with(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """A parser with ``--json`` and the given :data:`OPTIONS`.
+
+    Args:
+        description: the script's docstring.
+        defaults: by option; a list for one that takes several values, None where the question
+            decides (see :func:`filled`).
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    for name, default in defaults.items():
+        several = {"nargs": "+"} if isinstance(default, list) else {}
+        parser.add_argument(_flag(name), default=default, **OPTIONS[name], **several)
+    parser.add_argument("--json", type=Path, help="write the figures there, and pictures beside")
+    return parser
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def filled(options: Namespace, own: dict[str, Any], question: str) -> Namespace:
+    """The options with a question's own values where none were given, and its own ``--json``."""
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    path = options.json
+    if path is not None and options.question == ALL:
+        path = path.with_name(f"{path.stem}_{question}{path.suffix}")
+    return Namespace(**{**own, **given, "json": path})
+
+
+def settings(options: Namespace, without: Iterable[str] = ("json",)) -> dict[str, Any]:
+    """The options as figures keep them."""
+    return {name: value for name, value in vars(options).items() if name not in without}
+
+
+def begin(options: Namespace) -> None:
+    """Set torch's threads, and keep fairseq's log to warnings."""
+    torch.set_num_threads(options.threads)
+    logging.getLogger().setLevel(logging.WARNING)
+
+
+def ask(
+    questions: dict[str, Callable[[Namespace], Cells]],
+    options: Namespace,
+    own: Callable[[str, Namespace], dict[str, Any]],
+    draw: Callable[[str, Cells, Namespace], None],
+) -> None:
+    """Measure, print, write: the question that the options name, or all.
+
+    Args:
+        questions: each measures what its options say.
+        options: with ``question``, ``device``, ``dtype`` and ``threads``.
+        own: a question's values for options that were not given.
+        draw: makes a question's pictures, where there is a ``--json`` to lie beside.
+    """
+    begin(options)
+    for question in questions if options.question == ALL else [options.question]:
+        its = filled(options, own(question, options), question)
+        threads = torch.get_num_threads()
+        print(f"\n== {question} on {its.device}, {its.dtype}, {threads} threads")
+        cells = questions[question](its)
+        cells.save(its.json, settings(its))
+        if its.json is not None:
+            draw(question, cells, its)
+        gc.collect()
