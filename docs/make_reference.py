@@ -1,0 +1,336 @@
+"""Write docs/reference/ from the code: commands, models, tasks, scripts, patches, Python API.
+
+    python docs/make_reference.py            # write the pages
+    python docs/make_reference.py --check    # status 1 if a page is not what the code says
+
+Everything comes from the registries, the dataclasses and the parsers, so that no option can be
+missed. `tests/test_reference.py` runs the check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import MISSING, Field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parent.parent
+REFERENCE = REPO / "docs" / "reference"
+NOTE = "<!-- Written by docs/make_reference.py: change the code, then run it again. -->"
+
+PYTHON_API = (
+    "fairseq_ext:register",
+    "fairseq_ext.translating.translator:Translator",
+    "fairseq_ext.translating.translator:Translator.translate",
+    "fairseq_ext.translating.translator:Search",
+    "fairseq_ext.translating.translator:Candidate",
+    "fairseq_ext.text.pipeline:Pipeline",
+    "fairseq_ext.text.pipeline:load",
+    "fairseq_ext.evaluation.score:score_files",
+    "fairseq_ext.evaluation.score:score_generated",
+    "fairseq_ext.evaluation.compare:compare",
+    "fairseq_ext.evaluation.average:average_checkpoints",
+)
+"""What other programs may call, as ``module:name``."""
+
+
+def cell(text: object) -> str:
+    """``text`` for a cell of a table: one line, nothing that Markdown would take for its own."""
+    line = " ".join(str(text).split())
+    pieces = line.split("`")
+    for i in range(0, len(pieces), 2):  # outside code
+        pieces[i] = re.sub(r"([\\*<>])", r"\\\1", pieces[i])
+    return "`".join(pieces).replace("|", "\\|")
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> list[str]:
+    """A Markdown table, and an empty line after it."""
+    lines = [head, tuple("---" for _ in head), *(tuple(map(cell, row)) for row in rows)]
+    return [*(f"| {' | '.join(line)} |" for line in lines), ""]
+
+
+def first_paragraph(documented: Any) -> str:
+    """The first paragraph of a docstring, with Markdown's marks for code."""
+    text = (inspect.getdoc(documented) or "").partition("\n\n")[0]
+    return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", " ".join(text.split())).replace("``", "`")
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+def commands_page() -> list[str]:
+    """Every command of ``fairseq-ext``, by group."""
+    from fairseq_ext import cli, commands
+
+    parsers = children(cli.build_parser())
+    lines = ["# Commands", "", "`fairseq-ext COMMAND --help` says the same.", ""]
+    group = ""
+    for command in commands.all_commands():
+        if command.group != group:
+            group = command.group
+            lines += [f"## {group.capitalize()}", ""]
+        lines += command_section(parsers[command.name], 3)
+    return lines
+
+
+def children(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of the subcommands."""
+    found: dict[str, argparse.ArgumentParser] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found.update(action.choices)
+    return found
+
+
+def command_section(parser: argparse.ArgumentParser, level: int) -> list[str]:
+    """One command: what it does, its options, then its subcommands."""
+    lines = [f"{'#' * level} {parser.prog}", "", cell(parser.description or ""), ""]
+    rows = list(options_of(parser))
+    if rows:
+        lines += table(("option", "default", "meaning"), rows)
+    for child in children(parser).values():
+        lines += command_section(child, level + 1)
+    return lines
+
+
+def options_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]]:
+    """Option, default and meaning of all that a parser takes."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
+            continue
+        values = ",".join(map(str, action.choices or ())) or action.metavar
+        value = "" if action.nargs == 0 else f" {values or action.dest.upper()}"
+        if action.nargs in ("+", "*"):
+            value += "…"
+        name = ", ".join(action.option_strings) + value if action.option_strings else value.strip()
+        given = action.default
+        is_shown = given not in (None, False, argparse.SUPPRESS, "") and action.option_strings
+        meaning = parser._get_formatter()._expand_help(action) if action.help else ""
+        if action.required and action.option_strings:
+            meaning = f"{meaning} (required)"
+        yield f"`{name}`", f"`{given}`" if is_shown else "", meaning
+
+
+# ---- models, tasks -------------------------------------------------------------------------------
+
+
+def ours(registry: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a registry of fairseq that this package has made, in alphabetical order."""
+    mine = {k: v for k, v in registry.items() if v.__module__.startswith("fairseq_ext.")}
+    return dict(sorted(mine.items()))
+
+
+def models_page() -> list[str]:
+    """Every model with all its options, and every architecture with the defaults it changes."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+    from fairseq.models import MODEL_DATACLASS_REGISTRY as DATACLASSES
+
+    lines = ["# Models", "", "Options of `fairseq-train --arch NAME`, with the model's defaults."]
+    lines += ["An architecture is a model with other defaults.", ""]
+    for name, model in ours(MODEL_REGISTRY).items():
+        lines += [f"## {name}", "", cell(first_paragraph(model)), "", f"`{model.__module__}`", ""]
+        changed = []
+        for arch in sorted(a for a, m in ARCH_MODEL_REGISTRY.items() if m is model):
+            args = argparse.Namespace()
+            ARCH_CONFIG_REGISTRY[arch](args)
+            changes = {k: v for k, v in sorted(vars(args).items()) if k != "_name"}
+            shown = ", ".join(f"`{flag(k)} {v}`" for k, v in changes.items())
+            changed.append((f"`{arch}`", shown or "none"))
+        lines += table(("architecture", "changed defaults"), changed)
+        lines += option_table(fields(DATACLASSES[name]))
+    return lines
+
+
+def flag(name: str) -> str:
+    """The option of a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+def option_table(options: Iterable[Field]) -> list[str]:
+    """Options that are fields of a dataclass."""
+    rows = []
+    for one in options:
+        default = one.default_factory() if one.default is MISSING else one.default
+        if one.name == "_name" or str(default).startswith("${"):
+            continue  # no option, or an option of the task
+        is_choice = isinstance(one.type, type) and issubclass(one.type, Enum)
+        values = ", ".join(f"`{choice.value}`" for choice in one.type) if is_choice else ""
+        kind = values or getattr(one.type, "__name__", str(one.type))
+        given = getattr(default, "value", default)
+        if one.type is bool:
+            kind, given = "switch", "on" if default else "off"
+        shown = f"`{given}`" if given not in ("", None) else "empty"
+        rows.append((f"`{flag(one.name)}`", kind, shown, one.metadata.get("help", "")))
+    return table(("option", "values", "default", "meaning"), rows)
+
+
+def tasks_page() -> list[str]:
+    """Tasks, criterions and schedules that this package registers, with their own options."""
+    from fairseq.dataclass import FairseqDataclass
+    from fairseq.registry import REGISTRIES
+    from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
+
+    found = [("task", ours(TASK_REGISTRY), TASK_DATACLASS_REGISTRY)]
+    found += [
+        (flag(kind)[2:], ours(one["registry"]), one["dataclass_registry"])
+        for kind, one in sorted(REGISTRIES.items())
+    ]
+    lines = ["# Tasks, criterions and schedules", ""]
+    for kind, entries, dataclasses in found:
+        for name, cls in entries.items():
+            config = dataclasses[name]
+            inherited = {f.name for base in config.__mro__[1:] for f in _fields(base)}
+            lines += [f"## --{kind} {name}", "", cell(first_paragraph(cls)), ""]
+            parent = config.__mro__[1]
+            lines += option_table(f for f in fields(config) if f.name not in inherited)
+            if parent is not FairseqDataclass:
+                lines += [f"All other options are those of fairseq's `{parent.__name__}`.", ""]
+    return lines
+
+
+def _fields(cls: type) -> tuple[Field, ...]:
+    return fields(cls) if hasattr(cls, "__dataclass_fields__") else ()
+
+
+# ---- scripts, patches, Python --------------------------------------------------------------------
+
+
+def scripts_page() -> list[str]:
+    """What the recipes and the scripts of a clone say with ``--help``."""
+    recipes = sorted((REPO / "recipes").rglob("*.sh"))
+    scripts = [
+        *(path for path in recipes if "usage()" in path.read_text("utf-8")),
+        *(
+            path
+            for path in sorted((REPO / "preprocess").glob("*.py"))
+            if "__main__" in path.read_text("utf-8")
+        ),
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        helps = list(pool.map(help_of, scripts))
+    lines = ["# Recipes and scripts of a clone", "", "What each says with `--help`.", ""]
+    for path, text in zip(scripts, helps, strict=True):
+        lines += [f"## {path.relative_to(REPO)}", "", "```text", text, "```", ""]
+    return lines
+
+
+def help_of(script: Path) -> str:
+    """Standard output of ``SCRIPT --help``, 100 columns wide."""
+    runner = ["bash"] if script.suffix == ".sh" else [sys.executable]
+    done = subprocess.run(
+        [*runner, script.relative_to(REPO), "--help"],
+        cwd=REPO,
+        env={**os.environ, "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def patches_page() -> list[str]:
+    """The table of patches: what is changed in fairseq, and why."""
+    from fairseq_ext.plugin import patches, report
+
+    rows = [
+        (one.name, one.reason, one.until or "a check of ours; it stays") for one in patches.PATCHES
+    ]
+    lines = ["# Changes to fairseq", ""]
+    lines += ["All that the plugin changes in fairseq, in the order in which it is applied."]
+    lines += ["A repair is applied only where its probe finds the problem.", ""]
+    lines += table(("patch", "without it", "until"), rows)
+    lines += ["## By function", ""]
+    lines += ["The patches around each function of fairseq, the outermost first.", ""]
+    targets = report.by_target(patches.PATCHES)
+    return lines + table(
+        ("function", "patches"),
+        (
+            (f"`{target}`", ", ".join(one.name for one in found))
+            for target, found in targets.items()
+        ),
+    )
+
+
+def python_page() -> list[str]:
+    """The functions and classes that other programs may call, with their docstrings."""
+    lines = ["# Python API", ""]
+    for public in PYTHON_API:
+        module, _, name = public.partition(":")
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        rest = (inspect.getdoc(found) or "").partition("\n\n")[2]
+        lines += [f"## {name}", "", first_paragraph(found), "", "```python"]
+        lines += [f"from {module} import {name.partition('.')[0]}", f"{name}{signature(found)}"]
+        lines += ["```", ""]
+        if rest:
+            lines += ["```text", rest.strip(), "```", ""]
+    return lines
+
+
+def signature(found: Any) -> str:
+    """Its parameters, one on each line where they are many."""
+    parameters = [
+        re.sub(r"<function (\w+) at \w+>", r"\1", str(one)).replace("'", "")
+        for one in inspect.signature(found).parameters.values()
+    ]
+    short = ", ".join(parameters)
+    if len(short) < 80:
+        return f"({short})"
+    return "(\n" + "".join(f"    {one},\n" for one in parameters) + ")"
+
+
+# ---- all of it -----------------------------------------------------------------------------------
+
+
+def pages() -> dict[str, str]:
+    """File name to text."""
+    from fairseq_ext import register
+
+    register()
+    found = {
+        "commands.md": commands_page(),
+        "models.md": models_page(),
+        "tasks.md": tasks_page(),
+        "scripts.md": scripts_page(),
+        "patches.md": patches_page(),
+        "python.md": python_page(),
+    }
+    index = ["# Reference", "", "Generated from the code by `python docs/make_reference.py`.", ""]
+    index += [f"- [{lines[0].removeprefix('# ')}]({name})" for name, lines in found.items()]
+    found = {"index.md": index, **found}
+    return {name: "\n".join([NOTE, "", *lines]).rstrip() + "\n" for name, lines in found.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; name what differs")
+    args = parser.parse_args()
+    os.environ["COLUMNS"] = "100"
+    found = pages()
+    former = {path.name: path.read_text("utf-8") for path in REFERENCE.glob("*.md")}
+    wrong = sorted(n for n in found.keys() | former.keys() if found.get(n) != former.get(n))
+    if args.check:
+        for name in wrong:
+            print(f"docs/reference/{name} is out of date: run python docs/make_reference.py")
+        return 1 if wrong else 0
+    REFERENCE.mkdir(exist_ok=True)
+    for name in former.keys() - found.keys():
+        (REFERENCE / name).unlink()
+    for name, text in found.items():
+        (REFERENCE / name).write_text(text, encoding="utf-8")
+    print(f"{len(found)} pages, {len(wrong)} changed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
