@@ -29,16 +29,16 @@ NOTE = "<!-- Written by docs/make_reference.py: change the code, then run it aga
 
 PYTHON_API = (
     "fairseq_ext:register",
-    "fairseq_ext.translating.translator:Translator",
-    "fairseq_ext.translating.translator:Translator.translate",
-    "fairseq_ext.translating.translator:Search",
-    "fairseq_ext.translating.translator:Candidate",
+    "fairseq_ext.decoding.translator:Translator",
+    "fairseq_ext.decoding.translator:Translator.translate",
+    "fairseq_ext.decoding.translator:Search",
+    "fairseq_ext.decoding.translator:Candidate",
     "fairseq_ext.text.pipeline:Pipeline",
     "fairseq_ext.text.pipeline:load",
     "fairseq_ext.evaluation.score:score_files",
     "fairseq_ext.evaluation.score:score_generated",
     "fairseq_ext.evaluation.compare:compare",
-    "fairseq_ext.evaluation.average:average_checkpoints",
+    "fairseq_ext.checkpoints.averaging:average_checkpoints",
 )
 """What other programs may call, as ``module:name``."""
 
