@@ -3,7 +3,7 @@
 ``python benchmarks/binary_layers.py --threads 1 2 --json docs/results/binary_layers.json``
 
 Candidates are ``F.linear`` in fp32 and bf16, torch's dynamic int8 (a scale for each channel, the
-inputs quantised on the way, as ours of the last kind), and ours: 1-bit weights with float inputs,
+inputs quantized on the way, as ours of the last kind), and ours: 1-bit weights with float inputs,
 and 1-bit weights and inputs, binarization of the inputs included. Each pass goes once through
 ``--layers`` different layers, and the other candidates' passes in between empty the caches, as one
 step of decoding with a large model does. Times are those of one product; n is the number of rows.

@@ -1,4 +1,4 @@
-"""How long it takes to open binarised data: fairseq alone, at a first start, at later ones.
+"""How long it takes to open binarized data: fairseq alone, at a first start, at later ones.
 
     python benchmarks/data_folder.py --json docs/results/data_folder.json
 
@@ -103,7 +103,7 @@ def main() -> None:
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(args.tokens, args.repeats, Path(folder))
-    bench.report(f"Opening binarised data of {args.tokens:,} tokens", rows, args.json)
+    bench.report(f"Opening binarized data of {args.tokens:,} tokens", rows, args.json)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Pairs of the locale corpus are repeated, each time with other digits, and some are spoilt so that
 cleaning has something to drop. Ours is what ``preprocess/corpus.py`` does with an archive of them:
-normalise, tokenise, clean, split, byte-pair encoding, checksums and manifest. The peers are, for
+normalize, tokenize, clean, split, byte-pair encoding, checksums and manifest. The peers are, for
 each side, ``sacremoses normalize tokenize`` and ``subword-nmt apply-bpe``. Learning the merges is
 not timed: all get the same file. Their pieces must be equal, but for the pairs that ours drops.
 
@@ -289,7 +289,7 @@ def save(
 
     logging.getLogger().setLevel(logging.WARNING)  # fairseq's import has chosen another
     data = {
-        "title": "Preparing a corpus: normalise, tokenise, clean, byte-pair encoding",
+        "title": "Preparing a corpus: normalize, tokenize, clean, byte-pair encoding",
         "machine": machine(),
         "settings": {"rounds": options.rounds, "merges": MERGES, "longest": LONGEST},
         "pairs and tokens": fates,

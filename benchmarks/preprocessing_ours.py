@@ -47,7 +47,7 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
         train=source(name),
         valid=source("held-out"),
         test=source("held-out"),
-        normalise=True,
+        normalize=True,
         limits=Limits(LONGEST, RATIO),
         merges=MERGES,
     )

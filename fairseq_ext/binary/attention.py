@@ -25,7 +25,7 @@ class BinaryAttention(MultiheadAttention):
 
     Args:
         embed_dim, num_heads, dropout, **options: as of fairseq's attention.
-        norm_heads: normalise q, k and v of each head over its channels; all heads share the gain.
+        norm_heads: normalize q, k and v of each head over its channels; all heads share the gain.
         norm_output, shortcut: ``LN(A W)`` and ``… + A`` at the output (3.5).
         qk: binarize both operands of Q K^T from stage 2 on.
         score_v: ``signed`` or ``unsigned`` to binarize both operands of the weighted sum too.
@@ -119,7 +119,7 @@ class BinaryAttention(MultiheadAttention):
         return output, weights.transpose(0, 1) if need_head_weights else weights.mean(1)
 
     def _heads(self, projected: Tensor, name: str) -> Tensor:
-        """``[T, R, C]`` to normalised ``[R, H, T, D]``."""
+        """``[T, R, C]`` to normalized ``[R, H, T, D]``."""
         heads = projected.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
         return self.head_norms[name](heads) if self.head_norms else heads
 

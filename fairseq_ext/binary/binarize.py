@@ -47,7 +47,7 @@ class _TwoLevels(torch.autograd.Function):
 
 def signs_of(x: Tensor) -> Tensor:
     """±1 like ``x``, of zeros +1, without gradient."""
-    # By passes that torch vectorises: `torch.where` and masks of bool take up to 100 times as long.
+    # By passes that torch vectorizes: `torch.where` and masks of bool take up to 100 times as long.
     return torch.lt(x.detach(), 0, out=torch.empty_like(x)).mul_(-2).add_(1)
 
 

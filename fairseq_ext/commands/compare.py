@@ -26,10 +26,10 @@ def add(commands: Subparsers) -> None:
         metavar="NAME=GENERATED[,checkpoint=FILE][,log=FILE]",
         help="a system's name and its output of fairseq-generate; its checkpoint (size, updates) "
         "and the log of its training (parameters, speed) where they are at hand; repeat. "
-        "NAME=text:FILE takes detokenised text instead, as of another program",
+        "NAME=text:FILE takes detokenized text instead, as of another program",
     )
     parser.add_argument(
-        "--ref", type=Path, required=True, metavar="FILE", help="reference, detokenised text"
+        "--ref", type=Path, required=True, metavar="FILE", help="reference, detokenized text"
     )
     parser.add_argument(
         "--baseline", metavar="NAME", help="the system to test the others against (the first)"
@@ -37,14 +37,14 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--detokenize",
         metavar="LANG",
-        help="undo Moses tokenisation for this language, e.g. de; leave out where the corpus was "
-        "never tokenised",
+        help="undo Moses tokenization for this language, e.g. de; leave out where the corpus was "
+        "never tokenized",
     )
     parser.add_argument(
         "--tokenized-ref",
         type=Path,
         metavar="FILE",
-        help="reference tokens without subword pieces, for tokenised BLEU as well",
+        help="reference tokens without subword pieces, for tokenized BLEU as well",
     )
     parser.add_argument(
         "--samples", type=int, default=1000, metavar="N", help="of the bootstrap (%(default)s)"

@@ -18,7 +18,7 @@ def add(commands: Subparsers) -> None:
     options.add_generated(parser)
     parser.add_argument("--remove-bpe", action="store_true", help="join subword pieces (`@@ `)")
     parser.add_argument(
-        "--detokenize", metavar="LANG", help="undo Moses tokenisation for this language, e.g. de"
+        "--detokenize", metavar="LANG", help="undo Moses tokenization for this language, e.g. de"
     )
     parser.add_argument(
         "--expected", type=int, metavar="N", help="how many sentences the corpus has, to be checked"

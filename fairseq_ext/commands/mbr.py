@@ -61,7 +61,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--remove-bpe", action="store_true", help="join subword pieces (`@@ `)")
     parser.add_argument(
-        "--detokenize", metavar="LANG", help="undo Moses tokenisation for this language, e.g. de"
+        "--detokenize", metavar="LANG", help="undo Moses tokenization for this language, e.g. de"
     )
     options.add_output(parser, "FILE", "the chosen translations, in corpus order")
     options.add_json(parser, "choices and expected utilities")

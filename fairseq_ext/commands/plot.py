@@ -124,18 +124,18 @@ def _add_lengths(pictures: Subparsers) -> None:
     )
     references = parser.add_mutually_exclusive_group(required=True)
     references.add_argument(
-        "--ref", type=Path, metavar="FILE", help="reference, detokenised text, for sacrebleu"
+        "--ref", type=Path, metavar="FILE", help="reference, detokenized text, for sacrebleu"
     )
     references.add_argument(
         "--tokenized-ref",
         type=Path,
         metavar="FILE",
-        help="reference tokens without subword pieces, for tokenised BLEU as papers report it",
+        help="reference tokens without subword pieces, for tokenized BLEU as papers report it",
     )
     parser.add_argument(
         "--detokenize",
         metavar="LANG",
-        help="with --ref: undo Moses tokenisation of the translations for this language, e.g. de",
+        help="with --ref: undo Moses tokenization of the translations for this language, e.g. de",
     )
     parser.add_argument(
         "--buckets",

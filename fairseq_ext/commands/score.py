@@ -19,14 +19,14 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "score",
         help="BLEU and chrF with sacrebleu signatures",
-        description="Score detokenised text, or fairseq-generate's output against it.",
+        description="Score detokenized text, or fairseq-generate's output against it.",
     )
     parser.add_argument(
-        "--ref", type=Path, required=True, metavar="FILE", help="reference, detokenised text"
+        "--ref", type=Path, required=True, metavar="FILE", help="reference, detokenized text"
     )
     translations = parser.add_mutually_exclusive_group(required=True)
     translations.add_argument(
-        "--hyp", type=Path, metavar="FILE", help="translations, detokenised text"
+        "--hyp", type=Path, metavar="FILE", help="translations, detokenized text"
     )
     translations.add_argument(
         "--generated",
@@ -38,14 +38,14 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--detokenize",
         metavar="LANG",
-        help="with --generated: undo Moses tokenisation for this language, e.g. de; leave out "
-        "where the corpus was never tokenised",
+        help="with --generated: undo Moses tokenization for this language, e.g. de; leave out "
+        "where the corpus was never tokenized",
     )
     parser.add_argument(
         "--tokenized-ref",
         type=Path,
         metavar="FILE",
-        help="reference tokens without subword pieces, for tokenised BLEU (with --generated the "
+        help="reference tokens without subword pieces, for tokenized BLEU (with --generated the "
         "T lines serve where this is not given)",
     )
     parser.add_argument(
@@ -54,7 +54,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--split-compounds",
         action="store_true",
-        help="tokenised BLEU with hyphenated compounds split as well, as papers report it for "
+        help="tokenized BLEU with hyphenated compounds split as well, as papers report it for "
         "WMT14 English-German alone; needs --tokenized-ref",
     )
     options.add_json(parser, "the scores")
@@ -65,7 +65,7 @@ def _score(args: argparse.Namespace) -> int:
     if args.generated and args.tokenized_hyp:
         raise ConfigError("`--tokenized-hyp` goes with `--hyp`; `--generated` has the tokens.")
     if args.hyp and args.detokenize:
-        raise ConfigError("`--detokenize` goes with `--generated`; `--hyp` is detokenised text.")
+        raise ConfigError("`--detokenize` goes with `--generated`; `--hyp` is detokenized text.")
     if args.hyp and (args.tokenized_ref is None) != (args.tokenized_hyp is None):
         raise ConfigError("Give both `--tokenized-ref` and `--tokenized-hyp`, or neither.")
     if args.split_compounds and args.tokenized_ref is None:

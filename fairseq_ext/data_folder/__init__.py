@@ -1,4 +1,4 @@
-"""Folders of binarised data: what fairseq-preprocess wrote into them, and whether it is still so.
+"""Folders of binarized data: what fairseq-preprocess wrote into them, and whether it is still so.
 
 - :mod:`~fairseq_ext.data_folder.manifest`: sizes and checksums of what was written;
 - :mod:`~fairseq_ext.data_folder.indexed`: a dataset, that is an index and its data;

@@ -79,7 +79,7 @@ def read_candidates(
             corpus and with a ``--seed`` of its own.
         count: how many candidates each sentence has in all files together.
         bpe: join subword pieces.
-        language: detokenise as this language, or None.
+        language: detokenize as this language, or None.
         sources: text with one source sentence in a line, or None for the S lines.
 
     Raises:

@@ -109,7 +109,7 @@ class ChrfUtility:
 class BleuUtility:
     """Sentence-level BLEU, 0 to 100, as ``sacrebleu.sentence_bleu`` computes it.
 
-    That is 13a tokenisation, exponential smoothing, and the orders that the hypothesis has.
+    That is 13a tokenization, exponential smoothing, and the orders that the hypothesis has.
     """
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
         epsilon: threshold, 0 to 1.
 
     Returns:
-        ``[..., V]``, not normalised again.
+        ``[..., V]``, not normalized again.
     """
     top = log_probabilities.amax(dim=-1, keepdim=True)
     threshold = top.clamp(max=math.log(epsilon) if epsilon > 0 else -math.inf)
@@ -34,7 +34,7 @@ def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
 
 
 class EpsilonSampling(Sampling):
-    """fairseq's ``--sampling`` from the truncated distribution, normalised anew.
+    """fairseq's ``--sampling`` from the truncated distribution, normalized anew.
 
     Probabilities are those after ``--temperature``. As with fairseq's own sampling, scores are the
     model's log-probabilities, not those of the truncated distribution.

@@ -64,8 +64,8 @@ def paired_bootstrap(
     gives the same figures.
 
     Args:
-        systems: by name, the detokenised translations.
-        references: detokenised, as many lines.
+        systems: by name, the detokenized translations.
+        references: detokenized, as many lines.
         baseline: one of the names.
         samples: how many test sets to draw.
 

@@ -44,7 +44,7 @@ class System:
         generated: output of fairseq-generate, or its translations as plain text.
         checkpoint: that it used.
         log: of its training.
-        plain: ``generated`` is detokenised text, a line per sentence.
+        plain: ``generated`` is detokenized text, a line per sentence.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Measured:
 
     Attributes:
         name: of the system.
-        scores: ``BLEU`` and ``chrF`` of the detokenised text.
+        scores: ``BLEU`` and ``chrF`` of the detokenized text.
         tokenized_bleu: BLEU on tokens, where their reference was given.
         architecture: its name in fairseq.
         parameters: of the model.
@@ -134,10 +134,10 @@ def compare(
 
     Args:
         systems: each with a name of its own.
-        reference: detokenised text.
+        reference: detokenized text.
         baseline: name of the system to test against; None for the first.
-        language: detokenise the translations as this language; None where text is untokenised.
-        tokenized_reference: the reference as tokens without subword pieces, for tokenised BLEU.
+        language: detokenize the translations as this language; None where text is untokenized.
+        tokenized_reference: the reference as tokens without subword pieces, for tokenized BLEU.
         samples: of the bootstrap.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Tokenised BLEU with compounds split, as the literature on WMT14 English–German reports it.
+"""Tokenized BLEU with compounds split, as the literature on WMT14 English–German reports it.
 
 Vaswani et al. (2017) and those who compare with them put hyphenated words of translation and
 reference apart before they count: ``Rad-Tour`` becomes ``Rad ##AT##-##AT## Tour``. That raises BLEU

@@ -2,7 +2,7 @@
 
 Sentences come out sorted by length, as tab-separated lines named by letter and sentence number::
 
-    S-7  source      T-7  target        H-7  score  hypothesis     D-7  score  detokenised
+    S-7  source      T-7  target        H-7  score  hypothesis     D-7  score  detokenized
     P-7  score of each target token     A-7  alignment (--print-alignment)
 
 With ``--nbest``, the lines H to A repeat for each hypothesis, best first. A soft alignment has
@@ -35,7 +35,7 @@ class Hypothesis:
 
     Attributes:
         text: the tokens as the model wrote them, separated by spaces.
-        score: log-probability in base 2, normalised by length as the generator was told.
+        score: log-probability in base 2, normalized by length as the generator was told.
         detokenized: the D line (equal to ``text`` unless fairseq knew the tokenizer).
         token_scores: log-probability (base 2) of each token, the last is end of sentence.
         soft: attention weights ``[target tokens + 1][source tokens + 1]``, or empty.
@@ -221,7 +221,7 @@ def bpe_groups(tokens: Sequence[str], separator: str = "@@") -> list[list[int]]:
 
 
 def detokenize(lines: Iterable[str], language: str) -> Iterator[str]:
-    """Undo Moses tokenisation with sacremoses.
+    """Undo Moses tokenization with sacremoses.
 
     Raises:
         ConfigError: sacremoses is not installed.
@@ -245,7 +245,7 @@ def best_hypotheses(
     Args:
         sentences: from :func:`read_generated`.
         bpe: join subword pieces.
-        language: detokenise as this language (``de``), or None to leave the tokens apart.
+        language: detokenize as this language (``de``), or None to leave the tokens apart.
     """
     texts = [sentence.best.text for sentence in sentences]
     if bpe:

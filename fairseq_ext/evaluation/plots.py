@@ -97,7 +97,7 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
             line = {"marker": "o", "ms": 4, "lw": 1.8, "color": colour, "label": label}
             axes.plot(*_xy(valid), **line)
     title, unit = PANELS[metric]
-    axes.set(title=title, xlabel="updates (optimiser steps)", ylabel=unit)
+    axes.set(title=title, xlabel="updates (optimizer steps)", ylabel=unit)
     if metric == "ppl":
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -1,6 +1,6 @@
 """BLEU and chrF through sacrebleu, with the signatures that make them comparable.
 
-Real scores are computed on detokenised text, since sacrebleu tokenises itself (Post 2018, "A
+Real scores are computed on detokenized text, since sacrebleu tokenizes itself (Post 2018, "A
 Call for Clarity in Reporting BLEU Scores"). Papers of 2014 to 2020 mostly report BLEU on their
 own tokens (``multi-bleu.perl``); that figure is offered too, under a name that says what it is.
 """
@@ -39,7 +39,7 @@ class Score:
 
 
 def sacre_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[Score]:
-    """BLEU (13a tokenisation, mixed case) and chrF2 of detokenised text.
+    """BLEU (13a tokenization, mixed case) and chrF2 of detokenized text.
 
     Raises:
         DataError: unequal numbers of lines, or none.
@@ -73,7 +73,7 @@ def score_files(
     tokenized_reference: str | Path | None = None,
     tokenized_hypothesis: str | Path | None = None,
 ) -> list[Score]:
-    """Score plain text files: detokenised ones, and tokenised ones where given.
+    """Score plain text files: detokenized ones, and tokenized ones where given.
 
     Raises:
         DataError: a file is unreadable, or two files differ in their number of lines.
@@ -92,14 +92,14 @@ def score_generated(
 ) -> list[Score]:
     """Score the best hypotheses of a ``fairseq-generate`` output.
 
-    Subword pieces are joined (``@@``). Tokenised BLEU is against ``tokenized_reference`` or,
+    Subword pieces are joined (``@@``). Tokenized BLEU is against ``tokenized_reference`` or,
     without one, the T lines; there, fairseq writes a word outside the target dictionary as
     ``<<unk>>``, which nothing matches.
 
     Args:
         generated: standard output of ``fairseq-generate``, or of all its shards.
-        reference: detokenised reference text.
-        language: detokenise the hypotheses as this language; None where text is untokenised.
+        reference: detokenized reference text.
+        language: detokenize the hypotheses as this language; None where text is untokenized.
         tokenized_reference: the reference as tokens, without subword pieces.
 
     Raises:

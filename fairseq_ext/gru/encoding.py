@@ -80,7 +80,7 @@ class BidirectionalGRU(nn.Module):
 def xavier_uniform_per_gate_(gru: nn.GRU) -> None:
     """Xavier-uniform for each gate's matrix by itself, biases 0.
 
-    torch stacks the three gates, so that initialising the stack would count three times the
+    torch stacks the three gates, so that initializing the stack would count three times the
     outputs and draw weights too small by a factor up to 1.6 (Glorot & Bengio 2010).
     """
     for name, parameter in gru.named_parameters():

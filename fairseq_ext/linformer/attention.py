@@ -72,7 +72,7 @@ class LinformerAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights as in fairseq's exact attention; E and F initialise themselves."""
+        """Weights as in fairseq's exact attention; E and F initialize themselves."""
         for linear in (self.q_proj, self.k_proj, self.v_proj):
             nn.init.xavier_uniform_(linear.weight, gain=1 / sqrt(2))
         nn.init.xavier_uniform_(self.out_proj.weight)

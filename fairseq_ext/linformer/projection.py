@@ -29,7 +29,7 @@ class LengthProjection(nn.Module):
     - ``convolution``: the same windows, with ``w`` learned weights, the same for all slots: a
       convolution over time with kernel and stride ``w``.
 
-    Initialisation of ``learned``, with which slots and scores stay bounded for every length:
+    Initialization of ``learned``, with which slots and scores stay bounded for every length:
 
     - ``identity``: ``E_ij = 1 / (1 + ⌊j / K⌋)`` where ``j mod K = i``, else 0. Up to ``K`` tokens
       each slot is one token, which is exact attention; every further lap of ``K`` tokens is added
@@ -46,7 +46,7 @@ class LengthProjection(nn.Module):
         init: one of :data:`INITS`, for ``learned``.
 
     Raises:
-        ConfigError: ``K`` below 1 or above ``N``, or an unknown kind or initialisation.
+        ConfigError: ``K`` below 1 or above ``N``, or an unknown kind or initialization.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LengthProjection(nn.Module):
                 f"but is {slots} instead."
             )
         if kind not in KINDS or init not in INITS:
-            raise ConfigError(f"unknown projection `{kind}` or initialisation `{init}`.")
+            raise ConfigError(f"unknown projection `{kind}` or initialization `{init}`.")
         self.slots, self.max_len = slots, max_len
         self.kind, self.init = kind, init
         self.matrices = 1 if shared else 2
@@ -83,7 +83,7 @@ class LengthProjection(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise as the class says; a convolution starts as the mean."""
+        """Initialize as the class says; a convolution starts as the mean."""
         if self.kind != "learned":
             self.weight.fill_(1 / self.window)
         elif self.init == "normal":

@@ -168,7 +168,7 @@ class ParallelBlock(nn.Module):
         return self.activation_dropout(self.activation(hidden))
 
     def _sum(self, x: Tensor, parts: Sequence[Tensor], local: Tensor | None) -> Tensor:
-        """Residual, contributions and normalisation."""
+        """Residual, contributions and normalization."""
         if isinstance(self.projections, FusedProjections) and not is_active(self.dropout):
             contributions = [self.projections.write_sum(parts)]
         else:

@@ -141,7 +141,7 @@ class DynamicConvolution(nn.Module):
         Conv(v)_t = Σ_i softmax(α)_i Σ_j w_ij v_{t - left_i + j}
 
     The softmax, in fp32 at least, spans all taps whether or not they fall inside the sentence, and
-    nothing is renormalised at its borders.
+    nothing is renormalized at its borders.
 
     Args:
         dim: C.

@@ -62,7 +62,7 @@ class Law:
 
     @property
     def theta(self) -> Array:
-        """(log α, pe, pd, L∞), what is optimised."""
+        """(log α, pe, pd, L∞), what is optimized."""
         with np.errstate(divide="ignore"):
             return np.array([np.log(self.alpha), self.p_e, self.p_d, self.L_inf])
 

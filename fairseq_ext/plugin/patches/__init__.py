@@ -10,7 +10,7 @@ away from fairseq. The repairs follow:
 - :mod:`~fairseq_ext.plugin.patches.noise`: warnings, repeated log lines;
 - :mod:`~fairseq_ext.plugin.patches.loading`: what a checkpoint may hold;
 - :mod:`~fairseq_ext.plugin.patches.batches`: no sentence is lost;
-- :mod:`~fairseq_ext.plugin.patches.indexes`: binarised data above 2 GiB;
+- :mod:`~fairseq_ext.plugin.patches.indexes`: binarized data above 2 GiB;
 - :mod:`~fairseq_ext.plugin.patches.encoders`: weights are kept once;
 - :mod:`~fairseq_ext.plugin.patches.machine`: training on CPUs, with several processes, in bf16;
 - :mod:`~fairseq_ext.plugin.patches.resume` and :mod:`~fairseq_ext.plugin.patches.precision`: a

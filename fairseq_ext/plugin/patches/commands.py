@@ -109,7 +109,7 @@ def refuse_broken(cfg: Any, command: str) -> None:
     soft = generation.print_alignment == "soft"
     if generation.replace_unk is not None:
         raise ConfigError(
-            "`--replace-unk` does not work in this fairseq (it reads a binarised corpus as text), "
+            "`--replace-unk` does not work in this fairseq (it reads a binarized corpus as text), "
             "and no model without alignments could do it. Leave it out; subwords leave hardly any "
             "unknown words."
         )

@@ -1,4 +1,4 @@
-"""Binarised data: where each sentence starts, in files above 2 GiB."""
+"""Binarized data: where each sentence starts, in files above 2 GiB."""
 
 from __future__ import annotations
 

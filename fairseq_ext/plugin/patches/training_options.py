@@ -28,7 +28,7 @@ def refuse(cfg: Any) -> None:
     if dataset.train_subset in dataset.valid_subset.split(",") and not dataset.disable_validation:
         raise ConfigError(
             f"`--valid-subset` must not be the training subset (`{dataset.train_subset}`): fairseq "
-            "would then train nothing. Binarise a copy of it under another name."
+            "would then train nothing. Binarize a copy of it under another name."
         )
 
 
