@@ -1,4 +1,4 @@
-"""Where things are in a checkpoint of fairseq: of today's form, of the older one, of weights alone."""
+"""The parts of a checkpoint: of the present form, of the older one, of weights alone."""
 
 from __future__ import annotations
 
