@@ -260,6 +260,28 @@ def patches_page() -> list[str]:
     )
 
 
+def corpora_page() -> list[str]:
+    """The corpora that can be made, and what their owners allow."""
+    sys.path.insert(0, str(REPO / "preprocess"))
+    catalogue = importlib.import_module("catalogue")
+    rows = [
+        (f"`{name}`", f"{one.src} → {one.tgt}", one.licence)
+        for name, one in sorted(catalogue.CORPORA.items())
+    ]
+    lines = [
+        "# Corpora and their licences",
+        "",
+        "No text of a corpus is in this repository: scripts take it from its owners. Their terms",
+        "hold for the text and may hold for models trained on it; the table is a summary.",
+        "How each corpus is made: [corpora](../../preprocess/README.md).",
+        "",
+        *table(("corpus", "languages", "licence"), rows),
+        "Texts and files that other scripts use:",
+        "",
+    ]
+    return lines + table(("what", "licence"), catalogue.OTHER_LICENCES.items())
+
+
 def python_page() -> list[str]:
     """The functions and classes that other programs may call, with their docstrings."""
     lines = ["# Python API", ""]
@@ -303,6 +325,7 @@ def pages() -> dict[str, str]:
         "tasks.md": tasks_page(),
         "scripts.md": scripts_page(),
         "patches.md": patches_page(),
+        "corpora.md": corpora_page(),
         "python.md": python_page(),
     }
     index = ["# Reference", "", "Generated from the code by `python docs/make_reference.py`.", ""]

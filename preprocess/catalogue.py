@@ -23,6 +23,25 @@ from dataclasses import dataclass, field
 STATMT = "https://www.statmt.org"
 MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
 WMT17 = "https://data.statmt.org/wmt17/translation-task"
+WMT_LICENCE = (
+    "WMT's organizers: free for research, with a citation of the task's overview paper; for other "
+    "uses ask the owners of each part. Europarl's know of no copyright on it; Common Crawl, the UN "
+    "and the giga corpus are texts of the web and of institutions, without a licence of their own"
+)
+TED_LICENCE = "TED talks: CC BY-NC-ND 4.0, with TED named as the source"
+MULTI30K_LICENCE = (
+    "none in its repository; the English side is Flickr30K's captions, for non-commercial research "
+    "and education"
+)
+OTHER_LICENCES = {
+    "Tatoeba (`split_pairs.py`)": "CC BY 2.0 FR, authors named in the file",
+    "Europarl (`gru/europarl_es_en.sh`)": "no copyright known to its authors; cite the paper",
+    "WMT14 as CSV (`wmt14_csv.py`)": "as of `wmt14_en_de`; the page of the archive may say more",
+    "GPT-2's byte-level encoding (`wmt14_csv.py`)": "MIT (modified), OpenAI",
+    "locale corpus (`locale_corpus.py`)": "Unicode License for CLDR's words, which Babel (BSD) "
+    "has; number words are made by num2words (LGPL)",
+}
+"""Texts and files that other scripts use."""
 STANFORD = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
 
 
@@ -74,6 +93,7 @@ class Corpus:
             that come as tokens made them of text.
         exact: known numbers of pairs that do not depend on the tokeniser.
         expected: those that do.
+        licence: what the owners of the text allow, as far as they say.
     """
 
     src: str
@@ -93,6 +113,7 @@ class Corpus:
     made: dict[str, bool] = field(default_factory=dict)
     exact: dict[str, int] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
+    licence: str = ""
 
 
 def _sides(name: str, src: str, tgt: str) -> tuple[str, str]:
@@ -174,6 +195,7 @@ def _multi30k(form: str) -> Corpus:
         dictionary=("--joined-dictionary",),
         made={} if raw else LOWERCASED_FIRST,
         exact={"train read": 29_000, "valid": 1_014, "test": 1_000},
+        licence=MULTI30K_LICENCE,
     )
 
 
@@ -202,6 +224,7 @@ CORPORA = {
         merges=10_000,
         exact={"train read": 174_443, "test": 6_750},
         expected={"train": 160_239, "valid": 7_283},
+        licence=TED_LICENCE,
     ),
     "iwslt15_en_vi": Corpus(
         "en",
@@ -213,6 +236,7 @@ CORPORA = {
         made={"tokenize": True, "escape": True},
         word_dictionary=("--thresholdsrc", "5", "--thresholdtgt", "5"),
         exact={"train read": 133_317, "valid": 1_553, "test": 1_268},
+        licence=TED_LICENCE,
     ),
     "wmt14_en_de": Corpus(
         "en",
@@ -227,6 +251,7 @@ CORPORA = {
             *("--nwordssrc", "32768", "--nwordstgt", "32768"),
         ),
         exact={"valid": 3_000, "test": 3_003},
+        licence=WMT_LICENCE,
     ),
     "wmt14_en_fr": Corpus(
         "en",
@@ -253,6 +278,7 @@ CORPORA = {
         merges=40_000,
         dictionary=("--joined-dictionary",),
         exact={"valid": 6_003, "test": 3_003},
+        licence=WMT_LICENCE,
     ),
     "wmt17_de_en": Corpus(
         "de",
@@ -269,5 +295,6 @@ CORPORA = {
             *("--nwordssrc", "32000", "--nwordstgt", "32000"),
         ),
         exact={"valid": 3_000, "test": 3_003},
+        licence=WMT_LICENCE,
     ),
 }

@@ -273,7 +273,9 @@ class Preparation:
         return [f"{split}.{side}" for split in splits for side in self._sides]
 
     def _settings(self) -> Report:
-        return {"corpus": dataclasses.asdict(self.corpus), "libraries": self._libraries}
+        protocol = dataclasses.asdict(self.corpus)
+        del protocol["licence"]  # its wording changes nothing in the files
+        return {"corpus": protocol, "libraries": self._libraries}
 
 
 def _existing(paths: list[Path]) -> Iterator[Path]:

@@ -171,6 +171,23 @@ main() {
     for file in results.md curves.png alignment.png checkpoints/average.pt; do
         if [[ -e "$file" ]]; then echo "  $file"; fi
     done
+    show_next
+}
+
+# How to use what was trained, ready to be pasted.
+show_next() {
+    local sentence activate=""
+    sentence="$(sed "s/'//g;1q" "${data:-text}/test.$src")"
+    [[ -z "${VIRTUAL_ENV:-}" ]] || activate=" && . $(printf '%q' "$VIRTUAL_ENV")/bin/activate"
+    cat <<NEXT
+
+Translate a sentence of yours:
+  cd $(printf '%q' "$PWD")$activate
+  echo '$sentence' | fairseq-ext translate bin --path checkpoints/average.pt
+The same on a page in a browser, with the model's attention:
+  pip install -c $(printf '%q' "$REPO")/constraints.txt gradio
+  fairseq-ext demo $arch=checkpoints/average.pt --data bin
+NEXT
 }
 
 # On one line: bash reads a script while it runs, and this one may be edited meanwhile.

@@ -60,3 +60,10 @@ def test_every_option_of_the_task_is_listed() -> None:
     for name in ("truncate_target", "source_bos", "random_batches", "epsilon_sampling"):
         assert name in TranslationExtConfig.__dataclass_fields__
         assert f"`--{name.replace('_', '-')}`" in page
+
+
+def test_every_corpus_has_its_licence() -> None:
+    page = (REFERENCE / "corpora.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| \w\w → \w\w \| (.*) \|$", page, re.M)
+    assert len(rows) >= 7
+    assert all(len(licence) > 20 for _, licence in rows)
