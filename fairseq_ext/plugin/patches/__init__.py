@@ -35,7 +35,8 @@ commands clear errors and whole results, for stock architectures too. None repea
 - :mod:`~fairseq_ext.plugin.patches.untrusted`: what a file may name and hold;
 - :mod:`~fairseq_ext.plugin.patches.programs`: programs that fairseq starts;
 - :mod:`~fairseq_ext.plugin.patches.divergence`: losses and weights that are not finite;
-- :mod:`~fairseq_ext.plugin.patches.interruption`: Ctrl-C and SIGTERM while training.
+- :mod:`~fairseq_ext.plugin.patches.interruption`: Ctrl-C and SIGTERM while training;
+- :mod:`~fairseq_ext.plugin.patches.hydra`: all this for ``fairseq-hydra-train``, too.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from fairseq_ext.plugin.patches import (
     divergence,
     encoders,
     ending,
+    hydra,
     indexes,
     interruption,
     literals,
@@ -107,7 +109,8 @@ PATCHES: tuple[Patch, ...] = (
     *untrusted.PATCHES,  # outermost: names the file in whatever the others do not foresee
     *programs.PATCHES,
     *divergence.PATCHES,
-    *interruption.PATCHES,  # outermost: all the others have cleaned up
+    *interruption.PATCHES,  # outside all these, which have cleaned up when it speaks
+    *hydra.PATCHES,  # outermost: calls all of them where they came too late
 )
 
 _active: set[str] = set()  # patches apply to the process, so this is the process's state

@@ -1,4 +1,4 @@
-"""CPUs: several processes under ``torchrun`` or spawned, and low precision.
+"""CPUs: several processes under ``torchrun``, Slurm or spawned, and low precision.
 
 fairseq takes CUDA devices for granted when it counts processes, and a TPU for ``--bf16``.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -55,8 +56,11 @@ def _free_port() -> int:
 def join_processes(training: Any) -> None:
     """Fill in how this process finds the others, in ``cfg.distributed_training``, for a CPU.
 
-    ``torchrun`` says it in the environment; ``--distributed-world-size`` alone asks for processes
-    spawned on this machine.
+    ``torchrun`` and Slurm say it in the environment; ``--distributed-world-size`` alone asks for
+    processes spawned on this machine.
+
+    Raises:
+        ConfigError: the job of Slurm has another number of processes.
     """
     if training.distributed_init_method is None:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and "RANK" in os.environ:
@@ -65,11 +69,42 @@ def join_processes(training: Any) -> None:
             training.distributed_rank = int(os.environ["RANK"])
             training.device_id = int(os.environ.get("LOCAL_RANK", 0))
             training.distributed_no_spawn = True
-        elif training.distributed_world_size > 1 and training.distributed_port <= 0:
-            training.distributed_init_method = f"tcp://localhost:{_free_port()}"
-            training.distributed_num_procs = training.distributed_world_size
+        elif training.distributed_world_size > 1:
+            host = _first_host_of_slurm() if training.distributed_port > 0 else None
+            if host is not None:
+                _join_slurm(training, host)
+            else:
+                port = training.distributed_port
+                port = port if port > 0 else _free_port()
+                training.distributed_init_method = f"tcp://localhost:{port}"
+                training.distributed_num_procs = training.distributed_world_size
     if training.distributed_init_method is not None:
         training.distributed_backend = "gloo"
+
+
+def _first_host_of_slurm() -> str | None:
+    """The host of rank 0 if ``srun`` has started this process and others; fairseq's own way."""
+    nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
+    if nodes is None or int(os.environ.get("SLURM_NTASKS", 1)) == 1:
+        return None
+    try:
+        hosts = subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True)
+    except FileNotFoundError:
+        return None
+    return hosts.split()[0]
+
+
+def _join_slurm(training: Any, host: str) -> None:
+    tasks = int(os.environ["SLURM_NTASKS"])
+    if training.distributed_world_size != tasks:
+        raise ConfigError(
+            f"`--distributed-world-size` must be the number of Slurm's tasks ({tasks}), but is "
+            f"{training.distributed_world_size}."
+        )
+    training.distributed_init_method = f"tcp://{host}:{training.distributed_port}"
+    training.distributed_rank = int(os.environ["SLURM_PROCID"])
+    training.device_id = 0
+    training.distributed_no_spawn = True
 
 
 def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> None:

@@ -1,0 +1,124 @@
+"""``fairseq-hydra-train`` works and refuses as ``fairseq-train`` does.
+
+It imports ``common.user_dir``, and with it this plugin, from inside ``call_main``. Most checks
+stand around ``call_main``: refusals, locks, interruption, errors in one line. They would come too
+late, so the first function that is called after the import calls the patched ``call_main`` with the
+same configuration. When that training is over, the one that began without the checks is left.
+
+A named architecture is a set of defaults. fairseq looks for them after it has filled in those of
+the model, which leaves nothing to fill in: every preset would have the model's sizes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from fairseq_ext import errors
+from fairseq_ext.plugin.patches.table import Layer, Patch, running
+
+HYDRA = "fairseq_cli.hydra_train"
+_patched_call = ContextVar("_patched_call", default=False)
+
+
+class _Done(BaseException):
+    """The training is over; the calls that were begun without this plugin are left."""
+
+
+def _call_main(original: Callable) -> Callable:
+    def call_main(*arguments: Any, **options: Any) -> Any:
+        before = _patched_call.set(True)
+        try:
+            return original(*arguments, **options)
+        finally:
+            _patched_call.reset(before)
+
+    return call_main
+
+
+def _add_defaults(original: Callable) -> Callable:
+    """The first function that training calls after it has imported the user directory."""
+
+    def add_defaults(cfg: Any) -> None:
+        hydra = next(running(HYDRA), None)
+        if hydra is None or _patched_call.get():
+            return original(cfg)
+        import torch.distributed
+        from fairseq.distributed.utils import call_main
+
+        fill_in_architecture(cfg)
+        if torch.distributed.is_initialized():  # in a process that fairseq has started on a GPU
+            return original(cfg)
+        with _in_one_line():
+            call_main(cfg, hydra.pre_main)
+        logging.getLogger(HYDRA).addFilter(_is_no_crash)
+        cfg.common.suppress_crashes = True  # fairseq-hydra-train goes on, with its next job, too
+        raise _Done
+
+    return add_defaults
+
+
+def _hydra_main(original: Callable) -> Callable:
+    """The second job of a sweep and those after it, which begin with this plugin."""
+
+    def _hydra_main(cfg: Any, **options: Any) -> Any:
+        fill_in_architecture(cfg)
+        with _in_one_line():
+            return original(cfg, **options)
+
+    return _hydra_main
+
+
+def _is_no_crash(record: logging.LogRecord) -> bool:
+    return not (str(record.msg).startswith("Crashed!") and isinstance(sys.exc_info()[1], _Done))
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Hydra would print a traceback before Python's hook for errors is asked."""
+    try:
+        yield
+    except Exception as error:
+        line = None if os.environ.get(errors.TRACEBACK) else errors.one_line(error)
+        if line is None:
+            raise
+        print(f"fairseq-ext: {line}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def fill_in_architecture(cfg: Any) -> None:
+    """Give ``cfg.model`` the values of its named architecture that the configuration leaves out."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_DATACLASS_REGISTRY
+    from omegaconf import OmegaConf, open_dict
+
+    model = cfg.get("model")
+    given = {"_name": model} if isinstance(model, str) else model or {}
+    name = given.get("_name")
+    if name not in ARCH_CONFIG_REGISTRY or name in MODEL_DATACLASS_REGISTRY:
+        return
+    if OmegaConf.is_config(given):
+        given = OmegaConf.to_container(given, resolve=False)
+    options = Namespace(**given)
+    ARCH_CONFIG_REGISTRY[name](options)
+    with open_dict(cfg):
+        cfg.model = vars(options)
+
+
+PATCHES = (
+    Patch(
+        name="fairseq-hydra-train",
+        reason="it loads `common.user_dir` in the middle of its start, so that checks of options, "
+        "locks and interruption come too late, and it gives a named architecture the model's sizes",
+        layers=(
+            Layer("fairseq.distributed.utils:call_main", _call_main),
+            Layer("fairseq_cli.train:add_defaults", _add_defaults),
+            Layer("fairseq_cli.hydra_train:_hydra_main", _hydra_main),
+        ),
+    ),
+)
