@@ -8,6 +8,7 @@ from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.transformer import TransformerConfig
+from fairseq.tasks import FairseqTask
 from omegaconf import II, DictConfig, OmegaConf
 
 from fairseq_ext.errors import ConfigError
@@ -159,15 +160,23 @@ def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **more: Any) -> Na
 
 
 def with_defaults(
-    cfg: FairseqDataclass | DictConfig | Namespace, config: type[FairseqDataclass]
+    cfg: FairseqDataclass | DictConfig | Namespace,
+    config: type[FairseqDataclass],
+    task: FairseqTask,
 ) -> Namespace:
-    """``cfg`` with the defaults of options that a checkpoint is older than."""
+    """``cfg`` with the defaults of the options that it lacks, as a checkpoint of an older version.
+
+    Args:
+        cfg: the model's configuration, in whichever form fairseq hands it.
+        config: the dataclass of the model's options.
+        task: has the values that some options follow (``${task.max_source_positions}``).
+    """
     present = namespace(cfg)
-    missing = {
-        option.name: option.default
-        for option in fields(config)
-        if not hasattr(present, option.name) and not str(option.default).startswith("${")
-    }
+    missing = {}
+    for option in fields(config):
+        if not hasattr(present, option.name):
+            _, of_task, name = str(option.default).partition("${task.")
+            missing[option.name] = getattr(task.cfg, name[:-1]) if of_task else option.default
     return namespace(present, **missing)
 
 

@@ -63,3 +63,13 @@ def refuse_taken(name: str, cls: type) -> None:
             f"{taken.__module__}.{taken.__qualname__}. Load only one of the two plugins "
             "(look at --user-dir), or rename the other one's model."
         )
+
+
+def models_with(option: str) -> list[str]:
+    """Our models that have an option of this name (``binary_weights``), in alphabetical order."""
+    return sorted(
+        name
+        for name, config in MODEL_DATACLASS_REGISTRY.items()
+        if MODEL_REGISTRY[name].__module__.startswith("fairseq_ext.")
+        and option in config.__dataclass_fields__
+    )

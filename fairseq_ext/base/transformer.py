@@ -40,7 +40,7 @@ class TranslationTransformer(TransformerModelBase):
             ConfigError: options that do not fit each other, such as heads that do not divide the
                 embedding dimension, or embeddings that cannot be shared.
         """
-        cfg = with_defaults(cfg, cls.Config)
+        cfg = with_defaults(cfg, cls.Config, task)
         if cfg.share_all_embeddings:
             require_shareable(cfg, task.source_dictionary, task.target_dictionary)
         model = super().build_model(transformer_config(cls.prepare(cfg)), task)

@@ -12,7 +12,7 @@ from typing import Any
 from fairseq.modules import MultiheadAttention
 from torch import nn
 
-from fairseq_ext.base import configuration, transformer
+from fairseq_ext.base import configuration, registry, transformer
 from fairseq_ext.binary import stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import Binarizer
@@ -105,19 +105,30 @@ def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
         )
     if chosen.activations & {"qk", "score-v"}:
         _require_own_products(model)
-    for module in list(model.modules()):
-        _exchange_layers(module, cfg, chosen)
+    found = {p for module in list(model.modules()) for p in _exchange_layers(module, cfg, chosen)}
+    _require_found(model, (chosen.weights | chosen.activations) & set(switches.LAYERS) - found)
     for module in list(model.modules()):
         _exchange_attentions(module, cfg, chosen)
     model.binary_stage = stages.Stage(staged_layers(model), stages_of(cfg, chosen))
 
 
-def _exchange_layers(module: nn.Module, cfg: Any, chosen: switches.Switches) -> None:
+def _require_found(model: nn.Module, missing: set[str]) -> None:
+    if missing:
+        raise ConfigError(
+            "`--binary-weights` and `--binary-activations` must name products of the architecture, "
+            f"but {type(model).__name__} has no layer of {','.join(sorted(missing))}. They change "
+            f"{', '.join(registry.models_with('binary_weights'))}."
+        )
+
+
+def _exchange_layers(module: nn.Module, cfg: Any, chosen: switches.Switches) -> Iterator[str]:
+    """Exchange the layers that belong to chosen products; yield the products."""
     for name, child in list(module.named_children()):
         product = LAYER_NAMES.get(name)
         if isinstance(child, nn.Linear) and product in chosen.weights | chosen.activations:
             options = layer_options(cfg, chosen, product)
             setattr(module, name, BinaryLinear.of(child, **options))
+            yield product
     if "qkv" in chosen.activations and hasattr(module, "compress_first"):
         module.compress_first = False  # a mixture of signs is not the sign of a mixture
 

@@ -79,6 +79,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
         Raises:
             ConfigError: embeddings that cannot be shared, or a dot score between unequal sizes.
         """
+        cfg = configuration.with_defaults(cfg, GRUAttentionConfig, task)
         source, target = task.source_dictionary, task.target_dictionary
         encoder_embedding, decoder_embedding = embeddings.build_embeddings(cfg, source, target)
         encoder = GRUEncoder(cfg, source, encoder_embedding)

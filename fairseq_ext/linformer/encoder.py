@@ -81,6 +81,7 @@ class TransformerClassifier(FairseqEncoderModel):
         encoder: returns ``encoder_out`` ``[S, B, C]`` and ``encoder_padding_mask`` ``[B, S]``.
     """
 
+    Config = TransformerEncoderConfig
     encoder_class = TransformerEncoderBase
 
     def __init__(self, cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
@@ -96,6 +97,7 @@ class TransformerClassifier(FairseqEncoderModel):
             ConfigError: heads that do not divide the embedding dimension, or slots that do not fit
                 the layers.
         """
+        cfg = configuration.with_defaults(cfg, cls.Config, task)
         cfg = configuration.namespace(cfg, max_source_positions=cfg.max_positions)
         config = configuration.transformer_config(cfg)
         dictionary, size = task.source_dictionary, cfg.encoder_embed_dim
@@ -182,6 +184,7 @@ class TransformerClassifier(FairseqEncoderModel):
 class LinformerClassifier(TransformerClassifier):
     """The same with Linformer attention."""
 
+    Config = LinformerEncoderConfig
     encoder_class = LinformerEncoder
 
     @staticmethod

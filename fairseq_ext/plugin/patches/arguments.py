@@ -7,7 +7,7 @@ import re
 import types
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.parsing import Parser
@@ -25,7 +25,7 @@ def _is_not_about_composing(record: logging.LogRecord) -> bool:
 
 def _parse_args_and_arch(original: Callable) -> Callable:
     def parse_args_and_arch(parser: ArgumentParser, *rest: Any, **options: Any) -> Any:
-        _let_advise(parser)
+        parser.error = types.MethodType(_error, parser)
         try:
             parsed = original(parser, *rest, **options)
         except KeyError as error:
@@ -50,14 +50,26 @@ def _add_preprocess_args(original: Callable) -> Callable:
     """`fairseq-preprocess` reads its command line itself."""
 
     def add_preprocess_args(parser: ArgumentParser) -> Any:
-        _let_advise(parser)
+        parser.error = types.MethodType(Parser.error, parser)
         return original(parser)
 
     return add_preprocess_args
 
 
-def _let_advise(parser: ArgumentParser) -> None:
-    parser.error = types.MethodType(Parser.error, parser)
+def _error(parser: ArgumentParser, message: str) -> NoReturn:
+    """Our message; of an option of other architectures it names those."""
+    from fairseq_ext.base import registry
+
+    if message.startswith("unrecognized arguments: "):
+        given = re.findall(r"--([\w-]+)", message)
+        owners = {name: registry.models_with(name.replace("-", "_")) for name in given}
+        name = next((name for name in given if owners[name]), None)
+        if name is not None:
+            known = ", ".join(owners[name])
+            message = (
+                f"`--{name}` is an option of {known} alone; leave it out, or give their `--arch`."
+            )
+    Parser.error(parser, message)
 
 
 def refuse_misfit(args: Namespace) -> None:
