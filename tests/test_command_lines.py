@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from compat_tools import load
+from fairseq.data.indexed_dataset import MMapIndexedDataset
 from harness import BIN, USER_DIR, fairseq, run, write_lines
 
 from fairseq_ext import errors, parsing
@@ -66,6 +70,10 @@ TRAIN = {
     "optimizer": (("--optimizer", "adamm"), "did you mean `adam`"),
     "scheduler": (("--lr-scheduler", "inverse_sqr"), "did you mean `inverse_sqrt`?"),
     "option": (("--max-tokns", 400), "unrecognized arguments: --max-tokns 400; did you mean"),
+    "not-binary": (
+        ("--binary-weights", "qkv"),
+        "`--binary-weights` is an option of binary_transformer, bmt, linformer, muse alone;",
+    ),
     "value": (("--clip-norm", "x"), "`--clip-norm` must be a number, but is 'x'."),
     "language-model": (
         ("--task", "language_modeling"),
@@ -180,12 +188,30 @@ def test_a_pipe_in_place_of_a_checkpoint(copy_data: Path, tmp_path: Path):
     assert "which is not a file" in message(done)
 
 
+def test_validate_without_a_batch_size(copy_data: Path, model: Path):
+    words = (copy_data, "--path", model, "--cpu", "--task", "translation")
+    said = message(fairseq("validate", *words, ok=False))
+    assert said.startswith("`--max-tokens` or `--batch-size` is missing")
+
+
 def test_too_few_open_files(copy_data: Path, model: Path):
     """fairseq would wait forever for a worker that cannot pass its batch on."""
     limited = 'ulimit -n 24 && exec "$@"'
     words = (BIN / "fairseq-generate", copy_data, "--path", model, "--user-dir", USER_DIR)
     done = run("bash", "-c", limited, "-", *words, ok=False, timeout=120)
     assert message(done).endswith("needs at least 64. Allow more: ulimit -n 4096")
+
+
+def test_a_data_set_that_cannot_be_opened_ends_quietly(tmp_path: Path, monkeypatch):
+    """Of fairseq's two destructors, which would close what was never opened, nothing is heard."""
+    heard: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", heard.append)
+    for index in ("none", "empty"):
+        (tmp_path / "empty.idx").write_bytes(b"MMIDIDX\x00\x00")
+        with pytest.raises((OSError, AssertionError, struct.error)):
+            MMapIndexedDataset(str(tmp_path / index))
+        gc.collect()
+    assert heard == []
 
 
 def test_more_open_files_are_allowed_where_they_may_be():

@@ -394,6 +394,14 @@ def test_threads(rewritten):
     assert not probes.abandons_threads()
 
 
+def test_destructors(replaced):
+    target = "fairseq.data.indexed_dataset:MMapIndexedDataset.__del__"
+    replaced(target, lambda self: self._bin_buffer_mmap._mmap.close())
+    assert probes.closes_what_is_not_open()
+    replaced(target, lambda self: None)
+    assert not probes.closes_what_is_not_open()
+
+
 # The table
 
 

@@ -134,6 +134,8 @@ def refuse_broken(cfg: Any, command: str) -> None:
         raise ConfigError("`--num-shards` is for fairseq-generate; leave it out.")
     if command == "fairseq_cli.train":
         training_options.refuse(cfg)
+    if command == "fairseq_cli.validate":
+        training_options.require_batch_size(cfg.dataset)
 
 
 def _build_generator(original: Callable) -> Callable:

@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable
 from functools import reduce
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -276,3 +277,14 @@ def abandons_threads() -> bool:
 def reports_by_old_hooks() -> bool:
     """Whether the report of a NaN dies of layers whose output is not a tensor."""
     return has("fairseq.nan_detector", "register_backward_hook")
+
+
+def closes_what_is_not_open() -> bool:
+    """Whether the destructor of a data set fails where its file could not be opened."""
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    try:
+        MMapIndexedDataset.__del__(SimpleNamespace())
+    except AttributeError:
+        return True
+    return False

@@ -37,10 +37,7 @@ def _require_basics(cfg: Any) -> None:
     optimization, dataset = cfg.optimization, cfg.dataset
     if cfg.optimizer is None:
         raise ConfigError("`--optimizer` is missing; give for example `--optimizer adam`.")
-    if dataset.max_tokens is None and dataset.batch_size is None:
-        raise ConfigError(
-            "`--max-tokens` or `--batch-size` is missing; give for example `--max-tokens 4000`."
-        )
+    require_batch_size(dataset)
     for option, value, least in (
         ("--lr", min(optimization.lr), 0),
         ("--update-freq", min(optimization.update_freq), 1),
@@ -52,6 +49,14 @@ def _require_basics(cfg: Any) -> None:
     ):
         if value is not None and value < least:
             raise ConfigError(f"`{option}` must be at least {least}, but is {value:g}.")
+
+
+def require_batch_size(dataset: Any) -> None:
+    """Raise :class:`ConfigError` where neither option of ``cfg.dataset`` gives a batch's size."""
+    if dataset.max_tokens is None and dataset.batch_size is None:
+        raise ConfigError(
+            "`--max-tokens` or `--batch-size` is missing; give for example `--max-tokens 4000`."
+        )
 
 
 def _require_packages(cfg: Any) -> None:
