@@ -1,14 +1,13 @@
-"""Binarization and the layers of BMT against closed forms and naive twins."""
+"""Binarization and the layers of BMT against closed forms and the paper's equations."""
 
 from __future__ import annotations
 
-import bmt_twin
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import draw
-from fairseq_ext.binary import products
+from fairseq_ext.binary import products, reference
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import EPSILON, Binarizer, zero_or_one
 from fairseq_ext.binary.feedforward import FeedForwardOutput
@@ -140,15 +139,14 @@ class TestBinarizer:
 class TestBinaryLinear:
     @pytest.mark.parametrize("sizes", [(1, 1), (7, 3), (63, 5), (64, 130)])
     @pytest.mark.parametrize("bits", ["", "w", "a", "wa"])
-    def test_equals_its_twin(self, sizes: tuple[int, int], bits: str) -> None:
+    def test_equals_the_reference(self, sizes: tuple[int, int], bits: str) -> None:
         layer = BinaryLinear(*sizes, weights="w" in bits, inputs="a" in bits, scale=3.0).double()
         x, c = random(2, 3, sizes[0]).requires_grad_(), random(2, 3, sizes[1], seed=4)
         (layer(x) * c).sum().backward()
         twin_x = x.detach().clone().requires_grad_()
         weight, bias = (p.detach().clone().requires_grad_() for p in (layer.weight, layer.bias))
         scale = 3.0 if "a" in bits else 1.0
-        rows = [bmt_twin.dense(row, weight, bias, bits, scale) for row in twin_x.flatten(0, 1)]
-        expected = torch.stack(rows).view(2, 3, -1)
+        expected = reference.dense(twin_x, weight, bias, bits, scale)
         (expected * c).sum().backward()
         pairs_close(
             {
@@ -263,7 +261,7 @@ def test_products_leave_out_what_is_hidden() -> None:
 
 
 @pytest.mark.parametrize("bits", ["", "w", "wa"])
-def test_feed_forward_equals_its_twin(bits: str) -> None:
+def test_feed_forward_equals_the_reference(bits: str) -> None:
     options = {"weights": "w" in bits, "inputs": "a" in bits}
     fc1 = BinaryLinear(7, 21, **options).double()
     fc2 = FeedForwardOutput(BinaryLinear(21, 7, **options), nn.Identity()).double()
@@ -273,7 +271,7 @@ def test_feed_forward_equals_its_twin(bits: str) -> None:
     found = {name: p.grad for name, p in parameters.items()}
     twin = {name: p.detach().clone().requires_grad_() for name, p in parameters.items()}
     twin_x = x.detach().clone().requires_grad_()
-    expected = torch.stack([bmt_twin.feed_forward(row, twin, bits, 1e-5) for row in twin_x])
+    expected = reference.feed_forward(twin_x, twin, bits, 1e-5)
     (expected * c).sum().backward()
     pairs_close({"output": (fc2(fc1(x).relu()), expected), "x": (x.grad, twin_x.grad)})
     pairs_close({name: (found[name], twin[name].grad) for name in twin})
@@ -315,7 +313,7 @@ PRODUCT_BITS = {
 
 @pytest.mark.parametrize("row", PRODUCT_BITS)
 @pytest.mark.parametrize("causal", [False, True])
-def test_attention_equals_its_twin(row: str, causal: bool) -> None:
+def test_attention_equals_the_reference(row: str, causal: bool) -> None:
     bits, score_v = PRODUCT_BITS[row]
     dim, heads, length = 12, 3, 5
     module = BinaryAttention(
@@ -347,10 +345,10 @@ def test_attention_equals_its_twin(row: str, causal: bool) -> None:
     twin_x, loss = x.detach().clone().requires_grad_(), 0.0
     for sentence in range(2):
         words = [j for j in range(length) if not pads[sentence, j]]
-        visible = [[j for j in words if not causal or j <= i] for i in words]
-        visible = [[words.index(j) for j in row] for row in visible]
+        visible = torch.ones(len(words), len(words), dtype=torch.bool)
+        visible = visible.tril() if causal else visible
         own = twin_x[words, sentence]
-        expected = bmt_twin.attention(own, own, visible, twin, heads, bits, 1e-5, score_v)
+        expected = reference.attention(own, own, visible, twin, heads, bits, 1e-5, score_v)
         pairs_close({"output": (y[words, sentence], expected)})
         loss = loss + (expected * c[words, sentence]).sum()
     loss.backward()

@@ -20,13 +20,14 @@ pytestmark = pytest.mark.system
 
 FAULTY = Path(__file__).with_name("faulty")
 # The options of docs/hydra.md, as flags.
-FLAGS: tuple[object, ...] = (
+OPTIONS: tuple[object, ...] = (
     *("--cpu", "--no-progress-bar", "--seed", 1, "--task", "translation"),
     *("--arch", "muse_tiny", "--muse-kernels", "3/7", "--dropout", 0.1),
-    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1),
     *("--optimizer", "adam", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", 10),
     *("--lr", 0.003, "--max-tokens", 400, "--num-workers", 0),
 )
+CRITERION = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1)
+FLAGS = (*OPTIONS, *CRITERION)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +152,7 @@ def test_interruption(
     copy_data: Path, conf: Path, tmp_path: Path, number: signal.Signals, command: str
 ):
     """One line of ours; ``torchrun`` adds a traceback of its own process, whatever it runs."""
-    train = (BIN / "fairseq-train", copy_data, *FLAGS[:-6], "--save-dir", "run", *FLAGS[-6:])
+    train = (BIN / "fairseq-train", copy_data, *OPTIONS, "--save-dir", "run")
     faulty = ("--criterion", "faulty", "--user-dir", FAULTY)
     hydra = (BIN / "fairseq-hydra-train", "--config-dir", conf, "--config-name", "digits")
     hydra = (

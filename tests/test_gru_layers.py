@@ -1,4 +1,4 @@
-"""Each layer of the GRU against a naive twin written from the paper's equations, in float64."""
+"""Each layer of the GRU against the reference from the paper's equations, in float64."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.base.padding import gather_columns, keep_sentences, real_first, select_sentences
 from fairseq_ext.errors import ConfigError
+from fairseq_ext.gru import reference
 from fairseq_ext.gru.attention import (
     ATTENTION_TYPES,
     exponentials,
@@ -26,58 +27,6 @@ VARIANTS = [
     for order in ("bahdanau", "luong")
     for feeding in (True, False)
 ]
-
-
-def naive_score(module: nn.Module, kind: str, state: Tensor, annotation: Tensor) -> Tensor:
-    """One score of one state ``[H]`` and one annotation ``[C]``."""
-    if kind == "mlp":
-        hidden = torch.tanh(
-            module.hidden.weight @ torch.cat([state, annotation]) + module.hidden.bias
-        )
-        return module.score.weight[0] @ hidden + module.score.bias[0]
-    if kind == "general":
-        return state @ (module.hidden.weight @ annotation)
-    return state @ annotation
-
-
-def naive_gru(gru: nn.GRU, x: Tensor, s: Tensor) -> Tensor:
-    """One step of one sentence, from the equations in ``gru_update``'s docstring."""
-    w_r, w_z, w_n = (gru.weight_ih_l0 @ x + gru.bias_ih_l0).split(s.numel())
-    u_r, u_z, u_n = (gru.weight_hh_l0 @ s + gru.bias_hh_l0).split(s.numel())
-    r = 1 / (1 + torch.exp(-(w_r + u_r)))
-    z = 1 / (1 + torch.exp(-(w_z + u_z)))
-    n = torch.tanh(w_n + r * u_n)
-    return (1 - z) * n + z * s
-
-
-def naive_decoder(
-    model: AttentiveGRU, kind: str, words: Tensor, state: Tensor, annotations: Tensor, real: Tensor
-) -> tuple[Tensor, Tensor]:
-    """One sentence, one word and one source position at a time; pads simply are not there."""
-    annotations = annotations[real]
-    fed = torch.zeros_like(state)
-    features, alphas = [], []
-
-    def attend(query: Tensor) -> tuple[Tensor, Tensor]:
-        scores = torch.stack([naive_score(model.attention, kind, query, h) for h in annotations])
-        alpha = torch.exp(scores) / torch.exp(scores).sum()
-        return sum(a * h for a, h in zip(alpha, annotations, strict=True)), alpha
-
-    for word in words:
-        if model.luong:
-            read = torch.cat([word, fed]) if model.input_feeding else word
-            state = naive_gru(model.gru, read, state)
-            context, alpha = attend(state)
-            both = torch.cat([context, state])
-            fed = torch.tanh(model.combine.weight @ both + model.combine.bias)
-            features.append(fed)
-        else:
-            context, alpha = attend(state)
-            read = torch.cat([word, context]) if model.input_feeding else word
-            state = naive_gru(model.gru, read, state)
-            features.append(torch.cat([state, context, word]))
-        alphas.append(alpha)
-    return torch.stack(features), torch.stack(alphas)
 
 
 def build(kind: str, order: str, feeding: bool, embed: int = 5, hidden: int = 6) -> AttentiveGRU:
@@ -116,7 +65,7 @@ def gradients(loss: Tensor, tensors: list[Tensor]) -> list[Tensor]:
 
 @pytest.mark.parametrize(("length", "source"), [(1, 1), (2, 3), (9, 7)])
 @pytest.mark.parametrize(("kind", "order", "feeding"), VARIANTS)
-def test_decoder_equals_the_naive_loop(
+def test_decoder_equals_the_reference(
     kind: str, order: str, feeding: bool, length: int, source: int
 ) -> None:
     model = build(kind, order, feeding)
@@ -129,7 +78,9 @@ def test_decoder_equals_the_naive_loop(
 
     naive = []
     for b in range(words.size(1)):
-        feature, alpha = naive_decoder(model, kind, words[:, b], state[b], annotations[b], ~mask[b])
+        feature, alpha = reference.decode(
+            dict(model.named_parameters()), words[:, b], state[b], annotations[b][~mask[b]], feeding
+        )
         naive.append(feature)
         torch.testing.assert_close(weights[:, b][:, ~mask[b]], alpha, rtol=0, atol=1e-12)
     naive = torch.stack(naive, dim=1)
@@ -266,18 +217,16 @@ def test_encoder_equals_a_loop_over_each_sentence(
     if way == "_packed":
         monkeypatch.setattr(BidirectionalGRU, "_held", BidirectionalGRU._packed)
     annotations, final = encoder(embedded, mask)
-    gru = encoder.gru
+    parameters = dict(encoder.named_parameters())
+    expected_loss = torch.zeros((), dtype=torch.double)
     for b in range(4):
         words = embedded[b][~mask[b]]
         for direction, suffix in enumerate(("", "_reverse")):
-            state = torch.zeros(6, dtype=torch.double)
-            parameters = nn.GRU(5, 6).double()
-            for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
-                setattr(parameters, name, nn.Parameter(getattr(gru, name + suffix).detach()))
+            state, layer = torch.zeros(6, dtype=torch.double), f"gru.{{}}_l0{suffix}"
             ordered = words.flip(0) if direction else words
             states = []
             for word in ordered:
-                state = naive_gru(parameters, word, state)
+                state = reference.gru(parameters, word, state, layer)
                 states.append(state)
             expected = torch.stack(states[::-1] if direction else states)
             part = slice(6 * direction, 6 * direction + 6)
@@ -285,8 +234,13 @@ def test_encoder_equals_a_loop_over_each_sentence(
                 annotations[b][~mask[b]][:, part], expected, rtol=0, atol=1e-12
             )
             torch.testing.assert_close(final[b, part], state, rtol=0, atol=1e-12)
+            expected_loss = expected_loss + expected.square().sum()
     assert annotations[mask].eq(0).all()
-    grad = torch.autograd.grad(annotations.square().sum(), embedded)[0]
+    wanted = [embedded, *encoder.parameters()]
+    grad, *others = torch.autograd.grad(annotations.square().sum(), wanted)
+    expected_gradients = torch.autograd.grad(expected_loss, wanted)
+    for found, expected in zip([grad, *others], expected_gradients, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
     assert grad[mask].eq(0).all()
     assert grad[~mask].abs().sum(-1).gt(0).all()
 

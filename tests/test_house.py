@@ -43,6 +43,21 @@ def test_wings_do_not_know_each_other(wing: str):
     assert not {path: rooms for path, rooms in known.items() if rooms}
 
 
+@pytest.mark.parametrize("wing", WINGS)
+def test_each_wing_has_a_reference_that_needs_torch_alone(wing: str):
+    """The paper's equations, which the wing's docstring names and its tests compare with."""
+    tree = ast.parse((PACKAGE / wing / "reference.py").read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = {getattr(node, "module", None) or node.names[0].name for node in imports}
+    assert modules <= {"__future__", "collections.abc", "math", "torch", "torch.nn"}
+    assert "reference.py" in ast.get_docstring(
+        ast.parse((PACKAGE / wing / "__init__.py").read_text(encoding="utf-8"))
+    )
+    uses = f"from fairseq_ext.{wing} import "
+    tests = "".join(path.read_text("utf-8") for path in (REPO / "tests").rglob("test_*layers.py"))
+    assert any("reference" in line for line in tests.splitlines() if line.startswith(uses))
+
+
 def test_the_base_knows_nothing_above_it():
     for path in (PACKAGE / "base").glob("*.py"):
         assert imported(path) <= {"base", "errors"}, path

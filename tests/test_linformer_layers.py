@@ -1,4 +1,4 @@
-"""Linformer attention against a naive twin written from the paper's equation, in float64."""
+"""Linformer attention against the reference from its equations, in float64."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError
+from fairseq_ext.linformer import reference
 from fairseq_ext.linformer.attention import LinformerAttention
 from fairseq_ext.linformer.projection import LengthProjection
 
@@ -41,48 +42,17 @@ def attention(
     return layer
 
 
-def naive_matrix(projection: LengthProjection, which: int) -> Tensor:
-    """E (0) or F (1), entry by entry, from the definitions."""
-    if projection.kind == "learned":
-        return projection.weight[min(which, projection.matrices - 1)]
-    window = math.ceil(projection.max_len / projection.slots)
-    rows = []
-    for slot in range(projection.slots):
-        row = []
-        for token in range(projection.max_len):
-            inside = slot * window <= token < (slot + 1) * window
-            if not inside:
-                row.append(torch.zeros((), dtype=torch.float64))
-            elif projection.kind == "mean-pool":
-                row.append(torch.tensor(1 / window, dtype=torch.float64))
-            else:
-                kernel = projection.weight[min(which, projection.matrices - 1)]
-                row.append(kernel[token - slot * window])
-        rows.append(torch.stack(row))
-    return torch.stack(rows)
-
-
-def naive_attention(layer: LinformerAttention, query: Tensor, source: Tensor, scale: str) -> Tensor:
-    """One sentence without pads, one head and one query at a time: ``[T, C]`` from ``[L, C]``."""
-    size = layer.embed_dim // layer.num_heads
-    divisor = layer.embed_dim if scale == "model-dim" else size
-    E, F = (naive_matrix(layer.projection, which)[:, : len(source)] for which in (0, 1))
-    outputs = []
-    for x in query:
-        heads = []
-        for head in range(layer.num_heads):
-            part = slice(head * size, (head + 1) * size)
-            q = layer.q_proj.weight[part] @ x + layer.q_proj.bias[part]
-            keys = torch.stack([layer.k_proj.weight[part] @ y for y in source])
-            values = torch.stack([layer.v_proj.weight[part] @ y for y in source])
-            keys = E @ (keys + layer.k_proj.bias[part])
-            values = F @ (values + layer.v_proj.bias[part])
-            scores = [(q * key).sum() / math.sqrt(divisor) for key in keys]
-            total = sum(torch.exp(score) for score in scores)
-            pairs = zip(scores, values, strict=True)
-            heads.append(sum(torch.exp(score) / total * value for score, value in pairs))
-        outputs.append(layer.out_proj.weight @ torch.cat(heads) + layer.out_proj.bias)
-    return torch.stack(outputs)
+def expected_attention(
+    layer: LinformerAttention, query: Tensor, source: Tensor, scale: str
+) -> Tensor:
+    """The reference for one sentence: ``[T, C]`` from ``[L, C]``."""
+    own = layer.projection
+    e, f = (
+        reference.matrix(own.kind, own.slots, own.max_len, own.weight[which]) for which in (0, -1)
+    )
+    return reference.attention(
+        dict(layer.named_parameters()), query, source, e, f, layer.num_heads, scale
+    )
 
 
 def mask(lengths: list[int], width: int) -> Tensor:
@@ -96,7 +66,7 @@ def mask(lengths: list[int], width: int) -> Tensor:
     ("targets", "lengths", "extra", "scale"),
     [(1, [1], 0, "head-dim"), (2, [3, 1, 2], 2, "model-dim"), (3, [63, 7], 0, "head-dim")],
 )
-def test_equals_the_naive_twin_with_all_gradients(
+def test_equals_the_reference_with_all_gradients(
     kind: str,
     shared: bool,
     compress_first: bool,
@@ -115,7 +85,7 @@ def test_equals_the_naive_twin_with_all_gradients(
     found = layer(query, source, mask(lengths, width))
     gradients = torch.autograd.grad((found * weights).sum(), wanted)
     sentences = [(query[:, b], source[:n, b]) for b, n in enumerate(lengths)]
-    naive = torch.stack([naive_attention(layer, q, s, scale) for q, s in sentences], dim=1)
+    naive = torch.stack([expected_attention(layer, q, s, scale) for q, s in sentences], dim=1)
     naive_gradients = torch.autograd.grad((naive * weights).sum(), wanted)
 
     torch.testing.assert_close(found, naive, rtol=0, atol=1e-12)

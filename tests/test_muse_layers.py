@@ -1,11 +1,10 @@
-"""Each layer of MUSE against a naive twin written from the paper's equations, in float64."""
+"""Each layer of MUSE against the reference from the paper's equations, in float64."""
 
 from __future__ import annotations
 
 import copy
 import math
 
-import muse_twin as twin
 import pytest
 import torch
 from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import dropout, is_active
 from fairseq_ext.base.onednn import OneDnnProduct, can_pack
-from fairseq_ext.muse import attention, convolution
+from fairseq_ext.muse import attention, convolution, reference
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.caching import ROOM, DecoderState
 from fairseq_ext.muse.convolution import (
@@ -71,7 +70,7 @@ def dynamic(sizes: tuple[int, ...], causal: bool) -> DynamicConvolution:
 @pytest.mark.parametrize("longest_band", [0, 64])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", KERNELS, ids=str)
-def test_convolution_equals_the_double_loop(
+def test_convolution_equals_the_reference(
     sizes: tuple[int, ...], causal: bool, longest_band: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both paths; lengths below and above the kernels' sizes."""
@@ -81,7 +80,7 @@ def test_convolution_equals_the_double_loop(
     for length in (1, 2, 3, 11):
         values = tensor(length, 2, DIM)
         expected = [
-            twin.gated_convolutions(
+            reference.gated_convolutions(
                 values[:, b], module.predictor.weight, module.gate, HEADS, sizes, causal
             )
             for b in range(2)
@@ -205,7 +204,7 @@ def run(
 @pytest.mark.parametrize("length", [1, 2, 7])
 @pytest.mark.parametrize("decoder", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_block_equals_its_twin(
+def test_block_equals_the_reference(
     variant: str, decoder: bool, length: int, longest_band: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convolution, "longest_band", lambda kernel_size: longest_band)
@@ -214,7 +213,7 @@ def test_block_equals_its_twin(
     x, source = tensor(length, 2, DIM), tensor(4, 2, 5, seed=3) if decoder else None
     options = {key: VARIANTS[variant].get(key, False) for key in ("normalize_before",)}
     expected = [
-        twin.block(
+        reference.block(
             dict(block.named_parameters()),
             x[:, b],
             HEADS,

@@ -9,6 +9,7 @@ learned mixtures E and F, ``[K, N]``, of which a source of ``n ≤ N`` tokens us
 in the encoder's self-attention and in the decoder's cross-attention, which become linear in ``n``.
 The decoder's self-attention stays exact: a mixture over positions cannot be causal (section 1.2).
 
+``reference.py`` has the equation in plain code and is what the tests compare with.
 ``projection.py`` has E and F, ``attention.py`` the equation above, ``model.py`` the fairseq wiring,
 ``encoder.py`` the sentence classifier.
 

@@ -1,0 +1,107 @@
+"""BMT, written from the paper's equations (torch only).
+
+One sentence, no padding and no dropout. It is slow and meant to be read; the tests compare the fast
+layers with it, values and all gradients. ``floor`` counts as the identity in the backward pass (the
+straight-through estimator), everything else is plain autograd. Numbers are those of the paper's
+sections. Parameters go by their names in :class:`~fairseq_ext.binary.attention.BinaryAttention`.
+
+Letters: ``T`` queries, ``S`` keys, ``C`` channels, ``D`` channels of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Parameters = Mapping[str, Tensor]
+EPSILON = 2.0**-7
+
+
+def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
+    """``(floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B`` for each row ``[..., K]``; section 3.1."""
+    if bound is None:
+        bound = x.detach().abs().amax(-1, keepdim=True)  # B = max |x|
+    clipped = torch.clamp(x / bound.masked_fill(bound == 0, 1), -1 + EPSILON, 1 - EPSILON)
+    floor = clipped + (torch.floor(clipped) - clipped).detach()  # ∂ floor(x) / ∂x := 1
+    return (floor + 0.5) * bound
+
+
+def dense(x: Tensor, weight: Tensor, bias: Tensor | None, bits: str, scale: float = 1.0) -> Tensor:
+    """``A_b W_b / s`` and a bias for tokens ``[..., K]``; section 3.3.
+
+    ``bits`` has ``w`` and ``a`` for what is binary, the weights and the inputs.
+    """
+    x, weight = binarized(x) if "a" in bits else x, binarized(weight) if "w" in bits else weight
+    y = x @ weight.t() / scale
+    return y if bias is None else y + bias
+
+
+def norm(p: Parameters, name: str, x: Tensor, eps: float) -> Tensor:
+    """The layer norm of that name."""
+    return functional.layer_norm(x, x.shape[-1:], p[f"{name}.weight"], p[f"{name}.bias"], eps)
+
+
+def feed_forward(x: Tensor, p: Parameters, bits: str, eps: float) -> Tensor:
+    """``LN(LN(max(0, A_b W_1b + b_1))_b W_2b + b_2)``: ``[T, C]``; section 3.4."""
+    hidden = torch.relu(dense(x, p["fc1.weight"], p["fc1.bias"], bits))
+    hidden = norm(p, "fc2.input_norm", hidden, eps)
+    y = dense(hidden, p["fc2.linear.weight"], p["fc2.linear.bias"], bits)
+    return norm(p, "fc2.output_norm", y, eps)
+
+
+def attention(
+    queries: Tensor,
+    source: Tensor,
+    visible: Tensor,
+    p: Parameters,
+    heads: int,
+    bits: Mapping[str, str],
+    eps: float,
+    score_v: str | None = None,
+) -> Tensor:
+    """Section 3.5 and figure 1: ``[T, C]``, ``[S, C]`` to ``[T, C]``.
+
+    Args:
+        queries, source: of one sentence.
+        visible: ``[T, S]``, true where a query may look.
+        p: the parameters.
+        heads: ``H``.
+        bits: of the products ``qkv``, ``out`` and ``qk``.
+        eps: ε of the layer norms.
+        score_v: ``signed`` or ``unsigned`` to binarize the weighted sum of the values.
+    """
+
+    def by_head(x: Tensor, name: str) -> list[Tensor]:
+        y = dense(x, p[f"{name}_proj.weight"], None, bits["qkv"])
+        parts = y.chunk(heads, dim=-1)
+        return [norm(p, f"head_norms.{name}", part, eps) for part in parts]  # LN(A_b W_b)
+
+    pairs = zip(by_head(queries, "q"), by_head(source, "k"), by_head(source, "v"), strict=True)
+    contexts = [one_head(q, k, v, visible, "a" in bits["qk"], score_v) for q, k, v in pairs]
+    joined = torch.cat(contexts, dim=-1)  # A
+    y = dense(joined, p["out_proj.weight"], None, bits["out"])
+    return norm(p, "output_norm", y, eps) + joined  # LN(A_b W_b) + A
+
+
+def one_head(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, binary_qk: bool, score_v: str | None
+) -> Tensor:
+    """``softmax(Q K^T / √D) V``: ``[T, D]``; both operands of a binary product are binarized."""
+    if binary_qk:  # QK Einsum
+        q, k = binarized(q), binarized(k)
+    scores = (q @ k.t() / math.sqrt(q.size(-1))).masked_fill(~visible, -math.inf)
+    weights = torch.softmax(scores, dim=-1)  # p: [T, S]
+    if score_v is None:
+        return weights @ v
+    bounds = v.detach().abs().amax(-1)  # Score-V Einsum; B of each value: [S]
+    moved = weights * bounds  # p_j v_j = (p_j B_j) (v_j / B_j): the sum over j needs one bound
+    if score_v == "signed":
+        picked = binarized(moved)  # ±B/2
+    else:
+        largest = moved.detach().amax(-1, keepdim=True)
+        picked = binarized(moved - largest / 2, largest) + largest / 2  # 0 or B
+    return (picked * visible) @ (binarized(v) / bounds.unsqueeze(-1))

@@ -1,0 +1,74 @@
+"""The GRU with attention, written from the paper's equations (torch only).
+
+One sentence, one word at a time, no padding. It is slow and meant to be read; the tests compare the
+fast layers with it, values and all gradients. The paper does not number its equations, so the
+comments name its sections. Parameters go by their names in
+:class:`~fairseq_ext.gru.decoding.AttentiveGRU`.
+
+Letters: ``T`` words, ``S`` source tokens, ``E`` embedding, ``H`` state, ``C`` annotation size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+Parameters = Mapping[str, Tensor]
+
+
+def gru(p: Parameters, x: Tensor, s: Tensor, layer: str = "gru.{}_l0") -> Tensor:
+    """One step of a GRU from state ``s`` ``[H]`` with input ``x``; section 3.1, as torch's cell."""
+    of_x = p[layer.format("weight_ih")] @ x + p[layer.format("bias_ih")]
+    of_s = p[layer.format("weight_hh")] @ s + p[layer.format("bias_hh")]
+    (x_r, x_z, x_n), (s_r, s_z, s_n) = of_x.chunk(3), of_s.chunk(3)  # [H] each
+    r = 1 / (1 + torch.exp(-(x_r + s_r)))  # r = σ(W_r x + U_r s)
+    z = 1 / (1 + torch.exp(-(x_z + s_z)))  # z = σ(W_z x + U_z s)
+    n = torch.tanh(x_n + r * s_n)  # n = tanh(W_n x + r ⊙ U_n s)
+    return (1 - z) * n + z * s  # s' = (1 - z) ⊙ n + z ⊙ s
+
+
+def score(p: Parameters, s: Tensor, h: Tensor) -> Tensor:
+    """Alignment score of a state ``[H]`` and an annotation ``[C]``; section 3.2."""
+    if "attention.score.weight" in p:  # v^T tanh(W [s; h] + b) + b_v, of Bahdanau et al. (2015)
+        both = torch.cat([s, h])
+        hidden = torch.tanh(p["attention.hidden.weight"] @ both + p["attention.hidden.bias"])
+        return p["attention.score.weight"][0] @ hidden + p["attention.score.bias"][0]
+    if "attention.hidden.weight" in p:  # s^T W h, of Luong et al. (2015)
+        return s @ (p["attention.hidden.weight"] @ h)
+    return s @ h  # s^T h, as the paper prints it
+
+
+def attend(p: Parameters, s: Tensor, annotations: Tensor) -> tuple[Tensor, Tensor]:
+    """Context ``[C]`` and weights ``[S]`` of a state ``[H]`` over ``[S, C]``; section 3.2."""
+    e = torch.exp(torch.stack([score(p, s, h) for h in annotations]))
+    alpha = e / e.sum()  # α^t = softmax(e^t)
+    return sum(a * h for a, h in zip(alpha, annotations, strict=True)), alpha  # Σ_i α_i^t h_i
+
+
+def decode(
+    p: Parameters, words: Tensor, s: Tensor, annotations: Tensor, input_feeding: bool = True
+) -> tuple[Tensor, Tensor]:
+    """What the output layer reads ``[T, ·]``, and attention weights ``[T, S]``.
+
+    Args:
+        p: has ``combine.weight`` where the order is Luong's.
+        words: embeddings ``[T, E]`` of the words before those that are predicted.
+        s: the first state, ``[H]``.
+        annotations: ``[S, C]``.
+        input_feeding: the GRU reads more than the word.
+    """
+    luong = "combine.weight" in p
+    fed, features, alphas = torch.zeros_like(s), [], []
+    for word in words:
+        if luong:
+            s = gru(p, torch.cat([word, fed]) if input_feeding else word, s)
+            context, alpha = attend(p, s, annotations)
+            fed = torch.tanh(p["combine.weight"] @ torch.cat([context, s]) + p["combine.bias"])
+        else:  # Bahdanau et al. (2015): attend with the state before the step
+            context, alpha = attend(p, s, annotations)
+            s = gru(p, torch.cat([word, context]) if input_feeding else word, s)
+        features.append(fed if luong else torch.cat([s, context, word]))
+        alphas.append(alpha)
+    return torch.stack(features), torch.stack(alphas)

@@ -1,0 +1,65 @@
+"""Linformer attention, written from its equations (torch only).
+
+One sentence, no padding. It is slow and meant to be read; the tests compare the fast layer with it,
+values and all gradients. Equations are those of Wang et al. (2020); sections are Pampaloni's.
+
+Letters: ``T`` queries, ``n`` source tokens, ``C`` channels, ``K`` slots, ``N`` columns of E and F.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def matrix(kind: str, slots: int, max_len: int, weight: Tensor) -> Tensor:
+    """E or F ``[K, N]``; Wang et al., section 4.
+
+    Args:
+        kind: ``learned``, ``mean-pool`` or ``convolution``.
+        slots, max_len: ``K``, ``N``.
+        weight: the matrix itself, or the kernel of the convolution ``[w]``, ``w = ⌈N / K⌉``.
+    """
+    if kind == "learned":
+        return weight
+    window = math.ceil(max_len / slots)
+    token, slot = torch.arange(max_len), torch.arange(slots).unsqueeze(1)
+    inside = (token // window == slot).to(weight.dtype)  # slot i reads i w … i w + w - 1
+    return inside / window if kind == "mean-pool" else inside * weight[token % window]
+
+
+def attention(
+    p: Mapping[str, Tensor],
+    query: Tensor,
+    source: Tensor,
+    e: Tensor,
+    f: Tensor,
+    num_heads: int,
+    scale: str = "head-dim",
+) -> Tensor:
+    """Equation (7) with all heads of equation (2): ``[T, C]`` and ``[n, C]`` to ``[T, C]``.
+
+    Args:
+        p: the four projections by name, ``q_proj.weight`` …
+        query, source: of one sentence.
+        e, f: E and F ``[K, N]``, of which the first ``n`` columns are used.
+        num_heads: ``H``.
+        scale: ``head-dim`` divides scores by ``√(C / H)``, ``model-dim`` by ``√C`` (section 1).
+    """
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        return x @ p[f"{name}.weight"].t() + p[f"{name}.bias"]
+
+    count, channels = source.shape
+    divisor = math.sqrt(channels if scale == "model-dim" else channels // num_heads)
+    keys = e[:, :count] @ linear("k_proj", source)  # E K: [K, C]
+    values = f[:, :count] @ linear("v_proj", source)  # F V: [K, C]
+    parts = (x.chunk(num_heads, dim=-1) for x in (linear("q_proj", query), keys, values))
+    heads = [
+        torch.softmax(q @ k.t() / divisor, dim=-1) @ v  # softmax(Q (E K)^T / √D) F V   (7)
+        for q, k, v in zip(*parts, strict=True)
+    ]
+    return linear("out_proj", torch.cat(heads, dim=-1))  # Concat(head_1, …, head_H) W_O   (2)
