@@ -44,12 +44,12 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        keep, ctx.scale = draw(x, p)
+        keep, ctx.scale = draw(x, p)  # bool, like x
         ctx.save_for_backward(keep)
         return torch.mul(x, keep).mul_(ctx.scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (keep,) = ctx.saved_tensors
+        (keep,) = ctx.saved_tensors  # like grad
         return torch.mul(grad, keep).mul_(ctx.scale), None

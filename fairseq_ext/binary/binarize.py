@@ -33,15 +33,15 @@ class _TwoLevels(torch.autograd.Function):
     ) -> Tensor:
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(levels.passes(x).to(torch.int8), levels.slope)
-        signs = signs_of(x)
+        signs = signs_of(x)  # like x
         return signs if level is None else signs.mul_(level)
 
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, grad: Tensor
     ) -> tuple[Tensor, None, None]:
-        passes, slope = ctx.saved_tensors
-        of_x = passes.to(grad.dtype).mul_(grad)
+        passes, slope = ctx.saved_tensors  # like x, [..., 1]
+        of_x = passes.to(grad.dtype).mul_(grad)  # like x
         return of_x if slope is None else of_x.mul_(slope), None, None
 
 

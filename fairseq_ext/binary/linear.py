@@ -23,7 +23,7 @@ class _WeightProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, levels: Levels) -> Tensor:
-        y = F.linear(x, signs_of(weight).mul_(levels.level), bias)
+        y = F.linear(x, signs_of(weight).mul_(levels.level), bias)  # [..., N]
         ctx.save_for_backward(x, weight)
         ctx.levels, ctx.dtype = levels, y.dtype
         return y
@@ -31,12 +31,12 @@ class _WeightProduct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
+        x, weight = ctx.saved_tensors  # [..., K], [N, K]
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
             of_x = (grad @ signs_of(weight).mul_(ctx.levels.level).to(ctx.dtype)).to(x.dtype)
         if ctx.needs_input_grad[1]:
-            of_weight = _of_weight(grad, x.to(ctx.dtype), weight, ctx.levels)
+            of_weight = _of_weight(grad, x.to(ctx.dtype), weight, ctx.levels)  # [N, K]
         return of_x, of_weight, _of_bias(ctx, grad), None
 
 
@@ -57,7 +57,7 @@ class _BinaryProduct(torch.autograd.Function):
         levels: Levels,
         scale: float,
     ) -> Tensor:
-        y = _product(inputs, signs_of(weight), levels.level, bias, scale)
+        y = _product(inputs, signs_of(weight), levels.level, bias, scale)  # [..., N]
         ctx.save_for_backward(weight)
         ctx.inputs, ctx.levels, ctx.scale, ctx.dtype = inputs, levels, scale, y.dtype
         return y
@@ -65,15 +65,15 @@ class _BinaryProduct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (weight,) = ctx.saved_tensors
+        (weight,) = ctx.saved_tensors  # [N, K]
         inputs, levels, scale, dtype = ctx.inputs, ctx.levels, ctx.scale, ctx.dtype
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
-            matrix = signs_of(weight).mul_(levels.level / scale)
-            of_x = inputs.mask_((grad @ matrix.to(dtype)).to(inputs.level.dtype))
+            matrix = signs_of(weight).mul_(levels.level / scale)  # W_b / s: [N, K]
+            of_x = inputs.mask_((grad @ matrix.to(dtype)).to(inputs.level.dtype))  # [..., K]
         if ctx.needs_input_grad[1]:
-            x_b = inputs.signs.to(inputs.level.dtype).mul_(inputs.level / scale)
-            of_weight = _of_weight(grad, x_b.to(dtype), weight, levels)
+            x_b = inputs.signs.to(inputs.level.dtype).mul_(inputs.level / scale)  # [..., K]
+            of_weight = _of_weight(grad, x_b.to(dtype), weight, levels)  # [N, K]
         return of_x, of_weight, _of_bias(ctx, grad), None, None, None
 
 
@@ -81,14 +81,14 @@ def _product(
     inputs: Bits, signs: Tensor, level: Tensor, bias: Tensor | None, scale: float
 ) -> Tensor:
     """What :class:`_BinaryProduct` computes, of the weights' signs ``[N, K]``, level ``[N, 1]``."""
-    y = F.linear(inputs.signs.to(signs.dtype), signs)
-    y.mul_(inputs.level / scale).mul_(level.squeeze(1))
+    y = F.linear(inputs.signs.to(signs.dtype), signs)  # Σ ±1 ±1: [..., N]
+    y.mul_(inputs.level / scale).mul_(level.squeeze(1))  # by [..., 1] and [N]
     return y if bias is None else y.add_(bias)
 
 
 def _of_weight(grad: Tensor, x: Tensor, weight: Tensor, levels: Levels) -> Tensor:
     """The gradient of the latent weights, of ``grad`` ``[..., N]`` and inputs ``[..., K]``."""
-    of_weight = grad.flatten(0, -2).t() @ x.flatten(0, -2)
+    of_weight = grad.flatten(0, -2).t() @ x.flatten(0, -2)  # [N, M] [M, K]
     return levels.mask_(of_weight.to(weight.dtype), weight)
 
 

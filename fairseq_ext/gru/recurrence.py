@@ -152,33 +152,34 @@ class _GRURecurrence(torch.autograd.Function):
         ctx: Any, _: None, input_gates: Tensor, state: Tensor, weight: Tensor, bias: Tensor
     ) -> Tensor:
         length, (count, batch, width) = input_gates.size(0), state.shape
+        # Gates in the order n, r, z: [D, 3H, H], [D, 1, 3H].
         weight, bias = weight.roll(width, 1), bias.roll(width, 1).unsqueeze(1)
-        states = state.new_empty(length + 1, count, batch, width)
+        states = state.new_empty(length + 1, count, batch, width)  # [T + 1, D, B, H]
         states[0] = state
-        hidden_gates = state.new_empty(length, count, batch, 3 * width)
+        hidden_gates = state.new_empty(length, count, batch, 3 * width)  # [T, D, B, 3H]
         gates = _Gates(state, length, count, batch, width)
         for t in range(length):
             torch.baddbmm(bias, states[t], weight.transpose(1, 2), out=hidden_gates[t])
             gates.step(t, input_gates[t], hidden_gates[t], states[t], states[t + 1])
         ctx.save_for_backward(states, hidden_gates, gates.reset_update, gates.candidate, weight)
-        return states[1:]
+        return states[1:]  # [T, D, B, H]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_states: Tensor) -> tuple[Tensor | None, ...]:
         states, hidden_gates, reset_update, candidate, weight = ctx.saved_tensors
-        length, count, batch, width = grad_states.shape
+        length, count, batch, width = grad_states.shape  # [T, D, B, H]
         gates = _GateGradients(reset_update, candidate, hidden_gates[..., :width], states[:-1])
-        rows = states.new_empty(length, count, batch, 4 * width)
-        grad_state = states.new_zeros(count, batch, width)
+        rows = states.new_empty(length, count, batch, 4 * width)  # [T, D, B, 4H]
+        grad_state = states.new_zeros(count, batch, width)  # [D, B, H]
         for t in reversed(range(length)):
             grad_state = grad_state + grad_states[t]
             gates.step(t, grad_state, rows[t])
-            grad_hidden = rows[t, ..., : 3 * width]
+            grad_hidden = rows[t, ..., : 3 * width]  # [D, B, 3H]
             grad_state = torch.baddbmm(grad_state * gates.update[t], grad_hidden, weight)
         by_gru = rows[..., : 3 * width].transpose(0, 1).flatten(1, 2)  # [D, T·B, 3H]
         before = states[:-1].transpose(0, 1).flatten(1, 2)  # [D, T·B, H]
-        grad_weight = torch.bmm(by_gru.transpose(1, 2), before).roll(-width, 1)
+        grad_weight = torch.bmm(by_gru.transpose(1, 2), before).roll(-width, 1)  # [D, 3H, H]
         return None, rows[..., width:], grad_state, grad_weight, by_gru.sum(1).roll(-width, 1)
 
 
@@ -198,25 +199,26 @@ class _AdditiveRecurrence(torch.autograd.Function):
         query_weight, score_weight, score_bias, hidden_weight, hidden_bias = weights
         (length, batch, _), width = input_gates.shape, state.size(-1)
         source, attention = keys.shape[1:]
-        both = torch.cat([query_weight, hidden_weight.roll(width, 0)])  # W_s and U: one product
+        # W_s and U as one product, [A + 3H, H], and its bias, [A + 3H].
+        both = torch.cat([query_weight, hidden_weight.roll(width, 0)])
         bias = torch.cat([hidden_bias.new_zeros(attention), hidden_bias.roll(width)])
-        keys, score = keys.unsqueeze(1), score_weight.view(-1)
+        keys, score = keys.unsqueeze(1), score_weight.view(-1)  # [B, 1, S, A], [A]
         keys_exponentials = exponentials(keys)
         lowest = torch.finfo(state.dtype).min / 2
         energy_bias = score_bias.masked_fill(padding_mask, lowest).view(-1)  # [B·S]
         new = input_gates.new_empty
-        states = new(length + 1, batch, width)
+        states = new(length + 1, batch, width)  # [T + 1, B, H]
         states[0] = state
-        projected = new(length, batch, attention + 3 * width)
-        alphas = new(length, batch, source)
+        projected = new(length, batch, attention + 3 * width)  # [T, B, A + 3H]
+        alphas = new(length, batch, source)  # [T, B, S]
         gates = _Gates(state, length, batch, width)
-        layer = new(batch, 1, source, attention)  # u
+        layer = new(batch, 1, source, attention)  # u: [B, 1, S, A]
 
-        flat_layer, before = layer.view(-1, attention), states.unbind()
+        flat_layer, before = layer.view(-1, attention), states.unbind()  # [B·S, A], [B, H] each
         queries, hiddens = projected.split([attention, 3 * width], dim=-1)
         steps = zip(projected, queries[:, :, None, None], hiddens, alphas, strict=True)
         for t, (both_of_t, query, hidden, alpha) in enumerate(steps):
-            torch.addmm(bias, before[t], both.t(), out=both_of_t)
+            torch.addmm(bias, before[t], both.t(), out=both_of_t)  # [B, A + 3H]
             tanh_of_sum(keys, keys_exponentials, query, out=layer)
             energies = torch.addmv(energy_bias, flat_layer, score).view(batch, source)
             torch.softmax(energies, dim=-1, out=alpha)
@@ -238,38 +240,38 @@ class _AdditiveRecurrence(torch.autograd.Function):
         gates = _GateGradients(reset_update, candidate, hidden_n, states[:-1])
         by_gate = gate_table.transpose(1, 2)  # [B, 3H, S]
         new = states.new_empty
-        rows = new(length, batch, attention + 4 * width)  # [dq | dh_n | dr | dz | dn]
-        grad_energy = new(length, batch, source)
+        rows = new(length, batch, attention + 4 * width)  # dq | dh_n | dr | dz | dn: [T, B, A + 4H]
+        grad_energy = new(length, batch, source)  # [T, B, S]
         layer, squares = new(batch, 1, source, attention), new(batch, source, attention)
-        grad_score = torch.zeros_like(score)
-        squares_sum = states.new_zeros(batch, source, attention)  # Σ_t de_t u_t²
-        flat_layer, minus_score = layer.view(-1, attention).t(), -score
-        grad_state = grad_states[-1]
+        grad_score = torch.zeros_like(score)  # [A]
+        squares_sum = states.new_zeros(batch, source, attention)  # Σ_t de_t u_t²: [B, S, A]
+        flat_layer, minus_score = layer.view(-1, attention).t(), -score  # [A, B·S], [A]
+        grad_state = grad_states[-1]  # [B, H]
 
         for t in reversed(range(length)):
-            row, alpha, energy = rows[t], alphas[t], grad_energy[t]
+            row, alpha, energy = rows[t], alphas[t], grad_energy[t]  # [B, A + 4H], [B, S], [B, S]
             gates.step(t, grad_state, row[:, attention:])
             # A row times a matrix is ten times as fast as a matrix times a column in batches.
-            grad_input = row[:, attention + width :].unsqueeze(1)
+            grad_input = row[:, attention + width :].unsqueeze(1)  # [B, 1, 3H]
             grad_alpha = torch.baddbmm(grad_alphas[t].unsqueeze(1), grad_input, by_gate).squeeze(1)
-            inner = (alpha * grad_alpha).sum(-1, keepdim=True)
-            torch.mul(alpha, grad_alpha.sub_(inner), out=energy)  # [B, S], de
+            inner = (alpha * grad_alpha).sum(-1, keepdim=True)  # [B, 1]
+            torch.mul(alpha, grad_alpha.sub_(inner), out=energy)  # de: [B, S]
             tanh_of_sum(keys, keys_exponentials, queries[t, :, None, None], out=layer)
             grad_score.addmv_(flat_layer, energy.view(-1))
             # du = de v (1 - u²): what a key gets is its sum over t; what the query gets is that
             # over j, where Σ_j de_j = 0, as in every softmax.
             torch.mul(layer.squeeze(1), layer.squeeze(1), out=squares)
             squares_sum.addcmul_(squares, energy.unsqueeze(-1))
-            squares_of_j = torch.bmm(energy.unsqueeze(1), squares).squeeze(1)
+            squares_of_j = torch.bmm(energy.unsqueeze(1), squares).squeeze(1)  # [B, A]
             torch.mul(squares_of_j, minus_score, out=row[:, :attention])
-            passed_on = grad_state * gates.update[t]
+            passed_on = grad_state * gates.update[t]  # [B, H]
             if t > 0:
                 passed_on += grad_states[t - 1]
             grad_state = passed_on.addmm_(row[:, : attention + 3 * width], both)
 
-        flat = rows.view(length * batch, -1)[:, : attention + 3 * width]
-        grad_weight = flat.t() @ states[:-1].view(length * batch, width)
-        grad_input = rows[..., attention + width :]
+        flat = rows.view(length * batch, -1)[:, : attention + 3 * width]  # [T·B, A + 3H]
+        grad_weight = flat.t() @ states[:-1].view(length * batch, width)  # [A + 3H, H]
+        grad_input = rows[..., attention + width :]  # [T, B, 3H]
         return (
             None,
             grad_input,

@@ -54,21 +54,21 @@ class _Band(torch.autograd.Function):
         ctx.left, ctx.taps = left, weights.size(-1)
         written, read = _skewed(weights, ctx.taps)
         written.copy_(weights)
-        return read[..., left : left + weights.size(1)]
+        return read[..., left : left + weights.size(1)]  # [N, T, T]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         written, read = _skewed(grad, ctx.taps)
-        read[..., ctx.left : ctx.left + grad.size(1)] = grad
-        return written, None
+        read[..., ctx.left : ctx.left + grad.size(1)] = grad  # [N, T, T]
+        return written, None  # [N, T, K]
 
 
 def _skewed(like: Tensor, taps: int) -> tuple[Tensor, Tensor]:
     """Zeros seen as ``[N, T, K]`` rows of taps, and as the ``[N, T, T + K - 1]`` band they make."""
     count, length, _ = like.shape
-    cells = like.new_zeros(count, length * (length + taps))
-    written = cells.view(count, length, -1)[..., :taps]
+    cells = like.new_zeros(count, length * (length + taps))  # [N, T (T + K)]
+    written = cells.view(count, length, -1)[..., :taps]  # [N, T, K]
     return written, cells[:, : length * (length + taps - 1)].view(count, length, -1)
 
 
@@ -101,21 +101,21 @@ class _TapLoop(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, weights: Tensor, left: int) -> Tensor:
         ctx.save_for_backward(values, weights)
         ctx.left = left
-        out = torch.zeros_like(values)
+        out = torch.zeros_like(values)  # [N, T, D]
         for weight, here, there in _shifts(weights, left):
-            out[:, here].addcmul_(weight, values[:, there])
+            out[:, here].addcmul_(weight, values[:, there])  # [N, t, D], by [N, t, 1]
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        values, weights = ctx.saved_tensors
+        values, weights = ctx.saved_tensors  # [N, T, D], [N, T, K]
         grad_values, grad_weights = torch.zeros_like(values), torch.zeros_like(weights)
         grads = _shifts(grad_weights, ctx.left)
         for (weight, here, there), (of_weight, _, _) in zip(
             _shifts(weights, ctx.left), grads, strict=True
         ):
-            grad_values[:, there].addcmul_(weight, grad[:, here])
+            grad_values[:, there].addcmul_(weight, grad[:, here])  # [N, t, D], by [N, t, 1]
             of_weight.copy_((grad[:, here] * values[:, there]).sum(-1, keepdim=True))
         return grad_values, grad_weights, None
 
