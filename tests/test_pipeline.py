@@ -12,8 +12,11 @@ import pytest
 from compat_tools import ARCHITECTURES, TRAINING
 from harness import REPO, fairseq, run
 
+from fairseq_ext import cli
 from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.evaluation import outputs, score
 from fairseq_ext.text import corpus, pipeline, subwords
+from fairseq_ext.text import generated as generated_text
 from fairseq_ext.text.pipeline import FILE, Pipeline
 
 SIZES = {"bpe": 12, "sentencepiece-unigram": 36, "sentencepiece-bpe": 40, "tokenizers": 40}
@@ -225,6 +228,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def generated(trained: Path) -> Path:
+    """What fairseq-generate prints for the test set."""
+    done = fairseq(
+        *("generate", "bin", "--path", "run/checkpoint_last.pt", "--cpu"),
+        *("--max-len-b", 20, "--beam", 5),
+        cwd=trained,
+    )
+    (trained / "out").mkdir()
+    (trained / "out" / "generated").write_text(done.stdout, encoding="utf-8")
+    return trained / "out" / "generated"
+
+
 @pytest.mark.system
 def test_every_folder_on_the_way_knows_how_the_text_was_made(trained: Path):
     words, *pieces = (pipeline.load(trained / name) for name in ("text", "bpe", "bin", "run"))
@@ -236,7 +252,7 @@ def test_every_folder_on_the_way_knows_how_the_text_was_made(trained: Path):
 
 
 @pytest.mark.system
-def test_translate_needs_no_flag(trained: Path, tmp_path: Path):
+def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path):
     """Raw source lines become the binarised test set's pieces, and its translations."""
     details, out = tmp_path / "details.json", tmp_path / "out"
     command = (
@@ -255,14 +271,7 @@ def test_translate_needs_no_flag(trained: Path, tmp_path: Path):
     )
     done = run(*command, "--json", details)
     assert "instead of text.json" not in done.stderr
-    generated = fairseq(
-        *("generate", trained / "bin", "--path", trained / "run/checkpoint_last.pt", "--cpu"),
-        *("--max-len-b", 20, "--beam", 5),
-    )
-    (tmp_path / "generated").write_text(generated.stdout)
-    from fairseq_ext.evaluation import outputs
-
-    sentences = outputs.read_generated(tmp_path / "generated")
+    sentences = outputs.read_generated(generated)
     ours = [json.loads(line) for line in lines_of(details)]
     encode = pipeline.load(trained / "run").encoder()
     assert [encode(one["source"]) for one in ours] == [one.source for one in sentences]
@@ -302,3 +311,118 @@ def test_text_is_not_tokenized_twice(trained: Path, tmp_path: Path):
     )
     assert "Moses tokens already" in done.stderr
     assert not (tmp_path / "text").exists()
+
+
+# ---- translations become text --------------------------------------------------------------------
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    """Exit status and standard error of a subcommand, run in this process."""
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*map(str, words)])
+    return stopped.value.code, capsys.readouterr().err
+
+
+@pytest.mark.system
+def test_scoring_needs_no_flag(
+    trained: Path, generated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    decode = pipeline.load(trained / "run").decoder()
+    texts = [decode(one.best.text) for one in outputs.read_generated(generated)]
+    assert any("." in text.rstrip(".") for text in texts)  # there is something to detokenize
+    hyp, ref = tmp_path / "hyp", trained / "raw/test.de"
+
+    status, said = command(capsys, "hypotheses", generated, "-o", hyp)
+    assert (status, lines_of(hyp)) == (0, texts)
+    steps = "(en → de: tokenize, subword-nmt)"
+    file = trained / "run" / FILE
+    assert said == f"{generated}: becomes text as {file} says {steps}\n"
+
+    found = tmp_path / "scores.json"
+    assert command(capsys, "score", "--generated", generated, "--ref", ref, "--json", found)[0] == 0
+    wanted = [one.value for one in score.score_files(ref, hyp)]
+    assert [one["value"] for one in json.loads(found.read_text())["scores"][:2]] == wanted
+
+    table = tmp_path / "table.json"
+    systems = ("--system", f"a={generated}", "--system", f"b=text:{hyp}", "--samples", 100)
+    status, said = command(capsys, "compare", *systems, "--ref", ref, "--json", table)
+    assert (status, said.count("becomes text as")) == (0, 1)
+    one, other = (row["scores"] for row in json.loads(table.read_text())["systems"])
+    assert one["BLEU"]["value"] == other["BLEU"]["value"]
+
+
+@pytest.mark.system
+def test_flags_override_and_say_so(
+    trained: Path, generated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    best = [one.best.text for one in outputs.read_generated(generated)]
+    hyp = tmp_path / "hyp"
+    read = ("hypotheses", generated, "-o", hyp)
+    _, said = command(capsys, *read, "--no-remove-bpe")
+    assert lines_of(hyp) == best
+    assert "options instead of" in said
+    assert said.endswith("(en → de: tokenize, subword-nmt): en → de: text as it is\n")
+    _, said = command(capsys, *read, "--keep-tokens")
+    assert lines_of(hyp) == [outputs.remove_bpe(line) for line in best]
+    assert said.endswith(": en → de: subword-nmt\n")
+    _, said = command(capsys, *read, "--detokenize", "en", "--remove-bpe")
+    assert said.endswith(": en → en: tokenize, subword-nmt\n")
+    _, said = command(capsys, *read, "--detokenize", "de", "--remove-bpe")
+    assert "becomes text as" in said  # what it says anyway
+
+
+@pytest.mark.system
+def test_the_text_of_a_moved_run_is_found_and_of_another_is_not(
+    trained: Path, generated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    moved = tmp_path / "moved"
+    (moved / "run").mkdir(parents=True)
+    content = generated.read_text(encoding="utf-8")
+    (moved / "out").write_text(content.replace(str(trained), str(tmp_path / "gone")))
+    assert generated_text.find(moved / "out") is None
+    status, said = command(capsys, "hypotheses", moved / "out", "-o", tmp_path / "hyp")
+    assert status == 0
+    assert f"{tmp_path / 'gone' / 'run' / FILE} is gone, or is of another run" in said
+    pipeline.copy(trained / "run", moved / "run")
+    folder, made_ = generated_text.find(moved / "out")
+    assert (folder, made_.tokenize) == (moved / "run", True)
+    (moved / "run" / FILE).write_text('{"format": 1, "src": "en", "tgt": "de"}')
+    assert generated_text.find(moved / "out") is None
+
+
+def test_a_model_of_the_other_direction(tmp_path: Path):
+    folder = made(tmp_path / "a")
+    (tmp_path / "out").write_text(f"{generated_text.note([folder], 'de', 'en')}\nS-0\tx\n")
+    _, turned = generated_text.find(tmp_path / "out")
+    assert (turned.src, turned.tgt, turned.tokenize) == ("de", "en", True)
+    assert turned.towards("de", "fr") is None
+    assert generated_text.note([tmp_path], "de", "en") is None
+
+
+def test_pieces_of_sentencepiece_are_never_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("sentencepiece")
+    text = write_corpus(tmp_path / "text")
+    corpus.split_into_subwords(
+        text, tmp_path / "run", "en", "de", kind="sentencepiece-unigram", size=36
+    )
+    pieces, words = (lines_of(tmp_path / name / "test.de") for name in ("run", "text"))
+    for name, lines in (("pieces", pieces), ("words", words)):  # as of --remove-bpe sentencepiece
+        rows = [f"{letter}-{n}\t{x}" for n, line in enumerate(lines) for letter, x in
+                (("S", line), ("T", line), ("H", f"-1\t{line}"))]  # fmt: skip
+        (tmp_path / name).write_text("\n".join(rows), encoding="utf-8")
+    score_it = ("score", "--ref", text / "test.de", "--generated")
+    status, said = command(capsys, *score_it, tmp_path / "pieces")
+    assert status == 1
+    assert "holds pieces of SentencePiece (`▁`), not text. Put the text.json" in said
+    status, said = command(
+        capsys, "score", "--ref", text / "test.de", "--hyp", tmp_path / "run" / "test.de"
+    )
+    assert (status, "holds pieces of SentencePiece" in said) == (1, True)
+    pipeline.copy(tmp_path / "run", tmp_path)
+    for name in ("pieces", "words"):
+        found = tmp_path / "scores.json"
+        assert command(capsys, *score_it, tmp_path / name, "--json", found)[0] == 0
+        values = [one["value"] for one in json.loads(found.read_text())["scores"]]
+        assert values == pytest.approx([100, 100, 100])

@@ -9,6 +9,7 @@ from pathlib import Path
 from fairseq_ext import extras
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
 
 
 def add(commands: Subparsers) -> None:
@@ -35,12 +36,6 @@ def add(commands: Subparsers) -> None:
         "--baseline", metavar="NAME", help="the system to test the others against (the first)"
     )
     parser.add_argument(
-        "--detokenize",
-        metavar="LANG",
-        help="undo Moses tokenization for this language, e.g. de; leave out where the corpus was "
-        "never tokenized",
-    )
-    parser.add_argument(
         "--tokenized-ref",
         type=Path,
         metavar="FILE",
@@ -56,6 +51,7 @@ def add(commands: Subparsers) -> None:
         metavar="OUT",
         help="write OUT.md, OUT.png, OUT.svg and OUT.json",
     )
+    add_undoing(parser)
     options.add_json(parser, "the comparison")
     parser.set_defaults(run=_compare)
 
@@ -66,13 +62,16 @@ def _compare(args: argparse.Namespace) -> int:
 
     if args.output is not None:
         extras.need("matplotlib")
+    systems = [compare.parse_system(given) for given in args.system]
     result = compare.compare(
-        [compare.parse_system(given) for given in args.system],
+        systems,
         args.ref,
         baseline=args.baseline,
-        language=args.detokenize,
         tokenized_reference=args.tokenized_ref,
         samples=args.samples,
+        undoing={
+            one.name: chosen_undoing(args, [one.generated]) for one in systems if not one.plain
+        },
     )
     options.write_json(args.json, result.as_dict())
     if args.output is not None:

@@ -6,6 +6,7 @@ import argparse
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
 
 
 def add(commands: Subparsers) -> None:
@@ -16,10 +17,7 @@ def add(commands: Subparsers) -> None:
         description="One line per sentence of the corpus, in its order; a hole is an error.",
     )
     options.add_generated(parser)
-    parser.add_argument("--remove-bpe", action="store_true", help="join subword pieces (`@@ `)")
-    parser.add_argument(
-        "--detokenize", metavar="LANG", help="undo Moses tokenization for this language, e.g. de"
-    )
+    add_undoing(parser, pieces=True)
     parser.add_argument(
         "--expected", type=int, metavar="N", help="how many sentences the corpus has, to be checked"
     )
@@ -32,7 +30,8 @@ def _hypotheses(args: argparse.Namespace) -> int:
     from fairseq_ext.evaluation import outputs
 
     sentences = outputs.read_generated(args.generated, args.expected)
-    lines = outputs.best_hypotheses(sentences, bpe=args.remove_bpe, language=args.detokenize)
+    undoing = chosen_undoing(args, args.generated)
+    lines = undoing.text(undoing.words(outputs.best_hypotheses(sentences)))
     with files.atomic_write(args.output) as file:
         file.writelines(line + "\n" for line in lines)
     print(f"{len(lines)} translations in {args.output}")

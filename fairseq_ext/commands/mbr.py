@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
 from fairseq_ext.errors import ConfigError
 
 
@@ -59,10 +60,7 @@ def add(commands: Subparsers) -> None:
         metavar="FILE",
         help="source text for a metric that looks at it (default: fairseq's S lines)",
     )
-    parser.add_argument("--remove-bpe", action="store_true", help="join subword pieces (`@@ `)")
-    parser.add_argument(
-        "--detokenize", metavar="LANG", help="undo Moses tokenization for this language, e.g. de"
-    )
+    add_undoing(parser, pieces=True)
     options.add_output(parser, "FILE", "the chosen translations, in corpus order")
     options.add_json(parser, "choices and expected utilities")
     parser.set_defaults(run=_run)
@@ -77,9 +75,8 @@ def _run(args: argparse.Namespace) -> int:
     from fairseq_ext.decoding import mbr, mbr_utilities
 
     utility = mbr_utilities.build_utility(args.utility, _pairs(args.mbrs_option))
-    sentences = mbr.read_candidates(
-        args.generated, held, bpe=args.remove_bpe, language=args.detokenize, sources=args.source
-    )
+    undoing = chosen_undoing(args, args.generated)
+    sentences = mbr.read_candidates(args.generated, held, sources=args.source, undoing=undoing)
     shown = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
     decisions = list(mbr.decode(shown, utility, args.num_candidates, args.seed))
     with files.atomic_write(args.output) as file:

@@ -12,6 +12,7 @@ from pathlib import Path
 from fairseq_ext import extras
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.plugin import wings
 
@@ -132,11 +133,7 @@ def _add_lengths(pictures: Subparsers) -> None:
         metavar="FILE",
         help="reference tokens without subword pieces, for tokenized BLEU as papers report it",
     )
-    parser.add_argument(
-        "--detokenize",
-        metavar="LANG",
-        help="with --ref: undo Moses tokenization of the translations for this language, e.g. de",
-    )
+    add_undoing(parser)
     parser.add_argument(
         "--buckets",
         default="10,20,30,40,50",
@@ -160,7 +157,7 @@ def _plot_lengths(args: argparse.Namespace) -> int:
         args.tokenized_ref or args.ref,
         lengths.parse_bounds(args.buckets),
         tokenized=args.tokenized_ref is not None,
-        language=args.detokenize,
+        undoing={name: chosen_undoing(args, [path]) for name, path in systems.items()},
     )
     options.print_paths(lengths.plot_lengths(scores, args.output))
     print(tables.aligned(scores.rows()))

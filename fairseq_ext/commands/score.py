@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
     from fairseq_ext.evaluation.score import Score
+    from fairseq_ext.text.generated import Undoing
 
 
 def add(commands: Subparsers) -> None:
@@ -36,12 +38,6 @@ def add(commands: Subparsers) -> None:
         help="output of fairseq-generate; of --num-shards, all shards",
     )
     parser.add_argument(
-        "--detokenize",
-        metavar="LANG",
-        help="with --generated: undo Moses tokenization for this language, e.g. de; leave out "
-        "where the corpus was never tokenized",
-    )
-    parser.add_argument(
         "--tokenized-ref",
         type=Path,
         metavar="FILE",
@@ -57,6 +53,7 @@ def add(commands: Subparsers) -> None:
         help="tokenized BLEU with hyphenated compounds split as well, as papers report it for "
         "WMT14 English-German alone; needs --tokenized-ref",
     )
+    add_undoing(parser)
     options.add_json(parser, "the scores")
     parser.set_defaults(run=_score)
 
@@ -65,31 +62,34 @@ def _score(args: argparse.Namespace) -> int:
     if args.generated and args.tokenized_hyp:
         raise ConfigError("`--tokenized-hyp` goes with `--hyp`; `--generated` has the tokens.")
     if args.hyp and args.detokenize:
-        raise ConfigError("`--detokenize` goes with `--generated`; `--hyp` is detokenized text.")
+        raise ConfigError("`--detokenize` goes with `--generated`; `--hyp` is detokenised text.")
+    if args.hyp and args.keep_tokens:
+        raise ConfigError("`--keep-tokens` goes with `--generated`; `--hyp` is scored as it is.")
     if args.hyp and (args.tokenized_ref is None) != (args.tokenized_hyp is None):
         raise ConfigError("Give both `--tokenized-ref` and `--tokenized-hyp`, or neither.")
     if args.split_compounds and args.tokenized_ref is None:
         raise ConfigError("`--split-compounds` compares tokens; give `--tokenized-ref` too.")
     from fairseq_ext.evaluation import score
 
-    if args.generated:
+    undoing = chosen_undoing(args, args.generated) if args.generated else None
+    if undoing is not None:
         scores = score.score_generated(
-            args.generated, args.ref, args.detokenize, args.tokenized_ref
+            args.generated, args.ref, None, args.tokenized_ref, undoing=undoing
         )
     else:
         scores = score.score_files(args.ref, args.hyp, args.tokenized_ref, args.tokenized_hyp)
     if args.split_compounds:
-        scores.append(_compound_score(args))
+        scores.append(_compound_score(args, undoing))
     options.write_json(args.json, {"scores": [one.as_dict() for one in scores]})
     print(score.as_table(scores))
     return 0
 
 
-def _compound_score(args: argparse.Namespace) -> Score:
+def _compound_score(args: argparse.Namespace, undoing: Undoing | None) -> Score:
     from fairseq_ext.evaluation import compounds, outputs
 
-    if args.generated:
-        tokens = outputs.best_hypotheses(outputs.read_generated(args.generated), bpe=True)
+    if undoing is not None:
+        tokens = undoing.words(outputs.best_hypotheses(outputs.read_generated(args.generated)))
     else:
         tokens = outputs.read_lines(args.tokenized_hyp)
     return compounds.compound_bleu(tokens, outputs.read_lines(args.tokenized_ref))

@@ -63,8 +63,7 @@ def chosen_codec(
     from fairseq_ext.text import pipeline
 
     saved = pipeline.find(folders)
-    if saved is not None and (saved.src, saved.tgt) != (src, tgt):
-        saved = None  # of the other direction
+    saved = saved and saved.towards(src, tgt)
     made = _overridden(args, saved, pipeline.Pipeline(src, tgt), codes or args.bpe_codes)
     if args.keep_tokens and not made.tokenize:
         raise ConfigError("`--keep-tokens` goes with `--tokenize`, which is missing.")

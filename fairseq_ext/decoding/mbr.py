@@ -19,13 +19,8 @@ import numpy as np
 
 from fairseq_ext.decoding.mbr_utilities import Utility
 from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.evaluation.outputs import (
-    Sentence,
-    detokenize,
-    read_generated,
-    read_lines,
-    remove_bpe,
-)
+from fairseq_ext.evaluation.outputs import Sentence, read_generated, read_lines
+from fairseq_ext.text.generated import Undoing
 
 
 @dataclass(frozen=True)
@@ -71,6 +66,7 @@ def read_candidates(
     bpe: bool = False,
     language: str | None = None,
     sources: str | Path | None = None,
+    undoing: Undoing | None = None,
 ) -> list[Candidates]:
     """The samples of every sentence from one or several outputs of fairseq-generate.
 
@@ -81,6 +77,7 @@ def read_candidates(
         bpe: join subword pieces.
         language: detokenize as this language, or None.
         sources: text with one source sentence in a line, or None for the S lines.
+        undoing: how samples become text, instead of ``bpe`` and ``language``.
 
     Raises:
         DataError: a sentence has another number of candidates, the files do not belong together,
@@ -93,6 +90,7 @@ def read_candidates(
         raise DataError(
             f"`{sources}` has {len(lines)} lines, but `{paths[0]}` has {len(files[0])} sentences."
         )
+    undoing = undoing or Undoing.by_language(language, bpe=bpe)
     found = []
     for parts in zip(*files, strict=True):
         texts = [hypothesis.text for part in parts for hypothesis in part.hypotheses]
@@ -103,8 +101,7 @@ def read_candidates(
                 f"{', '.join(f'`{path}`' for path in paths)}; generate with `--sampling --beam K "
                 f"--nbest K`, where the K of all files add up to {count}."
             )
-        texts = [remove_bpe(text) for text in texts] if bpe else texts
-        texts = list(detokenize(texts, language)) if language else texts
+        texts = undoing.text(undoing.words(texts))
         source = first.source if lines is None else lines[first.index]
         found.append(Candidates(first.index, source, tuple(texts)))
     return found

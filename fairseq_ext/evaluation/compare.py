@@ -16,14 +16,10 @@ from fairseq_ext import text
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation.bootstrap import SAMPLES, Estimate, paired_bootstrap
-from fairseq_ext.evaluation.outputs import (
-    best_hypotheses,
-    detokenize,
-    read_generated,
-    read_lines,
-)
+from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_lines
 from fairseq_ext.evaluation.score import tokenized_bleu
 from fairseq_ext.evaluation.training_run import Training, read_training
+from fairseq_ext.text.generated import Undoing, require_text
 
 PARTS = ("checkpoint", "log")
 PLAIN = "text:"  # before the path of a file that holds text, not fairseq-generate's output
@@ -129,6 +125,7 @@ def compare(
     language: str | None = None,
     tokenized_reference: str | Path | None = None,
     samples: int = SAMPLES,
+    undoing: Mapping[str, Undoing] | None = None,
 ) -> Result:
     """Measure every system; see :class:`Measured`.
 
@@ -139,10 +136,12 @@ def compare(
         language: detokenize the translations as this language; None where text is untokenized.
         tokenized_reference: the reference as tokens without subword pieces, for tokenized BLEU.
         samples: of the bootstrap.
+        undoing: by system, how its translations become text, where more than ``language`` is known.
 
     Raises:
         ConfigError: a name given twice, or a baseline that is not there.
-        DataError: unreadable, incomplete or unequal files.
+        DataError: unreadable, incomplete or unequal files, or pieces of SentencePiece that nothing
+            joins.
         CheckpointError: a checkpoint that cannot be read.
     """
     names = [system.name for system in systems]
@@ -151,13 +150,18 @@ def compare(
             f"`--system` must have a name of its own, but `{twice[0]}` is there twice."
         )
     references = _plain(reference)
-    tokens = {one.name: _tokens(one, len(references)) for one in systems if not one.plain}
-    texts = {one.name: _plain(one.generated) for one in systems if one.plain}
-    for name, lines in tokens.items():
-        texts[name] = list(detokenize(lines, language)) if language else lines
+    texts, tokens = {}, {}
+    for one in systems:
+        if one.plain:
+            texts[one.name] = _plain(one.generated)
+        else:
+            undo = (undoing or {}).get(one.name) or Undoing.by_language(language)
+            sentences = read_generated(one.generated, len(references))
+            tokens[one.name] = undo.words(best_hypotheses(sentences))
+            texts[one.name] = undo.text(tokens[one.name])
+        require_text(texts[one.name], one.generated)
     known = [_known(system) for system in systems]  # before the slow part, as it may fail
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
-    texts = {name: texts[name] for name in names}
     found = paired_bootstrap(texts, references, baseline or names[0], samples)
     rows = [
         Measured(name, found.estimates[name], on_tokens.get(name), **facts)
@@ -200,10 +204,6 @@ def _training(path: Path) -> Training:
         if str(path) in str(error):
             raise
         raise DataError(f"`{path}`: {error} Give the `--log-file` of fairseq-train.") from error
-
-
-def _tokens(system: System, expected: int) -> list[str]:
-    return best_hypotheses(read_generated(system.generated, expected), bpe=True)
 
 
 def _plain(path: str | Path) -> list[str]:

@@ -20,9 +20,9 @@ from fairseq_ext.evaluation.outputs import (
     best_hypotheses,
     read_generated,
     read_lines,
-    remove_bpe,
 )
 from fairseq_ext.evaluation.score import tokenized_bleu
+from fairseq_ext.text.generated import Undoing, require_text
 
 Metric = Callable[[Sequence[str], Sequence[str]], float]
 """BLEU (0 to 100) of hypotheses against as many references."""
@@ -90,6 +90,7 @@ def score_by_length(
     *,
     tokenized: bool = False,
     language: str | None = None,
+    undoing: Mapping[str, Undoing] | None = None,
 ) -> LengthScores:
     """Read what systems have translated, and score it by the length of the source.
 
@@ -98,7 +99,8 @@ def score_by_length(
         reference: text, or tokens without subword pieces if ``tokenized``.
         bounds: as from :func:`parse_bounds`.
         tokenized: BLEU on tokens as ``multi-bleu.perl`` computes it, instead of sacrebleu's.
-        language: undo Moses tokenization of the translations for this language first.
+        language: undo Moses tokenisation of the translations for this language first.
+        undoing: by system, how its translations become text, where more than ``language`` is known.
 
     Raises:
         DataError: unreadable or incomplete files, or systems that translated different sources.
@@ -108,18 +110,22 @@ def score_by_length(
     if not references:
         raise DataError(f"`{reference}` is empty; there is nothing to score.")
     outputs = {name: read_generated(path, len(references)) for name, path in systems.items()}
-    lengths = source_lengths(outputs)
-    hypotheses = {
-        name: best_hypotheses(sentences, bpe=True, language=language)
-        for name, sentences in outputs.items()
-    }
+    undo = dict.fromkeys(systems, Undoing.by_language(language)) | dict(undoing or {})
+    lengths = source_lengths(outputs, undo)
+    hypotheses = {}
+    for name, sentences in outputs.items():
+        words = undo[name].words(best_hypotheses(sentences))
+        hypotheses[name] = words if tokenized else undo[name].text(words)
+        require_text(hypotheses[name], systems[name])
     name, metric = ("BLEU on tokens", _tokenized) if tokenized else ("BLEU", _sacrebleu)
     buckets = bucket_scores(hypotheses, references, lengths, bounds, metric)
     whole = {name: metric(lines, references) for name, lines in hypotheses.items()}
     return LengthScores(name, tuple(buckets), whole)
 
 
-def source_lengths(outputs: Mapping[str, Sequence[Sentence]]) -> list[int]:
+def source_lengths(
+    outputs: Mapping[str, Sequence[Sentence]], undoing: Mapping[str, Undoing]
+) -> list[int]:
     """Words of each source sentence, which must be the same in all systems' outputs.
 
     Raises:
@@ -132,7 +138,8 @@ def source_lengths(outputs: Mapping[str, Sequence[Sentence]]) -> list[int]:
                 f"The output of `{name}` has no sources (`S-` lines), whose lengths are needed; "
                 "generate with `--source-lang` and without `--quiet`."
             )
-        found[name] = [len(remove_bpe(sentence.source).split()) for sentence in sentences]
+        sources = undoing[name].words(sentence.source for sentence in sentences)
+        found[name] = [len(words.split()) for words in sources]
     (first, lengths), *others = found.items()
     for name, other in others:
         for index, (ours, theirs) in enumerate(zip(lengths, other, strict=True)):

@@ -14,12 +14,13 @@ A hard alignment is a list of ``source-target`` positions without that symbol.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.errors import DataError
+from fairseq_ext.text.subwords import remove_bpe as remove_bpe  # for readers of outputs
 
 _LINE = re.compile(r"([STHDPA])-([0-9]+)\t(.*)", re.DOTALL)
 _FLOAT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|inf|nan)"
@@ -202,11 +203,6 @@ def _check_complete(path: str, sentences: dict[int, Sentence], expected: int | N
         )
 
 
-def remove_bpe(text: str, separator: str = "@@") -> str:
-    """Join subword-nmt pieces: ``"Stra@@ ße"`` becomes ``"Straße"``."""
-    return (text + " ").replace(separator + " ", "").rstrip()
-
-
 def bpe_groups(tokens: Sequence[str], separator: str = "@@") -> list[list[int]]:
     """Positions of the pieces of each word: ``["a@@", "b", "c"]`` gives ``[[0, 1], [2]]``."""
     groups: list[list[int]] = []
@@ -220,34 +216,12 @@ def bpe_groups(tokens: Sequence[str], separator: str = "@@") -> list[list[int]]:
     return groups
 
 
-def detokenize(lines: Iterable[str], language: str) -> Iterator[str]:
-    """Undo Moses tokenization with sacremoses.
-
-    Raises:
-        ConfigError: sacremoses is not installed.
-    """
-    try:
-        from sacremoses import MosesDetokenizer
-    except ImportError as error:
-        raise ConfigError(
-            "`--detokenize` needs sacremoses, which is not installed: `pip install sacremoses`."
-        ) from error
-    moses = MosesDetokenizer(lang=language)
-    for line in lines:
-        yield moses.detokenize(line.split())
-
-
-def best_hypotheses(
-    sentences: Iterable[Sentence], *, bpe: bool = False, language: str | None = None
-) -> list[str]:
+def best_hypotheses(sentences: Iterable[Sentence], *, bpe: bool = False) -> list[str]:
     """The best hypothesis of each sentence, in corpus order.
 
     Args:
         sentences: from :func:`read_generated`.
-        bpe: join subword pieces.
-        language: detokenize as this language (``de``), or None to leave the tokens apart.
+        bpe: join subword-nmt's pieces.
     """
     texts = [sentence.best.text for sentence in sentences]
-    if bpe:
-        texts = [remove_bpe(text) for text in texts]
-    return list(detokenize(texts, language)) if language else texts
+    return [remove_bpe(text) for text in texts] if bpe else texts

@@ -14,13 +14,8 @@ from typing import Any
 
 from fairseq_ext import text
 from fairseq_ext.errors import DataError, EnvironmentProblem
-from fairseq_ext.evaluation.outputs import (
-    best_hypotheses,
-    detokenize,
-    read_generated,
-    read_lines,
-    remove_bpe,
-)
+from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_lines
+from fairseq_ext.text.generated import Undoing, require_text
 
 TOKENIZED_BLEU = "BLEU-tok (multi-bleu style, not comparable)"
 
@@ -78,7 +73,9 @@ def score_files(
     Raises:
         DataError: a file is unreadable, or two files differ in their number of lines.
     """
-    scores = sacre_scores(*_paired(hypothesis, reference))
+    hypotheses, references = _paired(hypothesis, reference)
+    require_text(hypotheses, hypothesis)
+    scores = sacre_scores(hypotheses, references)
     if tokenized_reference and tokenized_hypothesis:
         scores.append(tokenized_bleu(*_paired(tokenized_hypothesis, tokenized_reference)))
     return scores
@@ -89,10 +86,11 @@ def score_generated(
     reference: str | Path,
     language: str | None,
     tokenized_reference: str | Path | None = None,
+    undoing: Undoing | None = None,
 ) -> list[Score]:
     """Score the best hypotheses of a ``fairseq-generate`` output.
 
-    Subword pieces are joined (``@@``). Tokenized BLEU is against ``tokenized_reference`` or,
+    Subword pieces are joined. Tokenised BLEU is against ``tokenized_reference`` or,
     without one, the T lines; there, fairseq writes a word outside the target dictionary as
     ``<<unk>>``, which nothing matches.
 
@@ -101,21 +99,25 @@ def score_generated(
         reference: detokenized reference text.
         language: detokenize the hypotheses as this language; None where text is untokenized.
         tokenized_reference: the reference as tokens, without subword pieces.
+        undoing: how the hypotheses become text, where more than ``language`` is known of that.
 
     Raises:
-        DataError: unreadable or incomplete files.
+        DataError: unreadable or incomplete files, or pieces of SentencePiece that nothing joins.
     """
     references = _plain(reference)
     sentences = read_generated(generated, expected=len(references))
-    tokens = best_hypotheses(sentences, bpe=True)
-    scores = sacre_scores(list(detokenize(tokens, language)) if language else tokens, references)
+    undoing = undoing or Undoing.by_language(language)
+    tokens = undoing.words(best_hypotheses(sentences))
+    texts = undoing.text(tokens)
+    require_text(texts, "the translations")
+    scores = sacre_scores(texts, references)
     if tokenized_reference is not None:
         token_references = _plain(tokenized_reference)
         _check_counts(tokens, token_references, "the translations", tokenized_reference)
     else:
-        token_references = [
-            remove_bpe(sentence.target) for sentence in sentences if sentence.target is not None
-        ]
+        token_references = undoing.words(
+            sentence.target for sentence in sentences if sentence.target is not None
+        )
     if len(token_references) == len(tokens):
         scores.append(tokenized_bleu(tokens, token_references))
     return scores

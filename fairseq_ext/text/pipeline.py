@@ -130,6 +130,12 @@ class Pipeline:
         moses = _moses()
         return lambda line: moses.detokenize(join(line), language)
 
+    def towards(self, src: str, tgt: str) -> Pipeline | None:
+        """The same steps for a model of these languages, in either direction; None for others."""
+        if {src, tgt} != {self.src, self.tgt}:
+            return None
+        return dataclasses.replace(self, src=src, tgt=tgt)
+
     def describe(self) -> str:
         """The steps in one line, for people."""
         named = [

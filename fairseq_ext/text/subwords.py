@@ -18,14 +18,23 @@ from fairseq_ext.text.checks import check_merges
 
 Step = Callable[[str], str]
 
+METASPACE = "▁"  # what SentencePiece, and tokenizers like it, put before every word
 REMEMBERED = 300_000  # words whose pieces a process keeps, some 100 MB
 
 
 class Subwords(NamedTuple):
-    """Both directions of one kind of subwords."""
+    """Both directions of one kind of subwords.
+
+    Attributes:
+        encode: words to pieces.
+        decode: pieces to words.
+        mark: a character of the first piece of every line; empty where ``decode`` leaves words as
+            they are, so that nobody has to know whether the pieces are joined already.
+    """
 
     encode: Step
     decode: Step
+    mark: str = ""
 
 
 def load(kind: str, paths: Sequence[Path]) -> Subwords:
@@ -96,6 +105,7 @@ def _sentencepiece(model: Path) -> Subwords:
     return Subwords(
         lambda line: " ".join(processor.encode(line, out_type=str)),
         lambda line: processor.decode_pieces(line.split(" ")).strip(),
+        METASPACE,
     )
 
 
@@ -114,7 +124,9 @@ def _tokenizers(description: Path) -> Subwords:
         return (tokenizer.decoder.decode(pieces) if tokenizer.decoder else "".join(pieces)).strip()
 
     return Subwords(
-        lambda line: " ".join(tokenizer.encode(line, add_special_tokens=False).tokens), decode
+        lambda line: " ".join(tokenizer.encode(line, add_special_tokens=False).tokens),
+        decode,
+        METASPACE if isinstance(tokenizer.decoder, tokenizers.decoders.Metaspace) else "",
     )
 
 

@@ -14,7 +14,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from omegaconf.errors import MissingMandatoryValue
 
@@ -26,7 +26,7 @@ from fairseq_ext.data_folder import manifest
 from fairseq_ext.errors import ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.plugin.patches import training_options
 from fairseq_ext.plugin.patches.table import Layer, Patch
-from fairseq_ext.text import pipeline
+from fairseq_ext.text import generated, pipeline
 
 USER_CAUSED = files.FULL_DISK | {
     *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
@@ -232,6 +232,25 @@ def _generate(original: Callable) -> Callable:
     return main
 
 
+def _name_text(original: Callable) -> Callable:
+    """`fairseq-generate` names the ``text.json`` by which its translations become text."""
+    from fairseq.data.data_utils import infer_language_pair
+
+    def _main(cfg: Any, output_file: IO[str]) -> Any:
+        data = str(getattr(cfg.task, "data", None) or "").split(":")[0]
+        models = cfg.common_eval.path.split(":")
+        src, tgt = (getattr(cfg.task, f"{side}_lang", None) for side in ("source", "target"))
+        if data and not (src and tgt) and Path(data).is_dir():
+            src, tgt = infer_language_pair(data)
+        if src and tgt:
+            note = generated.note([*(Path(model).parent for model in models), data], src, tgt)
+            if note is not None:
+                print(note, file=output_file)
+        return original(cfg, output_file)
+
+    return _main
+
+
 def _preprocess(original: Callable) -> Callable:
     """`fairseq-preprocess`: check every input, then write all results or none."""
 
@@ -353,6 +372,12 @@ PATCHES = (
             Layer("fairseq_cli.preprocess:main", _preprocess),
             Layer("fairseq_cli.generate:main", _generate),
         ),
+    ),
+    Patch(
+        name="how translations become text",
+        reason="the output of fairseq-generate does not tell which run it is of, and scoring needs "
+        "to undo what was done to the text",
+        layers=(Layer("fairseq_cli.generate:_main", _name_text),),
     ),
     Patch(
         name="options that do not work",

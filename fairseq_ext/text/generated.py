@@ -1,0 +1,112 @@
+"""Translations as fairseq-generate prints them, and the ``text.json`` by which they become text.
+
+fairseq-generate writes into its output where that file is, and its checksum. A run that was moved
+or copied is found again by the checksum, in the folder of the output and the folders in it; another
+run that now stands at the old place is not taken for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fairseq_ext import files
+from fairseq_ext.errors import DataError
+from fairseq_ext.text import pipeline, subwords
+from fairseq_ext.text.pipeline import FILE, Pipeline
+
+_NOTE = re.compile(
+    rb"^Text of ([^\s-]+)-([^\s-]+) as in (.+) \(SHA-256 ([0-9a-f]{64})\)\r?$", re.MULTILINE
+)
+
+
+class Undoing:
+    """From tokens as a model writes them to words, and from words to text.
+
+    Args:
+        made: how the text became tokens.
+    """
+
+    def __init__(self, made: Pipeline) -> None:
+        self.made = made
+        self._join, self._mark = str, ""
+        if made.subwords != "none":
+            _, self._join, self._mark = subwords.load(made.subwords, made.files)
+        self._text = Pipeline(made.src, made.tgt, tokenize=made.tokenize).decoder()
+
+    @classmethod
+    def by_language(cls, language: str | None, *, bpe: bool = True) -> Undoing:
+        """Join subword-nmt's pieces if ``bpe``, and detokenize for a language unless it is None."""
+        subwords = "joined" if bpe else "none"
+        return cls(Pipeline("", language or "", tokenize=bool(language), subwords=subwords))
+
+    def words(self, lines: Iterable[str]) -> list[str]:
+        """Lines of words; those of a file whose pieces ``--remove-bpe`` has joined, as they are."""
+        lines = list(lines)
+        if self._mark and not any(self._mark in line for line in lines):
+            return lines
+        return [self._join(line) for line in lines]
+
+    def text(self, words: Iterable[str]) -> list[str]:
+        """Lines of text."""
+        return [self._text(line) for line in words]
+
+
+def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
+    """What fairseq-generate writes about the ``text.json`` of the first folder that has one.
+
+    Args:
+        folders: of the checkpoint, and of the data.
+        src, tgt: languages.
+    """
+    found = (Path(folder, FILE).absolute() for folder in folders)
+    path = next((path for path in found if path.is_file()), None)
+    return path and f"Text of {src}-{tgt} as in {path} (SHA-256 {files.sha256(path)})"
+
+
+def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
+    """The folder of the ``text.json`` that an output names, or that is beside it; and its content.
+
+    Raises:
+        DataError: the file is damaged, or one that it names.
+    """
+    beside = Path(generated).absolute().parent
+    noted = _noted(generated)
+    if noted is None:
+        made = pipeline.load(beside)
+        return made and (beside, made)
+    src, tgt, named, checksum = noted
+    for path in (Path(named), beside / FILE, *sorted(beside.glob(f"*/{FILE}"))):
+        if path.name == FILE and path.is_file() and files.sha256(path) == checksum:
+            made = pipeline.load(path.parent)
+            turned = made and made.towards(src, tgt)
+            return turned and (path.parent, turned)
+    return None
+
+
+def named(generated: str | Path) -> str | None:
+    """The path of the ``text.json`` that an output names, whether or not it is there."""
+    noted = _noted(generated)
+    return noted and noted[2]
+
+
+def _noted(generated: str | Path) -> list[str] | None:
+    """Both languages, path and checksum of what :func:`note` wrote."""
+    path = Path(generated)
+    noted = _NOTE.search(path.read_bytes()) if path.is_file() else None
+    return noted and [part.decode("utf-8", "replace") for part in noted.groups()]
+
+
+def require_text(lines: Sequence[str], name: str | Path) -> None:
+    """Refuse pieces of SentencePiece where text is needed.
+
+    Raises:
+        DataError: most lines begin with its mark.
+    """
+    if 2 * sum(line.startswith(subwords.METASPACE) for line in lines) > len(lines):
+        raise DataError(
+            f"`{name}` holds pieces of SentencePiece (`{subwords.METASPACE}`), not text. Put the "
+            f"{FILE} of its run, and the files this names, beside it, or generate again with "
+            "`--remove-bpe sentencepiece`."
+        )
