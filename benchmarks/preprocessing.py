@@ -79,7 +79,7 @@ class Figure:
 
 def base_pairs(number: int) -> list[tuple[str, str]]:
     """So many pairs of the locale corpus."""
-    from locale_corpus import corpus
+    from fairseq_ext.corpora.locale_corpus import corpus
 
     drawn = corpus("en", "de", {"train": number, "valid": 0, "test": 0})
     return [(pair.source, pair.target) for pair in drawn["train"]]

@@ -11,12 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "preprocess"))
-
-import corpus
-from catalogue import Corpus, Limits, Source
-from tokens import Chunk, Tokenise
-
+from fairseq_ext.corpora import preparation
+from fairseq_ext.corpora.catalogue import Corpus, Limits, Source
+from fairseq_ext.corpora.chunks import Chunk, Tokenize
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import learn_merges
 
@@ -28,7 +25,7 @@ MERGES = 8_000
 def learn(pairs: Sequence[tuple[str, str]], codes: Path) -> None:
     """Write merges learnt from the pairs' tokens."""
     pipeline = Pipeline(*SIDES, normalize=True, tokenize=True, escape=True)
-    work = Tokenise(pipeline, Limits(), name="base")
+    work = Tokenize(pipeline, Limits(), name="base")
     lines = work(Chunk(1, pairs))
     texts = [codes.with_name(f"learn.{side}") for side in SIDES]
     for path, side in zip(texts, (lines.source, lines.target), strict=True):
@@ -52,8 +49,8 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
         merges=MERGES,
     )
     # Learning is not what is measured.
-    corpus.learn_merges = lambda texts, target, merges: shutil.copy(codes, target)
-    corpus.Preparation(name, made, out, out / "download", str(folder), workers).run()
+    preparation.learn = lambda kind, texts, size, folder: shutil.copy(codes, folder / "codes")
+    preparation.Preparation(name, made, out, out / "download", str(folder), workers).run()
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def command_section(parser: argparse.ArgumentParser, level: int) -> list[str]:
     rows = list(options_of(parser))
     if rows:
         lines += table(("option", "default", "meaning"), rows)
-    for child in children(parser).values():
+    for child in dict.fromkeys(children(parser).values()):  # once, whatever other names it has
         lines += command_section(child, level + 1)
     return lines
 
@@ -262,8 +262,8 @@ def patches_page() -> list[str]:
 
 def corpora_page() -> list[str]:
     """The corpora that can be made, and what their owners allow."""
-    sys.path.insert(0, str(REPO / "preprocess"))
-    catalogue = importlib.import_module("catalogue")
+    from fairseq_ext.corpora import catalogue
+
     rows = [
         (f"`{name}`", f"{one.src} → {one.tgt}", one.licence)
         for name, one in sorted(catalogue.CORPORA.items())

@@ -15,6 +15,8 @@ Usage: bash recipes/compare.sh DATA_DIR SRC TGT [OPTION]... ARCH...
 
   --updates N    training updates of each                     (2000)
   --bpe N        joint byte-pair merges; 0: words             (8000)
+  --subwords K   or N pieces of another kind: sentencepiece-unigram, sentencepiece-bpe,
+                 tokenizers; none for words                   (bpe)
   --max-tokens N tokens in a batch                            (2000)
   --lr X         peak learning rate                           (0.002)
   --from NAME    start from the last checkpoint of that model of the same --out: the next stage
@@ -30,13 +32,13 @@ the commands.
 HELP
 }
 
-updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" words=()
+updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" subwords=bpe words=()
 
 # read_options ARGUMENT...: sets the globals above, `data`, `src`, `tgt` and `models`.
 read_options() {
     while (($#)); do
         case "$1" in
-        --updates | --bpe | --max-tokens | --lr | --from | --out)
+        --updates | --bpe | --subwords | --max-tokens | --lr | --from | --out)
             set_option "$@"
             shift
             ;;
@@ -53,6 +55,8 @@ read_options() {
         die "\`${words[0]}\` must be a folder with train, valid and test text, but cannot be entered."
     positive --updates "$updates"
     [[ "$bpe" == 0 ]] || positive --bpe "$bpe"
+    check_subwords "$subwords"
+    [[ "$subwords" != none ]] || bpe=0
     positive --max-tokens "$max_tokens"
     out="${out:-$REPO/runs/compare-$(basename "$data")-$src-$tgt}"
     out="$(absolute "$out")"
@@ -68,7 +72,7 @@ binarise_all() {
     if [[ "$bpe" == 0 ]]; then
         binarise text "$src" "$tgt"
     else
-        split_into_subwords "$bpe" "$src" "$tgt"
+        split_into_subwords "$bpe" "$src" "$tgt" "$subwords"
         binarise bpe "$src" "$tgt" --joined-dictionary
     fi
 }
@@ -91,9 +95,10 @@ evaluate_one() {
     local folder="$1"
     generate "$folder/checkpoint_last.pt" "$folder/generated.txt" --gen-subset test --beam 5 \
         --max-tokens 4000
+    local undo=(--detokenize "$tgt")
+    [[ -n "$tokenize" ]] || undo=(--keep-tokens) # text that comes as tokens is compared as tokens
     run fairseq-ext score --generated "$folder/generated.txt" --ref "$data/test.$tgt" \
-        ${tokenize:+--detokenize "$tgt"} --tokenized-ref "text/test.$tgt" \
-        --json "$folder/scores.json"
+        "${undo[@]}" --tokenized-ref "text/test.$tgt" --json "$folder/scores.json"
 }
 
 # begin_from FOLDER: what training finds as its own last checkpoint.
@@ -126,7 +131,7 @@ settings() {
     cat <<SETTINGS
 src=$src
 tgt=$tgt
-bpe=$bpe
+bpe=$bpe$([[ "$subwords" == bpe ]] || printf '\nsubwords=%s' "$subwords")
 tokenize=$tokenize
 data=$data
 sums=$(cat "$data"/{train,valid,test}.{"$src","$tgt"} 2>/dev/null | cksum)
@@ -136,7 +141,7 @@ SETTINGS
 main() {
     local model
     read_options "$@"
-    use_environment sacremoses
+    use_environment sacremoses "${SUBWORDS[$subwords]}"
     open_run "$out" "$(settings)"
     stage corpus make_text
     stage binarise binarise_all

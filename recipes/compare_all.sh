@@ -36,6 +36,8 @@ Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
   --tokenize     Moses tokenisation before, and undone after (Multi30k is tokenised anyway)
   --updates N    training updates of each                            (6000)
   --bpe N        joint byte-pair merges                              (4000)
+  --subwords K   or N pieces of another kind: sentencepiece-unigram, sentencepiece-bpe,
+                 tokenizers; none for words                          (bpe)
   --max-tokens N tokens in a batch                                   (2000)
   --lr X         peak learning rate                                  (0.002)
   --baseline NAME the system that the others are tested against      (transformer)
@@ -49,14 +51,14 @@ HELP
 }
 
 corpus=multi30k mirror="" data="" src=en tgt=de tokenize="" updates=6000 bpe=4000 max_tokens=2000 lr=0.002
-baseline="" out="" names=()
+baseline="" out="" subwords=bpe names=()
 
 # read_options ARGUMENT...: sets the globals above.
 read_options() {
     while (($#)); do
         case "$1" in
-        --mirror | --data | --src | --tgt | --updates | --bpe | --max-tokens | --lr | --baseline | \
-            --out)
+        --mirror | --data | --src | --tgt | --updates | --bpe | --subwords | --max-tokens | --lr | \
+            --baseline | --out)
             set_option "$@"
             shift
             ;;
@@ -70,6 +72,7 @@ read_options() {
     done
     positive --updates "$updates"
     positive --bpe "$bpe"
+    check_subwords "$subwords"
     positive --max-tokens "$max_tokens"
     choose_models
     out="${out:-$REPO/runs/${SMOKE:+smoke-}compare-all}"
@@ -108,6 +111,7 @@ find_text() {
             --tgt "$tgt" --seed 1 --train 600 --valid 30 --test 40 --out "$text"
     elif [[ -n "$data" ]]; then
         text="$data" ref="$data/test.$tgt"
+        tokens=(--keep-tokens) # text that comes as tokens is compared as tokens
         [[ -z "$tokenize" ]] || tokens=(--detokenize "$tgt" --tokenized-ref "$out/text/test.$tgt")
     else
         text="$REPO/runs/data/$corpus-words/text"
@@ -119,8 +123,11 @@ find_text() {
 }
 
 train_all() {
+    local other=()
+    [[ "$subwords" == bpe ]] || other=(--subwords "$subwords")
     run bash "$REPO/recipes/compare.sh" "$text" "$src" "$tgt" --updates "$updates" --bpe "$bpe" \
-        --max-tokens "$max_tokens" --lr "$lr" --out "$out" ${tokenize:+"$tokenize"} "${models[@]}"
+        --max-tokens "$max_tokens" --lr "$lr" --out "$out" ${tokenize:+"$tokenize"} \
+        ${other[@]+"${other[@]}"} "${models[@]}"
 }
 
 compare_models() {

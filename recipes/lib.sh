@@ -278,7 +278,18 @@ explain_stop() {
 
 # ---- steps that several recipes take -------------------------------------------------------------
 
-# split_into_subwords SIZE SRC TGT [KIND]: joint subwords of text/ into bpe/, byte-pair encoding by default.
+# What `--subwords` may be, and the Python module that each needs.
+declare -A SUBWORDS=([bpe]=subword_nmt [sentencepiece-unigram]=sentencepiece
+    [sentencepiece-bpe]=sentencepiece [tokenizers]=tokenizers [none]=subword_nmt)
+
+# check_subwords KIND: dies unless it is a kind of subwords that can be learnt.
+check_subwords() {
+    [[ -n "${SUBWORDS[$1]-}" ]] || die "\`--subwords\` must be bpe, sentencepiece-unigram," \
+        "sentencepiece-bpe, tokenizers or none, but is \`$1\`."
+}
+
+# split_into_subwords SIZE SRC TGT [KIND]: joint subwords of text/ into bpe/, byte-pair encoding by
+# default.
 split_into_subwords() {
     run fairseq-ext subwords text --src "$2" --tgt "$3" --kind "${4:-bpe}" --size "$1" -o bpe
 }

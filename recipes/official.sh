@@ -7,7 +7,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-corpus="" src="" tgt=""     # in preprocess/catalogue.py, and its languages
+corpus="" src="" tgt=""     # in fairseq_ext/corpora/catalogue.py, and its languages
 arch="" dropout=""          # of the model; what else is the task's is in the architecture
 dictionary=()               # flags of fairseq-preprocess, as corpus.py prints them
 max_tokens="" update_freq="" # target tokens in a batch, and batches in an update
@@ -19,6 +19,7 @@ buckets=15,30,45,60,75,90,105 # longest sources that BLEU is drawn for, as in th
 compounds=0                 # 1: tokenised BLEU with compounds split as well
 paper=""                    # the paper's figures, for the last line
 bpe=""                      # merges, where they are not the paper's
+subwords=bpe                # their kind
 folder=bpe                  # which of the corpus's folders is binarised
 
 usage() {
@@ -31,6 +32,8 @@ Usage: bash recipes/muse/$corpus.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
   --mirror M       folder or address to take the official archives from
   --any-counts     accept another edition of the corpus
   --bpe N          merges of the byte-pair encoding; 0 for words  (the paper's)
+  --subwords K     or pieces of another kind: sentencepiece-unigram,
+                   sentencepiece-bpe, tokenizers; none for words  (bpe)
   --max-tokens N   target tokens in a batch                       ($max_tokens)
   --update-freq N  batches in an update; with less memory for a batch, more of
                    them make the same update                      ($update_freq)
@@ -60,12 +63,12 @@ use_smoke_settings() {
 }
 
 # read_options ARGUMENT...: sets the globals above and these.
-data="" mirror="" any_counts="" out="" name="" against="" extra=()
+data="" mirror="" any_counts="" out="" name="" against="" other_subwords="" extra=()
 read_options() {
     local option
     while (($#)); do
         case "$1" in
-        --arch | --data | --mirror | --bpe | --max-tokens | --update-freq | --updates | --warmup | \
+        --arch | --data | --mirror | --bpe | --subwords | --max-tokens | --update-freq | --updates | --warmup | \
             --dropout | --average | --against | --out)
             set_option "$@"
             shift
@@ -84,13 +87,16 @@ read_options() {
         die "\`--warmup\` must be less than the $updates updates, but is $warmup."
     [[ -z "$bpe" || "$bpe" =~ ^[0-9]{1,7}$ ]] ||
         die "\`--bpe\` must be a whole number, but is \`$bpe\`."
+    check_subwords "$subwords"
+    [[ "$subwords" != none ]] || bpe=0
     check_extra
     if [[ "$bpe" == 0 ]]; then folder=text; elif [[ -n "$bpe" ]]; then folder=bpe; fi
+    [[ "$subwords" =~ ^(bpe|none)$ ]] || other_subwords="$subwords"
     name="$corpus"
     [[ "${SMOKE:-0}" != 1 ]] || name="smoke-$corpus"
     out="${out:-$REPO/runs/$name-$arch}"
     out="$(absolute "$out")"
-    data="${data:-$REPO/runs/data/$corpus${bpe:+-$bpe}}"
+    data="${data:-$REPO/runs/data/$corpus${bpe:+-$bpe}${other_subwords:+-$other_subwords}}"
     data="$(absolute "$data")"
     if [[ -n "$against" ]]; then check_against; fi
     [[ -z "$mirror" || "$mirror" == *://* ]] || mirror="$(absolute "$mirror")"
@@ -131,7 +137,8 @@ prepare_corpus() {
         data="$out/data" mirror=archives any_counts=--any-counts
     fi
     run python "$REPO/preprocess/corpus.py" "$corpus" --out "$data" ${mirror:+--mirror "$mirror"} \
-        ${bpe:+--bpe "$bpe"} ${any_counts:+"$any_counts"}
+        ${bpe:+--bpe "$bpe"} ${other_subwords:+--subwords "$other_subwords"} \
+        ${any_counts:+"$any_counts"}
     run ln -sfn "$data/text" text
     run ln -sfn "$data/$folder" final
     run ln -sfn "$data/reference" reference
@@ -187,7 +194,7 @@ score() {
     run fairseq-ext score --generated generated.txt --ref "reference/test.$tgt" \
         --detokenize "$tgt" --tokenized-ref "text/test.$tgt" ${split[@]+"${split[@]}"} \
         --json scores.json
-    run fairseq-ext hypotheses generated.txt --remove-bpe --detokenize "$tgt" -o "hyp.$tgt"
+    run fairseq-ext hypotheses generated.txt -o "hyp.$tgt"
 }
 
 draw() {
@@ -223,7 +230,7 @@ has_gates() {
 settings() {
     cat <<SETTINGS
 arch=$arch
-data=$data $folder $bpe
+data=$data $folder $bpe${other_subwords:+ $other_subwords}
 batch=$max_tokens $update_freq
 updates=$updates $warmup $lr
 dropout=$dropout
@@ -237,7 +244,7 @@ main() {
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     read_options "$@"
     choose_schedule
-    use_environment babel num2words sacremoses subword_nmt
+    use_environment babel num2words sacremoses "${SUBWORDS[$subwords]}"
     open_run "$out" "$(settings)"
     stage corpus prepare_corpus
     stage binarise binarise_corpus

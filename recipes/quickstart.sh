@@ -22,6 +22,8 @@ the installation. Stopped at any point and started again, it continues.
   --tokenize     with --data: Moses tokenisation before, and undone after
   --updates N    how many training updates                          (1500)
   --bpe N        how many joint byte-pair merges                    (2000)
+  --subwords K   or N pieces of another kind: sentencepiece-unigram,
+                 sentencepiece-bpe, tokenizers; none for words      (bpe)
   --out DIR      where everything goes               (runs/quickstart-SRC-TGT-ARCH)
   --help         this text
   -- FLAG...     more flags for fairseq-train; they win over the recipe's
@@ -32,7 +34,7 @@ HELP
 }
 
 # What an ordinary run takes, and the size at which every step still means something.
-arch=gru_attention src=en tgt=de data="" tokenize="" out="" extra=()
+arch=gru_attention src=en tgt=de data="" tokenize="" out="" subwords=bpe extra=()
 updates=1500 bpe=2000 sizes=(19000 500 500) name=quickstart
 if [[ "${SMOKE:-0}" == 1 ]]; then
     updates=20 bpe=200 sizes=(400 40 40) name=smoke
@@ -43,7 +45,7 @@ fi
 read_options() {
     while (($#)); do
         case "$1" in
-        --arch | --src | --tgt | --data | --updates | --bpe | --out)
+        --arch | --src | --tgt | --data | --updates | --bpe | --subwords | --out)
             set_option "$@"
             shift
             ;;
@@ -56,6 +58,7 @@ read_options() {
     done
     positive --updates "$updates"
     positive --bpe "$bpe"
+    check_subwords "$subwords"
     [[ "$src" != "$tgt" ]] || die "\`--src\` and \`--tgt\` are both \`$src\`; choose two languages."
     [[ -z "$tokenize" || -n "$data" ]] || die "\`--tokenize\` goes with \`--data\`."
     [[ -z "$data" ]] || data="$(cd "$data" 2>/dev/null && pwd)" ||
@@ -82,7 +85,7 @@ make_text() {
 # attention: decoded one by one, because fairseq's `lstm` misplaces its attention beside padding.
 learn_subwords() {
     local side lines
-    split_into_subwords "$bpe" "$src" "$tgt"
+    split_into_subwords "$bpe" "$src" "$tgt" "$subwords"
     dry && return
     lines="$(awk 'NF >= 8 && NF <= 14 { print NR "p"; if (++n == 2) exit }' "text/test.$src")"
     for side in "$src" "$tgt"; do
@@ -117,8 +120,9 @@ average_checkpoints() {
 
 translate() {
     generate checkpoints/average.pt generated.txt --gen-subset test --beam 5 --max-tokens 4000
-    run fairseq-ext hypotheses generated.txt -o "hyp.$tgt" --remove-bpe \
-        ${tokenize:+--detokenize "$tgt"}
+    local keep=() # text that comes as tokens is compared as tokens
+    [[ -n "$tokenize" ]] || keep=(--keep-tokens)
+    run fairseq-ext hypotheses generated.txt -o "hyp.$tgt" ${keep[@]+"${keep[@]}"}
 }
 
 score() {
@@ -143,7 +147,7 @@ arch=$arch
 src=$src
 tgt=$tgt
 updates=$updates
-bpe=$bpe
+bpe=$bpe$([[ "$subwords" == bpe ]] || printf '\nsubwords=%s' "$subwords")
 sizes=${sizes[*]}
 tokenize=$tokenize
 data=$data
@@ -154,7 +158,7 @@ SETTINGS
 
 main() {
     read_options "$@"
-    use_environment babel num2words
+    use_environment babel num2words "${SUBWORDS[$subwords]}"
     open_run "$out" "$(settings)"
     stage corpus make_text
     stage bpe learn_subwords

@@ -9,14 +9,11 @@ from __future__ import annotations
 import argparse
 import gzip
 import io
-import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "preprocess"))
-
-from catalogue import CORPORA, Source
+from fairseq_ext.corpora.catalogue import CORPORA, Source
 
 TALK = 20  # sentences
 ABOUT = "<url>http://127.0.0.1/{0}</url>\n<keywords>talks, {0}</keywords>\n<talkid>{0}</talkid>\n"

@@ -17,11 +17,10 @@ from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from harness import REPO, run, write_lines
 from test_wmt14_csv import SCRIPT, encoding, flat, write_files
 
-sys.path.insert(0, str(REPO / "preprocess"))
-
-from byte_bpe import FILES, ByteBPE, train
-from fetch import RECORD, fetch
-from staging import sha256_of, staged, writers
+from fairseq_ext.corpora.downloads import RECORD, fetch
+from fairseq_ext.files import sha256
+from fairseq_ext.text.byte_level import FILES, ByteBPE, train
+from fairseq_ext.text.writing import staged, writers
 
 DECODE = REPO / "preprocess" / "byte_bpe.py"
 
@@ -154,7 +153,7 @@ def test_the_first_download_is_recorded_and_another_file_refused(tmp_path, files
     path = fetch(f"{address}/{FILES[1]}", tmp_path / "gpt2")
     assert path.read_bytes() == (files / FILES[1]).read_bytes()
     record = json.loads((tmp_path / "gpt2" / RECORD).read_text())
-    assert record == {FILES[1]: sha256_of(path)}
+    assert record == {FILES[1]: sha256(path)}
     assert fetch("http://127.0.0.1:9/" + FILES[1], tmp_path / "gpt2") == path  # no network needed
     path.write_text("other")
     with pytest.raises(ValueError, match="when it was first downloaded"):

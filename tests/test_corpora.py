@@ -20,9 +20,10 @@ from harness import REPO, run, wait_for, write_lines
 from moses_scripts import ScriptNormalizer, ScriptTokenizer
 from troubled_server import Server, member, names, serving, sha256, tgz
 
-import corpus_report  # isort: skip
+from fairseq_ext.corpora import report
+
 import smoke_archives  # isort: skip
-from catalogue import CORPORA  # isort: skip
+from fairseq_ext.corpora.catalogue import CORPORA
 
 SCRIPT = REPO / "preprocess" / "corpus.py"
 
@@ -201,9 +202,9 @@ def test_known_numbers(found: tuple[int, ...], wrong: int) -> None:
             for name, size in zip(("train", "valid", "test"), found[:3], strict=True)
         },
     }
-    manifest = corpus_report.manifest("iwslt14_de_en", corpus, {}, text, None, {})
-    assert len(corpus_report.wrong_counts(manifest)) == wrong
-    assert "known" in corpus_report.summary(manifest, Path("text"))
+    manifest = report.manifest("iwslt14_de_en", corpus, {}, text, None, {})
+    assert len(report.wrong_counts(manifest)) == wrong
+    assert "known" in report.summary(manifest, Path("text"))
 
 
 def test_the_papers_numbers_add_up() -> None:

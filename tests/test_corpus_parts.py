@@ -13,11 +13,11 @@ import regex
 import troubled_server  # noqa: F401  puts the scripts on the path
 from harness import write_lines
 
-import tokens  # isort: skip
-from catalogue import Limits  # isort: skip
-from processes import ordered_map  # isort: skip
-from raw_pairs import raw_pairs  # isort: skip
-from steps import Steps  # isort: skip
+from fairseq_ext.corpora import chunks
+from fairseq_ext.corpora.catalogue import Limits
+from fairseq_ext.corpora.parallel import ordered_map
+from fairseq_ext.corpora.raw_pairs import raw_pairs
+from fairseq_ext.corpora.recorded import Steps
 from fairseq_ext.text import cleaning
 from fairseq_ext.text.pipeline import Pipeline
 
@@ -81,10 +81,10 @@ def test_cleaning_is_that_of_the_moses_script() -> None:
             keep = all(1 <= n <= 6 for n in (first, second)) and not (
                 first / second > 1.5 or second / first > 1.5
             )
-            assert (tokens.why_dropped(*pair, limits) == tokens.KEPT) == keep
-    assert tokens.why_dropped("x" * 1000, "y", limits) == tokens.KEPT
-    assert tokens.why_dropped("x y", "a " + "y" * 1001, limits).startswith("token of more than")
-    assert tokens.why_dropped("x " * 9 + "x", "y", Limits()) == tokens.KEPT
+            assert (chunks.why_dropped(*pair, limits) == chunks.KEPT) == keep
+    assert chunks.why_dropped("x" * 1000, "y", limits) == chunks.KEPT
+    assert chunks.why_dropped("x y", "a " + "y" * 1001, limits).startswith("token of more than")
+    assert chunks.why_dropped("x " * 9 + "x", "y", Limits()) == chunks.KEPT
 
 
 def test_unprintable_characters_become_spaces() -> None:
@@ -94,14 +94,14 @@ def test_unprintable_characters_become_spaces() -> None:
 
 
 def test_a_set_that_is_not_cleaned_must_be_whole() -> None:
-    work = tokens.Tokenise(
+    work = chunks.Tokenize(
         Pipeline("en", "de", straight=True, tokenize=True, escape=True), None, "tst2010"
     )
-    lines = work(tokens.Chunk(1, [("It’s", "x " * 400)]))
+    lines = work(chunks.Chunk(1, [("It’s", "x " * 400)]))
     assert lines.source == ["It &apos;s"]
     for pair, reason in ((("a", " "), "empty side"), ((None, "b"), "not UTF-8")):
         with pytest.raises(ValueError, match=f"tst2010, sentence 8: {reason}"):
-            work(tokens.Chunk(7, [("a", "b"), pair]))
+            work(chunks.Chunk(7, [("a", "b"), pair]))
 
 
 def double(number: int) -> int:

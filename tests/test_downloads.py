@@ -13,8 +13,8 @@ import pytest
 from harness import write_lines
 from troubled_server import Server, downloads, member, names, serving, sha256, tgz
 
-import archives  # isort: skip
-from fetch import RECORD, fetch  # isort: skip
+from fairseq_ext.corpora import unpacking
+from fairseq_ext.corpora.downloads import RECORD, fetch
 
 DATA = random.Random(1).randbytes(300_000)
 
@@ -167,7 +167,7 @@ def test_hostile_archives_write_nothing(tmp_path: Path, server: Server, kind: st
     server.files["x.tgz"] = tgz((member("good.txt"), b"text"), (info, b"evil" * info.isreg()))
     path = fetch(f"{server.address}/x.tgz", tmp_path / "download")
     with pytest.raises(ValueError, match="unsafe"):
-        archives.unpack(path, tmp_path / "raw")
+        unpacking.unpack(path, tmp_path / "raw")
     assert names(tmp_path) == ["download"]
     assert names(tmp_path / "download") == [RECORD, "x.tgz.refused"]
     assert not Path("/tmp/evil-fairseq-ext").exists()
@@ -176,7 +176,7 @@ def test_hostile_archives_write_nothing(tmp_path: Path, server: Server, kind: st
 def test_a_bomb_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.tgz").write_bytes(tgz((member("zeros"), bytes(10_000_000))))
     with pytest.raises(ValueError, match="unpacks to more than"):
-        archives.unpack(tmp_path / "x.tgz", tmp_path / "raw", max_bytes=1_000_000)
+        unpacking.unpack(tmp_path / "x.tgz", tmp_path / "raw", max_bytes=1_000_000)
     assert names(tmp_path) == ["x.tgz"]  # a file that was not downloaded stays where it is
 
 
@@ -201,15 +201,15 @@ def test_a_damaged_archive_is_set_aside_and_downloaded_again(
     server.files["x.tgz"] = data
     path = fetch(f"{server.address}/x.tgz", tmp_path / "d")
     with pytest.raises(ValueError, match=r"is now `x\.tgz\.refused`; run the same command again"):
-        archives.unpack(path, tmp_path / "raw")
+        unpacking.unpack(path, tmp_path / "raw")
     assert not (tmp_path / "raw").exists()
     server.files["x.tgz"] = GOOD
-    archives.unpack(fetch(f"{server.address}/x.tgz", tmp_path / "d"), tmp_path / "raw")
+    unpacking.unpack(fetch(f"{server.address}/x.tgz", tmp_path / "d"), tmp_path / "raw")
     assert (tmp_path / "raw" / "a" / "b.txt").read_bytes() == DATA
 
 
 def test_what_a_killed_unpacking_left_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "x.tgz").write_bytes(GOOD)
     write_lines(tmp_path / "raw" / "a" / "b.txt", ["half"])
-    archives.unpack(tmp_path / "x.tgz", tmp_path / "raw")
+    unpacking.unpack(tmp_path / "x.tgz", tmp_path / "raw")
     assert (tmp_path / "raw" / "a" / "b.txt").read_bytes() == DATA

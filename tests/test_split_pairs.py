@@ -13,12 +13,9 @@ from pathlib import Path
 import pytest
 from harness import REPO, run, write_lines
 
-sys.path.insert(0, str(REPO / "preprocess"))
-
-from pair_files import aligned, lines, tab_separated
-from split_pairs import Report, cleaned, normalised, repeating_side, split
-
+from fairseq_ext.corpora.split_pairs import Report, cleaned, normalized, repeating_side, split
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.reading import aligned, lines, tab_separated
 
 SCRIPT = REPO / "preprocess" / "split_pairs.py"
 LANGS = ("--src-lang", "es", "--tgt-lang", "en")
@@ -40,7 +37,7 @@ def spanish_english(folder: Path) -> Path:
 
 
 def sides(splits: dict, name: str, side: int) -> set[str]:
-    return {normalised(pair[side]) for pair in splits[name]}
+    return {normalized(pair[side]) for pair in splits[name]}
 
 
 @pytest.mark.parametrize("key", [0, 1])
@@ -52,7 +49,7 @@ def test_no_key_sentence_is_in_two_splits(key, strict):
     for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
         assert not sides(splits, one, key) & sides(splits, other, key)
     held_out = sides(splits, "valid", 1 - key) | sides(splits, "test", 1 - key)
-    leaked = [pair for pair in splits["train"] if normalised(pair[1 - key]) in held_out]
+    leaked = [pair for pair in splits["train"] if normalized(pair[1 - key]) in held_out]
     assert report.leaks["train"] > 0
     assert len(leaked) == (0 if strict else report.leaks["train"])
     kept = sum(map(len, splits.values()))
@@ -79,10 +76,10 @@ def test_the_side_that_repeats_is_the_key():
 
 
 def test_the_same_sentence_is_one_whatever_case_and_punctuation():
-    assert normalised("«Don't  GO!»") == normalised("don t go") == "don t go"
-    assert normalised("¿Sí?") != normalised("si")
-    assert normalised("कि") != normalised("की")  # vowel signs are no punctuation
-    assert normalised("?!") == "?!"
+    assert normalized("«Don't  GO!»") == normalized("don t go") == "don t go"
+    assert normalized("¿Sí?") != normalized("si")
+    assert normalized("कि") != normalized("की")  # vowel signs are no punctuation
+    assert normalized("?!") == "?!"
 
 
 def test_more_held_out_sentences_than_there_are_is_an_error():

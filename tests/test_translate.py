@@ -12,16 +12,14 @@ from pathlib import Path
 import pytest
 from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
-from harness import BIN, REPO, binarise, digits_corpus, fairseq, run, write_lines
+from harness import BIN, binarise, digits_corpus, fairseq, run, write_lines
 
 from fairseq_ext import cli
+from fairseq_ext.corpora.chunks import Chunk, Tokenize
 from fairseq_ext.decoding.translator import Search, Translator
 from fairseq_ext.evaluation import outputs
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.text.pipeline import Pipeline
-
-sys.path.insert(0, str(REPO / "preprocess"))
-from tokens import Chunk, Tokenise  # isort: skip
 
 WORDS = ["Hello", "world", "small", "tree", "it's", "R&D", "well-known", "(green)", "Bäume", "3.5"]
 
@@ -249,7 +247,7 @@ def test_text_is_prepared_as_the_training_corpus_was() -> None:
     pipeline = Pipeline(
         *("en", "en"), normalize=True, lowercase=True, tokenize=True, escape=True, aggressive=True
     )
-    prepare = Tokenise(pipeline, None, name="x")
+    prepare = Tokenize(pipeline, None, name="x")
     corpus = prepare(Chunk(1, [(line, "x") for line in lines])).source
     assert [*map(pipeline.encoder(), lines)] == corpus
 

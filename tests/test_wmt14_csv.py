@@ -12,12 +12,11 @@ import pytest
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from harness import REPO, run, write_lines
 
-sys.path.insert(0, str(REPO / "preprocess"))
-
-from byte_bpe import FILES, train
-from csv_pairs import locate, rows
-from staging import sha256_of
-from wmt14_csv import NAMES, plan
+from fairseq_ext.corpora.command_lines import CSV_NAMES
+from fairseq_ext.corpora.csv_pairs import locate, rows
+from fairseq_ext.corpora.wmt14_csv import plan
+from fairseq_ext.files import sha256
+from fairseq_ext.text.byte_level import FILES, train
 
 SCRIPT = REPO / "preprocess" / "wmt14_csv.py"
 COLUMNS = ("en", "de")
@@ -45,9 +44,9 @@ def write_csv(path: Path, table: list[tuple[str, ...]], heading: tuple[str, ...]
 
 def write_files(folder: Path) -> Path:
     """The three CSV files and a small encoding."""
-    write_csv(folder / NAMES["train"], [cells(n) for n in range(TRAIN)])
-    write_csv(folder / NAMES["valid"], [(f"v {n}", f"w {n}") for n in range(5)])
-    write_csv(folder / NAMES["test"], [cells(n) for n in range(1000, 1000 + TEST)])
+    write_csv(folder / CSV_NAMES["train"], [cells(n) for n in range(TRAIN)])
+    write_csv(folder / CSV_NAMES["valid"], [(f"v {n}", f"w {n}") for n in range(5)])
+    write_csv(folder / CSV_NAMES["test"], [cells(n) for n in range(1000, 1000 + TEST)])
     text = write_lines(folder / "text", [flat(c) for n in range(TRAIN) for c in cells(n)])
     train([text], 400, folder)
     return folder
@@ -84,14 +83,14 @@ def read(path: Path) -> list[str]:
 
 
 def test_rows_are_those_of_the_csv_module(files: Path) -> None:
-    found = list(rows(files / NAMES["train"], COLUMNS))
+    found = list(rows(files / CSV_NAMES["train"], COLUMNS))
     assert found == [(flat(en), flat(de)) for de, en in map(cells, range(TRAIN))]
-    assert list(rows(files / NAMES["train"], ("de", "en"))) == [(de, en) for en, de in found]
+    assert list(rows(files / CSV_NAMES["train"], ("de", "en"))) == [(de, en) for en, de in found]
 
 
 @pytest.mark.parametrize("place", ["folder", "zip", "nested zip", "zip in folder"])
 def test_files_are_found_in_folders_and_archives(tmp_path: Path, files: Path, place: str) -> None:
-    name, data = NAMES["test"], tmp_path
+    name, data = CSV_NAMES["test"], tmp_path
     if place == "folder":
         write_csv(tmp_path / name, [("a", "b")])
     else:
@@ -102,8 +101,8 @@ def test_files_are_found_in_folders_and_archives(tmp_path: Path, files: Path, pl
         data = tmp_path if place == "zip in folder" else data
     path, member = locate(data, name)
     assert list(rows(path, COLUMNS, member)) == [("b", "a")]
-    with pytest.raises(ValueError, match=NAMES["train"]):
-        locate(data, NAMES["train"])
+    with pytest.raises(ValueError, match=CSV_NAMES["train"]):
+        locate(data, CSV_NAMES["train"])
 
 
 @pytest.mark.parametrize(
@@ -172,16 +171,16 @@ def test_every_row_is_in_its_split_and_every_line_in_both_forms(
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["training rows"] == {"rows": TRAIN, "train": 100, "valid": 1}
     assert manifest["splits"]["test"]["pairs"] == TEST
-    assert manifest["inputs"][NAMES["train"]] == sha256_of(files / NAMES["train"])
+    assert manifest["inputs"][CSV_NAMES["train"]] == sha256(files / CSV_NAMES["train"])
     for name, digest in manifest["sha256"].items():
-        assert sha256_of(tmp_path / "out" / name) == digest
+        assert sha256(tmp_path / "out" / name) == digest
     assert len(manifest["sha256"]) == 13
     assert "training rows: 203, of which unused (`--fraction`): 102" in done.stdout
 
 
 def test_the_csv_validation_file_and_a_zip(tmp_path: Path, files: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        for name in NAMES.values():
+        for name in CSV_NAMES.values():
             archive.write(files / name, f"wmt14/{name}")
     convert(tmp_path / "a.zip", tmp_path / "out", "--csv-valid", "--fraction", 1, files=files)
     assert read(tmp_path / "out" / "text" / "valid.en") == [f"w {n}" for n in range(5)]
@@ -193,20 +192,20 @@ def test_empty_sides_are_counted_in_training_and_refused_in_the_test_set(
 ) -> None:
     table = [cells(n) for n in range(20)]
     table[3] = ("\n ", "x")
-    write_csv(tmp_path / NAMES["train"], table)
-    write_csv(tmp_path / NAMES["test"], table[4:])
+    write_csv(tmp_path / CSV_NAMES["train"], table)
+    write_csv(tmp_path / CSV_NAMES["test"], table[4:])
     done = convert(tmp_path, tmp_path / "out", files=files)
     assert "train, dropped, empty side: 1" in done.stdout
     assert len(read(tmp_path / "out" / "bpe" / "train.en")) == 8
-    write_csv(tmp_path / NAMES["test"], table)
+    write_csv(tmp_path / CSV_NAMES["test"], table)
     said = refused(tmp_path, tmp_path / "new", files=files)
-    assert f"`{NAMES['test']}`, row 4: a side is empty" in said
+    assert f"`{CSV_NAMES['test']}`, row 4: a side is empty" in said
 
 
 def test_endless_lines_are_cut_and_counted(tmp_path: Path, files: Path) -> None:
     table = [("kurz", "short"), ("x" + " y" * 15_000, "long"), ("c", "d"), ("e", "f")]
-    write_csv(tmp_path / NAMES["train"], table)
-    write_csv(tmp_path / NAMES["test"], table[:1])
+    write_csv(tmp_path / CSV_NAMES["train"], table)
+    write_csv(tmp_path / CSV_NAMES["test"], table[:1])
     done = convert(tmp_path, tmp_path / "out", "--fraction", 1, "--max-ids", 77, files=files)
     assert "train.de, cut to 77 ids: 1" in done.stdout
     lengths = [len(line.split()) for line in read(tmp_path / "out" / "bpe" / "train.de")]
@@ -220,12 +219,12 @@ def test_a_bad_row_in_the_unused_half_leaves_a_former_result_alone(
     tmp_path: Path, files: Path
 ) -> None:
     for name in ("train", "test"):
-        write_csv(tmp_path / NAMES[name], [cells(n) for n in range(20)])
+        write_csv(tmp_path / CSV_NAMES[name], [cells(n) for n in range(20)])
     convert(tmp_path, tmp_path / "out", files=files)
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    write_csv(tmp_path / NAMES["train"], [*(cells(n) for n in range(19)), ("one field",)])
+    write_csv(tmp_path / CSV_NAMES["train"], [*(cells(n) for n in range(19)), ("one field",)])
     said = convert(tmp_path, tmp_path / "out", files=files, ok=False).stderr
-    assert f"{NAMES['train']}`, row 20 (line " in said
+    assert f"{CSV_NAMES['train']}`, row 20 (line " in said
     after = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert after == before
 

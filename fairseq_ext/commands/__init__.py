@@ -21,7 +21,7 @@ from fairseq_ext.plugin import wings
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "installation": ("user_dir", "doctor"),
-    "text": ("subwords",),
+    "text": ("corpus", "prepare", "subwords"),
     "translating": ("translate", "demo", "hypotheses", "mbr"),
     "evaluation": ("score", "compare", "plot"),
     "checkpoints": ("average",),

@@ -62,7 +62,7 @@ def _score(args: argparse.Namespace) -> int:
     if args.generated and args.tokenized_hyp:
         raise ConfigError("`--tokenized-hyp` goes with `--hyp`; `--generated` has the tokens.")
     if args.hyp and args.detokenize:
-        raise ConfigError("`--detokenize` goes with `--generated`; `--hyp` is detokenised text.")
+        raise ConfigError("`--detokenize` goes with `--generated`; `--hyp` is detokenized text.")
     if args.hyp and args.keep_tokens:
         raise ConfigError("`--keep-tokens` goes with `--generated`; `--hyp` is scored as it is.")
     if args.hyp and (args.tokenized_ref is None) != (args.tokenized_hyp is None):

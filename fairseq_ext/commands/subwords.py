@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_ext.commands.options import Subparsers
-
-KINDS = ("bpe", "sentencepiece-unigram", "sentencepiece-bpe", "tokenizers", "none")
+from fairseq_ext.corpora.command_lines import SUBWORDS
 
 
 def add(commands: Subparsers) -> None:
@@ -23,7 +22,12 @@ def add(commands: Subparsers) -> None:
     option("text", type=Path, metavar="TEXT", help="folder with train.SRC, train.TGT and others")
     option("--src", required=True, metavar="LANG", help="source language, the ending of its files")
     option("--tgt", required=True, metavar="LANG", help="target language")
-    option("--kind", choices=KINDS, default="bpe", help="bpe is subword-nmt's (%(default)s)")
+    option(
+        "--kind",
+        choices=SUBWORDS,
+        default="bpe",
+        help="bpe is subword-nmt's (%(default)s)",
+    )
     option(
         "--size",
         type=int,

@@ -37,7 +37,7 @@ def add_undoing(parser: argparse.ArgumentParser, *, pieces: bool = False) -> Non
         )
     tokens = parser.add_mutually_exclusive_group()
     tokens.add_argument(
-        "--detokenize", metavar="LANG", help="undo Moses tokenisation for this language, e.g. de"
+        "--detokenize", metavar="LANG", help="undo Moses tokenization for this language, e.g. de"
     )
     tokens.add_argument(
         "--keep-tokens", action="store_true", help="leave the translations as tokens"

@@ -99,7 +99,7 @@ def score_by_length(
         reference: text, or tokens without subword pieces if ``tokenized``.
         bounds: as from :func:`parse_bounds`.
         tokenized: BLEU on tokens as ``multi-bleu.perl`` computes it, instead of sacrebleu's.
-        language: undo Moses tokenisation of the translations for this language first.
+        language: undo Moses tokenization of the translations for this language first.
         undoing: by system, how its translations become text, where more than ``language`` is known.
 
     Raises:

@@ -90,7 +90,7 @@ def score_generated(
 ) -> list[Score]:
     """Score the best hypotheses of a ``fairseq-generate`` output.
 
-    Subword pieces are joined. Tokenised BLEU is against ``tokenized_reference`` or,
+    Subword pieces are joined. Tokenized BLEU is against ``tokenized_reference`` or,
     without one, the T lines; there, fairseq writes a word outside the target dictionary as
     ``<<unk>>``, which nothing matches.
 

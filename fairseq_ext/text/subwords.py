@@ -17,6 +17,7 @@ from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text.checks import check_merges
 
 Step = Callable[[str], str]
+Learn = Callable[[Sequence[Path], Path, int], None]
 
 METASPACE = "▁"  # what SentencePiece, and tokenizers like it, put before every word
 REMEMBERED = 300_000  # words whose pieces a process keeps, some 100 MB
@@ -130,6 +131,16 @@ def _tokenizers(description: Path) -> Subwords:
     )
 
 
+def _byte_level(vocabulary: Path, merges: Path) -> Subwords:
+    from fairseq_ext.text.byte_level import ByteBPE
+
+    bpe = ByteBPE.load(vocabulary, merges)
+    return Subwords(
+        lambda line: " ".join(map(str, bpe.encode([line])[0])),
+        lambda line: bpe.decode(line.split()),
+    )
+
+
 def _unreadable(path: Path, what: str, error: BaseException) -> DataError:
     return DataError(f"`{path}` must be {what}, but is not ({type(error).__name__}).")
 
@@ -143,6 +154,7 @@ KINDS: dict[str, Callable[..., Subwords]] = {
     "subword-nmt": _subword_nmt,
     "sentencepiece": _sentencepiece,
     "tokenizers": _tokenizers,
+    "byte-level": _byte_level,  # GPT-2's: ids, as fairseq's `--bpe gpt2` writes them
 }
 """Every kind, and the function that makes it of its files."""
 
@@ -163,13 +175,16 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
         ConfigError: the library is not installed.
         DataError: the texts are too small for the size.
     """
+    learner = LEARNT[kind]
+    path = folder / learner.file
     try:
-        return LEARNT[kind](texts, size, folder)
+        learner.learn(texts, path, size)
     except ImportError as error:
         raise ConfigError(
             f"`--subwords {kind}` needs {error.name}, which is not installed: "
             f"`pip install {error.name}`."
         ) from error
+    return learner.kind, [path]
 
 
 def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
@@ -196,16 +211,10 @@ def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
         learn_bpe(lines, file, merges, is_dict=True)
 
 
-def _learn_bpe(texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
-    learn_merges(texts, folder / "codes", size)
-    return "subword-nmt", [folder / "codes"]
-
-
-def _learn_sentencepiece(model_type: str) -> Callable[..., tuple[str, list[Path]]]:
-    def learn_model(texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
+def _learn_sentencepiece(model_type: str) -> Learn:
+    def learn_model(texts: Sequence[Path], path: Path, size: int) -> None:
         import sentencepiece
 
-        path = folder / "sentencepiece.model"
         try:
             with path.open("wb") as model:
                 sentencepiece.SentencePieceTrainer.train(
@@ -224,12 +233,11 @@ def _learn_sentencepiece(model_type: str) -> Callable[..., tuple[str, list[Path]
                 f"`--size` must be at most {most[1]} for SentencePiece and this text, but is "
                 f"{size:,}."
             ) from error
-        return "sentencepiece", [path]
 
     return learn_model
 
 
-def _learn_tokenizers(texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
+def _learn_tokenizers(texts: Sequence[Path], path: Path, size: int) -> None:
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -238,9 +246,7 @@ def _learn_tokenizers(texts: Sequence[Path], size: int, folder: Path) -> tuple[s
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=["<unk>"], show_progress=False)
     tokenizer.train_from_iterator(_lines(texts), trainer)
-    path = folder / "tokenizer.json"
     tokenizer.save(str(path))
-    return "tokenizers", [path]
 
 
 def _lines(texts: Sequence[Path]) -> Iterator[str]:
@@ -249,10 +255,30 @@ def _lines(texts: Sequence[Path]) -> Iterator[str]:
             yield from (line.rstrip("\n") for line in file)
 
 
-LEARNT: dict[str, Callable[..., tuple[str, list[Path]]]] = {
-    "bpe": _learn_bpe,
-    "sentencepiece-unigram": _learn_sentencepiece("unigram"),
-    "sentencepiece-bpe": _learn_sentencepiece("bpe"),
-    "tokenizers": _learn_tokenizers,
+class Learner(NamedTuple):
+    """One way to learn subwords.
+
+    Attributes:
+        kind: of :data:`KINDS`, which applies what was learnt.
+        file: name of what is written.
+        library: the distribution that does the work.
+        learn: from texts, into a file, so many merges or pieces.
+    """
+
+    kind: str
+    file: str
+    library: str
+    learn: Learn
+
+
+LEARNT: dict[str, Learner] = {
+    "bpe": Learner("subword-nmt", "codes", "subword-nmt", learn_merges),
+    **{
+        f"sentencepiece-{model}": Learner(
+            "sentencepiece", "sentencepiece.model", "sentencepiece", _learn_sentencepiece(model)
+        )
+        for model in ("unigram", "bpe")
+    },
+    "tokenizers": Learner("tokenizers", "tokenizer.json", "tokenizers", _learn_tokenizers),
 }
 """What can be learnt from text, by the name that ``--subwords`` has for it."""

@@ -97,6 +97,7 @@ make_text() {
         --src-lang es --tgt-lang en --tokenize --lowercase --max-words 50 \
         --valid "$valid" --test "$test" --out split
     run mkdir -p text
+    run cp split/text.json text/
     for side in es en; do
         run cp "split/valid.$side" "split/test.$side" text/
         show head -n "$train" "split/train.$side" '>' "text/train.$side"

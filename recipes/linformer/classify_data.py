@@ -15,13 +15,10 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "preprocess"))
-
-from textfiles import write_all
-
 from fairseq_ext.errors import DataError, FairseqExtError
 from fairseq_ext.text import check_text
 from fairseq_ext.text.cleaning import plain
+from fairseq_ext.text.writing import write_all
 
 SPLITS = ("train", "valid", "test")
 SPECIAL = {"<s>", "<pad>", "</s>", "<unk>"}
@@ -103,8 +100,8 @@ def require_known(folder: Path, corpus: dict[str, tuple[list[str], list[str]]]) 
 
 def smoke_corpus(sizes: dict[str, int], seed: int = 1) -> dict[str, tuple[list[str], list[str]]]:
     """English phrases from locale data, each of one of :data:`KINDS`; no phrase comes twice."""
-    import locale_phrases
-    from locale_inventory import inventory, language
+    from fairseq_ext.corpora import locale_phrases
+    from fairseq_ext.corpora.locale_inventory import inventory, language
 
     english, rng = language("en"), Random(seed)
     known = inventory(english, language("de"))

@@ -184,9 +184,7 @@ measure_perplexity() {
 translate() {
     generate checkpoints/checkpoint_best.pt generated.txt "${task[@]}" --gen-subset test \
         --beam 1 --max-len-a 0 --max-len-b $((positions - 1)) --batch-size "$batch_size"
-    run fairseq-ext hypotheses generated.txt -o hyp.ids
-    into "hyp.$tgt" python "$REPO/preprocess/byte_bpe.py" decode hyp.ids \
-        --vocabulary bpe/encoder.json --merges bpe/vocab.bpe
+    run fairseq-ext hypotheses generated.txt -o "hyp.$tgt"
 }
 
 # sacrebleu on plain text; and on Moses tokens, for BLEU as papers of the time have it.

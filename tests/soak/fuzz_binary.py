@@ -13,7 +13,6 @@ import json
 import lzma
 import pickle
 import struct
-import sys
 import tarfile
 import tempfile
 import zipfile
@@ -23,7 +22,6 @@ from random import Random
 
 import fuzz_packed
 import torch
-from harness import REPO
 from safetensors.torch import save
 
 import fairseq_ext
@@ -31,14 +29,12 @@ from fairseq_ext.archives import safe_extract
 from fairseq_ext.binary.packed import model_file
 from fairseq_ext.checkpoints import describe
 from fairseq_ext.checkpoints.storage import load as load_checkpoint
+from fairseq_ext.corpora import csv_pairs
 from fairseq_ext.data_folder import indexed as data_folder
+from fairseq_ext.text import reading
 from tests.soak import fuzzing
 from tests.soak.fuzzing import Reader
 from tests.soak.mutations import NASTY, Data, damaged, files
-
-sys.path.insert(0, str(REPO / "preprocess"))
-import csv_pairs
-import pair_files
 
 fairseq_ext.register()
 EDGES = (0, 1, 2, 7, 511, 512, 513, 1 << 20, 1 << 31, (1 << 33) - 1, 1 << 62, -1, -512)
@@ -226,7 +222,7 @@ def read_zip(folder: Path) -> None:
 def read_zipped_pairs(folder: Path) -> None:
     path, member = csv_pairs.locate(folder / "a.zip", "a")
     list(csv_pairs.rows(path, ("de", "en"), member))
-    list(pair_files.tab_separated(path, (1, 2)))
+    list(reading.tab_separated(path, (1, 2)))
 
 
 def read_packed(folder: Path) -> None:
@@ -256,7 +252,7 @@ def readers() -> list[Reader]:
         Reader(
             "compressed pairs",
             files(a_gz=gz),
-            lambda folder: list(pair_files.tab_separated(folder / "a.gz", (1, 2))),
+            lambda folder: list(reading.tab_separated(folder / "a.gz", (1, 2))),
         ),
     ]
 

@@ -6,32 +6,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from harness import REPO
-
 from fairseq_ext import json_files
 from fairseq_ext.binary.scaling import table as scaling_table
+from fairseq_ext.corpora import csv_pairs, downloads, raw_pairs, recorded
 from fairseq_ext.data_folder import manifest
 from fairseq_ext.decoding import mbr
 from fairseq_ext.errors import DataError
 from fairseq_ext.evaluation import compare, outputs, plots, training_log
-from fairseq_ext.text import check_dictionary, check_text
+from fairseq_ext.text import byte_level, check_dictionary, check_text, reading
 from fairseq_ext.text.pipeline import Pipeline
 from tests.soak import fuzzing
 from tests.soak.fuzzing import Reader
 from tests.soak.mutations import NASTY, NUMBERS, files, lines, slots, text, words
-
-sys.path.insert(0, str(REPO / "preprocess"))
-import byte_bpe
-import csv_pairs
-import fetch
-import pair_files
-import raw_pairs
-import steps
 
 LOG = slots(
     "2026 | INFO | fairseq_cli.train | num. shared model params: # (num. trained: 1,000)",
@@ -107,7 +97,7 @@ def read_merges(folder: Path) -> None:
 
 
 def read_bytes(folder: Path) -> None:
-    bpe = byte_bpe.ByteBPE.load(folder / "encoder.json", folder / "vocab.bpe")
+    bpe = byte_level.ByteBPE.load(folder / "encoder.json", folder / "vocab.bpe")
     bpe.encode(["the é\0"])
     bpe.decode((folder / "ids").read_bytes().decode("utf-8", "replace").split())
     bpe.dictionary()
@@ -118,8 +108,8 @@ def read_csv(folder: Path) -> None:
 
 
 def read_pairs(folder: Path) -> None:
-    list(pair_files.tab_separated(folder / "a", (1, 2)))
-    list(pair_files.aligned(folder / "a", folder / "b"))
+    list(reading.tab_separated(folder / "a", (1, 2)))
+    list(reading.aligned(folder / "a", folder / "b"))
 
 
 def read_raw(folder: Path) -> None:
@@ -128,11 +118,11 @@ def read_raw(folder: Path) -> None:
 
 
 def read_records(folder: Path) -> None:
-    steps.Steps(folder)._done(folder / "a.json", "x")
+    recorded.Steps(folder)._done(folder / "a.json", "x")
     try:
-        fetch._known(folder / "a.json")
+        downloads._known(folder / "a.json")
     finally:
-        fetch.Part(folder / "a").load()
+        downloads.Part(folder / "a").load()
 
 
 def readers() -> list[Reader]:
@@ -197,7 +187,7 @@ def readers() -> list[Reader]:
 
 def _encoder() -> str:
     """A byte-level vocabulary."""
-    alphabet = sorted(byte_bpe.pre_tokenizers.ByteLevel.alphabet())
+    alphabet = sorted(byte_level.pre_tokenizers.ByteLevel.alphabet())
     pieces = [*alphabet, "th", "the", "<|endoftext|>"]
     return json.dumps({piece: id_ for id_, piece in enumerate(pieces)}, ensure_ascii=False)
 

@@ -1,10 +1,7 @@
 """One training per folder: a lock that a running ``fairseq-train`` holds on its ``--save-dir``.
 
-The lock is ``flock``'s, which the kernel releases when the process ends, however it ends; so a
-killed run never blocks the next one. On NFS the server does the same for its clients, and releases
-the locks of a machine that is gone when its lease runs out (90 seconds on Linux). A file system
-without such locks leaves the folder unprotected, with a warning: the usual replacement, a file
-whose existence is the lock, would outlive a killed run.
+A file system without locks (see :mod:`fairseq_ext.locks`) leaves the folder unprotected, with a
+warning.
 
 Only training takes the lock, in the first process of a job. Whatever reads is not disturbed.
 """
@@ -13,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
 import json
 import logging
 import os
@@ -24,6 +20,7 @@ from typing import Any
 
 import filelock
 
+from fairseq_ext import locks
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.plugin.patches.table import Layer, Patch
 
@@ -31,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 LOCK = ".training.lock"
 """Name of the lock's file; JSON with ``pid``, ``host`` and ``start`` while a training runs."""
-
-UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
 
 _held = contextlib.ExitStack()  # a lock belongs to the process, so this is the process's state
 
@@ -45,28 +40,19 @@ def locked(folder: str | Path) -> Iterator[None]:
         ConfigError: another process holds it.
     """
     path = Path(folder, LOCK)
-    lock = filelock.FileLock(path, timeout=0, fallback_to_soft=False, is_singleton=True)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise ConfigError(
-            f"`--save-dir` must be used by one training at a time, but {holder(path)} trains in "
-            f"{folder}; choose another folder, or wait until that run has ended."
-        ) from None
-    except OSError as error:
-        if error.errno not in UNSUPPORTED:
-            raise
-        path.unlink(missing_ok=True)
-        logger.warning(f"{folder} is on a file system without locks: start no second run there")
+    with contextlib.ExitStack() as stack:
+        try:
+            protected = stack.enter_context(locks.held(path, wait=False))
+        except filelock.Timeout:
+            raise ConfigError(
+                f"`--save-dir` must be used by one training at a time, but {holder(path)} trains "
+                f"in {folder}; choose another folder, or wait until that run has ended."
+            ) from None
+        if protected:
+            path.write_text(json.dumps(_this_process()) + "\n", encoding="utf-8")
+        else:
+            logger.warning(f"{folder} is on a file system without locks: start no second run there")
         yield
-        return
-    try:
-        path.write_text(json.dumps(_this_process()) + "\n", encoding="utf-8")
-        yield
-    finally:
-        if lock.lock_counter == 1:
-            path.unlink(missing_ok=True)  # still locked: who opened it finds that it has no name
-        lock.release()
 
 
 def holder(path: Path) -> str:

@@ -8,6 +8,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
+from fairseq_ext.errors import DataError
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -20,7 +22,7 @@ def ordered_map(
     At most three items for each process are taken ahead of the results.
 
     Raises:
-        ValueError: a process was killed, as the system does when memory is short.
+        DataError: a process was killed, as the system does when memory is short.
     """
     if workers == 1:
         yield from map(function, items)
@@ -35,7 +37,7 @@ def ordered_map(
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool:
-        raise ValueError(
+        raise DataError(
             "a worker process was killed, perhaps for want of memory; run the same command again "
             "with fewer `--workers`."
         ) from None

@@ -7,11 +7,10 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pair_files import lines
-
 from fairseq_ext.archives import whole_archive
 from fairseq_ext.errors import DataError
 from fairseq_ext.text.cleaning import one_spaced
+from fairseq_ext.text.reading import lines
 
 
 def locate(data: Path, name: str) -> tuple[Path, str | None]:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 
-from pair_files import raw_lines
-
 from fairseq_ext.errors import DataError
+from fairseq_ext.text.reading import raw_lines
 
 RawPair = tuple[str | None, str | None]  # None: the line is not UTF-8
 
@@ -19,7 +18,7 @@ SEGMENT = re.compile(rb"<seg id[^>]*>\s*(.*?)\s*(?:</seg>|$)", re.IGNORECASE | r
 
 
 def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
-    """Yield the pairs of two files of a form that :class:`catalogue.Source` names.
+    """Yield the pairs of two files of one of :data:`FORMS`.
 
     Only a line feed ends a line. A byte-order mark is dropped.
 

@@ -14,7 +14,14 @@ from decimal import Decimal
 from random import Random
 
 from babel import dates, lists, numbers, units
-from locale_inventory import Inventory, Language, city_names, number_words, zone_names
+
+from fairseq_ext.corpora.locale_inventory import (
+    Inventory,
+    Language,
+    city_names,
+    number_words,
+    zone_names,
+)
 
 Phrase = Callable[[Language], str]
 Kind = Callable[[Random, Inventory], Phrase]

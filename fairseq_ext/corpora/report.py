@@ -6,10 +6,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from catalogue import Corpus
-from tokens import KEPT
+from fairseq_ext.corpora.catalogue import Corpus
+from fairseq_ext.corpora.chunks import KEPT
 
-TOLERANCE = 1 / 1000  # of numbers that depend on the tokeniser's release
+TOLERANCE = 1 / 1000  # of numbers that depend on the tokenizer's release
 Manifest = dict[str, Any]
 
 
@@ -108,7 +108,7 @@ def summary(manifest: Manifest, ready: Path) -> str:
 def _known(what: str, count: dict[str, Any]) -> str:
     if count["found"] == count["known"]:
         return f"{what}: {count['found']:,} pairs, as known"
-    reason = "" if count["exact"] else " (may differ a little with the tokeniser's release)"
+    reason = "" if count["exact"] else " (may differ a little with the tokenizer's release)"
     return f"{what}: {count['found']:,} pairs, but {count['known']:,} are known{reason}"
 
 

@@ -12,6 +12,8 @@ from babel.core import get_global
 from babel.localedata import locale_identifiers
 from num2words import CONVERTER_CLASSES, num2words
 
+from fairseq_ext.errors import DataError
+
 # Some wide-spread units; each pair of languages uses those that both name.
 UNITS_OF = {
     "area": "acre hectare square-foot square-kilometer square-meter square-mile",
@@ -65,14 +67,14 @@ def language(code: str) -> Language:
     """Look a language up by its code, such as ``de`` or ``pt_BR``.
 
     Raises:
-        ValueError: one of the libraries does not know it; the message lists what is possible.
+        DataError: one of the libraries does not know it; the message lists what is possible.
     """
     try:
         locale, words = Locale.parse(code), num2words_name(code)
     except (UnknownLocaleError, ValueError, TypeError):
         locale = words = None
     if locale is None or words is None:
-        raise ValueError(
+        raise DataError(
             f"language `{code}` is not one that both Babel and num2words know; possible are "
             f"{', '.join(possible_languages())} and their regional variants such as pt_BR."
         )

@@ -10,7 +10,7 @@ Addresses and protocols are those of the scripts that the papers used:
   and tests on newstest2014, without naming files: taken are those of fairseq's
   ``prepare-wmt14en2de.sh``, which has no ``rapid2016`` either;
 - github.com/multi30k/dataset, task 1: image descriptions as they were written (``raw``), or
-  lower-cased, normalised and tokenised by its authors (``tok``). 10,000 joint merges are what
+  lower-cased, normalized and tokenized by its authors (``tok``). 10,000 joint merges are what
   text-only baselines of image-guided translation use.
 
 No checksums of these files are known here, so none are given: the first download is recorded.
@@ -80,10 +80,10 @@ class Corpus:
         src, tgt: languages, the endings of the files.
         train, valid, test: their texts, each in this order. For ``valid`` also a number n: every
             n-th training pair that is left after cleaning.
-        normalise: Moses' normalisation of punctuation, and no non-printing characters.
-        tokenise: Moses' tokenisation, with its XML escapes.
+        normalise: Moses' normalization of punctuation, and no non-printing characters.
+        tokenise: Moses' tokenization, with its XML escapes.
         aggressive: hyphens within words are tokens, written ``@-@``.
-        lowercase: after tokenisation.
+        lowercase: after tokenization.
         limits: on words, before the split.
         bpe_limits: on subwords, of train and valid.
         merges: joint byte-pair encoding of the training text; 0 leaves words.
@@ -91,7 +91,7 @@ class Corpus:
         word_dictionary: the same where ``merges`` is 0.
         made: steps of :class:`fairseq_ext.text.pipeline.Pipeline` by which the authors of files
             that come as tokens made them of text.
-        exact: known numbers of pairs that do not depend on the tokeniser.
+        exact: known numbers of pairs that do not depend on the tokenizer.
         expected: those that do.
         licence: what the owners of the text allow, as far as they say.
     """

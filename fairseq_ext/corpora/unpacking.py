@@ -5,9 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from fetch import discard
-
 from fairseq_ext.archives import safe_extract
+from fairseq_ext.corpora.downloads import discard
 from fairseq_ext.errors import DataError
 
 MAX_BYTES = 60 << 30  # the largest official archive here unpacks to some 10 GB

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import http.client
 import json
 import os
@@ -10,18 +9,18 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from staging import sha256_of
-from textfiles import write_all
 from tqdm import tqdm
 
+from fairseq_ext import locks
 from fairseq_ext.errors import DataError
+from fairseq_ext.files import sha256
 from fairseq_ext.json_files import read_json
+from fairseq_ext.text.writing import write_all
 
 TIMEOUT = 60  # seconds without a byte
 ATTEMPTS = 4  # in a row, none of which brought anything
@@ -53,7 +52,7 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
     name = url.rpartition("/")[2]
     path = folder / name
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with locks.held(folder / ".downloading.lock", wait=True):
         if not path.exists():
             if mirror is None:
                 _download(url, path)
@@ -84,7 +83,7 @@ def discard(path: Path) -> str:
 
 
 def _verify(path: Path, record: Path) -> None:
-    known, found = _known(record), sha256_of(path)
+    known, found = _known(record), sha256(path)
     if path.name not in known:
         _write_record(record, {**known, path.name: found})
     elif found != known[path.name]:
@@ -103,16 +102,6 @@ def _known(record: Path) -> dict[str, str]:
 
 def _write_record(record: Path, known: dict[str, str]) -> None:
     write_all(record.parent, {record.name: [json.dumps(known, indent=2, sort_keys=True)]})
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 @dataclass

@@ -1,15 +1,21 @@
-"""From raw pairs to tokens: normalise, tokenise, clean by length and ratio, lower-case; count."""
+"""Pairs of lines, some thousands at a time: text becomes words, words become subwords.
+
+Both are cleaned by length and ratio, and counted.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from catalogue import Limits
-from raw_pairs import RawPair
-
+from fairseq_ext.corpora.catalogue import Limits
+from fairseq_ext.corpora.raw_pairs import RawPair
+from fairseq_ext.errors import DataError
+from fairseq_ext.text import subwords
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.subwords import Step
 
 LONGEST_TOKEN = 1000  # characters; the limit of clean-corpus-n.perl
 KEPT = "kept"
@@ -61,7 +67,7 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Tokenise:
+class Tokenize:
     """What is done with each pair of a text; it can be sent to another process.
 
     Attributes:
@@ -78,7 +84,7 @@ class Tokenise:
         """Tokens of the pairs that are kept.
 
         Raises:
-            ValueError: a pair that may not be dropped has an empty or unreadable side.
+            DataError: a pair that may not be dropped has an empty or unreadable side.
         """
         source, target, tally = [], [], Tally()
         to_source, to_target = (
@@ -95,7 +101,7 @@ class Tokenise:
                 source.append(first)
                 target.append(second)
             elif self.limits is None:
-                raise ValueError(
+                raise DataError(
                     f"{self.name}, sentence {number}: {fate}. Such a set is never shortened; the "
                     "archive is not the official one."
                 )
@@ -131,3 +137,54 @@ def why_dropped(source: str, target: str, limits: Limits) -> str:
 def _longest_token(sides: Iterable[str]) -> int:
     # Most lines are shorter than the limit, which is seen without splitting them.
     return max(max(map(len, side.split(" "))) if len(side) > LONGEST_TOKEN else 0 for side in sides)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Split the words of pairs of lines; it can be sent to another process.
+
+    Attributes:
+        kind: of :data:`fairseq_ext.text.subwords.KINDS`.
+        codes: file with the merges, or the model.
+        limits: which pairs are kept, by their pieces; None keeps all.
+        version: of the file, such as its checksum, as a process keeps what it has read.
+    """
+
+    kind: str
+    codes: Path
+    limits: Limits | None
+    version: str
+
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> Lines:
+        """Pieces of the pairs that are kept."""
+        split = _splitter(self.kind, self.codes, self.version)
+        source, target, tally = [], [], Tally()
+        for pair in pairs:
+            first, second = map(split, pair)
+            fate = KEPT if self.limits is None else why_dropped(first, second, self.limits)
+            if fate == KEPT:
+                source.append(first)
+                target.append(second)
+            tally.add(fate, 1, count(first), count(second))
+        return Lines(source, target, tally)
+
+
+@functools.lru_cache(maxsize=1)
+def _splitter(kind: str, codes: Path, version: str) -> Step:
+    return subwords.load(kind, [codes]).encode
+
+
+def line_pairs(source: Path, target: Path, size: int) -> Iterator[list[tuple[str, str]]]:
+    """Pairs of lines of two files that this package wrote, ``size`` at a time."""
+    chunk: list[tuple[str, str]] = []
+    with (
+        source.open(encoding="utf-8", newline="\n") as first,
+        target.open(encoding="utf-8", newline="\n") as second,
+    ):
+        for pair in zip(first, second, strict=True):
+            chunk.append((pair[0].rstrip("\n"), pair[1].rstrip("\n")))
+            if len(chunk) == size:
+                yield chunk
+                chunk = []
+    if chunk:
+        yield chunk

@@ -6,8 +6,8 @@ import re
 from functools import partial
 from random import Random
 
-from locale_inventory import Inventory, Language
-from locale_phrases import KINDS, Kind, Phrase, join
+from fairseq_ext.corpora.locale_inventory import Inventory, Language
+from fairseq_ext.corpora.locale_phrases import KINDS, Kind, Phrase, join
 
 # What a kind chooses from, where that may be nothing.
 NEEDS = {

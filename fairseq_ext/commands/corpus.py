@@ -1,0 +1,46 @@
+"""``fairseq-ext corpus``: corpora of the literature, from locale data, pairs of sentences, CSV."""
+
+from __future__ import annotations
+
+import argparse
+
+from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.corpora import command_lines
+from fairseq_ext.corpora.catalogue import CORPORA
+
+OTHERS = {
+    "locale": ("locale_corpus", "any two languages without a download, from locale data"),
+    "pairs": ("split_pairs", "sentence pairs, split into train, valid and test without leaks"),
+    "wmt14-csv": ("wmt14_csv", "WMT14 English-German from CSV files, in byte-level BPE"),
+}
+"""Names that are not in the catalogue: their command lines, and what they are."""
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "corpus",
+        help="make a corpus: of the literature, from locale data, pairs of sentences or CSV",
+        description="Make a corpus, ready for fairseq-preprocess. `corpus NAME --help` lists the "
+        "options of each.",
+    )
+    names = parser.add_subparsers(required=True, metavar="NAME", title="corpora", dest="corpus")
+    first, *aliases = sorted(CORPORA)
+    listed = ", ".join(f"{name} ({CORPORA[name].src} to {CORPORA[name].tgt})" for name in CORPORA)
+    one = names.add_parser(
+        first,
+        aliases=aliases,
+        help="corpora of the literature, from their official archives as in their papers",
+        description=f"Corpora of the literature, from their official archives: {listed}.",
+    )
+    command_lines.add_official(one)
+    one.set_defaults(run=_run, command_line="corpus")
+    for name, (command_line, what) in OTHERS.items():
+        one = names.add_parser(name, help=what, description=f"{name}: {what}.")
+        command_lines.COMMAND_LINES[command_line].add(one)
+        one.set_defaults(run=_run, command_line=command_line)
+
+
+def _run(args: argparse.Namespace) -> int:
+    print(command_lines.COMMAND_LINES[args.command_line].run(args))
+    return 0

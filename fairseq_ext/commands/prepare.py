@@ -1,0 +1,26 @@
+"""``fairseq-ext prepare``: a user's own text, checked and made ready."""
+
+from __future__ import annotations
+
+import argparse
+
+from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.corpora.command_lines import COMMAND_LINES
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "prepare",
+        help="check your own text and copy it, tokenized if wanted, with text.json",
+        description="Check a corpus of your own: train, valid and test, each with the languages as "
+        "endings. Copy it, as Moses tokens if wanted, with text.json, which tells the other "
+        "commands how it was made. `fairseq-ext subwords` comes next.",
+    )
+    COMMAND_LINES["prepare"].add(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    print(COMMAND_LINES["prepare"].run(args))
+    return 0

@@ -1,0 +1,12 @@
+"""Corpora: from archives, tables and text of any origin to the files that fairseq-preprocess reads.
+
+:mod:`~fairseq_ext.corpora.catalogue` has the corpora of the literature,
+:mod:`~fairseq_ext.corpora.preparation` makes one of them,
+:mod:`~fairseq_ext.corpora.own_text` takes a user's own,
+:mod:`~fairseq_ext.corpora.split_pairs` splits sentence pairs without leaks,
+:mod:`~fairseq_ext.corpora.wmt14_csv` reads CSV files,
+:mod:`~fairseq_ext.corpora.locale_corpus` needs no download.
+"""
+
+SPLITS = ("train", "valid", "test")
+"""Parts of every corpus."""

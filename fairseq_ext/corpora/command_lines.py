@@ -1,0 +1,294 @@
+"""The command lines by which corpora are made: of the scripts and of ``fairseq-ext``.
+
+Each has a function that adds its options to a parser, and a module whose ``run`` takes the parsed
+options and returns what to print. The work is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from fairseq_ext import files
+from fairseq_ext.corpora import SPLITS
+from fairseq_ext.corpora.catalogue import CORPORA
+from fairseq_ext.errors import EnvironmentProblem
+from fairseq_ext.text.subwords import LEARNT
+
+SIDES = ("source", "target")
+SUBWORDS = (*LEARNT, "none")
+CSV_NAMES = {
+    "train": "wmt14_translate_de-en_train.csv",
+    "valid": "wmt14_translate_de-en_validation.csv",
+    "test": "wmt14_translate_de-en_test.csv",
+}
+GPT2_URL = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"  # the default of `--bpe gpt2`
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """Options, and the module that does what they say."""
+
+    add: Callable[[argparse.ArgumentParser], None]
+    module: str
+
+    def run(self, args: argparse.Namespace) -> str:
+        """Do it; returns what to print.
+
+        Args:
+            args: which may have other options, of the command around it.
+
+        Raises:
+            FairseqExtError: an option, input or folder that cannot be used.
+        """
+        parser = argparse.ArgumentParser(add_help=False)
+        self.add(parser)
+        own = {action.dest: getattr(args, action.dest) for action in parser._actions}
+        try:
+            return importlib.import_module(self.module).run(argparse.Namespace(**own))
+        except OSError as error:
+            raise EnvironmentProblem(files.explain(error)) from error
+
+
+def run_script(name: str, description: str) -> None:
+    """Run a script; a user's error ends it with one line and status 1.
+
+    Args:
+        name: in :data:`COMMAND_LINES`.
+        description: the script's docstring, of which ``--help`` shows the first paragraph.
+    """
+    parser = argparse.ArgumentParser(description=description.split("\n\n")[0])
+    command_line = COMMAND_LINES[name]
+    command_line.add(parser)
+    args = parser.parse_args()
+    try:
+        print(command_line.run(args))
+    except (ValueError, RuntimeError) as error:
+        raise SystemExit(f"{name}: error: {error}") from None
+    except KeyboardInterrupt:
+        goes_on = "; the same command goes on from here" if name == "corpus" else ""
+        raise SystemExit(f"{name}: stopped{goes_on}.") from None
+
+
+# ---- the corpora of the literature ---------------------------------------------------------------
+
+
+def add_corpus(parser: argparse.ArgumentParser) -> None:
+    """A corpus of the catalogue, by its name."""
+    parser.add_argument("corpus", choices=sorted(CORPORA), help="which")
+    add_official(parser)
+
+
+def add_official(parser: argparse.ArgumentParser) -> None:
+    """What all corpora of the catalogue have in common."""
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder to write into")
+    add("--download", type=Path, metavar="DIR", help="keep the archives in DIR (OUT/download)")
+    add(
+        "--mirror",
+        metavar="DIR_OR_URL",
+        help="read the archives, under their own names, from a folder or below another address",
+    )
+    add(
+        "--workers",
+        type=_natural,
+        metavar="N",
+        help="processes (default: one for each core)",
+    )
+    add("--bpe", type=_natural, metavar="N", help="merges; 0 for words (default: the paper's)")
+    add(
+        "--subwords",
+        choices=SUBWORDS,
+        default="bpe",
+        help="subwords of another kind, --bpe N pieces of them (default: %(default)s)",
+    )
+    add(
+        "--any-counts",
+        action="store_true",
+        help="accept other numbers of pairs than the known ones, as of another edition",
+    )
+
+
+# ---- other origins -------------------------------------------------------------------------------
+
+
+def add_locale(parser: argparse.ArgumentParser) -> None:
+    """Sentences from locale data."""
+    add = parser.add_argument
+    add("--src", default="en", help="source language (default: %(default)s)")
+    add("--tgt", default="de", help="target language (default: %(default)s)")
+    for split, size in (("train", 19000), ("valid", 500), ("test", 500)):
+        add(
+            f"--{split}",
+            type=_size,
+            default=size,
+            metavar="N",
+            help=f"pairs in the {split} split (default: %(default)s)",
+        )
+    add("--seed", type=int, default=1, help="same seed, same corpus (default: 1)")
+    add(
+        "--max-words",
+        type=_size,
+        default=25,
+        metavar="N",
+        help="leave out pairs with more words on either side (default: %(default)s)",
+    )
+    add("--out", type=Path, required=True, help="folder to write into")
+
+
+def add_pairs(parser: argparse.ArgumentParser) -> None:
+    """Sentence pairs that are to be split."""
+    add = parser.add_argument
+    add("pairs", nargs="?", type=Path, help="tab-separated pairs: a plain, .gz or .zip file")
+    add("--member", help="the file inside the .zip, when it holds several")
+    add(
+        "--columns",
+        type=_columns,
+        default=(1, 2),
+        metavar="SRC,TGT",
+        help="columns of source and target, counted from 1 (default: 1,2); others are ignored",
+    )
+    add("--source", type=Path, help="instead of PAIRS: source lines (plain or .gz) …")
+    add("--target", type=Path, help="… and the target lines aligned with them")
+    add("--swap", action="store_true", help="exchange source and target as read")
+    add("--src-lang", required=True, help="source language: file suffix and tokenizer rules")
+    add("--tgt-lang", required=True, help="target language")
+    add("--tokenize", action="store_true", help="Moses tokenization (sacremoses), no escapes")
+    add("--lowercase", action="store_true", help="lower-case both sides")
+    add("--max-words", type=_natural, metavar="N", help="drop pairs with a longer side")
+    add("--valid", type=_natural, default=1000, metavar="N", help="default: %(default)s")
+    add("--test", type=_natural, default=1000, metavar="N", help="default: %(default)s")
+    add(
+        "--key",
+        choices=(*SIDES, "auto"),
+        default="auto",
+        help="side whose sentences must not be in two splits (default: the one that repeats more)",
+    )
+    add(
+        "--strict",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="drop from train the pairs whose other side is in valid or test (default: yes)",
+    )
+    add("--salt", default="1", help="another salt gives another split (default: 1)")
+    add(
+        "--as",
+        dest="as_split",
+        choices=SPLITS,
+        help="do not split: write all pairs, in order and repeats too, as this split",
+    )
+    add("--out", type=Path, required=True, help="folder to write into")
+
+
+def add_csv(parser: argparse.ArgumentParser) -> None:
+    """WMT14 English–German as CSV files."""
+    add = parser.add_argument
+    train = CSV_NAMES["train"]
+    add("--data", type=Path, required=True, help=f"folder or .zip with {train} and so on")
+    add("--src", default="en", help="source column and file ending (default: %(default)s)")
+    add("--tgt", default="de", help="target column and file ending (default: %(default)s)")
+    add("--vocabulary", type=Path, help="GPT-2's encoder.json, or BART's vocab.json")
+    add("--merges", type=Path, help="GPT-2's vocab.bpe, or BART's merges.txt")
+    add(
+        "--download",
+        type=Path,
+        metavar="DIR",
+        help="instead of these two: keep GPT-2's in DIR, downloaded once from --url",
+    )
+    add("--url", default=GPT2_URL, help="address of encoder.json and vocab.bpe (%(default)s)")
+    add(
+        "--fraction",
+        type=_fraction,
+        default=Fraction(1, 2),
+        metavar="F",
+        help="use the first F of the training rows (default: 1/2)",
+    )
+    add(
+        "--valid-fraction",
+        type=_fraction,
+        default=Fraction(1, 100),
+        metavar="F",
+        help="of the rows used, the last F validate (default: 1/100)",
+    )
+    add("--csv-valid", action="store_true", help="validate on the CSV validation file instead")
+    add(
+        "--max-ids",
+        type=_positive,
+        default=1000,
+        metavar="N",
+        help="cut lines to so many ids (default: %(default)s)",
+    )
+    add(
+        "--pad-to-multiple",
+        type=_positive,
+        default=8,
+        metavar="N",
+        help="fill the dictionary up to a multiple of N (default: %(default)s)",
+    )
+    add("--out", type=Path, required=True, help="folder to write into")
+
+
+def add_own(parser: argparse.ArgumentParser) -> None:
+    """A user's own text."""
+    add = parser.add_argument
+    add("--data", type=Path, required=True, help="folder with the six text files")
+    add("--src", required=True, help="source language, the ending of its files")
+    add("--tgt", required=True, help="target language, the ending of its files")
+    add("--out", type=Path, required=True, help="folder to write")
+    add("--tokenize", action="store_true", help="Moses tokenization (sacremoses)")
+
+
+COMMAND_LINES = {
+    "corpus": CommandLine(add_corpus, "fairseq_ext.corpora.preparation"),
+    "locale_corpus": CommandLine(add_locale, "fairseq_ext.corpora.locale_corpus"),
+    "split_pairs": CommandLine(add_pairs, "fairseq_ext.corpora.split_pairs"),
+    "wmt14_csv": CommandLine(add_csv, "fairseq_ext.corpora.wmt14_csv"),
+    "prepare": CommandLine(add_own, "fairseq_ext.corpora.own_text"),
+}
+"""By the name of the script."""
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"`{text}` must be a whole number, not negative")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number of pairs (0, 1, 2 …).")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` must be a positive whole number")
+    return int(text)
+
+
+def _columns(text: str) -> tuple[int, int]:
+    numbers = text.split(",")
+    if len(numbers) != 2 or not all(n.isdecimal() and int(n) > 0 for n in numbers):
+        raise argparse.ArgumentTypeError(
+            f"`{text}` must be two column numbers, source then target, such as 2,1"
+        )
+    return int(numbers[0]), int(numbers[1])
+
+
+def _fraction(text: str) -> Fraction:
+    try:
+        value = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        value = Fraction(0)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(
+            f"`{text}` must be above 0 and at most 1, such as 0.5 or 1/2"
+        )
+    return value

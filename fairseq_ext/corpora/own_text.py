@@ -1,0 +1,85 @@
+"""A user's own text: checked, and copied as words into the folder of a run."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from fairseq_ext import files, text
+from fairseq_ext.corpora import SPLITS
+from fairseq_ext.errors import DataError
+from fairseq_ext.text import pipeline
+from fairseq_ext.text.pipeline import Pipeline
+
+
+def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
+    """The number of pairs of each split.
+
+    Raises:
+        DataError: ``folder`` or one of its six files is missing or cannot be trained on.
+    """
+    if not folder.is_dir():
+        raise DataError(f"`--data {folder}` is no folder; give one with train.{src}, train.{tgt} …")
+    absent = [
+        f"{split}.{side}"
+        for split in SPLITS
+        for side in (src, tgt)
+        if not (folder / f"{split}.{side}").exists()
+    ]
+    if absent:
+        raise DataError(
+            f"`{folder}` lacks {', '.join(absent)}; it needs train, valid and test, each with the "
+            f"endings .{src} and .{tgt} (`--src`, `--tgt`)."
+        )
+    return {
+        split: text.check_parallel(folder / f"{split}.{src}", folder / f"{split}.{tgt}")
+        for split in SPLITS
+    }
+
+
+def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
+    """How the text that will be written is made of text: the folder's ``text.json``, or ours.
+
+    Raises:
+        DataError: it is to be tokenized twice, or is split into subwords already.
+    """
+    made = pipeline.load(folder)
+    if made is None:
+        return Pipeline(src, tgt, tokenize=tokenize)
+    if tokenize and made.tokenize:
+        raise DataError(
+            f"`--tokenize` is for plain text, but {folder / pipeline.FILE} says that this text is "
+            "Moses tokens already. Leave it out."
+        )
+    if made.subwords != "none":
+        raise DataError(f"{folder} has subwords; give the folder with the words they are made of.")
+    return replace(made, tokenize=made.tokenize or tokenize)
+
+
+def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
+    """Write the six files and ``text.json`` into ``out``, all or none."""
+    made = chosen_pipeline(folder, src, tgt, tokenize)
+    words = dict.fromkeys((src, tgt), str)
+    if tokenize:
+        words = {side: Pipeline(src, tgt, tokenize=True).words(side) for side in (src, tgt)}
+    with files.staged_folder(out, last=pipeline.FILE) as stage:
+        for split in SPLITS:
+            for side in (src, tgt):
+                # "\n" alone ends a line; the check has refused other carriage returns.
+                with (folder / f"{split}.{side}").open(encoding="utf-8", newline="\n") as file:
+                    lines = (line.rstrip("\r\n") for line in file)
+                    with (stage / f"{split}.{side}").open("w", encoding="utf-8") as copy:
+                        copy.writelines(f"{words[side](line)}\n" for line in lines)
+        made.save(stage)
+
+
+def run(args: argparse.Namespace) -> str:
+    """Do what the options say; returns the sizes.
+
+    Raises:
+        DataError: text that cannot be trained on; nothing has been written then.
+    """
+    sizes = check_corpus(args.data, args.src, args.tgt)
+    copy_corpus(args.data, args.out, args.src, args.tgt, args.tokenize)
+    return ", ".join(f"{split} {size:,} pairs" for split, size in sizes.items())

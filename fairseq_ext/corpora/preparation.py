@@ -1,0 +1,370 @@
+"""One corpus of the literature, from its official archives to the files of fairseq-preprocess.
+
+Download, verify, unpack, normalize, tokenize, clean, split, byte-pair encoding: every step is done
+once, and a run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+from tqdm import tqdm
+
+from fairseq_ext import locks
+from fairseq_ext.corpora import SPLITS, report
+from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Source
+from fairseq_ext.corpora.chunks import Chunk, Lines, Split, Tally, Tokenize, count, line_pairs
+from fairseq_ext.corpora.downloads import RECORD, fetch
+from fairseq_ext.corpora.parallel import ordered_map
+from fairseq_ext.corpora.raw_pairs import RawPair, raw_pairs
+from fairseq_ext.corpora.recorded import Report, Steps
+from fairseq_ext.corpora.unpacking import unpack
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.files import sha256
+from fairseq_ext.json_files import read_json
+from fairseq_ext.text.cleaning import one_spaced
+from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.subwords import LEARNT, learn
+from fairseq_ext.text.writing import staged, write_all, writers
+
+CHUNK = 2_000  # pairs that a process takes at a time
+
+
+class Preparation:
+    """One corpus on its way into one folder.
+
+    A step asks for what it needs, so that whoever deletes ``raw/`` and ``parts/`` afterwards can
+    still run the command again, and nothing is repeated.
+
+    Attributes:
+        name: in :data:`fairseq_ext.corpora.catalogue.CORPORA`.
+        corpus: its protocol.
+        out: the folder.
+        download: folder for the archives.
+        mirror: see :func:`fairseq_ext.corpora.downloads.fetch`.
+        workers: number of processes.
+        subwords: of :data:`fairseq_ext.text.subwords.LEARNT`, for a corpus with merges.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        corpus: Corpus,
+        out: Path,
+        download: Path,
+        mirror: str | None,
+        workers: int,
+        subwords: str = "bpe",
+    ) -> None:
+        self.name, self.corpus, self.out = name, corpus, out
+        self.download, self.mirror, self.workers = download, mirror, workers
+        self._steps = Steps(out)
+        self._sides = (corpus.src, corpus.tgt)
+        self._kind, self._learner = subwords, LEARNT[subwords]
+        self._libraries = {name: version(name) for name in ("sacremoses", self._learner.library)}
+        self.ready = out / ("bpe" if corpus.merges else "text")
+
+    def run(self) -> Report:
+        """Prepare everything; returns the manifest, which is written too."""
+        for left in self.out.glob("*/.partial-*"):  # by a killed run
+            shutil.rmtree(left)
+        text = self._text()
+        bpe = self._subwords() if self.corpus.merges else None
+        self._save_pipeline()
+        manifest = report.manifest(
+            self.name, self.corpus, self._libraries, text, bpe, self._checksums()
+        )
+        if self.corpus.merges and self._kind != "bpe":
+            manifest["subwords"] = self._kind
+        content = json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True)
+        write_all(self.out, {"manifest.json": [content]})
+        return manifest
+
+    # ---- from archives to text -------------------------------------------------------------------
+
+    def _raw(self, source: Source) -> tuple[tuple[Path, Path], Report]:
+        """The two files of a source, and address and checksum of what they come from."""
+        if source.archive is None:
+            paths = [fetch(url, self.download, self.mirror) for url in source.files]
+            record = read_json(self.download / RECORD)
+            origin = {
+                path.name: {"address": url, "sha256": record[path.name]}
+                for path, url in zip(paths, source.files, strict=True)
+            }
+            return (paths[0], paths[1]), origin
+        name = source.archive.rpartition("/")[2]
+        folder = self.out / "raw" / name.partition(".")[0]
+
+        def work() -> Report:
+            path = fetch(source.archive, self.download, self.mirror)
+            print(f"unpacking {path}", file=sys.stderr)
+            unpack(path, folder)
+            return {name: {"address": source.archive, "sha256": sha256(path)}}
+
+        everything = [*self.corpus.train, *self._held_out(), *self.corpus.test]
+        members = {file for s in everything if s.archive == source.archive for file in s.files}
+        wanted = [folder / member for member in sorted(members)]
+        settings = {"address": source.archive}
+        origin = self._steps.run(f"unpack.{name}", settings, _existing(wanted), work)
+        return (folder / source.files[0], folder / source.files[1]), origin
+
+    def _held_out(self) -> tuple[Source, ...]:
+        return () if isinstance(self.corpus.valid, int) else self.corpus.valid
+
+    def _work(self, source: Source) -> Tokenize:
+        """The papers' scripts straighten the apostrophes of development and test sets alone."""
+        corpus = self.corpus
+        pipeline = Pipeline(
+            *self._sides,
+            straight=source.form == "segments",
+            normalize=corpus.normalise,
+            tokenize=corpus.tokenise,
+            escape=corpus.tokenise,
+            aggressive=corpus.aggressive,
+            lowercase=corpus.lowercase,
+        )
+        limits = corpus.limits if source in corpus.train else None
+        return Tokenize(pipeline, limits, source.name)
+
+    def _save_pipeline(self) -> None:
+        """``text.json``: how text becomes what the test set is."""
+        pipeline = self._work(self.corpus.test[0]).pipeline
+        pipeline = dataclasses.replace(pipeline, **self.corpus.made)
+        pipeline.save(self.out / "text")
+        if self.corpus.merges:
+            learnt = {"subwords": self._learner.kind, "files": (self._codes,)}
+            dataclasses.replace(pipeline, **learnt).save(self.ready)
+
+    @property
+    def _codes(self) -> Path:
+        """The file of the subwords."""
+        return self.out / "bpe" / self._learner.file
+
+    def _part(self, source: Source) -> Report:
+        """Tokens of one source in ``parts/``; of a set that is not cleaned, plain text too."""
+        work, folder = self._work(source), self.out / "parts"
+        names = [f"{source.name}.{side}" for side in self._sides]
+        if work.limits is None:
+            names += [f"{source.name}.plain.{side}" for side in self._sides]
+
+        def make() -> Report:
+            paths, origin = self._raw(source)
+            known = self.corpus.exact.get("train read") if source.name == "train" else None
+            pairs = tqdm(
+                raw_pairs(*paths, source.form),
+                desc=source.name,
+                unit=" pairs",
+                total=known,
+                file=sys.stderr,
+            )
+            with staged(folder) as (stage,), writers([stage / name for name in names]) as files:
+                plain = _copying(pairs, files[2:], self._plain) if files[2:] else pairs
+                results = ordered_map(work, _chunks(plain), self.workers)
+                tally = _write(results, files[:2])
+            return {"origin": origin, "fates": tally.counts}
+
+        settings = {"source": dataclasses.asdict(source), "work": dataclasses.asdict(work)}
+        settings["libraries"] = self._libraries
+        return self._steps.run(f"tokens.{source.name}", settings, [folder / n for n in names], make)
+
+    def _plain(self, text: str, language: str) -> str:
+        """A sentence as sacrebleu wants its reference: not tokenized, in the case of the corpus."""
+        text = one_spaced(text)
+        if not self.corpus.tokenise:
+            from fairseq_ext.text import moses
+
+            text = moses.detokenize(text, language)
+        return text.lower() if self.corpus.lowercase else text
+
+    def _text(self) -> Report:
+        """``text/``, the three splits as tokens; and ``reference/``, the test set as plain text."""
+        corpus, text, reference = self.corpus, self.out / "text", self.out / "reference"
+        outputs = [text / name for name in self._names(SPLITS)]
+        outputs += [reference / name for name in self._names(["test"])]
+
+        def make() -> Report:
+            parts = {
+                source.name: self._part(source)
+                for source in (*corpus.train, *self._held_out(), *corpus.test)
+            }
+            with staged(text, reference) as (tokens, plain):
+                splits = self._split(tokens)
+                copied = [plain / name for name in self._names(["test"])]
+                with writers(copied) as files:
+                    _append(self._part_lines(corpus.test, "plain."), [files])
+            return {"parts": parts, "splits": splits}
+
+        return self._steps.run("text", self._settings(), outputs, make)
+
+    def _split(self, folder: Path) -> Report:
+        """Write the splits; returns the numbers of pairs and tokens of each."""
+        corpus, every = self.corpus, self.corpus.valid
+        with writers([folder / name for name in self._names(SPLITS)]) as files:
+            train, valid, test = files[:2], files[2:4], files[4:]
+            lines = self._part_lines(corpus.train)
+            if isinstance(every, int):
+                turns = [train] * (every - 1) + [valid]
+                counts = _append(lines, turns)
+                counts = [[sum(c) for c in zip(*counts[:-1], strict=True)], counts[-1]]
+            else:
+                counts = _append(lines, [train]) + _append(self._part_lines(every), [valid])
+            counts += _append(self._part_lines(corpus.test), [test])
+        for name, (pairs, *_) in zip(SPLITS, counts, strict=True):
+            if not pairs:
+                raise DataError(f"no pair is left for `{name}`; check the archives.")
+        return dict(zip(SPLITS, counts, strict=True))
+
+    def _part_lines(self, sources: Iterable[Source], kind: str = "") -> Iterator[tuple[str, str]]:
+        for source in sources:
+            paths = [self.out / "parts" / f"{source.name}.{kind}{side}" for side in self._sides]
+            for chunk in line_pairs(*paths, CHUNK):
+                yield from chunk
+
+    # ---- from text to subwords -------------------------------------------------------------------
+
+    def _subwords(self) -> Report:
+        """``bpe/``: the merges, or a model, and the three splits as pieces."""
+        corpus, text, bpe = self.corpus, self.out / "text", self.out / "bpe"
+        settings, codes = self._settings(), self._codes
+
+        def make() -> Report:
+            with staged(bpe) as (stage,):
+                paths = [text / f"train.{side}" for side in self._sides]
+                learn(self._kind, paths, corpus.merges, stage)
+            return {"sha256": sha256(codes)}
+
+        learnt = self._steps.run("merges", settings, [codes], make)
+
+        def apply() -> Report:
+            fates = {}
+            with staged(bpe) as (stage,):
+                for split in SPLITS:
+                    names = self._names([split])
+                    limits = None if split == "test" else corpus.bpe_limits
+                    work = Split(self._learner.kind, codes, limits, learnt["sha256"])
+                    chunks = line_pairs(*(text / name for name in names), CHUNK)
+                    bar = tqdm(desc=f"subwords of {split}", unit=" pairs", file=sys.stderr)
+                    with writers([stage / name for name in names]) as files, bar:
+                        results = ordered_map(work, chunks, self.workers)
+                        fates[split] = _write(results, files, bar).counts
+            return {"fates": fates}
+
+        outputs = [bpe / name for name in self._names(SPLITS)]
+        return self._steps.run("subwords", settings, outputs, apply)
+
+    def _checksums(self) -> Report:
+        folders = {"text": SPLITS, "reference": ("test",)}
+        if self.corpus.merges:
+            folders["bpe"] = SPLITS
+        paths = [
+            self.out / f / name for f, splits in folders.items() for name in self._names(splits)
+        ]
+        if self.corpus.merges:
+            paths.append(self._codes)
+
+        def make() -> Report:
+            return {str(path.relative_to(self.out)): sha256(path) for path in paths}
+
+        return self._steps.run("checksums", self._settings(), paths, make)
+
+    def _names(self, splits: Iterable[str]) -> list[str]:
+        return [f"{split}.{side}" for split in splits for side in self._sides]
+
+    def _settings(self) -> Report:
+        settings = {"corpus": dataclasses.asdict(self.corpus), "libraries": self._libraries}
+        return settings if self._kind == "bpe" else {**settings, "subwords": self._kind}
+
+
+def _existing(paths: list[Path]) -> Iterator[Path]:
+    """Those that are there by the time a step records its files; readers name the others."""
+    return (path for path in paths if path.is_file())
+
+
+def _chunks(pairs: Iterable[RawPair]) -> Iterator[Chunk]:
+    pairs, first = iter(pairs), 1
+    while chunk := list(islice(pairs, CHUNK)):
+        yield Chunk(first, chunk)
+        first += len(chunk)
+
+
+def _copying(
+    pairs: Iterable[RawPair], files: Sequence[IO[str]], plain: Callable[[str, str], str]
+) -> Iterator[RawPair]:
+    """Yield the pairs, and write them as plain text on the way."""
+    for pair in pairs:
+        for text, file in zip(pair, files, strict=True):
+            file.write(f"{plain(text or '', file.name.rpartition('.')[2])}\n")
+        yield pair
+
+
+def _write(results: Iterable[Lines], files: Sequence[IO[str]], bar: tqdm | None = None) -> Tally:
+    """Write the lines of each result to the two files; returns the sum of the counts."""
+    tally = Tally()
+    for lines in results:
+        for file, side in zip(files, (lines.source, lines.target), strict=True):
+            file.writelines(f"{line}\n" for line in side)
+        tally.merge(lines.tally)
+        if bar is not None:
+            bar.update(lines.tally.read)
+    return tally
+
+
+def _append(
+    pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]
+) -> list[list[int]]:
+    """Deal the pairs out to pairs of files in turn; returns pairs and tokens dealt to each turn."""
+    counts = [[0, 0, 0] for _ in turns]
+    for number, pair in enumerate(pairs):
+        turn = number % len(turns)
+        for file, line in zip(turns[turn], pair, strict=True):
+            file.write(f"{line}\n")
+        for place, amount in enumerate((1, *map(count, pair))):
+            counts[turn][place] += amount
+    return counts
+
+
+def run(args: argparse.Namespace) -> str:
+    """Do what the options say; returns the summary.
+
+    Raises:
+        DataError: an option, archive or number of pairs that is not right.
+    """
+    corpus = CORPORA[args.corpus]
+    size = 0 if args.subwords == "none" else args.bpe
+    if size is not None:
+        corpus = dataclasses.replace(corpus, merges=size)
+        if corpus.bpe_limits and not corpus.merges:  # words are what is left to be cleaned
+            corpus = dataclasses.replace(corpus, limits=corpus.bpe_limits, bpe_limits=None)
+    if args.subwords not in ("bpe", "none") and not corpus.merges:
+        raise ConfigError(
+            f"`--subwords {args.subwords}` needs `--bpe N`, the number of pieces: the papers leave "
+            "this corpus as words."
+        )
+    download = args.download or args.out / "download"
+    workers = len(os.sched_getaffinity(0)) if args.workers is None else max(1, args.workers)
+    args.out.mkdir(parents=True, exist_ok=True)
+    with locks.held(args.out / ".preparing.lock", wait=True):
+        work = Preparation(
+            *(args.corpus, corpus, args.out, download, args.mirror, workers),
+            subwords=args.subwords if corpus.merges else "bpe",
+        )
+        manifest = work.run()
+    summary = report.summary(manifest, work.ready)
+    wrong = report.wrong_counts(manifest)
+    if wrong and not args.any_counts:
+        print(summary)
+        raise DataError(
+            f"{'; '.join(wrong)}. The archives are of another edition, or damaged. Everything "
+            "has been written all the same; `--any-counts` accepts it."
+        )
+    return summary

@@ -1,0 +1,165 @@
+"""Byte-level byte-pair encoding as in GPT-2 and BART, from their files, as fairseq token ids.
+
+A line becomes the ids of its pieces with a space between, as fairseq's ``--bpe gpt2`` writes
+them. The work is done by the `tokenizers` library.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from fairseq_ext.errors import DataError
+from fairseq_ext.json_files import read_json
+from fairseq_ext.text.cleaning import one_spaced
+from fairseq_ext.text.reading import lines
+from fairseq_ext.text.writing import staged, writers
+
+# Entries of a vocabulary that no text ever becomes: fairseq's own symbols, and padding.
+RESERVED = re.compile(r"<s>|<pad>|</s>|<unk>|<mask>|madeupword\d+")
+FAIRSEQ_SPECIALS = 4  # <s>, <pad>, </s>, <unk>: every fairseq dictionary begins with them
+MOST = 1 << 24  # ids; the library keeps a table of all of them
+FILES = ("encoder.json", "vocab.bpe")  # fairseq's names of vocabulary and merges
+
+
+class ByteBPE:
+    """Text to ids and back.
+
+    What comes back is the text with each run of white space as one space, and none at its ends.
+
+    Args:
+        vocabulary: ids by piece, spelt in GPT-2's printable stand-ins for bytes.
+        merges: pairs of pieces, the most important first.
+    """
+
+    def __init__(self, vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> None:
+        self.ids = sorted(id_ for piece, id_ in vocabulary.items() if not RESERVED.match(piece))
+        self._known = frozenset(self.ids)
+        self._tokenizer = _tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+
+    @classmethod
+    def load(cls, vocabulary: Path, merges: Path) -> ByteBPE:
+        """Read GPT-2's ``encoder.json`` and ``vocab.bpe``, or ``vocab.json`` and ``merges.txt``.
+
+        Raises:
+            DataError: not such files, or files that do not belong together; names the line.
+        """
+        ids = _read_vocabulary(vocabulary)
+        return cls(ids, _read_merges(merges, ids, vocabulary))
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """The ids of each line."""
+        return [found.ids for found in self._tokenizer.encode_batch_fast(list(lines))]
+
+    def decode(self, symbols: Iterable[str]) -> str:
+        """The text of ids written as words; a symbol that is no id (``<unk>``) is left out."""
+        ids = [int(symbol) for symbol in symbols if symbol.isdecimal() and len(symbol) < 10]
+        text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])
+        return one_spaced(text)  # a model may well generate a line feed
+
+    def dictionary(self, multiple: int = 8) -> list[str]:
+        """The lines of a fairseq dictionary (``<symbol> <count>``), as BART's came about.
+
+        fairseq puts its 4 special symbols before the ids and fills up to a multiple of 8; BART
+        adds ``<mask>``; and the paper resizes that to a multiple of 8 once more. For GPT-2's
+        ids: 50,257 + 4 = 50,261, filled 50,264, with the mask 50,265, resized 50,272.
+        """
+        symbols = [str(id_) for id_ in self.ids]
+        _fill(symbols, multiple)
+        symbols.append("<mask>")
+        _fill(symbols, multiple)
+        return [f"{symbol} 1" for symbol in symbols]
+
+
+def _fill(symbols: list[str], multiple: int) -> None:
+    count = sum(symbol.startswith("madeupword") for symbol in symbols)
+    while (len(symbols) + FAIRSEQ_SPECIALS) % multiple:
+        symbols.append(f"madeupword{count:04d}")
+        count += 1
+
+
+def _tokenizer(model: models.BPE) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    ids = read_json(path)
+    if not isinstance(ids, dict) or not all(
+        type(id_) is int and 0 <= id_ < MOST for id_ in ids.values()
+    ):
+        raise DataError(f"`{path}` must map pieces to ids, as GPT-2's encoder.json does.")
+    if len({*ids.values()}) != len(ids):
+        raise DataError(f"`{path}` gives one id to two pieces; take the original file.")
+    # The library would leave out a byte without a word.
+    absent = sorted({*pre_tokenizers.ByteLevel.alphabet()} - ids.keys())
+    if absent:
+        raise DataError(
+            f"`{path}` must have all 256 bytes as pieces, but lacks {len(absent)}, such as "
+            f"`{absent[0]}`; a byte-level vocabulary is needed, such as GPT-2's encoder.json."
+        )
+    return ids
+
+
+def _read_merges(path: Path, ids: dict[str, int], vocabulary: Path) -> list[tuple[str, str]]:
+    merges = []
+    for number, line in lines(path):
+        pair = line.split(" ")
+        if (number == 1 and line.startswith("#version: 0.2")) or pair == [""]:
+            continue
+        if len(pair) != 2 or not all(pair):
+            raise DataError(f"`{path}`, line {number}: `{line[:60]}` is not two pieces.")
+        unknown = [piece for piece in (*pair, "".join(pair)) if piece not in ids]
+        if unknown:
+            raise DataError(
+                f"`{path}`, line {number}: the piece `{unknown[0][:60]}` is not in "
+                f"`{vocabulary}`; both files must come from one model."
+            )
+        merges.append((pair[0], pair[1]))
+    return merges
+
+
+def train(texts: Sequence[Path], size: int, out: Path) -> int:
+    """Learn an encoding from text and write ``encoder.json`` and ``vocab.bpe`` into ``out``.
+
+    As in GPT-2's, ``<|endoftext|>`` has the last id. The same text gives the same files.
+
+    Args:
+        size: how many ids; text that is too small for them gives fewer.
+
+    Returns:
+        The number of ids.
+
+    Raises:
+        DataError: ``size`` is too small for the bytes and ``<|endoftext|>``.
+    """
+    least = 257
+    if size < least:
+        raise DataError(f"`--size` must be at least {least}, but is {size}.")
+    tokenizer = _tokenizer(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - 1,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(lines_of(texts), trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    ids = model["vocab"]
+    ids["<|endoftext|>"] = len(ids)
+    with staged(out) as (stage,), writers([stage / name for name in FILES]) as (vocabulary, merges):
+        json.dump(ids, vocabulary, ensure_ascii=False)
+        merges.write("#version: 0.2\n")
+        merges.writelines(f"{first} {second}\n" for first, second in model["merges"])
+    return len(ids)
+
+
+def lines_of(paths: Sequence[Path]) -> Iterator[str]:
+    """The lines of texts one after the other."""
+    for path in paths:
+        yield from (line for _, line in lines(path))

@@ -1,0 +1,52 @@
+"""Lines of text written into folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+from fairseq_ext import files
+
+
+@contextmanager
+def staged(*folders: Path) -> Iterator[list[Path]]:
+    """Yield an empty folder for each of ``folders``; their files move up once all is written.
+
+    After an error the folders are as they were before.
+
+    Raises:
+        EnvironmentProblem: a folder cannot be made or written.
+    """
+    with ExitStack() as stack:
+        yield [stack.enter_context(files.staged_folder(folder)) for folder in folders]
+
+
+@contextmanager
+def writers(paths: list[Path]) -> Iterator[list[IO[str]]]:
+    """Open files for UTF-8 lines; on leaving without an error they are on disk."""
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths
+        ]
+        yield opened
+        for file in opened:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def write_all(folder: Path, texts: Mapping[str, Iterable[str]]) -> None:
+    """Write ``{name: lines}`` into ``folder``: all files complete, or none touched.
+
+    Raises:
+        EnvironmentProblem: the folder cannot be made or written.
+        OSError: the disk is full.
+    """
+    with (
+        files.staged_folder(folder) as stage,
+        writers([stage / name for name in texts]) as opened,
+    ):
+        for file, lines in zip(opened, texts.values(), strict=True):
+            file.writelines(f"{line}\n" for line in lines)
