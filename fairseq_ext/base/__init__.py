@@ -1,1 +1,1 @@
-"""What every wing may use; nothing here knows a wing."""
+"""Shared code that every wing may import; nothing here imports a wing."""

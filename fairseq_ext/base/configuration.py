@@ -88,7 +88,7 @@ class EncoderConfig(ModelConfig):
 
 @dataclass
 class BinaryOptions(FairseqDataclass):
-    """What is binarized of an architecture of Transformer layers, by :mod:`fairseq_ext.binary`."""
+    """Options that choose the binarized parts of a Transformer; :mod:`fairseq_ext.binary` acts."""
 
     binary_weights: str = field(
         default="",
@@ -134,7 +134,7 @@ class BinaryOptions(FairseqDataclass):
 
 @dataclass
 class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOptions):
-    """Stock flags of the architectures that are built of Transformer layers, and what is binary."""
+    """Stock flags of Transformer architectures that translate, and the options of binarization."""
 
     decoder_embed_dim: int = field(default=512, metadata={"help": "decoder embedding dimension"})
     decoder_ffn_embed_dim: int = field(
@@ -153,7 +153,10 @@ class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOption
 
 
 def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **more: Any) -> Namespace:
-    """A model's configuration, in whichever form fairseq hands it, with ``more`` values."""
+    """A copy of a model's configuration as a Namespace, with ``more`` values added.
+
+    fairseq passes configurations as dataclasses, as OmegaConf objects or as Namespaces.
+    """
     if isinstance(cfg, DictConfig):
         cfg = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
     return Namespace(**{**vars(cfg), **more})
@@ -164,12 +167,14 @@ def with_defaults(
     config: type[FairseqDataclass],
     task: FairseqTask,
 ) -> Namespace:
-    """``cfg`` with the defaults of the options that it lacks, as a checkpoint of an older version.
+    """A copy of ``cfg`` in which missing options have their defaults.
+
+    Options are missing where a checkpoint was saved before they existed.
 
     Args:
-        cfg: the model's configuration, in whichever form fairseq hands it.
+        cfg: the model's configuration, in any of fairseq's forms.
         config: the dataclass of the model's options.
-        task: has the values that some options follow (``${task.max_source_positions}``).
+        task: has the values of defaults such as ``${task.max_source_positions}``.
     """
     present = namespace(cfg)
     missing = {}
@@ -181,7 +186,9 @@ def with_defaults(
 
 
 def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
-    """What fairseq's Transformer classes read, from a flat configuration (an encoder's alone, too).
+    """Turn our flat configuration into the nested one that fairseq's Transformer classes read.
+
+    It may be the configuration of an encoder without a decoder.
 
     Raises:
         ConfigError: a number of heads that does not divide its embedding dimension.
@@ -197,15 +204,15 @@ def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
             )
     config = TransformerConfig.from_namespace(cfg)
     if "decoder" in sides:
-        # They follow `--decoder-embed-dim`, but only where hydra has made the configuration.
+        # fairseq copies `--decoder-embed-dim` to these only in configurations that hydra has made.
         config.decoder.input_dim = config.decoder.output_dim = cfg.decoder_embed_dim
     return config
 
 
 def add_dataclass_args(parser: ArgumentParser, config: type[FairseqDataclass]) -> None:
-    """Give a legacy ``add_args`` the options of a flat dataclass, without their defaults.
+    """Add the options of a flat dataclass to a parser, without their defaults.
 
-    Without defaults a named architecture's value and a flag on the command line win over the
-    dataclass in that order, and no default is written twice.
+    The parser must not know the defaults, because fairseq could not tell them from values that the
+    user has given. So a flag wins over the named architecture, which wins over the dataclass.
     """
     gen_parser_from_dataclass(parser, config(), delete_default=True)

@@ -1,7 +1,7 @@
-"""Dropout from 16 random bits for each value, four from each draw (torch only).
+"""Fast dropout on the CPU: 16 random bits decide about each value (torch only).
 
-torch draws a float for each value on the CPU, which takes longer than everything else a dropout
-does.
+torch draws a random float for each value, which takes longer than the rest of a dropout. Here one
+64-bit random number serves four values.
 """
 
 from __future__ import annotations
@@ -16,31 +16,35 @@ STEPS = 2**16
 
 
 def is_active(dropout: nn.Module) -> bool:
-    """Whether a dropout module changes anything now, in generation with dropout as well."""
+    """Whether a dropout module drops anything now: in training, or with ``--retain-dropout``."""
     running = dropout.training or getattr(dropout, "apply_during_inference", False)
     return bool(running and getattr(dropout, "p", 0))
 
 
 def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
-    """What stays of ``x`` (bool, like it) with probability ``1 - p``, and by what it is scaled.
+    """Choose the values of ``x`` that a dropout keeps, each with probability ``1 - p``.
 
-    ``p`` is rounded to one of 65,536 steps.
+    ``p`` is rounded to a multiple of 1/65,536.
+
+    Returns:
+        a mask (bool, shaped like ``x``), true where a value is kept, and the factor ``1 / (1 - p)``
+        by which kept values are multiplied (0 if all are dropped).
     """
     dropped = round(p * STEPS)
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)
-    draws.random_(-(2**63), None)  # all 64 bits
+    draws.random_(-(2**63), None)  # all 64 bits are random
     lowest = dropped - STEPS // 2
     keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= lowest
     return keep, STEPS / (STEPS - dropped) if dropped < STEPS else 0.0
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Zero each value with probability p, to the nearest of 65,536 steps; scale the others."""
+    """Set each value to 0 with probability p (see :func:`draw`), and scale up the others."""
     return _Dropout.apply(x, p)
 
 
 class _Dropout(torch.autograd.Function):
-    """:func:`dropout`, which keeps one byte for each value."""
+    """:func:`dropout`; for the backward pass it keeps one byte for each value."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Embedding tables, shared or not, and how linear layers begin."""
+"""Embedding tables, shared or not, and the initialization of linear layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairseq_ext.errors import ConfigError
 
 
 def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
-    """An embedding table ``[V, E]``, Xavier-uniform, zero for the pad symbol."""
+    """A new embedding table ``[V, E]``: Xavier-uniform, and 0 for the pad symbol."""
     embedding = nn.Embedding(len(dictionary), embed_dim, padding_idx=dictionary.pad())
     nn.init.xavier_uniform_(embedding.weight)
     with torch.no_grad():
@@ -22,10 +22,10 @@ def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
 def build_embeddings(
     cfg: TranslationModelConfig, source: Dictionary, target: Dictionary
 ) -> tuple[nn.Embedding, nn.Embedding]:
-    """Encoder and decoder embeddings, one table for both with ``--share-all-embeddings``.
+    """The embedding tables of encoder and decoder; one table with ``--share-all-embeddings``.
 
     Raises:
-        ConfigError: they are to be shared, but the dictionaries or the sizes differ.
+        ConfigError: one table was asked for, but the dictionaries or the sizes differ.
     """
     encoder = build_embedding(source, cfg.encoder_embed_dim)
     if not cfg.share_all_embeddings:
@@ -51,7 +51,7 @@ def require_shareable(cfg: TranslationModelConfig, source: Dictionary, target: D
 
 
 def init_linear_(linear: nn.Linear) -> None:
-    """Xavier-uniform weight (Glorot & Bengio 2010), zero bias."""
+    """Initialize a layer: Xavier-uniform weight (Glorot & Bengio 2010), bias 0."""
     nn.init.xavier_uniform_(linear.weight)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)

@@ -1,7 +1,7 @@
-"""Products of few rows with large matrices on the CPU, as decoding has them (torch only).
+"""Fast products of a few rows with a large matrix on the CPU, for decoding (torch only).
 
-A step reads every weight once for a handful of rows, so how they lie in memory is what counts:
-packed by oneDNN they are read two to three times faster than as they are.
+A decoding step reads every weight once for a handful of rows, so its speed depends on the layout of
+the weights in memory. In oneDNN's packed layout they are read two to three times as fast.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from torch import Tensor
 
 
 class OneDnnProduct:
-    """``F.linear`` that, once ``enabled``, packs its weight when first used or loaded anew.
+    """``F.linear`` with a packed copy of the weight, once ``enabled`` is set.
 
-    Enable it for a model that is not trained any more: an optimizer's changes go unseen. Packing
-    is for fp32 on a CPU with oneDNN, without gradient; anywhere else it stays ``F.linear``.
+    The copy is made at the first use, and again after the weight has been loaded anew. Enable it
+    only for a model that is not trained any more, because changes by an optimizer are not noticed.
+    Only fp32 weights on a CPU with oneDNN are packed, and only while no gradient is wanted; in all
+    other cases this is plain ``F.linear``.
     """
 
     def __init__(self) -> None:
@@ -34,11 +36,11 @@ class OneDnnProduct:
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, "none", [], "")
 
     def __reduce__(self) -> tuple[type[OneDnnProduct], tuple[()]]:
-        return OneDnnProduct, ()  # copies of a model pack their own weights
+        return OneDnnProduct, ()  # a copy of a model packs its own weights
 
 
 def can_pack(weight: Tensor) -> bool:
-    """Whether oneDNN has a packed product for this weight here."""
+    """Whether oneDNN can multiply with a packed copy of this weight on this machine."""
     return (
         weight.device.type == "cpu"
         and weight.dtype == torch.float32

@@ -1,7 +1,9 @@
-"""Padding and beams: where a sentence's words stand, and what its hypotheses share (torch only).
+"""Helpers for padded batches and for beam search (torch only).
 
-fairseq pads sources on the left by default, and always in interactive use; beam search expands
-a sentence into rows. Letters: ``B`` sentences, ``S`` columns, ``R`` rows.
+fairseq pads sources on the left by default, and always in interactive use. Beam search turns each
+sentence into several rows, one for each hypothesis.
+
+Letters: ``B`` sentences, ``S`` columns, ``R`` rows.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ from torch import Tensor
 
 
 def real_first(padding_mask: Tensor) -> Tensor:
-    """For each sentence the columns of its words in order, then those of its pads.
+    """Column indices that move each sentence's words to the left and its pads to the right.
 
-    Gathering columns by this gives right-padded order; gathering by its ``argsort`` gives the
-    columns as they were.
+    Gathering the columns by these indices gives a right-padded batch. Gathering that batch by the
+    ``argsort`` of the indices restores the original order.
 
     Args:
         padding_mask: ``[B, S]``, true on pads.
@@ -32,19 +34,19 @@ def gather_columns(values: Tensor, columns: Tensor) -> Tensor:
 
 
 def select_sentences(order: Tensor, rows_per_sentence: int) -> tuple[Tensor, int]:
-    """Which sentences a reordering of their rows keeps, when all rows of one lie together.
+    """The sentences that are left when beam search reorders its rows.
 
-    Beam search expands each sentence to a row per hypothesis and reorders the rows at every
-    step, but nearly always within the sentence. What is the same for all rows of a sentence (its
-    annotations and keys) can then be kept once, ``beam`` times smaller, and left alone.
+    Beam search reorders the rows at every step, but nearly always within each sentence. Tensors
+    that are equal for all rows of a sentence (such as its keys) can therefore be stored once for
+    each sentence, which takes ``beam`` times less memory, and need no copying.
 
     Args:
         order: ``[R']``, the rows to take, of ``R`` rows in groups of ``rows_per_sentence``.
         rows_per_sentence: rows of each sentence now.
 
     Returns:
-        the sentences ``[B']`` to keep, one for each group of the new rows, and the size of those
-        groups: the rows of a sentence that lie together, or 1 where the groups differ in size.
+        the sentences ``[B']`` to keep, one for each group of new rows, and the size of the groups.
+        The size is 1 where the sentences have different numbers of rows.
     """
     sentences = order.div(rows_per_sentence, rounding_mode="floor")
     kept, counts = torch.unique_consecutive(sentences, return_counts=True)
@@ -55,7 +57,7 @@ def select_sentences(order: Tensor, rows_per_sentence: int) -> tuple[Tensor, int
 
 
 def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
-    """``values`` with ``sentences`` along ``axis``; itself when those are all it has, in order."""
+    """Select ``sentences`` along ``axis``; without a copy if these are all sentences in order."""
     count = values.size(axis)
     if sentences.numel() == count and bool(
         (sentences == torch.arange(count, device=sentences.device)).all()

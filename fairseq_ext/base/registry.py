@@ -1,4 +1,4 @@
-"""Registration of models and architectures, which refuses names that are taken."""
+"""Register models and architectures; a name that is already taken is an error."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Model = TypeVar("Model", bound=type)
 
 
 def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
-    """fairseq's ``register_model``, which says so when the name is taken.
+    """fairseq's ``register_model``, with an error where the name is already taken.
 
     Raises:
-        EnvironmentProblem: another class has the name; fairseq would silently keep that one.
+        EnvironmentProblem: another class has the name. fairseq would silently keep that class.
     """
 
     def register(cls: Model) -> Model:
@@ -55,7 +55,7 @@ def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
 
 
 def refuse_taken(name: str, cls: type) -> None:
-    """Raise :class:`EnvironmentProblem` where a model or architecture has the name already."""
+    """Raise :class:`EnvironmentProblem` if a model or architecture already has this name."""
     taken = MODEL_REGISTRY.get(name) or ARCH_MODEL_REGISTRY.get(name)
     if taken is not None:
         raise EnvironmentProblem(

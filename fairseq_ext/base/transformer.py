@@ -1,4 +1,4 @@
-"""What our architectures of Transformer layers have in common with fairseq's."""
+"""The base class of our architectures that are built on fairseq's Transformer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fairseq_ext.base.configuration import (
 )
 from fairseq_ext.base.embeddings import require_shareable
 
-# Called with each Transformer that has been built, and its configuration. The wing `binary` puts
-# itself here to binarize what the options name, so that no wing imports another.
+# Functions that are called with every new model and its configuration. The wing `binary` adds the
+# one that binarizes the layers named by the options, so that no wing has to import another.
 after_build: list[Callable[[nn.Module, TransformerModelConfig], None]] = []
 
 
 class TranslationTransformer(TransformerModelBase):
-    """What our architectures of Transformer layers have in common with fairseq's."""
+    """Base class of our architectures that are built on fairseq's Transformer."""
 
     Config: type[TransformerModelConfig]
 
@@ -51,9 +51,9 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def prepare(cls, cfg: TransformerModelConfig) -> TransformerModelConfig | Namespace:
-        """The configuration that fairseq's classes are to read."""
+        """Hook: change the configuration before fairseq's classes read it."""
         return cfg
 
     @classmethod
     def complete(cls, model: TransformerModelBase, cfg: TransformerModelConfig) -> None:
-        """What to do to a model that fairseq's classes have built."""
+        """Hook: change the model after fairseq's classes have built it."""

@@ -3,7 +3,8 @@
 One sentence, no padding and no dropout. It is slow and meant to be read; the tests compare the fast
 layers with it, values and all gradients. ``floor`` counts as the identity in the backward pass (the
 straight-through estimator), everything else is plain autograd. Numbers are those of the paper's
-sections. Parameters go by their names in :class:`~fairseq_ext.binary.attention.BinaryAttention`.
+sections. Parameters have the names that they have in
+:class:`~fairseq_ext.binary.attention.BinaryAttention`.
 
 Letters: ``T`` queries, ``S`` keys, ``C`` channels, ``D`` channels of a head.
 """

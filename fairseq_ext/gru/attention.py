@@ -3,8 +3,8 @@
 Letters: ``B`` sentences, ``G`` decoder rows per sentence (1 in training, the beam size in beam
 search), ``S`` source length, ``H`` query size, ``C`` annotation size, ``A`` attention size.
 
-Keys are computed once per sentence and never repeated over beams; a score needs the query and
-the keys only.
+Keys are computed once per sentence and are not copied for each hypothesis of a beam. A score is
+computed from a query and the keys alone.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def masked_softmax(scores: Tensor, padding_mask: Tensor | None) -> Tensor:
 
 
 def exponentials(keys: Tensor) -> Tensor | None:
-    """``e^{2k}`` for :func:`tanh_of_sum` where it pays and is safe, else None.
+    """``e^{2k}`` of the keys for :func:`tanh_of_sum`, or None where a plain tanh should be used.
 
-    On a CPU a tanh costs ten times a product. With every ``|k| < 30`` no product of two finite
-    exponentials is undefined, and a query whose exponential leaves the range of fp32 saturates
-    the tanh to the last bit.
+    It is used on a CPU, where a tanh takes ten times as long as a product, and only if every
+    ``|k| < 30``. Then the product of ``e^{2k}`` and ``e^{2q}`` is always defined, and where
+    ``e^{2q}`` overflows or underflows in fp32, the tanh is ±1 to the last bit anyway.
     """
     exact = keys.dtype in (torch.float32, torch.float64)
     if keys.device.type != "cpu" or not exact or not keys.numel() or keys.abs().max() >= 30:
@@ -50,11 +50,11 @@ def exponentials(keys: Tensor) -> Tensor | None:
 def tanh_of_sum(
     keys: Tensor, keys_exponentials: Tensor | None, query: Tensor, out: Tensor | None = None
 ) -> Tensor:
-    """``tanh(k + q)``, without gradient, as ``1 - 2 / (e^{2k} e^{2q} + 1)`` where that is offered.
+    """``tanh(k + q)`` without gradient, by ``1 - 2 / (e^{2k} e^{2q} + 1)`` if possible.
 
     Args:
         keys: ``[B, 1, S, A]``.
-        keys_exponentials: of those keys, as :func:`exponentials` gives them.
+        keys_exponentials: the result of :func:`exponentials` for these keys; None uses tanh.
         query: ``[B, G, 1, A]``.
         out: ``[B, G, S, A]`` to write to, or None.
     """
@@ -66,11 +66,13 @@ def tanh_of_sum(
 
 
 class MLPAttention(nn.Module):
-    """Additive attention (Bahdanau et al. 2015, section A.1.2), as the paper's count implies.
+    """Additive attention (Bahdanau et al. 2015, section A.1.2).
+
+    It is the one that agrees with the paper's parameter count.
 
     ``e_j = v^T tanh(W [s; h_j] + b) + b_v``, split as ``W [s; h_j] = W_s s + W_h h_j`` so that
-    ``keys_j = W_h h_j + b`` is computed once per sentence. ``b_v`` shifts every score alike and
-    its gradient is 0: it is kept for the paper's parameter count.
+    ``keys_j = W_h h_j + b`` is computed once per sentence. ``b_v`` adds the same number to every
+    score, so its gradient is 0; it exists because the paper's parameter count includes it.
 
     Args:
         query_dim: H, size of the decoder state ``s``.
@@ -98,7 +100,7 @@ class MLPAttention(nn.Module):
     ) -> Tensor:
         """Scores ``[B, G, S]`` of queries ``[B, G, H]`` against keys ``[B, S, A]``.
 
-        ``keys_exponentials`` (see :func:`exponentials`) is faster, and without gradient.
+        With ``keys_exponentials`` (see :func:`exponentials`) it is faster, but has no gradient.
         """
         queries = F.linear(query, self.query_weight).unsqueeze(2)  # [B, G, 1, A]
         if keys_exponentials is None:
@@ -111,7 +113,7 @@ class MLPAttention(nn.Module):
 class GeneralAttention(nn.Module):
     """``e_j = s^T W h_j`` (Luong et al. 2015, "general"), with ``keys_j = W h_j``.
 
-    Args: as :class:`MLPAttention`; ``attention_dim`` plays no part, a key has the query's size.
+    Args: as :class:`MLPAttention`; ``attention_dim`` is not used, as a key has the query's size.
     """
 
     def __init__(self, query_dim: int, key_dim: int, attention_dim: int = 0) -> None:
@@ -130,10 +132,10 @@ class GeneralAttention(nn.Module):
 
 
 class DotAttention(GeneralAttention):
-    """``e_j = s^T h_j``, as the paper prints it; state and annotations must have one size.
+    """``e_j = s^T h_j``, as the paper prints it; state and annotation must have equal sizes.
 
     Raises:
-        ConfigError: the sizes differ, where the product is undefined (the paper's 256 and 512).
+        ConfigError: the sizes differ, as the paper's 256 and 512 do.
     """
 
     def __init__(self, query_dim: int, key_dim: int, attention_dim: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""The decoder's recurrence with attention: orders, input feeding, teacher forcing, one step.
+"""The decoder's recurrence with attention, over all steps (training) or step by step.
 
 Torch only. Letters: ``T`` target length, ``B`` sentences, ``G`` rows per sentence, ``S`` source
 length, ``E`` embedding, ``H`` state, ``C`` annotation, ``A`` attention and ``O`` output sizes.
@@ -22,13 +22,13 @@ from fairseq_ext.gru.recurrence import additive_recurrence, gru_update
 
 
 class Source(NamedTuple):
-    """What the decoder reads of a batch of source sentences, computed once for each.
+    """Tensors of the source sentences that every decoding step reads; computed once.
 
     Args:
         annotations: ``[B, S, C]``, ``h_j``.
-        keys: ``[B, S, A]``, what the attention scores against.
+        keys: ``[B, S, A]``, of the attention.
         padding_mask: ``[B, S]``, true on pads.
-        exponentials: of the keys, ``[B, S, A]``, or None (:func:`attention.exponentials`).
+        exponentials: ``e^{2·keys}`` ``[B, S, A]``, or None (:func:`attention.exponentials`).
         gate_table, output_table: ``[B, S, 3H]``, ``[B, S, O']``, or None
             (:meth:`AttentiveGRU.tabulate`).
     """
@@ -42,11 +42,11 @@ class Source(NamedTuple):
 
 
 class State(NamedTuple):
-    """What one step hands to the next, a row per hypothesis.
+    """The state that one step passes to the next, with one row per hypothesis.
 
     Args:
         hidden: ``[B·G, H]``, ``s``.
-        fed: ``[B·G, H]``, the attentional vector that Luong's input feeding hands on, else None.
+        fed: ``[B·G, H]``, the attentional vector for Luong's input feeding, else None.
     """
 
     hidden: Tensor
@@ -68,17 +68,17 @@ class AttentiveGRU(nn.Module):
         c_t = Σ_j softmax_j(score(s_t, h_j)) h_j
         features = h̃_t = tanh(W_c [c_t; s_t])
 
-    Without input feeding no step waits for the attention of the one before, so that teacher
-    forcing is one GRU call and one attention over all steps.
+    Without input feeding no step depends on the attention of the step before. Teacher forcing then
+    is one GRU call and one attention for all steps.
 
     Args:
         embed_dim, hidden_dim, annotation_dim, attention_dim: E, H, C, A.
         attention_type: ``mlp``, ``general`` or ``dot``.
         order: ``bahdanau`` or ``luong``.
-        input_feeding: whether the GRU reads what the attention found.
+        input_feeding: whether the GRU also reads the context (or the attentional vector).
 
     Raises:
-        ConfigError: ``dot`` between sizes that differ.
+        ConfigError: ``dot``, but the sizes of state and annotation differ.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class AttentiveGRU(nn.Module):
         return torch.bmm(weights, source.annotations), weights
 
     def tabulate(self, source: Source, output: nn.Linear | None) -> Source:
-        """Tables for :meth:`decode` without gradient: of the keys, and of contexts with ``output``.
+        """Precompute tables for :meth:`decode`, without gradient.
 
         A context is a weighted sum of annotations, and both the GRU and the output layer read it
-        through a matrix: ``W c = W Σ_j α_j h_j = Σ_j α_j (W h_j)``. With the products ``W h_j``
-        at hand a step needs S multiplications for each output instead of C.
+        through a matrix: ``W c = W Σ_j α_j h_j = Σ_j α_j (W h_j)``. The products ``W h_j`` are
+        computed once, so that a step needs S multiplications for each output instead of C.
         """
         if isinstance(self.attention, MLPAttention):
             source = source._replace(exponentials=exponentials(source.keys))
@@ -140,7 +140,7 @@ class AttentiveGRU(nn.Module):
     def decode(
         self, embedded: Tensor, state: State, source: Source, output: nn.Linear
     ) -> tuple[Tensor, Tensor, State]:
-        """:meth:`step` and the output layer, from tables where ``source`` has them; no gradient.
+        """:meth:`step` and the output layer, without gradient; uses the tables if there are any.
 
         Args: as :meth:`step`, and the layer that reads the features.
 
@@ -152,7 +152,7 @@ class AttentiveGRU(nn.Module):
             return output(features), weights, state
         batch, hidden = source.annotations.size(0), state.hidden.size(-1)
         weights = self._weights(state.hidden.view(batch, -1, hidden), source)  # [B, G, S]
-        read = torch.bmm(weights, source.gate_table)  # W_c c of every row
+        read = torch.bmm(weights, source.gate_table)  # W_c c: [B, G, 3H]
         gates = self._embedding_gates(embedded) + read.flatten(0, 1)
         hidden_state = self._advance(gates, None, state.hidden)
         outputs = torch.addmm(output.bias, hidden_state, output.weight[:, :hidden].t())
@@ -166,7 +166,7 @@ class AttentiveGRU(nn.Module):
         """One target word for every row.
 
         Args:
-            embedded: ``[B·G, E]``, the rows of a sentence next to each other.
+            embedded: ``[B·G, E]``; the rows of a sentence are neighbours.
             state: of the step before.
             source: of the B sentences.
 

@@ -1,4 +1,4 @@
-"""The bidirectional GRU encoder, exact under padding on either side (torch only)."""
+"""The bidirectional GRU encoder; padding on either side does not change its result (torch only)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fairseq_ext.gru.recurrence import gru_recurrence
 class BidirectionalGRU(nn.Module):
     """Annotations ``h_j = [h→_j; h←_j]`` (Saleem & Uprety, section 3.1).
 
-    Each sentence is run over its own words only, whatever its padding and its neighbours, and
-    each annotation stands in the column its word came from.
+    The result for a sentence depends on its own words only, not on its padding or on the other
+    sentences of the batch. Each annotation is in the column of its word.
 
     Args:
         embed_dim: E, size of the input.
-        hidden_size: size of each direction; an annotation has C = twice that.
+        hidden_size: size of each direction; an annotation has ``C = 2 · hidden_size``.
     """
 
     def __init__(self, embed_dim: int, hidden_size: int) -> None:
@@ -32,19 +32,19 @@ class BidirectionalGRU(nn.Module):
 
         Args:
             embedded: ``[B, S, E]``.
-            padding_mask: ``[B, S]``, true on pads, which may stand anywhere; columns or whole
-                sentences may be all pads.
+            padding_mask: ``[B, S]``, true on pads. Pads may be anywhere, and a column or a sentence
+                may consist of pads alone.
 
         Returns:
-            annotations ``[B, S, C]``, 0 on pads, and ``[h→_S; h←_1]`` ``[B, C]`` of the last and
-            first word of each sentence.
+            annotations ``[B, S, C]``, 0 on pads, and ``[h→_S; h←_1]`` ``[B, C]``, the last states
+            of the two directions.
         """
         run = self._packed if embedded.is_cuda else self._held
         annotations, final = run(embedded, padding_mask)
         return annotations.masked_fill(padding_mask.unsqueeze(-1), 0.0), final
 
     def _held(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Both directions in one loop over time, in which a pad leaves the state as it is."""
+        """Both directions in one loop over time; a pad leaves the state unchanged."""
         gru, words = self.gru, embedded.transpose(0, 1)
         forward = F.linear(words, gru.weight_ih_l0, gru.bias_ih_l0)
         backward = F.linear(words, gru.weight_ih_l0_reverse, gru.bias_ih_l0_reverse).flip(0)
@@ -64,9 +64,9 @@ class BidirectionalGRU(nn.Module):
         return annotations, torch.cat([states[-1, 0], states[-1, 1]], dim=-1)
 
     def _packed(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """cuDNN's GRU, one call for all steps, on the words alone."""
+        """One call of cuDNN's GRU on packed sentences, which have no pads."""
         columns = real_first(padding_mask)
-        lengths = (~padding_mask).sum(1).clamp(min=1).cpu()  # packing needs one step at least
+        lengths = (~padding_mask).sum(1).clamp(min=1).cpu()  # packing needs at least one step
         packed = pack_padded_sequence(
             gather_columns(embedded, columns), lengths, batch_first=True, enforce_sorted=False
         )
@@ -78,10 +78,10 @@ class BidirectionalGRU(nn.Module):
 
 
 def xavier_uniform_per_gate_(gru: nn.GRU) -> None:
-    """Xavier-uniform for each gate's matrix by itself, biases 0.
+    """Initialize the matrix of each gate with Xavier-uniform (Glorot & Bengio 2010), biases with 0.
 
-    torch stacks the three gates, so that initializing the stack would count three times the
-    outputs and draw weights too small by a factor up to 1.6 (Glorot & Bengio 2010).
+    torch keeps the matrices of the three gates in one tensor. Initializing that tensor as a whole
+    would assume three times as many outputs, and its weights would be up to 1.6 times too small.
     """
     for name, parameter in gru.named_parameters():
         if "weight" in name:

@@ -1,6 +1,6 @@
 """fairseq wiring of the GRU with attention: configuration, model, named architectures.
 
-Outside the maths fairseq's order holds: tokens ``[B, T]``, logits ``[B, T, V]``.
+This module uses fairseq's order of dimensions: tokens ``[B, T]``, logits ``[B, T, V]``.
 """
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
@@ -26,7 +26,8 @@ from fairseq_ext.base.padding import keep_sentences, select_sentences
 from fairseq_ext.gru.decoding import AttentiveGRU, Source, State
 from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
 
-# A beam's tables take S · V values a sentence; above this many (256 MiB in fp32) do without.
+# The tables of a batch have S · V values for each sentence. They are not built if there are more
+# values than this (256 MiB in fp32).
 LARGEST_TABLE = 2**26
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
@@ -34,7 +35,7 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 
 @dataclass
 class GRUAttentionConfig(configuration.TranslationModelConfig):
-    """Options of ``gru_attention``; sizes default to the paper's, embeddings apart."""
+    """Options of ``gru_attention``; all default sizes but the embeddings' are the paper's."""
 
     encoder_hidden_size: int = field(
         default=256, metadata={"help": "size of the encoder's GRU in each of its two directions"}
@@ -77,7 +78,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
         """Build the model for a task's dictionaries.
 
         Raises:
-            ConfigError: embeddings that cannot be shared, or a dot score between unequal sizes.
+            ConfigError: the embeddings cannot be shared, or a dot score has unequal sizes.
         """
         cfg = configuration.with_defaults(cfg, GRUAttentionConfig, task)
         source, target = task.source_dictionary, task.target_dictionary
@@ -88,7 +89,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
 
 class GRUEncoder(FairseqEncoder):
-    """Embedding, bidirectional GRU and the bridge to the decoder's first state."""
+    """Embedding, bidirectional GRU, and a layer that computes the decoder's first state."""
 
     def __init__(
         self, cfg: GRUAttentionConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -105,7 +106,7 @@ class GRUEncoder(FairseqEncoder):
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor | None = None, **unused: Any
     ) -> dict[str, list[Tensor]]:
-        """Encode ``src_tokens`` ``[B, S]``, padded on either side, in any order of lengths.
+        """Encode ``src_tokens`` ``[B, S]``, padded on either side; lengths need not be sorted.
 
         Returns:
             ``encoder_out``: annotations ``[S, B, C]`` in the columns of ``src_tokens``, 0 on pads;
@@ -126,7 +127,7 @@ class GRUEncoder(FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
     ) -> dict[str, list[Tensor]]:
-        """Take rows ``new_order`` ``[R']``; what all rows of a sentence share is kept only once."""
+        """Take rows ``new_order`` ``[R']``; tensors of a sentence are stored once for its rows."""
         rows = encoder_out["hidden"][0]
         annotations = encoder_out["encoder_out"][0]
         sentences, _ = select_sentences(new_order, rows.size(0) // annotations.size(1))
@@ -161,7 +162,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
             input_feeding=not cfg.no_input_feeding,
         )
         self.tied = cfg.share_decoder_input_output_embed or cfg.share_all_embeddings
-        # A tied output matrix has the embedding's width, so the features are brought to it.
+        # A tied output matrix has the embedding's width, so a layer projects the features to it.
         self.to_embedding = (
             nn.Linear(self.recurrence.output_dim, cfg.decoder_embed_dim) if self.tied else None
         )
@@ -204,7 +205,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         incremental_state: IncrementalState | None = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
-        """What the output layer reads, ``[B, T, O]``, and the attention as in :meth:`forward`."""
+        """The input of the output layer ``[B, T, O]``, and the attention as in :meth:`forward`."""
         if incremental_state is None:
             embedded = self._embed(prev_output_tokens).transpose(0, 1)  # [T, B, E]
             source, hidden = self._source(encoder_out), encoder_out["hidden"][0]
@@ -240,7 +241,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Follow beam search: rows of the state, sentences of the keys."""
+        """Reorder for beam search: the rows of the state, and the sentences of the keys."""
         saved = self.get_incremental_state(incremental_state, "state")
         if saved is None:
             return
@@ -267,7 +268,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
 
     @property
     def reads_features(self) -> nn.Linear:
-        """The layer that reads ``[s_t; c_t; E y_{t-1}]``: ``W_o``, or what leads to a tied one."""
+        """The layer that reads the features: ``W_o``, or the projection before a tied ``W_o``."""
         return self.to_embedding if self.tied else self.output_projection
 
     def _extra(self, weights: Tensor) -> dict[str, list[Tensor | None]]:
@@ -283,7 +284,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         encoder_out: dict[str, list[Tensor]],
         tables: bool,
     ) -> tuple[State, Source]:
-        """State and source as the step before left them, or as they are before the first."""
+        """State and source, from the step before or, at the first step, from the encoder."""
         saved = self.get_incremental_state(incremental_state, "state")
         if saved is None:
             source, hidden = self._source(encoder_out), encoder_out["hidden"][0]
@@ -300,15 +301,15 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         return State(saved["hidden"], saved.get("fed")), source
 
     def _store(self, incremental_state: IncrementalState, state: State, source: Source) -> None:
-        """Keep what a step hands on; annotations and mask come with ``encoder_out`` again."""
+        """Save state and source for the next step, but not the encoder's annotations and mask."""
         kept = {**state._asdict(), **source._asdict()}
         del kept["annotations"], kept["padding_mask"]
         kept = {name: value for name, value in kept.items() if value is not None}
         self.set_incremental_state(incremental_state, "state", kept)
 
 
-# The paper, section 5, and what its count of 43,564,519 parameters implies: embeddings of 100.
-# It states no dropout.
+# Section 5 of the paper. Its count of 43,564,519 parameters implies embeddings of size 100. It does
+# not mention dropout.
 registry.register_architecture(
     "gru_attention",
     "gru_europarl_es_en",

@@ -1,8 +1,8 @@
-"""Recurrences over all time steps as single functions, their backward passes written out.
+"""Recurrences over all time steps as single functions, with backward passes written by hand.
 
 Torch only. Letters as in :mod:`fairseq_ext.gru.attention`, ``T`` steps and ``D`` independent
-GRUs; time comes first. Under autograd a loop of GRU steps adds up T small gradients for each
-weight; here each weight's gradient is one product over all steps.
+GRUs; time is the first dimension. With autograd, a loop of GRU steps adds up T small gradients for
+each weight. Here the gradient of each weight is one product over all steps, which is faster.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def gru_update(input_gates: Tensor, hidden_gates: Tensor, state: Tensor) -> Tens
     """One GRU step from its two halves, ``W x + b`` and ``U s + b'`` (gates r, z, n; each 3H wide).
 
     ``r = σ(W_r x + U_r s)``, ``z = σ(W_z x + U_z s)``, ``n = tanh(W_n x + r ⊙ (U_n s))``,
-    ``s' = (1 - z) ⊙ n + z ⊙ s``. This is torch's cell, which the paper's parameter count implies:
-    against Chung et al. (2014) as printed in section 3.1, ``z`` changes roles with ``1 - z`` and
-    the reset gate stands outside ``U_n``.
+    ``s' = (1 - z) ⊙ n + z ⊙ s``. This is torch's cell, which agrees with the paper's
+    parameter count. It differs from the equations of Chung et al. (2014) in section 3.1: ``z`` and
+    ``1 - z`` are swapped, and the reset gate is applied after ``U_n``.
     """
     i_r, i_z, i_n = input_gates.chunk(3, -1)
     h_r, h_z, h_n = hidden_gates.chunk(3, -1)
@@ -33,10 +33,9 @@ def gru_update(input_gates: Tensor, hidden_gates: Tensor, state: Tensor) -> Tens
 
 
 def gru_recurrence(input_gates: Tensor, state: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """D independent GRUs over T steps: :func:`gru_update` in a loop, and its gradient.
+    """D independent GRUs over T steps: :func:`gru_update` in a loop.
 
-    A step whose update gate is open (``i_z = ∞``) leaves the state as it is, which is how a pad
-    is passed over.
+    To skip a pad, set its ``i_z`` to infinity: the update gate is then 1 and keeps the state.
 
     Args:
         input_gates: ``[T, D, B, 3H]``, ``W x_t + b`` for every step.
@@ -68,9 +67,9 @@ def additive_recurrence(
         e_j = v^T tanh(W_s s + keys_j) + b_v        α_t = softmax(e)
         s_t = GRU(input_gates_t + W_c c_t, U s + b', s)
 
-    where ``W_c c_t = Σ_j α_tj (W_c h_j)`` is read from a table, one product for all steps. The
-    tanh layer is computed again in the backward pass instead of kept, so that memory grows with
-    T + S instead of T · S · A.
+    where ``W_c c_t = Σ_j α_tj (W_c h_j)`` comes from a table that one product has computed for all
+    steps. The backward pass computes the tanh layer again. Keeping it would take memory for
+    T · S · A numbers.
 
     Args:
         input_gates: ``[T, B, 3H]``, ``W_y E y_{t-1} + b`` for every step.
@@ -90,7 +89,7 @@ def additive_recurrence(
 
 
 def _apply(function: type[torch.autograd.Function], *inputs: Tensor | None) -> Any:
-    """Apply a function in one precision: autocast's, where that is on."""
+    """Apply a function with all inputs in one precision: that of autocast, if it is on."""
     device = next(tensor for tensor in inputs if tensor is not None).device.type
     if not torch.is_autocast_enabled(device):
         return function.apply(*inputs)
@@ -103,9 +102,9 @@ def _apply(function: type[torch.autograd.Function], *inputs: Tensor | None) -> A
 class _Gates:
     """GRU gates of T steps, kept for the backward pass.
 
-    The hidden half is ordered n, r, z (``torch.roll`` of torch's r, z, n), the input half r, z, n:
-    so the gradients of both stand in one row, ``[dh_n | dr | dz | dn]``, overlapping where they
-    are equal, and no step has to join or copy them.
+    The hidden half has the order n, r, z (``torch.roll`` of torch's r, z, n), the input half r, z,
+    n. The gradients of both halves then fit into one row ``[dh_n | dr | dz | dn]``: the first three
+    parts belong to the hidden half, the last three to the input half, and nothing is copied.
     """
 
     def __init__(self, like: Tensor, *shape: int) -> None:
@@ -125,7 +124,7 @@ class _Gates:
 
 
 class _GateGradients:
-    """What turns the gradient of a step's new state into those of its gates, for all T steps."""
+    """Factors that turn the gradient of a step's new state into the gradients of its gates."""
 
     def __init__(
         self, reset_update: Tensor, candidate: Tensor, hidden_n: Tensor, states: Tensor
@@ -136,7 +135,7 @@ class _GateGradients:
         self.of_r = hidden_n * self.reset * (1 - self.reset)
 
     def step(self, t: int, grad: Tensor, row: Tensor) -> None:
-        """Write ``[dh_n | dr | dz | dn]`` of step t to ``row``, from the state's ``grad``."""
+        """Write ``[dh_n | dr | dz | dn]`` of step t to ``row``; ``grad`` is of the new state."""
         dh_n, dr, dz, dn = row.chunk(4, -1)
         torch.mul(grad, self.of_n[t], out=dn)
         torch.mul(grad, self.of_z[t], out=dz)
@@ -251,15 +250,15 @@ class _AdditiveRecurrence(torch.autograd.Function):
         for t in reversed(range(length)):
             row, alpha, energy = rows[t], alphas[t], grad_energy[t]  # [B, A + 4H], [B, S], [B, S]
             gates.step(t, grad_state, row[:, attention:])
-            # A row times a matrix is ten times as fast as a matrix times a column in batches.
+            # In batches, a row times a matrix is ten times as fast as a matrix times a column.
             grad_input = row[:, attention + width :].unsqueeze(1)  # [B, 1, 3H]
             grad_alpha = torch.baddbmm(grad_alphas[t].unsqueeze(1), grad_input, by_gate).squeeze(1)
             inner = (alpha * grad_alpha).sum(-1, keepdim=True)  # [B, 1]
             torch.mul(alpha, grad_alpha.sub_(inner), out=energy)  # de: [B, S]
             tanh_of_sum(keys, keys_exponentials, queries[t, :, None, None], out=layer)
             grad_score.addmv_(flat_layer, energy.view(-1))
-            # du = de v (1 - u²): what a key gets is its sum over t; what the query gets is that
-            # over j, where Σ_j de_j = 0, as in every softmax.
+            # du = de v (1 - u²). The gradient of a key is the sum of this over t, that of the query
+            # is the sum over j, in which Σ_j de_j v = 0, as de is the gradient of a softmax.
             torch.mul(layer.squeeze(1), layer.squeeze(1), out=squares)
             squares_sum.addcmul_(squares, energy.unsqueeze(-1))
             squares_of_j = torch.bmm(energy.unsqueeze(1), squares).squeeze(1)  # [B, A]

@@ -1,13 +1,15 @@
 """Linformer for translation: Pampaloni, "Evaluating Linformer's performance on the WMT14 EN-DE
 machine translation task", after Wang et al. 2020 (arXiv 2006.04768).
 
-Attention over ``K`` mixtures of the ``n`` source tokens instead of the tokens themselves, with
-learned mixtures E and F, ``[K, N]``, of which a source of ``n ≤ N`` tokens uses the first columns::
+Attention reads ``K`` mixtures of the ``n`` source tokens instead of the tokens themselves. The
+mixtures are learned matrices E and F, ``[K, N]``; a source of ``n ≤ N`` tokens uses their first
+``n`` columns::
 
     head = softmax(Q (E K)^T / √D) F V
 
-in the encoder's self-attention and in the decoder's cross-attention, which become linear in ``n``.
-The decoder's self-attention stays exact: a mixture over positions cannot be causal (section 1.2).
+The encoder's self-attention and the decoder's cross-attention work like this, and their cost grows
+linearly with ``n``. The decoder's self-attention stays exact, because a mixture over positions
+cannot be causal (section 1.2).
 
 ``reference.py`` has the equation in plain code and is what the tests compare with.
 ``projection.py`` has E and F, ``attention.py`` the equation above, ``model.py`` the fairseq wiring,

@@ -17,16 +17,16 @@ from fairseq_ext.errors import ConfigError
 from fairseq_ext.linformer.projection import LengthProjection
 
 SCALES = ("head-dim", "model-dim")
-# Up to so many slots two plain products beat the fused kernel in inference on a CPU.
+# In inference on a CPU, two plain products are faster than the fused kernel up to so many slots.
 FEW_SLOTS = 64
 
 
 class LinformerAttention(nn.Module):
     """Multi-head attention over ``K`` mixtures of the source tokens.
 
-    All slots take part in the softmax, also those into which a short source puts nothing: their key
-    is 0 and their score ``e^0``. Dividing the attention weights among tokens is not possible, so
-    none are returned.
+    All slots take part in the softmax, also those that stay empty because the source is short:
+    their key is 0, so they count as ``e^0``. A slot mixes several tokens, so its weight cannot be
+    divided among them, and no attention weights are returned.
 
     Args:
         embed_dim: ``C``.
@@ -34,9 +34,9 @@ class LinformerAttention(nn.Module):
         projection: E and F; layers may share one.
         dropout: probability with which a slot's weight is dropped.
         scale: ``head-dim`` divides scores by ``√D``, ``model-dim`` by ``√C`` as the paper prints.
-        compress_first: mix the tokens before ``W_k`` and ``W_v`` (same result, ``S / K`` times
-            fewer products there) or after; None does what is cheaper. Layers that replace
-            ``k_proj`` and ``v_proj`` by something that is not linear must pass False.
+        compress_first: True mixes the tokens before ``W_k`` and ``W_v`` (same result, but these
+            multiply ``K`` instead of ``S`` rows), False after; None chooses the cheaper order. It
+            must be False if ``k_proj`` or ``v_proj`` is replaced by a layer that is not linear.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``embed_dim``, or the scale is unknown.
@@ -72,14 +72,14 @@ class LinformerAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights as in fairseq's exact attention; E and F initialize themselves."""
+        """Initialize as fairseq's exact attention does; E and F initialize themselves."""
         for linear in (self.q_proj, self.k_proj, self.v_proj):
             nn.init.xavier_uniform_(linear.weight, gain=1 / sqrt(2))
         nn.init.xavier_uniform_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
 
     def compress(self, source: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """``E K`` and ``F V``, pads left out, whatever their rows hold.
+        """Compute ``E K`` and ``F V``. The contents of pads are ignored.
 
         Args:
             source: ``[S, B, C]``, padded on the right.
@@ -110,7 +110,7 @@ class LinformerAttention(nn.Module):
             mass = matrices.sum(-1, keepdim=True)  # E 1: [M, K, 1]
         else:
             mass = matrices @ (~padding_mask).t().to(matrices.dtype)  # [M, K, B]
-        rest = (mass - 1).unsqueeze(-1)  # the layers below add the bias once themselves
+        rest = (mass - 1).unsqueeze(-1)  # the layers below add the bias once
         keys = torch.addcmul(self.k_proj(mixed[0]), rest[0], self.k_proj.bias)
         values = torch.addcmul(self.v_proj(mixed[-1]), rest[-1], self.v_proj.bias)
         return keys, values
@@ -119,17 +119,17 @@ class LinformerAttention(nn.Module):
         self, source: Tensor, padding_mask: Tensor | None, matrices: Tensor
     ) -> tuple[Tensor, Tensor]:
         keys, values = self.k_proj(source), self.v_proj(source)
-        if padding_mask is not None:  # the biases are in the pads' rows now
+        if padding_mask is not None:  # pads now hold the bias instead of 0
             pads = padding_mask.t().unsqueeze(-1)
             keys, values = keys.masked_fill(pads, 0), values.masked_fill(pads, 0)
         return mix(matrices[0], keys), mix(matrices[-1], values)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """``softmax(Q (E K)^T / √D) F V``, heads put together and projected.
+        """``softmax(Q (E K)^T / √D) F V`` of all heads, joined and projected by ``W_o``.
 
         Args:
-            query: ``[T, R, C]``; ``R`` is ``B``, or a multiple when all hypotheses of a sentence
-                lie together and share its keys.
+            query: ``[T, R, C]``; ``R`` is ``B``, or a multiple of it when the hypotheses of a
+                sentence are neighbours and share its keys.
             keys, values: ``[B, H, K, D]``.
 
         Returns:
@@ -156,8 +156,8 @@ class LinformerAttention(nn.Module):
 def mix(matrix: Tensor, source: Tensor) -> Tensor:
     """``E y`` for every sentence: ``[K, S]`` times ``[S, B, C]`` is ``[K, B, C]``.
 
-    One product for all sentences, but for inference on a CPU: there one for each sentence is faster
-    (whose gradient for E would take a matrix for each sentence).
+    One product for all sentences, except in inference on a CPU, where one product for each sentence
+    is faster. (In training that would take a gradient of E for each sentence.)
     """
     if source.is_cuda or torch.is_grad_enabled():
         return (matrix @ source.flatten(1)).unflatten(1, source.shape[1:])
@@ -170,7 +170,8 @@ def attend_to_slots(
 ) -> Tensor:
     """``softmax(scaling · Q K^T) V`` for ``[B, H, T, D]`` over ``[B, H, K, D]``, without a mask.
 
-    Fused, but for inference on a CPU with few slots: there two products are up to twice as fast.
+    It uses torch's fused kernel, except in inference on a CPU with few slots, where two plain
+    products are up to twice as fast.
     """
     plain = not (query.is_cuda or torch.is_grad_enabled() or dropout)
     if not (plain and keys.size(2) <= FEW_SLOTS):

@@ -1,8 +1,8 @@
 """Encoder-only models for classifying sentences: ``linformer_encoder`` and its exact twin.
 
-Pampaloni (section 7) finds an encoder alone much faster and supposes that sentence classification
-might be the better benchmark. Both models are an encoder, a pooling over its tokens and fairseq's
-classification head; they differ in the attention alone, so that they can be compared:
+Pampaloni (section 7) measures a much larger gain in speed for an encoder alone, and suggests that
+sentence classification may be the better benchmark. Both models consist of an encoder, a pooling
+over its tokens and fairseq's classification head. Only their attention differs:
 
 - ``linformer_encoder``: :class:`LinformerEncoder`, linear in the length of the sentence;
 - ``transformer_encoder``: fairseq's own encoder, quadratic.
@@ -44,7 +44,7 @@ POOLINGS = ("mean", "bos")
 
 @dataclass
 class ClassifierOptions(FairseqDataclass):
-    """What a sentence classifier adds to the flags of its encoder."""
+    """Options of a sentence classifier that its encoder does not have."""
 
     pooling: ChoiceEnum(POOLINGS) = field(
         default="mean",
@@ -59,7 +59,7 @@ class ClassifierOptions(FairseqDataclass):
     pooler_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = field(
         default="tanh", metadata={"help": "activation function of the classification head"}
     )
-    max_positions: int = II("task.max_positions")  # the task sets it by this name
+    max_positions: int = II("task.max_positions")  # the name under which the task sets it
 
 
 @dataclass
@@ -94,8 +94,8 @@ class TransformerClassifier(FairseqEncoderModel):
         """Build the model for a task's dictionary; the task registers the head it needs.
 
         Raises:
-            ConfigError: heads that do not divide the embedding dimension, or slots that do not fit
-                the layers.
+            ConfigError: the heads do not divide the embedding dimension, or the numbers of slots do
+                not fit the layers.
         """
         cfg = configuration.with_defaults(cfg, cls.Config, task)
         cfg = configuration.namespace(cfg, max_source_positions=cfg.max_positions)
@@ -108,12 +108,12 @@ class TransformerClassifier(FairseqEncoderModel):
 
     @staticmethod
     def change_attention(cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
-        """Exchange the attention of the encoder's layers; here it stays fairseq's."""
+        """Hook: replace the attention of the encoder's layers; this class keeps fairseq's."""
 
     def register_classification_head(
         self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any
     ) -> None:
-        """Add a head, or put a new one in its place; called by fairseq's tasks."""
+        """Add a classification head, or replace the one of that name; fairseq's tasks call this."""
         size = self.cfg.encoder_embed_dim
         self.classification_heads[name] = RobertaClassificationHead(
             input_dim=size,
@@ -133,11 +133,11 @@ class TransformerClassifier(FairseqEncoderModel):
         """Classify ``src_tokens`` ``[B, S]``, padded on either side.
 
         Returns:
-            logits ``[B, classes]`` of a head, or the pooled features ``[B, C]`` without one, and
-            what the encoder returned.
+            logits ``[B, classes]``, or the pooled features ``[B, C]`` if no head is named, and the
+            output of the encoder.
 
         Raises:
-            DataError: a sentence above ``--linformer-max-len``.
+            DataError: a sentence is longer than ``--linformer-max-len``.
         """
         encoded = self.encoder(src_tokens, src_lengths)
         pooled = pool(
@@ -148,7 +148,7 @@ class TransformerClassifier(FairseqEncoderModel):
         if classification_head_name is None:
             return pooled, encoded
         head = self.classification_heads[classification_head_name]
-        return head(pooled.unsqueeze(1)), encoded  # it reads the first of a sentence's vectors
+        return head(pooled.unsqueeze(1)), encoded  # the head reads a sentence's first vector
 
     def get_normalized_probs(
         self,
@@ -161,9 +161,9 @@ class TransformerClassifier(FairseqEncoderModel):
         return logits.log_softmax(-1) if log_probs else logits.softmax(-1)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Before loading: heads that do not fit this model's stay out of it, with a warning.
+        """Before loading, drop the checkpoint's heads that do not fit this model, with a warning.
 
-        So a trained encoder can be tuned for other classes (``--finetune-from-model``).
+        A trained encoder can thus be fine-tuned for other classes (``--finetune-from-model``).
         """
         super().upgrade_state_dict_named(state_dict, name)
         prefix = f"{name}.classification_heads." if name else "classification_heads."
@@ -182,26 +182,26 @@ class TransformerClassifier(FairseqEncoderModel):
 
 @registry.register_model("linformer_encoder", dataclass=LinformerEncoderConfig)
 class LinformerClassifier(TransformerClassifier):
-    """The same with Linformer attention."""
+    """The sentence classifier with Linformer attention."""
 
     Config = LinformerEncoderConfig
     encoder_class = LinformerEncoder
 
     @staticmethod
     def change_attention(cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
-        """Give each layer an attention over mixtures of tokens."""
+        """Give each layer a Linformer attention."""
         projections = build_projections(cfg, slots_of_layers(cfg, decoder=False))
         for layer, projection in zip(encoder.layers, projections, strict=True):
             layer.self_attn = build_attention(cfg, "encoder", projection)
 
 
 def pool(features: Tensor, padding_mask: Tensor, pooling: str) -> Tensor:
-    """One vector for each sentence, whatever the pads hold.
+    """Pool the features of each sentence into one vector. The contents of pads are ignored.
 
     Args:
         features: ``[B, S, C]``.
         padding_mask: ``[B, S]``, true on pads.
-        pooling: ``mean`` over tokens, or ``bos``, the first of them.
+        pooling: ``mean``, the average over tokens, or ``bos``, the first token.
 
     Returns:
         ``[B, C]``.

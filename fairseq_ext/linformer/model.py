@@ -1,7 +1,7 @@
 """fairseq wiring of the Linformer: configuration, model, named architectures.
 
-A Linformer is fairseq's Transformer with the attentions over the source swapped (Pampaloni,
-section 3.2): everything else, its flags included, is fairseq's own.
+A Linformer is fairseq's Transformer in which the attentions over the source are replaced
+(Pampaloni, section 3.2). Everything else is fairseq's own, including the flags.
 """
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
@@ -29,7 +29,7 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 
 @dataclass
 class LinformerOptions(FairseqDataclass):
-    """What the Linformer adds to the flags of a Transformer."""
+    """Options of the Linformer that a Transformer does not have."""
 
     linformer_k: str = field(
         default="32",
@@ -81,7 +81,7 @@ class LinformerModel(transformer.TranslationTransformer):
     """Transformer with Linformer attention in the encoder and over the encoder's output."""
 
     Config = LinformerConfig
-    # Read by our guard of the options that want token alignments.
+    # Shown when an option needs token alignments, which this model cannot give.
     no_alignment = "a Linformer attends to mixtures of source tokens, so no weight belongs to one"
 
     def __init__(self, cfg: TransformerConfig, encoder: nn.Module, decoder: nn.Module) -> None:
@@ -90,10 +90,11 @@ class LinformerModel(transformer.TranslationTransformer):
 
     @classmethod
     def complete(cls, model: "LinformerModel", cfg: LinformerConfig) -> None:
-        """Put the Linformer's attentions in.
+        """Replace the attentions over the source.
 
         Raises:
-            ConfigError: numbers of slots that do not fit the layers, or sizes that differ.
+            ConfigError: the numbers of slots do not fit the layers, or encoder and decoder differ
+                in their embedding dimension.
         """
         projections = build_projections(cfg, slots_of_layers(cfg))
         for layer in model.encoder.layers:
@@ -113,7 +114,8 @@ def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
     """``--linformer-k`` as one number for each encoder layer, then for each decoder layer.
 
     Raises:
-        ConfigError: not numbers, as many as there are layers; or several where layers share E.
+        ConfigError: these are not numbers, not as many as there are layers, or several different
+            ones although all layers share E.
     """
     encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
     try:
@@ -143,7 +145,7 @@ def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
 def build_projections(
     cfg: LinformerOptions, slots: list[int]
 ) -> Iterator[projection.LengthProjection]:
-    """E and F of each layer: new ones, or the same again with ``layerwise`` sharing."""
+    """The projection of each layer: a new one, or always the same with ``layerwise`` sharing."""
     shared = None
     for count in slots:
         if shared is None or cfg.linformer_sharing != "layerwise":
@@ -181,10 +183,10 @@ def build_attention(
 
 @with_incremental_state
 class SourceAttention(attention.LinformerAttention):
-    """:class:`LinformerAttention` as fairseq's layers call their attention, with its cache.
+    """:class:`LinformerAttention` with the interface of fairseq's attention and a cache.
 
-    In incremental decoding a sentence's projected keys and values ``[B, H, K, D]`` are computed
-    once and shared by its hypotheses, whatever the source's length.
+    In incremental decoding the compressed keys and values ``[B, H, K, D]`` of a sentence are
+    computed once, and all its hypotheses share them.
     """
 
     def forward(
@@ -203,8 +205,8 @@ class SourceAttention(attention.LinformerAttention):
             ``[T, R, C]``, and None for the weights.
 
         Raises:
-            ConfigError: a mask over pairs of positions, which mixtures cannot respect.
-            DataError: a source above ``--linformer-max-len``.
+            ConfigError: there is a mask over pairs of positions, which mixtures cannot respect.
+            DataError: a source is longer than ``--linformer-max-len``.
         """
         if attn_mask is not None:
             raise ConfigError(
@@ -215,7 +217,7 @@ class SourceAttention(attention.LinformerAttention):
         saved = self.get_incremental_state(incremental_state, "projected")
         if saved is None:
             keys, values = self.compress(key, key_padding_mask)
-            # The rows are kept as a tensor without elements: only their number is needed.
+            # Only the number of rows is needed, so they are stored as a tensor without elements.
             saved = {"keys": keys, "values": values, "rows": query.new_empty(query.size(1), 0)}
             self.set_incremental_state(incremental_state, "projected", saved)
         return self.attend(query, saved["keys"], saved["values"]), None
@@ -223,7 +225,7 @@ class SourceAttention(attention.LinformerAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Follow beam search: the sentences of the rows that are kept."""
+        """Reorder for beam search: keep the sentences of the selected rows."""
         saved = self.get_incremental_state(incremental_state, "projected")
         if saved is None:
             return
@@ -238,13 +240,13 @@ class SourceAttention(attention.LinformerAttention):
 
 
 class LinformerEncoder(TransformerEncoderBase):
-    """fairseq's encoder on sources brought to the left edge of the batch.
+    """fairseq's encoder, which moves the words of each source to the left edge of the batch first.
 
-    Columns of E and F belong to positions, and fairseq pads sources on the left by default (always
-    in fairseq-interactive and in hub use). What it returns is padded on the right.
+    Each column of E and F belongs to a position, but fairseq pads sources on the left by default,
+    and always in fairseq-interactive and in hub use. The output is padded on the right.
     """
 
-    # Read by our guard of sentence lengths.
+    # Named in messages on sentences that are too long.
     max_length_option = "--linformer-max-len"
 
     def forward(
@@ -267,7 +269,7 @@ class LinformerEncoder(TransformerEncoderBase):
         return super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
 
     def _width(self, src_tokens: Tensor) -> int:
-        """Columns to keep: all, unless pads make more of them than the projections have."""
+        """The number of columns to keep: cut pads if there are more columns than E and F have."""
         width = src_tokens.size(1)
         if width > self.linformer_max_len:
             width = int(src_tokens.ne(self.padding_idx).sum(1).max())
@@ -283,7 +285,7 @@ class LinformerEncoder(TransformerEncoderBase):
         return min(super().max_positions(), self.linformer_max_len)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Take rows ``new_order`` ``[R']``; what all rows of a sentence share is kept only once."""
+        """Take rows ``new_order`` ``[R']``; tensors of a sentence are stored once for its rows."""
         rows = encoder_out["src_lengths"][0]
         sentences, _ = select_sentences(
             new_order, rows.size(0) // encoder_out["encoder_out"][0].size(1)
@@ -301,8 +303,8 @@ class LinformerEncoder(TransformerEncoderBase):
         return reordered
 
 
-# The sizes of fairseq's transformer_wmt_en_de and transformer_iwslt_de_en; the paper's model has
-# one table for its 50,272 byte-level pieces.
+# The sizes of fairseq's transformer_wmt_en_de and transformer_iwslt_de_en. The paper's model shares
+# one embedding table for its 50,272 byte-level pieces.
 registry.register_architecture("linformer", "linformer_wmt_en_de", share_all_embeddings=True)
 registry.register_architecture(
     "linformer",

@@ -1,7 +1,7 @@
-"""E and F: how the tokens of a source are mixed into K slots (torch only).
+"""The matrices E and F, which mix the tokens of a source into K slots (torch only).
 
-Letters: ``M`` matrices (E and F, or one for both), ``K`` slots, ``N`` the most tokens there are
-columns for, ``S`` the tokens of a batch's sources.
+Letters: ``M`` matrices (E and F, or one for both), ``K`` slots, ``N`` columns (the longest
+source), ``S`` columns of a batch of sources.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class LengthProjection(nn.Module):
     - ``learned``: all entries are parameters.
     - ``mean-pool``: slot ``i`` is the mean over tokens ``i w … i w + w - 1`` with ``w = N / K``
       (rounded up); no parameters.
-    - ``convolution``: the same windows, with ``w`` learned weights, the same for all slots: a
+    - ``convolution``: the same windows with ``w`` learned weights, which all slots share. This is a
       convolution over time with kernel and stride ``w``.
 
-    Initialization of ``learned``, with which slots and scores stay bounded for every length:
+    Initialization of ``learned``. Both ways keep slots and scores bounded for every length:
 
-    - ``identity``: ``E_ij = 1 / (1 + ⌊j / K⌋)`` where ``j mod K = i``, else 0. Up to ``K`` tokens
-      each slot is one token, which is exact attention; every further lap of ``K`` tokens is added
-      with weight 1/2, 1/3, …: a slot's norm is at most ``√(π²/6)`` times a token's when they are
-      independent, and ``ln(N / K) + 1`` times when all are equal.
-    - ``normal``: independent ``N(0, 1 / N)``. A slot is a random mixture with at most a token's
-      norm. (Wang et al.'s analysis has ``N(0, 1 / K)``, whose scores grow with the root of n.)
+    - ``identity``: ``E_ij = 1 / (1 + ⌊j / K⌋)`` where ``j mod K = i``, else 0. The first ``K``
+      tokens fill one slot each, which is exact attention. The next ``K`` tokens are added with
+      weight 1/2, those after them with 1/3, and so on. The norm of a slot is at most ``√(π²/6)``
+      times that of a token if tokens are independent, and ``ln(N / K) + 1`` times if all are equal.
+    - ``normal``: independent ``N(0, 1 / N)``. A slot is a random mixture with at most the norm of a
+      token. (Wang et al.'s analysis uses ``N(0, 1 / K)``; its scores grow with the root of n.)
 
     Args:
         slots: ``K``.
@@ -83,7 +83,7 @@ class LengthProjection(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialize as the class says; a convolution starts as the mean."""
+        """Initialize as the class describes; a convolution starts as the mean over its window."""
         if self.kind != "learned":
             self.weight.fill_(1 / self.window)
         elif self.init == "normal":
@@ -109,7 +109,7 @@ class LengthProjection(nn.Module):
         if self.kind == "learned":
             return self.weight[:, :, :length]
         slot = torch.eye(self.slots, device=self.weight.device, dtype=self.weight.dtype)
-        matrix = slot[:, :, None] * self.weight[:, None, None, :]  # [M, K, K, w], one window a slot
+        matrix = slot[:, :, None] * self.weight[:, None, None, :]  # [M, K, K, w], by window
         return matrix.flatten(2)[:, :, :length]
 
     def extra_repr(self) -> str:
@@ -120,14 +120,15 @@ class LengthProjection(nn.Module):
 def fit_checkpoint(
     module: LengthProjection, state_dict: dict[str, Tensor], prefix: str, *unused: object
 ) -> None:
-    """Fit a checkpoint's E and F to another ``N``, before torch compares the shapes.
+    """Fit the E and F of a checkpoint to another ``N``, before torch compares the shapes.
 
-    A smaller ``N`` cuts columns off. A larger one adds columns of zeros: sources that the old model
-    could read give what they gave, tokens beyond are unseen until the columns are trained. The
-    window of a convolution is stretched or shrunk, its sum kept.
+    A smaller ``N`` cuts columns off. A larger ``N`` adds columns of zeros: sources that the old
+    model could read give the same result, and tokens beyond them are ignored until the new columns
+    are trained. The window of a convolution is stretched or shrunk, and its sum stays the same.
 
     Raises:
-        CheckpointError: another number of slots, or E and F on one side and E = F on the other.
+        CheckpointError: the checkpoint has another number of slots, or only one of checkpoint and
+            model has E = F.
     """
     name = f"{prefix}weight"
     if name not in state_dict or module.kind == "mean-pool":
@@ -143,7 +144,7 @@ def fit_checkpoint(
     if old == new:
         return
     if module.kind == "learned":
-        state_dict[name] = functional.pad(saved, (0, new - old))  # cuts where it is negative
+        state_dict[name] = functional.pad(saved, (0, new - old))  # a negative number cuts columns
     else:
         stretched = functional.interpolate(
             saved.float().unsqueeze(1), size=new, mode="linear", align_corners=False

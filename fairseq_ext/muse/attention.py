@@ -1,4 +1,4 @@
-"""Attention over a sentence itself, with a convolution beside it, and over the source (torch only).
+"""Self-attention with a convolution beside it, and attention over the source (torch only).
 
 Letters as in :mod:`fairseq_ext.muse.convolution`; ``S`` source positions, ``R`` rows of a beam.
 """
@@ -12,19 +12,19 @@ from torch import Tensor, nn
 
 from fairseq_ext.muse.convolution import DynamicConvolution, band, convolve, longest_band
 
-# Added to the score of a pad: its weight is exactly 0 in any precision, and finite in fp16.
+# Added to the score of a pad. Its weight then is exactly 0, and the number is finite in fp16.
 MASKED = -3e4
 
 
 def heads_first(projected: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-    """``[T, B, parts · C]`` as that many ``[B·H, T, D]``, contiguous: one copy for all of them."""
+    """Split ``[T, B, parts · C]`` into ``[B·H, T, D]`` for each part, contiguous, by one copy."""
     length, batch, _ = projected.shape
     split = projected.view(length, batch, parts, heads, -1).permute(2, 1, 3, 0, 4)
     return split.reshape(parts, batch * heads, length, -1).unbind()
 
 
 def additive_mask(padding_mask: Tensor, heads: int, like: Tensor) -> Tensor:
-    """What to add to scores ``[B·H, ·, S]`` for pads ``[B, S]``: ``[B·H, 1, S]``."""
+    """The mask ``[B·H, 1, S]`` to add to scores ``[B·H, ·, S]``, from pads ``[B, S]``."""
     added = like.new_zeros(padding_mask.shape).masked_fill_(padding_mask, MASKED)
     return added.repeat_interleave(heads, dim=0).unsqueeze(1)
 
@@ -67,12 +67,12 @@ class MultiScaleAttention(nn.Module):
 
     @property
     def parts_in(self) -> int:
-        """Projections it reads: q, k, v and, if separate, the convolution's own values."""
+        """The number of projections it reads: q, k, v and perhaps the convolution's own values."""
         return 4 if self.separate else 3
 
     @property
     def parts_out(self) -> int:
-        """Parts of its output: attention and, if there is one, convolution."""
+        """The number of parts of its output: attention and perhaps convolution."""
         return 1 if self.convolution is None else 2
 
     def forward(
@@ -103,25 +103,25 @@ class MultiScaleAttention(nn.Module):
         if self.convolution is None:
             outputs = torch.bmm(weights, values[0])
         else:
-            read = projected.unflatten(-1, (self.parts_in, -1))[..., -1, :]  # before the mask
+            read = projected.unflatten(-1, (self.parts_in, -1))[..., -1, :]  # not masked
             kernels = self.convolution.kernels(read).flatten(1, 2).transpose(0, 1)  # [N, T, K]
             outputs = self._both(weights, kernels, values)
         outputs = outputs.view(batch, self.heads, self.parts_out, length, -1)
         return outputs.permute(3, 0, 2, 1, 4).reshape(length, batch, -1)
 
     def _both(self, weights: Tensor, kernels: Tensor, values: list[Tensor]) -> Tensor:
-        """``[N, 2T, D]``: attention, then convolution; one product for short shared values."""
+        """Attention, then convolution: ``[N, 2T, D]``. Short shared values take one product."""
         left = self.convolution.left
         if not self.separate and weights.size(1) <= longest_band(kernels.size(-1)):
             return torch.bmm(torch.cat([weights, band(kernels, left)], dim=1), values[0])
         return torch.cat([torch.bmm(weights, values[0]), convolve(values[-1], kernels, left)], 1)
 
     def step(self, projected: Tensor, cache: Tensor) -> Tensor:
-        """The newest position alone: what :meth:`forward` gives for it under a causal mask.
+        """The result of :meth:`forward` for the newest position alone, under a causal mask.
 
         Args:
             projected: ``[R, 3C]`` (``[R, 4C]`` if separate), of the newest position.
-            cache: ``[2, R, H, t, D]`` (3 if separate), keys and values up to and with it.
+            cache: ``[2, R, H, t, D]`` (3 if separate), keys and values, the newest included.
 
         Returns:
             ``[R, C]``, or ``[R, 2C]``: the convolution reads the last values of the cache.
@@ -144,7 +144,7 @@ class MultiScaleAttention(nn.Module):
 
 
 class Source(NamedTuple):
-    """What a layer attends to: keys and values ``[B·H, S, D]``, additive mask ``[B·H, 1, S]``."""
+    """The source of a layer: keys and values ``[B·H, S, D]``, additive mask ``[B·H, 1, S]``."""
 
     keys: Tensor
     values: Tensor
@@ -182,13 +182,13 @@ class SourceAttention(nn.Module):
         return contexts.reshape(length, batch, -1), weights.unflatten(0, (batch, self.heads))
 
     def step(self, queries: Tensor, source: Source) -> tuple[Tensor, Tensor]:
-        """Attend from the newest position of rows ``[R, C]``, those of a sentence side by side.
+        """Attend from the newest position of rows ``[R, C]``; a sentence's rows are neighbours.
 
         Returns:
             contexts ``[R, C]`` and weights ``[B, H, R / B, S]``.
         """
         sentences = source.keys.size(0) // self.heads
-        # Hypotheses take the place of time: one product for all that read the same keys.
+        # Hypotheses take the place of time, so that those with the same keys share one product.
         by_sentence = queries.view(sentences, -1, queries.size(-1)).transpose(0, 1)
         contexts, weights = self(by_sentence, source)
         return contexts.transpose(0, 1).reshape(queries.shape), weights

@@ -25,7 +25,7 @@ from fairseq_ext.muse.projections import (
 
 
 class Dropouts(NamedTuple):
-    """Probabilities: of a branch's output, of what attention and convolution read, and inside."""
+    """Dropout probabilities: of branch outputs, of the self-attention's input, and inside."""
 
     branch: float = 0.0
     input: float = 0.0
@@ -38,21 +38,22 @@ class ParallelBlock(nn.Module):
     """``x ← LN(x + D(SAConv(x)) + D(Cross(x, source)) + D(FFN(x)))``, equations (1) and (8).
 
     ``SAConv(x) = A W_O + C W_out + b``, where A and C are attention and convolution of the same
-    ``[q; k; v] = W x + b``; the query to the source is the block's input too, so no branch waits
-    for another. ``FFN(x) = W_2 relu(W_1 x + b_1) + b_2``. D is drawn for each branch.
+    ``[q; k; v] = W x + b``. The query to the source is computed from the block's input, too, so
+    that no branch has to wait for another. ``FFN(x) = W_2 relu(W_1 x + b_1) + b_2``. Each branch
+    has its own dropout D.
 
     Args:
         dim, ffn_dim, heads: C, F, H.
         kernel_sizes: of the convolution; none for MUSE-simple.
         causal: the convolution reads no later position (decoder).
         source_dim: channels of the source to attend to, or None (encoder).
-        ordinary: an :class:`OrdinaryConvolution` (of one size) in place of the dynamic one.
-        separate: values of the convolution's own.
-        normalize_before: LN of the branches' input instead of the sum.
-        fused: hold ``W_Enc`` and ``W_Dec`` (section 3.5); the same function.
+        ordinary: use an :class:`OrdinaryConvolution` (with one size) instead of the dynamic one.
+        separate: the convolution has values of its own.
+        normalize_before: apply LN to the input of the branches instead of the sum.
+        fused: store ``W_Enc`` and ``W_Dec`` (section 3.5); the function is the same.
         activation: of the hidden layer.
         dropouts: probabilities.
-        make_dropout: module for a probability.
+        make_dropout: makes the dropout module for a probability.
     """
 
     def __init__(
@@ -100,12 +101,12 @@ class ParallelBlock(nn.Module):
 
     @property
     def cached_parts(self) -> int:
-        """What decoding keeps of each position: k, v, and what a convolution reads beside v."""
+        """The number of tensors that decoding keeps: k, v, and the convolution's input if not v."""
         own_input = self.ordinary_convolution is not None or self.attention.separate
         return 3 if own_input else 2
 
     def source(self, encoded: Tensor, padding_mask: Tensor | None) -> Source:
-        """Keys and values of ``encoded`` ``[S, B, C']``, which has pads ``[B, S]``."""
+        """Keys and values of the encoder output ``[S, B, C']`` with pads ``[B, S]``."""
         return self.cross.source(self.cross_key_value(encoded), padding_mask)
 
     def forward(
@@ -115,13 +116,13 @@ class ParallelBlock(nn.Module):
         attention_mask: Tensor | None = None,
         source: Source | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Whole sentences.
+        """Compute all positions of whole sentences.
 
         Args:
             x: ``[T, B, C]``.
             padding_mask: ``[B, T]``, true on pads.
             attention_mask: ``[T, T]``, added to the scores of the self-attention.
-            source: what :meth:`source` gave, if the block attends to one.
+            source: the result of :meth:`source`, if the block attends to a source.
 
         Returns:
             ``[T, B, C]`` and the weights over the source ``[B, H, T, S]``, or None without one.
@@ -139,12 +140,13 @@ class ParallelBlock(nn.Module):
         return self._sum(before, [*parts, self._activate(hidden)], local), weights
 
     def step(self, x: Tensor, cache: Tensor, source: Source) -> tuple[Tensor, Tensor]:
-        """The newest position of a causal block, without gradient.
+        """Compute the newest position of a causal block, without gradient.
 
         Args:
             x: ``[R, C]``.
-            cache: ``[cached_parts, R, H, t, D]`` up to and with it; this fills in its last column.
-            source: of the rows' sentences.
+            cache: ``[cached_parts, R, H, t, D]``, the newest position included; this method fills
+                in its last column.
+            source: the source of the rows' sentences.
 
         Returns:
             ``[R, C]`` and the weights over the source ``[B, H, R / B, S]``.
@@ -168,7 +170,7 @@ class ParallelBlock(nn.Module):
         return self.activation_dropout(self.activation(hidden))
 
     def _sum(self, x: Tensor, parts: Sequence[Tensor], local: Tensor | None) -> Tensor:
-        """Residual, contributions and normalization."""
+        """Add the branches to the residual, and normalize."""
         if isinstance(self.projections, FusedProjections) and not is_active(self.dropout):
             contributions = [self.projections.write_sum(parts)]
         else:
@@ -180,7 +182,7 @@ class ParallelBlock(nn.Module):
         return x if self.normalize_before else self.layer_norm(x)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """fairseq's hook at loading: turn a state's projections into the kind this block holds."""
+        """fairseq's hook before loading: fuse or separate the projections as this block needs."""
         prefix = f"{name}.projections."
         if isinstance(self.projections, FusedProjections):
             changed = fuse(state_dict, prefix)

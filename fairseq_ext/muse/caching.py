@@ -1,6 +1,7 @@
-"""What a MUSE decoder keeps between steps: one tensor for all layers' keys and values (torch only).
+"""The state of a MUSE decoder between steps: one tensor for the keys and values of all layers.
 
-Letters as in :mod:`fairseq_ext.muse.attention`, ``L`` layers, ``P`` parts kept of each position.
+Torch only. Letters as in :mod:`fairseq_ext.muse.attention`, ``L`` layers, ``P`` parts for each
+position (keys, values …).
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from torch import Tensor
 from fairseq_ext.base.padding import select_sentences
 from fairseq_ext.muse.attention import Source
 
-# Positions to make room for at a time.
+# The number of positions for which room is made at a time.
 ROOM = 16
 
 
 class DecoderState:
-    """Hypotheses' keys and values, and their sentences' sources.
+    """Keys and values of the hypotheses, and the sources of their sentences.
 
-    The convolutions keep nothing: the last taps of the values are what they read. The first step
-    sets ``sources``; each step calls :meth:`extend` once and fills the new column layer by layer.
+    A convolution needs no state of its own, because it reads the last values. The first step sets
+    ``sources``. Each step calls :meth:`extend` once, and each layer fills in its new column.
 
     Args:
         shape: ``(L, P, R, H, D)``.
-        like: its type and device are taken.
-        sources: what each layer attends to, of each sentence.
+        like: a tensor of the wanted type and device.
+        sources: keys and values of the source, for each layer.
     """
 
     def __init__(
@@ -33,15 +34,15 @@ class DecoderState:
         *outer, dim = shape
         self.sources, self.length = sources, 0
         self._kept = like.new_empty(*outer, ROOM, dim)
-        self._spare: Tensor | None = None  # what the next reordering writes to
+        self._spare: Tensor | None = None  # the next reordering writes to it
 
     @property
     def rows(self) -> int:
-        """R."""
+        """``R``, the number of rows."""
         return self._kept.size(2)
 
     def extend(self) -> Tensor:
-        """Room for one more position: ``[L, P, R, H, t, D]``, the last one to be filled in."""
+        """Make room for one more position, to be filled in: ``[L, P, R, H, t, D]``."""
         if self.length == self._kept.size(4):
             room = self._kept.new_empty(*self._kept.shape[:4], ROOM, self._kept.size(5))
             self._kept = torch.cat([self._kept, room], dim=4)

@@ -1,4 +1,4 @@
-"""Encoder and decoder of MUSE: fairseq's Transformer ones with the block as their layers."""
+"""Encoder and decoder of MUSE: fairseq's Transformer classes with MUSE blocks as layers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +28,7 @@ Extra = dict[str, list[Tensor | None]]
 
 
 def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]:
-    """What :class:`ParallelBlock` is built with, for each layer of the encoder or decoder."""
+    """The arguments of :class:`ParallelBlock` for each layer of the encoder or decoder."""
     sizes = getattr(cfg, side)
     ordinary = cfg.muse_convolution == "ordinary"
     kernels = kernels_of_layers(str(cfg.muse_kernels), sizes.layers, ordinary=ordinary)
@@ -57,7 +57,7 @@ def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]
 
 
 class BlockDropout(FairseqDropout):
-    """fairseq's dropout, with ``--retain-dropout`` by our block's name; quicker on the CPU."""
+    """fairseq's dropout, faster on the CPU; ``--retain-dropout-modules`` knows it by the block."""
 
     def __init__(self, p: float) -> None:
         super().__init__(p, module_name=ParallelBlock.__name__)
@@ -70,9 +70,9 @@ class BlockDropout(FairseqDropout):
 
 
 class EncoderBlock(ParallelBlock):
-    """:class:`ParallelBlock` as fairseq's encoder calls its layers."""
+    """:class:`ParallelBlock` with the interface of fairseq's encoder layers."""
 
-    load_to_BT = False  # asked for by fairseq 0.12.2: there is no fused layer of torch's
+    load_to_BT = False  # fairseq 0.12.2 asks whether this is a fused layer of torch
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
         """``[S, B, C]`` to ``[S, B, C]``, pads ``[B, S]``."""
@@ -80,7 +80,7 @@ class EncoderBlock(ParallelBlock):
 
 
 class DecoderBlock(ParallelBlock):
-    """:class:`ParallelBlock` as fairseq's decoder calls its layers, on whole sentences."""
+    """:class:`ParallelBlock` with the interface of fairseq's decoder layers (whole sentences)."""
 
     def forward(
         self,
@@ -99,7 +99,7 @@ class DecoderBlock(ParallelBlock):
 
 
 class MuseEncoder(TransformerEncoderBase):
-    """fairseq's encoder with :class:`EncoderBlock` as its layer."""
+    """fairseq's encoder with layers of :class:`EncoderBlock`."""
 
     def __init__(
         self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -114,7 +114,7 @@ class MuseEncoder(TransformerEncoderBase):
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Take rows ``new_order`` ``[R']``; what all rows of a sentence share is kept only once."""
+        """Take rows ``new_order`` ``[R']``; tensors of a sentence are stored once for its rows."""
         rows = encoder_out["src_lengths"][0]
         reordered = {**encoder_out, "src_lengths": [rows.index_select(0, new_order)]}
         count = encoder_out["encoder_out"][0].size(1)
@@ -132,7 +132,7 @@ class MuseEncoder(TransformerEncoderBase):
 
 
 class MuseDecoder(TransformerDecoderBase):
-    """fairseq's decoder with :class:`DecoderBlock` as its layer, and steps of its own."""
+    """fairseq's decoder with layers of :class:`DecoderBlock` and its own incremental decoding."""
 
     def __init__(
         self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -159,13 +159,12 @@ class MuseDecoder(TransformerDecoderBase):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, Extra]:
-        """Features ``[B, T, C]`` and attention; with ``incremental_state`` of the last word alone.
+        """Features ``[B, T, C]`` and attention; with ``incremental_state``, of the last word only.
 
-        Steps write into one cache, so they have no gradient.
+        Incremental steps write into one cache, so they have no gradient.
 
-        The second part holds ``attn``: ``[B, T, S]`` over the columns of ``src_tokens``, without
-        gradient, the mean over heads of the last layer or of ``alignment_layer``; None where
-        generation does not ask for it.
+        The second part holds ``attn`` ``[B, T, S]``, without gradient: the mean over the heads of
+        the last layer or of ``alignment_layer``. It is None if generation does not ask for it.
         """
         if incremental_state is not None:
             features, weights = self._step(
@@ -194,7 +193,7 @@ class MuseDecoder(TransformerDecoderBase):
         incremental_state: IncrementalState,
         alignment_layer: int | None,
     ) -> tuple[Tensor, Tensor]:
-        """``[R, 1, C]`` and weights over the source ``[B, H, R / B, S]``."""
+        """One decoding step: ``[R, 1, C]``, and weights over the source ``[B, H, R / B, S]``."""
         x = self._embed(prev_output_tokens, incremental_state)
         state = self.get_incremental_state(incremental_state, "state")
         if state is None:
@@ -211,7 +210,7 @@ class MuseDecoder(TransformerDecoderBase):
         return x.unsqueeze(1), weights
 
     def _embed(self, prev_output_tokens: Tensor, incremental_state: IncrementalState) -> Tensor:
-        """The newest word of each row, ``[R, C]``."""
+        """Embed the newest word of each row: ``[R, C]``."""
         x = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1])
         if self.embed_positions is not None:
             positions = self.embed_positions(
@@ -237,7 +236,7 @@ class MuseDecoder(TransformerDecoderBase):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Follow beam search."""
+        """Reorder the cache for beam search."""
         state = self.get_incremental_state(incremental_state, "state")
         if state is not None:
             state.reorder(new_order)
@@ -249,7 +248,7 @@ class MuseDecoder(TransformerDecoderBase):
 
 
 def one_row_each(encoder_out: EncoderOut, rows: int) -> EncoderOut:
-    """An encoder's output with its sentences repeated, where their ``rows`` share them."""
+    """The output of the encoder with one copy for each row, if ``rows`` share sentences."""
     encoded, mask = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
     group = rows // encoded.size(1)
     if group == 1:

@@ -1,10 +1,11 @@
 """Dynamic and ordinary convolution over time (MUSE, section 2.2; torch only).
 
 Letters: ``T`` time, ``B`` batch, ``C`` channels, ``H`` heads, ``D`` head dimension, ``K`` taps,
-``N`` = B·H, sentence by sentence. Activations are ``[T, B, C]``; inside, heads come first.
+``N`` = B·H, sentence by sentence. Activations are ``[T, B, C]``; inside this
+module the heads are the first dimension.
 
-A convolution is linear in its kernel and all of a block's read the same values, so the gated sum of
-several is one convolution with the gated sum of their kernels, each padded to the widest.
+A convolution is linear in its kernel, and all convolutions of a block read the same values. So
+their gated sum is one convolution with the gated sum of their kernels, padded to the widest.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-# Up to this length a band matrix is fastest; beyond it, one pass over the values for each tap,
-# which is slower to differentiate where there are many taps.
+# Up to this length a band matrix is fastest. For longer sentences one pass over the values for each
+# tap is faster, but its gradient is slow if there are many taps.
 LONGEST_BAND = 64
 LONGEST_BAND_IN_TRAINING = 128
 MANY_TAPS = 8
 
 
 def taps_to_the_left(kernel_size: int, causal: bool) -> int:
-    """Taps before the position itself: all but one if causal, else the offsets of equation (6)."""
+    """The number of taps before the position itself; equation (6), or all but one if causal."""
     return kernel_size - 1 if causal else kernel_size // 2
 
 
 def band(weights: Tensor, left: int) -> Tensor:
-    """Each position's taps as a row of a matrix: ``band(w) @ v`` is the convolution.
+    """A matrix with the taps of each position as a row: ``band(w) @ v`` is the convolution.
 
-    Row t has its taps in columns t - left … t - left + K - 1; those outside the sentence are cut.
+    Row t has its taps in columns t - left … t - left + K - 1. Taps outside the sentence are cut.
 
     Args:
         weights: ``[N, T, K]``.
@@ -44,9 +45,9 @@ def band(weights: Tensor, left: int) -> Tensor:
 
 
 class _Band(torch.autograd.Function):
-    """:func:`band`: weights written into rows one longer than those they are read in.
+    """:func:`band`, by writing rows of length ``T + K`` and reading rows of length ``T + K - 1``.
 
-    So each row stands one column further to the right than the row above.
+    So each row is one column further to the right than the row above it.
     """
 
     @staticmethod
@@ -65,7 +66,7 @@ class _Band(torch.autograd.Function):
 
 
 def _skewed(like: Tensor, taps: int) -> tuple[Tensor, Tensor]:
-    """Zeros seen as ``[N, T, K]`` rows of taps, and as the ``[N, T, T + K - 1]`` band they make."""
+    """Two views of the same zeros: taps ``[N, T, K]``, and their band ``[N, T, T + K - 1]``."""
     count, length, _ = like.shape
     cells = like.new_zeros(count, length * (length + taps))  # [N, T (T + K)]
     written = cells.view(count, length, -1)[..., :taps]  # [N, T, K]
@@ -89,7 +90,7 @@ def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
 
 
 def longest_band(kernel_size: int) -> int:
-    """The longest sentence, in positions, that is convolved by a band matrix now."""
+    """The longest sentence, in positions, for which a band matrix is used."""
     slow_loop = torch.is_grad_enabled() and kernel_size >= MANY_TAPS
     return LONGEST_BAND_IN_TRAINING if slow_loop else LONGEST_BAND
 
@@ -121,7 +122,7 @@ class _TapLoop(torch.autograd.Function):
 
 
 def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
-    """For each tap that meets the sentence: its weights, their positions, and those they read."""
+    """For each tap: its weights, the positions it writes to, and the positions it reads."""
     length, found = weights.size(1), []
     for tap in range(weights.size(2)):
         offset = tap - left
@@ -135,19 +136,19 @@ def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
 class DynamicConvolution(nn.Module):
     """Gated sum of dynamic convolutions, equations (5) to (7), before ``W_out``.
 
-    For a position's values ``v_t``, and the channels of each head by themselves::
+    For the values ``v_t`` of a position; each head convolves its own channels::
 
         w_i = softmax(W_i v_t)                    over all k_i taps, one kernel for each head
         Conv(v)_t = Σ_i softmax(α)_i Σ_j w_ij v_{t - left_i + j}
 
-    The softmax, in fp32 at least, spans all taps whether or not they fall inside the sentence, and
-    nothing is renormalized at its borders.
+    The softmax, in fp32 at least, is over all taps, also those outside the sentence: kernels are
+    not normalized again at the borders.
 
     Args:
         dim: C.
         heads: H, contiguous groups of channels that share a kernel.
         kernel_sizes: ``k_1 … k_n``; one gate value for each if there are several.
-        causal: read no later position (decoder) instead of centring the taps (encoder).
+        causal: read no later position (decoder); otherwise the taps are centred (encoder).
         dropout: applied to the kernels after the softmax.
     """
 
@@ -168,8 +169,8 @@ class DynamicConvolution(nn.Module):
         self.dropout = dropout or nn.Identity()
 
     def kernels(self, values: Tensor) -> Tensor:
-        """One kernel for each position and head: ``[..., C]`` to ``[..., H, K]``, K the largest."""
-        # Taps before positions: many times faster for softmaxes as short as these.
+        """Predict a kernel for each position and head: ``[..., C]`` to ``[..., H, K]``."""
+        # Taps are the dimension before positions, which makes short softmaxes many times faster.
         logits = F.linear(self.predictor.weight, values.reshape(-1, values.size(-1)))
         logits = logits.view(self.heads, sum(self.kernel_sizes), -1)  # [H, Σk, positions]
         precise = torch.promote_types(logits.dtype, torch.float32)
@@ -181,7 +182,7 @@ class DynamicConvolution(nn.Module):
         return merged.to(logits.dtype).permute(2, 0, 1).unflatten(0, values.shape[:-1])
 
     def _merge(self, parts: list[Tensor]) -> Tensor:
-        """The gated sum of kernels ``[H, k_i, ·]``, padded to the widest: ``[H, K, ·]``."""
+        """Sum kernels ``[H, k_i, ·]`` by their gates, padded to the widest: ``[H, K, ·]``."""
         taps, merged = max(self.kernel_sizes), 0
         for weights, share in zip(parts, self.gate_values(), strict=True):
             before = self.left - taps_to_the_left(weights.size(1), self.causal)
@@ -190,7 +191,7 @@ class DynamicConvolution(nn.Module):
         return merged
 
     def gate_values(self) -> Tensor:
-        """``softmax(α)`` ``[n]``, in fp32 at least: each kernel's share (Figure 4)."""
+        """The share of each kernel (Figure 4): ``softmax(α)`` ``[n]``, in fp32 at least."""
         if self.gate is None:
             return self.predictor.weight.new_ones(1)
         return torch.softmax(self.gate, 0, dtype=torch.promote_types(self.gate.dtype, torch.float))
@@ -209,15 +210,15 @@ class DynamicConvolution(nn.Module):
 
 
 class OrdinaryConvolution(nn.Module):
-    """The ordinary convolution of Table 3: all channels to all channels, k taps, with a bias.
+    """The ordinary convolution of Table 3: from all channels to all channels, k taps, a bias.
 
-    It is not separable and so cannot share the value projection: it reads the block's input, and
-    ``W_out`` is part of it.
+    It is not separable, so it cannot share the value projection with the attention. It reads the
+    input of the block, and needs no ``W_out``.
 
     Args:
         dim: C.
         kernel_size: k.
-        causal: read no later position (decoder) instead of centring the taps (encoder).
+        causal: read no later position (decoder); otherwise the taps are centred (encoder).
     """
 
     def __init__(self, dim: int, kernel_size: int, causal: bool) -> None:
@@ -235,6 +236,6 @@ class OrdinaryConvolution(nn.Module):
         return self.convolution(padded).permute(2, 0, 1)
 
     def step(self, history: Tensor) -> Tensor:
-        """The newest position ``[R, C]`` of at most k inputs ``[R, t, C]``, oldest first."""
+        """The newest position ``[R, C]`` from at most k inputs ``[R, t, C]``, the oldest first."""
         weight = self.convolution.weight[:, :, self.kernel_size - history.size(1) :]
         return torch.einsum("rtc,oct->ro", history, weight) + self.convolution.bias

@@ -1,8 +1,8 @@
-"""A trained MUSE checkpoint with its matrices joined as in section 3.5, or taken apart again.
+"""Fuse the matrices of a trained MUSE checkpoint (section 3.5), or separate them (torch only).
 
-``W_Enc`` and ``W_Dec`` hold the very numbers of the separate matrices, so both ways are exact to
-the bit. What belongs to the training alone is left out: an optimizer's state has one entry for
-each matrix and would not fit (torch only).
+``W_Enc`` and ``W_Dec`` consist of the numbers of the separate matrices, so both ways are exact to
+the bit. The state of training is left out, because an optimizer's state has an entry for each
+matrix and would not fit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BLOCK = re.compile(r"((?:encoder|decoder)\.layers\.\d+)\.projections\.")
 
 
 def muse_settings(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """The model's options as a checkpoint of MUSE keeps them.
+    """The options of the model in a checkpoint of MUSE.
 
     Args:
         checkpoint: from :func:`fairseq_ext.checkpoints.storage.load`.
@@ -46,15 +46,15 @@ def blocks(model: Mapping[str, Tensor]) -> list[str]:
 
 
 def rewrite(checkpoint: Mapping[str, Any], path: str | Path, *, fused: bool) -> dict[str, Any]:
-    """A checkpoint of MUSE with all blocks fused, or separate, and without training state.
+    """Make a checkpoint of MUSE whose blocks are all fused or all separate, without training state.
 
     Args:
-        checkpoint: of the other kind, from :func:`fairseq_ext.checkpoints.storage.load`.
+        checkpoint: one of the other kind, from :func:`fairseq_ext.checkpoints.storage.load`.
         path: its name, for messages.
-        fused: which kind to make.
+        fused: make a fused one, or a separate one.
 
     Raises:
-        CheckpointError: it holds another model, or is of that kind already.
+        CheckpointError: it holds another model, or is already of that kind.
     """
     settings = muse_settings(checkpoint, path)
     if bool(settings.get("muse_fused")) == fused:

@@ -1,7 +1,7 @@
-"""How much each kernel counts in the layers of a trained MUSE model (Figure 4 of its paper).
+"""The share of each kernel in the layers of a trained MUSE model (Figure 4 of its paper).
 
-The gate of a layer is ``softmax(α)`` over its kernels, equation (7). It lies in the checkpoint, so
-neither data nor fairseq is needed.
+The gate of a layer is ``softmax(α)`` over its kernels, equation (7). It is stored in the
+checkpoint, so neither data nor fairseq is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SIDES = ("encoder", "decoder")
 Shares = dict[int, float]
-"""For each kernel size of a layer its share of the convolution; they sum to 1."""
+"""The share of each kernel size of a layer in its convolution; the shares sum to 1."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def plot_gates(gates: Gates, output: str | Path) -> list[Path]:
             axes.set(title=side.capitalize(), xlabel="layer (1 reads the words)")
         panels[0].set_ylabel("share of the kernel (sums to 1)")
         low, high = panels[0].get_ylim()
-        room = max(0.0, 0.1 - (high - low)) / 2  # noise shall not look like a decision
+        room = max(0.0, 0.1 - (high - low)) / 2  # do not let noise look like a decision
         panels[0].set_ylim(low - room, high + room)
         lines, labels = panels[0].get_legend_handles_labels()
         figure.legend(lines, labels, loc="outside lower center", ncols=4, fontsize=8.5)
@@ -111,7 +111,7 @@ def plot_gates(gates: Gates, output: str | Path) -> list[Path]:
 
 
 def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[int]) -> None:
-    """One line for each kernel size, and where all would be equal."""
+    """Draw a line for each kernel size, and one where all shares would be equal."""
     numbers = range(1, len(layers) + 1)
     for size, colour in zip(sizes, cycle(plots.PALETTE), strict=False):
         line: dict[str, Any] = {"marker": "o", "ms": 5, "lw": 1.8, "color": colour}

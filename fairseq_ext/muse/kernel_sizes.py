@@ -6,15 +6,16 @@ from fairseq_ext.errors import ConfigError
 
 
 def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list[tuple[int, ...]]:
-    """The option's text as the kernel sizes of each of that many layers, from the lowest up.
+    """Read the option: the kernel sizes of each layer, from the lowest up.
 
     Args:
         text: ``none``, or groups of sizes, ``3,15`` or ``3/7/15/31``.
-        layers: how many there are.
-        ordinary: of the ordinary convolution, which has one size.
+        layers: the number of layers.
+        ordinary: the convolution is the ordinary one, which has one size.
 
     Raises:
-        ConfigError: not sizes of at least 1, more groups than layers, or several ordinary kernels.
+        ConfigError: a size is below 1 or no number, there are more groups than layers, or the
+            ordinary convolution has several sizes.
     """
     if text == "none":
         return [()] * layers

@@ -1,6 +1,6 @@
 """fairseq wiring of MUSE: configuration, model, named architectures.
 
-Encoder and decoder are fairseq's Transformer ones, their flags included, with other layers in them.
+Encoder and decoder are those of fairseq's Transformer, with the same flags but other layers.
 """
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.

@@ -1,8 +1,8 @@
-"""What leads into the branches of a block and out of them, as separate or as two fused matrices.
+"""The matrices at the beginning and the end of a block's branches, separate or fused into two.
 
-Section 3.5 joins the first matrices of all branches to ``W_Enc`` and their last ones to ``W_Dec``.
-The parameters are the same numbers either way: :func:`fuse` and :func:`unfuse` rewrite a state
-dict without rounding (torch only).
+Section 3.5 joins the first matrices of all branches into ``W_Enc`` and their last ones into
+``W_Dec``. The numbers are the same, so :func:`fuse` and :func:`unfuse` can rewrite a state dict
+without rounding (torch only).
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from fairseq_ext.base.onednn import OneDnnProduct
 
 
 class Sizes(NamedTuple):
-    """Sizes of a block: C, F, what attention and convolution read and return, and of the source."""
+    """Sizes of a block: C, F, and how many projections its branches read and return."""
 
     dim: int
     ffn_dim: int
     parts_in: int
-    """q, k, v and perhaps values of the convolution's own: 3 or 4."""
+    """The number of inputs of ``C`` channels: q, k, v and perhaps the convolution's own values."""
     parts_out: int
-    """Attention and perhaps convolution: 1 or 2."""
+    """The number of outputs of ``C`` channels: attention and perhaps convolution."""
     source_dim: int | None = None
     """Channels of the source, if the block attends to one."""
 
     def rows_in(self) -> list[int]:
-        """Outputs of ``W_Enc``: ``[q; k; v]``, the query to the source, the hidden layer."""
+        """Sizes of the outputs of ``W_Enc``: ``[q; k; v]``, query to the source, hidden layer."""
         query = [] if self.source_dim is None else [self.dim]
         return [self.parts_in * self.dim, *query, self.ffn_dim]
 
     def columns_out(self) -> list[int]:
-        """Inputs of ``W_Dec``: attention and convolution, context, the hidden layer."""
+        """Sizes of the inputs of ``W_Dec``: attention and convolution, context, hidden layer."""
         context = [] if self.source_dim is None else [self.dim]
         return [self.parts_out * self.dim, *context, self.ffn_dim]
 
 
 def names(crossing: bool) -> tuple[list[str], list[str]]:
-    """Names of the separate matrices, in the order in which the fused ones hold them."""
+    """Names of the separate matrices, in their order within the fused ones."""
     middle = (["cross_query"], ["cross_out"]) if crossing else ([], [])
     return ["in_proj", *middle[0], "fc1"], ["out_proj", *middle[1], "fc2"]
 
 
 def init_in_(weight: Tensor) -> None:
-    """Uniform ±1/√fan_in: torch's default for a linear layer, which the paper's runs need."""
+    """Uniform ±1/√fan_in, torch's default for a linear layer; the paper's runs need it."""
     nn.init.uniform_(weight, -(weight.size(1) ** -0.5), weight.size(1) ** -0.5)
 
 
@@ -59,7 +59,7 @@ def init_out_(weight: Tensor) -> None:
 
 
 class SeparateProjections(nn.Module):
-    """One matrix for each branch's way in and one for its way out, as models are trained."""
+    """A first and a last matrix for each branch, as models are trained."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -74,20 +74,20 @@ class SeparateProjections(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
-        """``[..., C]`` to what each branch starts with; the first may read another input."""
+        """Apply the first matrices to ``[..., C]``; the first branch may read another input."""
         inputs = [x_self, *[x] * (len(self.inward) - 1)]
         return [getattr(self, name)(x) for name, x in zip(self.inward, inputs, strict=True)]
 
     def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """What each branch ends with, to its contribution ``[..., C]``."""
+        """Apply the last matrices: the contribution ``[..., C]`` of each branch."""
         return [getattr(self, name)(part) for name, part in zip(self.outward, parts, strict=True)]
 
 
 class FusedProjections(nn.Module):
-    """``W_Enc`` and ``W_Dec``: all ways in as one product, and all ways out as another.
+    """``W_Enc`` and ``W_Dec``: one product for all first matrices, and one for all last ones.
 
-    Biases of the ways out stay apart, so that separating them again is exact. Where branches need
-    inputs or outputs of their own (dropout) the products are taken apart too.
+    The biases of the last matrices are stored separately, so that separating them is exact. If a
+    branch needs its own input or output because of dropout, its product is computed separately.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -116,7 +116,7 @@ class FusedProjections(nn.Module):
         return [F.linear(*triple) for triple in zip(parts, weights, self.biases_out, strict=True)]
 
     def make_generation_fast_(self, **unused: Any) -> None:
-        """fairseq's hook before generation: the weights change no more, so they may be packed."""
+        """fairseq's hook before generation: the weights are final, so they may be packed."""
         self._linear_in.enabled = self._linear_out.enabled = True
 
     def write_sum(self, parts: Sequence[Tensor]) -> Tensor:
@@ -126,9 +126,9 @@ class FusedProjections(nn.Module):
 
 
 def fuse(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """State of :class:`SeparateProjections` under ``prefix`` as that of :class:`FusedProjections`.
+    """Turn the state of :class:`SeparateProjections` into that of :class:`FusedProjections`.
 
-    Other keys stay as they are, and so does a state that is fused already.
+    Only keys that start with ``prefix`` change. A state that is already fused stays as it is.
     """
     inward, outward = names(f"{prefix}cross_query.weight" in state)
     if f"{prefix}in_proj.weight" not in state:

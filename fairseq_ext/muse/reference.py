@@ -1,8 +1,8 @@
 """MUSE, written from the paper's equations (torch only).
 
 One sentence, one position at a time, no padding and no dropout. It is slow and meant to be read;
-the tests compare the fast layers with it, values and all gradients. Parameters go by their names in
-:class:`~fairseq_ext.muse.block.ParallelBlock`; those that are there tell the variant.
+the tests compare the fast layers with it, values and all gradients. Parameters have the names that
+they have in :class:`~fairseq_ext.muse.block.ParallelBlock`; their presence decides the variant.
 
 Letters: ``T`` positions, ``C`` channels, ``D`` channels of a head, ``k`` taps of a kernel.
 """
