@@ -19,10 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moses_scripts import ScriptNormalizer, ScriptTokenizer
 
+from fairseq_ext import cli
 from fairseq_ext.commands import text_options
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.catalogue import CORPORA
-from fairseq_ext.corpora.command_lines import COMMAND_LINES, CSV_NAMES
+from fairseq_ext.corpora.command_lines import CSV_NAMES
 from fairseq_ext.corpora.locale_corpus import corpus as locale_corpus
 from fairseq_ext.text import byte_level, pipeline, subwords
 from fairseq_ext.text.cleaning import one_spaced
@@ -50,11 +51,11 @@ def sentences() -> dict[str, list[tuple[str, str]]]:
     return pairs
 
 
-def run(name: str, *words: object) -> None:
-    """A command line of a corpus, in this process."""
-    parser = argparse.ArgumentParser()
-    COMMAND_LINES[name].add(parser)
-    COMMAND_LINES[name].run(parser.parse_args([*map(str, words)]))
+def run(*words: object) -> None:
+    """A subcommand, in this process."""
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*map(str, words)])
+    assert stopped.value.code == 0
 
 
 def write_pairs(folder: Path, sentences, sides: tuple[str, str], to_file=lambda line, _: line):
@@ -134,14 +135,14 @@ def test_split_pairs(sentences, tmp_path: Path) -> None:
     wording = ("--src-lang", "en", "--tgt-lang", "de", "--tokenize", "--lowercase")
     for split in SPLITS:
         given_ = ("--source", pairs / f"{split}.en", "--target", pairs / f"{split}.de")
-        run("split_pairs", *given_, *wording, "--as", split, "--out", tmp_path / "text")
+        run("corpus", "pairs", *given_, *wording, "--as", split, "--out", tmp_path / "text")
     raw = [pair[0] for pair in sentences["test"]]
     check(tmp_path / "text", ("en", "de"), raw)
     split_into_subwords(tmp_path / "text", tmp_path / "bpe", "en", "de", kind="bpe", size=60)
     assert "@@ " in " ".join(check(tmp_path / "bpe", ("en", "de"), raw))
     given_ = ("--source", pairs / "train.en", "--target", pairs / "train.de")
     sizes = ("--valid", 9, "--test", 9, "--out", tmp_path / "split")
-    run("split_pairs", *given_, *wording, *sizes)
+    run("corpus", "pairs", *given_, *wording, *sizes)
     encode = pipeline.load(tmp_path / "split").encoder()
     known = {encode(pair[0]) for pair in sentences["train"]}
     assert {*(tmp_path / "split" / "test.en").read_text().split("\n")[:-1]} <= known
@@ -178,7 +179,7 @@ def test_csv(sentences, tmp_path: Path) -> None:
     byte_level.train([write_lines(tmp_path / "lines", lines)], 300, tmp_path)
     encoding = [tmp_path / name for name in byte_level.FILES]
     options = ("--vocabulary", encoding[0], "--merges", encoding[1], "--fraction", "1")
-    run("wmt14_csv", "--data", tmp_path, *options, "--out", tmp_path / "out")
+    run("corpus", "wmt14-csv", "--data", tmp_path, *options, "--out", tmp_path / "out")
     raw = [pair[0] for pair in sentences["test"]]
     dictionary = ("--srcdict", tmp_path / "out/bpe/dict.txt", "--joined-dictionary")
     pieces = check(tmp_path / "out" / "bpe", ("en", "de"), raw, *dictionary)

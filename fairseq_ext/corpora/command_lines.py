@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from fairseq_ext import files
+from fairseq_ext import extras, files
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.catalogue import CORPORA
 from fairseq_ext.errors import EnvironmentProblem
@@ -50,6 +50,8 @@ class CommandLine:
         own = {action.dest: getattr(args, action.dest) for action in parser._actions}
         try:
             return importlib.import_module(self.module).run(argparse.Namespace(**own))
+        except ModuleNotFoundError as error:
+            raise EnvironmentProblem(extras.missing(error.name or str(error))) from error
         except OSError as error:
             raise EnvironmentProblem(files.explain(error)) from error
 

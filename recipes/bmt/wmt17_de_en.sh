@@ -56,6 +56,8 @@ Usage: bash recipes/bmt/$corpus.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
   --mirror M       folder or address to take the official archives from
   --any-counts     accept another edition of the corpus
   --bpe N          merges of the byte-pair encoding                  (32000)
+  --subwords K     or pieces of another kind: sentencepiece-unigram,
+                   sentencepiece-bpe, tokenizers                     (bpe)
   --out DIR        where everything goes         (runs/$corpus-PRESET)
   --help           this text
   -- FLAG...       more flags for fairseq-train; they win over the recipe's
@@ -76,7 +78,7 @@ read_options() {
     while (($#)); do
         case "$1" in
         --preset | --teacher | --stages | --warmup | --lr | --batch-size | --update-freq | --arch | \
-            --dropout | --data | --mirror | --bpe | --out)
+            --dropout | --data | --mirror | --bpe | --subwords | --out)
             set_option "$@"
             shift
             ;;
@@ -92,7 +94,7 @@ read_options() {
     name="$corpus"
     [[ "${SMOKE:-0}" != 1 ]] || name="smoke-$corpus"
     out="$(absolute "${out:-$REPO/runs/$name-$preset}")"
-    data="$(absolute "${data:-$REPO/runs/data/$corpus${bpe:+-$bpe}}")"
+    data="$(absolute "${data:-$REPO/runs/data/$corpus${bpe:+-$bpe}${other_subwords:+-$other_subwords}}")"
     [[ "$mirror" == *://* || -z "$mirror" ]] || mirror="$(absolute "$mirror")"
 }
 
@@ -101,6 +103,9 @@ check_options() {
     for option in warmup batch_size update_freq ${bpe:+bpe}; do
         positive "--${option/_/-}" "${!option}"
     done
+    check_subwords "$subwords"
+    [[ "$subwords" != none ]] || die "\`--subwords none\` does not go with this recipe."
+    [[ "$subwords" == bpe ]] || other_subwords="$subwords"
     check_stages
     if [[ -n "$teacher" ]]; then
         [[ "$kd" != 1 ]] || die "\`--teacher\` does not go with \`--kd\`, which trains one."
@@ -191,7 +196,7 @@ settings() {
     cat <<SETTINGS
 arch=$arch $preset
 teacher=$teacher
-data=$data $bpe
+data=$data $bpe${other_subwords:+ $other_subwords}
 batch=$batch_size $update_freq
 stages=$stages $warmup $lr
 dropout=$dropout
@@ -203,7 +208,7 @@ main() {
     local file
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     read_options "$@"
-    use_environment babel num2words sacremoses subword_nmt
+    use_environment babel num2words sacremoses "${SUBWORDS[$subwords]}"
     open_run "$out" "$(settings)"
     stage corpus prepare_corpus
     stage binarise binarise_corpus
