@@ -1,8 +1,8 @@
 """BMT: Zhang et al. 2023, "Binarized Neural Machine Translation".
 
-Weights and the inputs of matrix products become ±B/2, one bit each, with a straight-through
-gradient; layer norms after every product and a shortcut at the attention's output let a Transformer
-be trained that way::
+The weights and inputs of matrix products become ±B/2, which takes one bit for each number. Training
+uses the straight-through gradient. Layer norms after every product, and a shortcut at the output of
+the attention, make such a Transformer trainable::
 
     x_b = (floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B          B = max |x|, detached       (3.1)
     Dense(A_b) = A_b W_b / s                                   scaling factor              (3.3)

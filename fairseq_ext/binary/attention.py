@@ -1,7 +1,8 @@
-"""Multi-head attention of section 3.5, with every product in a place where it can be binarized.
+"""Multi-head attention of section 3.5, in which every matrix product can be binarized.
 
-A subclass of fairseq's attention for what that keeps between steps. Its ``forward`` is not used: in
-training it reads the projections' weights raw, so that it would train float and decode binary.
+It is a subclass of fairseq's attention, whose handling of incremental state it uses, but with its
+own ``forward``. In training, fairseq's ``forward`` reads the weights of the projections directly
+and would skip their binarization.
 
 Letters as in :mod:`fairseq_ext.binary.products`, ``R`` rows of a beam, ``C = H · D`` channels.
 """
@@ -21,14 +22,14 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 
 
 class BinaryAttention(MultiheadAttention):
-    """``Out(softmax(Q K^T / √D) V)``; binarized where its layers and :meth:`set_stage` say.
+    """``Out(softmax(Q K^T / √D) V)``; its layers and :meth:`set_stage` decide what is binary.
 
     Args:
-        embed_dim, num_heads, dropout, **options: as of fairseq's attention.
+        embed_dim, num_heads, dropout, **options: as for fairseq's attention.
         norm_heads: normalize q, k and v of each head over its channels; all heads share the gain.
         norm_output, shortcut: ``LN(A W)`` and ``… + A`` at the output (3.5).
         qk: binarize both operands of Q K^T from stage 2 on.
-        score_v: ``signed`` or ``unsigned`` to binarize both operands of the weighted sum too.
+        score_v: ``signed`` or ``unsigned`` to binarize both operands of the weighted sum, too.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class BinaryAttention(MultiheadAttention):
 
     @classmethod
     def of(cls, attention: MultiheadAttention, **options: object) -> BinaryAttention:
-        """An attention with the very parameters of fairseq's."""
-        with torch.device("meta"):  # neither memory nor random numbers for what is replaced
+        """Convert an attention of fairseq's; the parameters are the same objects."""
+        with torch.device("meta"):  # uses no memory and no random numbers; all is replaced below
             binary = cls(
                 attention.embed_dim,
                 attention.num_heads,
@@ -70,7 +71,7 @@ class BinaryAttention(MultiheadAttention):
         return binary.train(attention.training)
 
     def set_stage(self, stage: int) -> None:
-        """Binarize the two products from stage 2 on, if that is asked for."""
+        """Binarize the two products from stage 2 on, if the options ask for it."""
         self.binary_qk = self.options["qk"] and stage >= 2
         self.binary_score_v = self.options["score_v"] if stage >= 2 else None
 
@@ -89,8 +90,8 @@ class BinaryAttention(MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """As fairseq's attention: ``[T, R, C]``, weights ``[R, T, S]`` or ``[H, R, T, S]``.
 
-        ``attn_mask`` ``[T, S]`` is below 0 where a query must not look. The weights are those
-        before binarization and dropout, without gradient, and None where they are not asked for.
+        ``attn_mask`` ``[T, S]`` is below 0 where a query must not look. The returned weights are
+        those before binarization and dropout, without gradient, or None if nobody asks for them.
         """
         bits = read(query, self.q_proj)
         queries = self._heads(project(self.q_proj, query, bits), "q")
@@ -139,7 +140,7 @@ class BinaryAttention(MultiheadAttention):
         if static and "prev_key" in saved:
             return saved["prev_key"], saved["prev_value"], saved["prev_key_padding_mask"]
         rows = source.size(1)
-        if static and incremental_state is not None:  # hypotheses of a sentence share its source
+        if static and incremental_state is not None:  # hypotheses share their source
             source = source[:, :: self.beam_size]
             pads = None if pads is None else pads[:: self.beam_size]
         bits = read(source, self.k_proj) if bits is None else bits
@@ -155,7 +156,7 @@ class BinaryAttention(MultiheadAttention):
         )
         pads = None if pads is None else pads.bool()
         state = {"prev_key": keys, "prev_value": values, "prev_key_padding_mask": pads}
-        # The number of rows is kept as that of a tensor without elements.
+        # Only the number of rows is needed, so they are stored as a tensor without elements.
         state["rows"] = keys.new_empty(rows, 0)
         self._set_input_buffer(incremental_state, state)
         return keys, values, pads
@@ -163,7 +164,7 @@ class BinaryAttention(MultiheadAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> IncrementalState:
-        """Follow beam search: take rows ``new_order`` ``[R']``, or the sentences they belong to."""
+        """Reorder for beam search: take rows ``new_order`` ``[R']``, or their sentences."""
         saved = self._get_input_buffer(incremental_state)
         if not saved:
             return incremental_state
@@ -180,7 +181,7 @@ class BinaryAttention(MultiheadAttention):
 
     @staticmethod
     def _group(heads: Tensor, sentences: int) -> Tensor:
-        """``[R, H, T, D]`` to ``[N, H, R / N · T, D]``: rows of a sentence as one's queries."""
+        """``[R, H, T, D]`` to ``[N, H, R / N · T, D]``: a sentence's rows become its queries."""
         if len(heads) == sentences:
             return heads
         return heads.unflatten(0, (sentences, -1)).transpose(1, 2).flatten(2, 3)
@@ -197,10 +198,10 @@ class BinaryAttention(MultiheadAttention):
 
 
 def read(x: Tensor, layer: nn.Module) -> Bits | None:
-    """What a binary layer reads of ``x``: the same for q, k and v, and found once."""
+    """The bits of ``x`` for a binary layer; q, k and v share them. None for a float layer."""
     return layer.bits(x) if isinstance(layer, BinaryLinear) else None
 
 
 def project(layer: nn.Module, x: Tensor, bits: Bits | None) -> Tensor:
-    """``layer(x)``, of which the bits are known already."""
+    """``layer(x)``; ``bits`` are those of ``x`` if they are known already."""
     return layer(x) if bits is None else layer(x, bits=bits)

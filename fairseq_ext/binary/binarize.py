@@ -1,11 +1,12 @@
 """One bit for each number: the binarization of section 3.1 and its gradient (torch only).
 
-The bound ``B`` is one number for each product of rows with columns: along the dimension that is
-summed over. It is detached, so a gradient passes a number by itself or not at all.
+All numbers that a matrix product adds up share one bound ``B``. The bound is detached, so the
+gradient of a number either passes or is 0.
 
-Binarized numbers come in two forms: ``x_b`` itself, and signs ±1 with a level. Where both operands
-of a product are binary the sum over signs is an exact integer, whatever its order: a sum that is 0
-stays 0, and the next binarization sees the same sign in a batch, alone, and in a packed model.
+Binarized numbers have two forms: ``x_b`` itself, or signs ±1 with a level. If both operands of a
+product are binary, the sum over their signs is an exact integer, in whatever order it is computed.
+So a sum of 0 is exactly 0, and the next binarization finds the same signs for a sentence in a
+batch, alone, and in a packed model.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ KINDS = ("bmt", "xnor")
 
 
 class _TwoLevels(torch.autograd.Function):
-    """``±level``, or ±1, by sign; the gradient is ``slope`` where ``|x| <= limit``, else 0."""
+    """``±level`` (or ±1) by sign; the gradient is ``slope`` where ``|x| <= limit``, else 0."""
 
     @staticmethod
     def forward(
@@ -46,18 +47,18 @@ class _TwoLevels(torch.autograd.Function):
 
 
 def signs_of(x: Tensor) -> Tensor:
-    """±1 like ``x``, of zeros +1, without gradient."""
-    # By passes that torch vectorizes: `torch.where` and masks of bool take up to 100 times as long.
+    """The signs of ``x``, ±1, without gradient; zeros have +1."""
+    # torch vectorizes these operations; `torch.where` and bool masks take up to 100 times as long.
     return torch.lt(x.detach(), 0, out=torch.empty_like(x)).mul_(-2).add_(1)
 
 
 class Levels(NamedTuple):
-    """How large binarized numbers are, and where their gradient passes.
+    """The magnitude of binarized numbers, and where their gradient passes.
 
     Attributes:
-        level: of ``x_b``, with size 1 along what is summed over.
+        level: ``|x_b|``, with size 1 in the dimension that a product sums over.
         limit: the largest ``|x|`` whose gradient passes.
-        slope: of the gradient there, where it is not 1.
+        slope: the factor of a gradient that passes; None for 1.
     """
 
     level: Tensor
@@ -65,23 +66,23 @@ class Levels(NamedTuple):
     slope: Tensor | None = None
 
     def passes(self, x: Tensor) -> Tensor:
-        """1 where the gradient passes and 0 elsewhere, like ``x``."""
+        """A tensor like ``x`` that is 1 where the gradient passes, and 0 elsewhere."""
         return x.detach().abs().le_(self.limit)
 
     def mask_(self, grad: Tensor, x: Tensor) -> Tensor:
-        """From the gradient of ``x_b`` to that of ``x``, in its place."""
+        """Turn the gradient of ``x_b`` into that of ``x``, in place."""
         grad.mul_(self.passes(x))
         return grad if self.slope is None else grad.mul_(self.slope)
 
 
 class Bits(NamedTuple):
-    """An operand ``signs · level`` in a byte for each number, and what its gradient takes.
+    """A binary operand ``signs · level`` with one byte for each sign, and data for its gradient.
 
     Attributes:
-        signs: ±1, or 0 for what is dropped.
-        level: with size 1 along what is summed over.
-        passes: 1 where the gradient passes, else 0; None where none is needed.
-        slope: of the gradient there, where it is not 1.
+        signs: ±1, or 0 for numbers that dropout has dropped.
+        level: the magnitude, with size 1 in the dimension that a product sums over.
+        passes: 1 where the gradient passes, else 0; None if no gradient is needed.
+        slope: the factor of a gradient that passes; None for 1.
     """
 
     signs: Tensor
@@ -90,14 +91,14 @@ class Bits(NamedTuple):
     slope: Tensor | None = None
 
     def drop(self, p: float) -> tuple[Bits, float]:
-        """The same with numbers dropped with probability ``p``, and by what all must be scaled."""
+        """Drop numbers with probability ``p``; also returns the factor for those that are kept."""
         kept, scale = draw(self.signs, p)
         kept = kept.view(torch.int8)
         passes = None if self.passes is None else self.passes * kept
         return self._replace(signs=self.signs * kept, passes=passes), scale
 
     def mask_(self, grad: Tensor) -> Tensor:
-        """From the gradient of ``signs · level`` to that of the latent numbers, in its place."""
+        """Turn the gradient of ``signs · level`` into that of the latent numbers, in place."""
         grad.mul_(self.passes.to(grad.dtype))
         return grad if self.slope is None else grad.mul_(self.slope)
 
@@ -106,13 +107,13 @@ class Bits(NamedTuple):
 class Binarizer:
     """``x_b = (floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B``, which is ``±B/2`` (section 3.1).
 
-    Zeros, ``-0.0`` too, become ``+B/2``. Where all of ``x`` is 0, so are ``B`` and ``x_b``.
+    Zeros, including ``-0.0``, become ``+B/2``. If all of ``x`` is 0, so are ``B`` and ``x_b``.
 
     Attributes:
-        kind: ``bmt`` as above, or ``xnor`` for ``sign(x) · mean |x|`` with the gradient of
-            ``sign`` 1 for ``|x| <= 1`` (Rastegari et al. 2016): row BASE of the paper's Table 1.
-        mask: the gradient is 1 for ``|x| <= (1 - ε) B`` (``code``: clip's own gradient, 0 at the
-            largest element) or for ``|x| <= B`` (``paper``: as printed), else 0.
+        kind: ``bmt`` as above, or ``xnor`` for ``sign(x) · mean |x|``, row BASE of the paper's
+            Table 1 (Rastegari et al. 2016); the gradient of its sign is 1 for ``|x| <= 1``.
+        mask: where the gradient is 1; elsewhere it is 0. ``code``: for ``|x| <= (1 - ε) B``, as in
+            the paper's code, where the largest number gets none. ``paper``: for ``|x| <= B``.
         bound: a fixed ``B``; None for the largest ``|x|``.
 
     Raises:
@@ -130,24 +131,24 @@ class Binarizer:
             raise ConfigError(f"`bound` must be above 0, but is {self.bound} instead.")
 
     def __call__(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
-        """``x_b``, like ``x``; what lies along ``dim`` (all of it: the tensor) shares a bound."""
+        """``x_b``, shaped like ``x``. Numbers along ``dim`` (one dimension or several) share a bound."""
         levels = self.levels(x, dim)
         return _TwoLevels.apply(x, levels, levels.level)
 
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
-        """Signs ±1 like ``x``, and their level with size 1 along ``dim``: ``x_b`` is the product.
+        """Signs ±1 like ``x``, and their level with size 1 along ``dim``; their product is ``x_b``.
 
-        The product's gradient is that of ``x_b``, except where all of ``x`` is 0: the level is 0
-        there, so the product's gradient is too, while that of ``x_b`` is 1 (0 is within ``±B``).
+        The product has the gradient of ``x_b``, with one exception: where all of ``x`` is 0, the
+        level is 0 and so is the product's gradient, while that of ``x_b`` is 1.
         """
         levels = self.levels(x, dim)
-        # A product with the level multiplies the gradient by it: right for `xnor`.
+        # The product multiplies the gradient by the level, which is what `xnor` needs.
         slope = None if self.kind == "xnor" else _inverse(levels.level)
         return _TwoLevels.apply(x, levels._replace(slope=slope), None), levels.level
 
     @torch.no_grad()
     def bits(self, x: Tensor, grad: bool = True) -> Bits:
-        """The same for products that write their gradient themselves; ``grad``: if it is wanted."""
+        """Signs and level for a product with its own backward pass; ``grad``: prepare for it."""
         magnitudes = x.abs()
         levels = self._levels(magnitudes, -1)
         passes = magnitudes.le_(levels.limit).to(torch.int8) if grad else None
@@ -155,7 +156,7 @@ class Binarizer:
 
     @torch.no_grad()
     def levels(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Levels:
-        """The levels of what shares a bound along ``dim``."""
+        """The levels of ``x``, of which numbers along ``dim`` share a bound."""
         return self._levels(x.abs(), dim)
 
     def _levels(self, magnitudes: Tensor, dim: int | tuple[int, ...]) -> Levels:
@@ -169,11 +170,11 @@ class Binarizer:
 
 
 def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The unsigned variant for numbers from 0 up: ``B`` for those of at least ``B/2``, else 0.
+    """Binarize numbers that are not negative: to ``B`` if they are at least ``B/2``, else to 0.
 
     Returns:
-        0 and 1 like ``x``, and ``B`` ``[..., 1]``, the largest of each row. The gradient of their
-        product is 1.
+        0 or 1 for each number of ``x``, and ``B`` ``[..., 1]``, the largest number of each row. The
+        gradient of their product is 1.
     """
     bound = x.detach().amax(-1, keepdim=True)
     levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))
@@ -182,11 +183,11 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _inverse(level: Tensor) -> Tensor:
-    """``1 / level``, and 1 where that is 0: there every gradient is multiplied by 0 later."""
+    """``1 / level``, or 1 where the level is 0: gradients are multiplied by 0 there later."""
     return 1 / level.where(level > 0, 1.0)
 
 
 def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise :class:`ConfigError` where ``value`` is not one of ``choices``."""
+    """Raise :class:`ConfigError` if ``value`` is not one of ``choices``."""
     if value not in choices:
         raise ConfigError(f"`{name}` must be one of {choices}, but is {value} instead.")

@@ -1,7 +1,8 @@
-"""Binary layers in the place of float ones: in any architecture, by name.
+"""Replace the float layers of an architecture by binary ones.
 
-The other architectures are built as always; then what computes one of the products of
-:mod:`fairseq_ext.binary.switches` is exchanged for its binary kind, with the same parameters.
+The model is built with float layers first. Then the layers that compute the chosen products (see
+:mod:`fairseq_ext.binary.switches`) are found by their names and replaced by binary layers with the
+same parameters.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fairseq_ext.binary.binarize import Binarizer
 from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
 from fairseq_ext.errors import ConfigError
 
-# How architectures call the layers of each product; what is in no list stays float.
+# The product of each layer, by the name that architectures give it. All other layers stay float.
 LAYER_NAMES = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv"),
     **dict.fromkeys(("in_proj", "cross_query", "cross_key_value"), "qkv"),
@@ -32,7 +33,7 @@ def layer_options(cfg: Any, chosen: switches.Switches, product: str) -> dict[str
     """Options of :class:`BinaryLinear` for a product.
 
     Raises:
-        ConfigError: a bound that is no number above 0.
+        ConfigError: a bound is not a number above 0.
     """
     of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
     how = {"kind": chosen.binarizer, "mask": str(cfg.binary_gradient)}
@@ -67,17 +68,17 @@ def attention_options(cfg: Any, chosen: switches.Switches) -> dict[str, Any]:
 
 
 def stages_of(cfg: Any, chosen: switches.Switches) -> list[int]:
-    """``--stage-updates``.
+    """The number of updates of each stage, from ``--stage-updates``.
 
     Raises:
-        ConfigError: no numbers, or too few for what is binarized.
+        ConfigError: these are not numbers, or the stage that binarizes the chosen parts is missing.
     """
     least = 3 if chosen.activations else 2 if chosen.weights else 1
     return stages.lengths(cfg.stage_updates, least)
 
 
 def staged_layers(model: nn.Module) -> Iterator[stages.Staged]:
-    """All layers of a model that are binarized in some stage."""
+    """All layers of a model that are binary in some stage."""
     for module in model.modules():
         layer = isinstance(module, BinaryLinear) and (module.weights or module.inputs)
         products = isinstance(module, BinaryAttention) and any(module.options.values())
@@ -86,12 +87,13 @@ def staged_layers(model: nn.Module) -> Iterator[stages.Staged]:
 
 
 def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
-    """Exchange the layers of a built model as ``--binary-weights`` and ``…-activations`` say.
+    """Replace the layers of a model that ``--binary-weights`` and ``--binary-activations`` name.
 
-    A model that has a stage already is binary by construction.
+    A model that already has a stage was built with binary layers and stays as it is.
 
     Raises:
-        ConfigError: an unknown product, one that this architecture has not, or fused matrices.
+        ConfigError: a product is unknown, or this architecture does not compute it, or the model
+            has fused matrices.
     """
     if hasattr(model, "binary_stage"):
         return
@@ -122,7 +124,7 @@ def _require_found(model: nn.Module, missing: set[str]) -> None:
 
 
 def _exchange_layers(module: nn.Module, cfg: Any, chosen: switches.Switches) -> Iterator[str]:
-    """Exchange the layers that belong to chosen products; yield the products."""
+    """Replace the layers of a module that belong to chosen products; yield these products."""
     for name, child in list(module.named_children()):
         product = LAYER_NAMES.get(name)
         if isinstance(child, nn.Linear) and product in chosen.weights | chosen.activations:
@@ -130,12 +132,12 @@ def _exchange_layers(module: nn.Module, cfg: Any, chosen: switches.Switches) -> 
             setattr(module, name, BinaryLinear.of(child, **options))
             yield product
     if "qkv" in chosen.activations and hasattr(module, "compress_first"):
-        module.compress_first = False  # a mixture of signs is not the sign of a mixture
+        module.compress_first = False  # mixing first would binarize the mixtures
 
 
 def _exchange_attentions(module: nn.Module, cfg: Any, chosen: switches.Switches) -> None:
     for name, child in list(module.named_children()):
-        if type(child) is MultiheadAttention:  # its fast path reads the float weights
+        if type(child) is MultiheadAttention:  # its fast path would read float weights
             attention = BinaryAttention.of(child, **attention_options(cfg, chosen))
             setattr(module, name, attention)
 

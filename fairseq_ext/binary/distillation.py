@@ -1,4 +1,4 @@
-"""Knowledge distillation: the teacher's probabilities in place of the labels (section 4.1)."""
+"""Knowledge distillation: the teacher's probabilities replace the labels (section 4.1)."""
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
@@ -44,7 +44,7 @@ class DistillationConfig(FairseqDataclass):
 
 
 def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """``-τ² Σ_v p_v log q_v``; ``p``, ``q``: softmax of the teacher's, the student's logits over τ.
+    """``-τ² Σ_v p_v log q_v``, where p and q are the softmax of teacher's and student's logits / τ.
 
     Args:
         student, teacher: logits ``[..., V]``.
@@ -61,15 +61,15 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0
 
 @register_criterion("distillation", dataclass=DistillationConfig)
 class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
-    """:func:`distillation_loss` in training; in validation the references' negative log-likelihood.
+    """Train with :func:`distillation_loss`; validate with the negative log-likelihood.
 
-    The teacher is in evaluation mode, without gradient, and no part of this module: neither
-    checkpoints nor the optimizer see it.
+    The teacher is in evaluation mode and has no gradient. It is not a submodule, so neither
+    checkpoints nor the optimizer contain it.
 
     Raises:
-        ConfigError: no teacher, one that does not fit the dictionaries, or a temperature or weight
-            out of range.
-        CheckpointError: a teacher that is missing, damaged or unsafe.
+        ConfigError: there is no teacher, it has other dictionaries, or the temperature or the
+            weight is out of range.
+        CheckpointError: the file of the teacher is missing, damaged or unsafe.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
                 f"`--teacher-weight` must be from 0 to 1, but is {teacher_weight} instead."
             )
         self.temperature, self.teacher_weight = temperature, teacher_weight
-        self._teacher = (load_teacher(teacher, task),)  # a tuple, which modules do not look into
+        self._teacher = (load_teacher(teacher, task),)  # in a tuple it is not a submodule
 
     def compute_loss(
         self,
@@ -116,18 +116,18 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
 
 
 def load_teacher(path: str, task: FairseqTask) -> BaseFairseqModel:
-    """The model of a checkpoint for the task's dictionaries, in evaluation mode.
+    """Load the model of a checkpoint for the task's dictionaries, in evaluation mode.
 
     Raises:
-        ConfigError: there is no path, or the model is of other dictionaries.
+        ConfigError: there is no path, or the model has other dictionaries.
         CheckpointError: the file is missing, damaged or unsafe.
     """
     if not path:
         raise ConfigError("`--criterion distillation` must have a `--teacher`, but has none.")
-    storage.load(path)  # for its clear messages
+    storage.load(path)  # raises our clear messages
     try:
         (teacher,), _ = checkpoint_utils.load_model_ensemble([path], task=task)
-    except RuntimeError as error:  # other words or, without a record of them, other sizes
+    except RuntimeError as error:  # other words, or other sizes if words are not recorded
         reason = str(error).partition("\n")[0]
         raise ConfigError(
             f"`--teacher` must be trained with the dictionaries of the data, but {reason}"

@@ -1,4 +1,4 @@
-"""The second half of the feed-forward network of section 3.4, as fairseq's layers call it."""
+"""The second half of the feed-forward network (section 3.4), called by fairseq's layers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from fairseq_ext.binary.linear import BinaryLinear
 class FeedForwardOutput(nn.Module):
     """``LN(LN(h)_b W_2b + b_2)`` of the hidden layer ``h = max(0, A_b W_1b + b_1)``.
 
-    The inner norm is what gives the binarization both signs.
+    ``h`` is never negative. The inner norm centres it, so that both signs occur.
 
     Args:
         linear: ``W_2`` and ``b_2``.
-        dropout: for the hidden layer.
-        norms: put the two layer norms in.
-        dropout_first: drop before binarizing, as the paper's code does: a dropped number becomes
-            ``+B/2``. Else it counts as 0.
+        dropout: applied to the hidden layer.
+        norms: use the two layer norms.
+        dropout_first: apply dropout before binarization, as the paper's code does, so that a
+            dropped number becomes ``+B/2``. Otherwise it counts as 0.
     """
 
     def __init__(

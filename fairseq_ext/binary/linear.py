@@ -1,4 +1,4 @@
-"""A linear layer with one bit for each weight, and for each input if asked for (torch only)."""
+"""A linear layer with one bit for each weight and, optionally, for each input (torch only)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRANULARITIES = {"channel": 1, "tensor": (0, 1)}
 
 
 class _WeightProduct(torch.autograd.Function):
-    """``A W_b + b`` with float inputs; ``W_b`` is made again for the gradient, not kept."""
+    """``A W_b + b`` with float inputs; the backward pass computes ``W_b`` again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, levels: Levels) -> Tensor:
@@ -41,10 +41,10 @@ class _WeightProduct(torch.autograd.Function):
 
 
 class _BinaryProduct(torch.autograd.Function):
-    """``y_n = (a / s) w_n Σ_k ±1 ±1 + b_n``, with levels ``a`` of a token and ``w_n`` of a channel.
+    """``y_n = (a / s) w_n Σ_k ±1 ±1 + b_n``: ``a`` is the token's level, ``w_n`` the channel's.
 
-    The sum is an exact integer. Gradients are those of ``A_b W_b / s + b``; the bits of the inputs
-    are found before, so that several products may share them. ``scale`` is ``s``.
+    The sum is an exact integer. The gradients are those of ``A_b W_b / s + b``. The bits of the
+    inputs are an argument, so that several products can share them. ``scale`` is ``s``.
     """
 
     @staticmethod
@@ -80,14 +80,14 @@ class _BinaryProduct(torch.autograd.Function):
 def _product(
     inputs: Bits, signs: Tensor, level: Tensor, bias: Tensor | None, scale: float
 ) -> Tensor:
-    """What :class:`_BinaryProduct` computes, of the weights' signs ``[N, K]``, level ``[N, 1]``."""
+    """The product itself, from signs ``[N, K]`` and level ``[N, 1]`` of the weights."""
     y = F.linear(inputs.signs.to(signs.dtype), signs)  # Σ ±1 ±1: [..., N]
     y.mul_(inputs.level / scale).mul_(level.squeeze(1))  # by [..., 1] and [N]
     return y if bias is None else y.add_(bias)
 
 
 def _of_weight(grad: Tensor, x: Tensor, weight: Tensor, levels: Levels) -> Tensor:
-    """The gradient of the latent weights, of ``grad`` ``[..., N]`` and inputs ``[..., K]``."""
+    """The gradient of the latent weights, from ``grad`` ``[..., N]`` and inputs ``[..., K]``."""
     of_weight = grad.flatten(0, -2).t() @ x.flatten(0, -2)  # [N, M] [M, K]
     return levels.mask_(of_weight.to(weight.dtype), weight)
 
@@ -99,19 +99,19 @@ def _of_bias(ctx: Any, grad: Tensor) -> Tensor | None:
 class BinaryLinear(nn.Linear):
     """``A_b W_b / s + b`` in place of ``A W + b`` (sections 3.1 and 3.3).
 
-    ``weight`` ``[N, K]`` holds the latent numbers, which are trained. A bound is the largest of a
-    row of it, or of a token's ``K`` inputs.
+    ``weight`` ``[N, K]`` holds the latent (float) numbers, which are trained. Each row of it has a
+    bound, its largest magnitude, and so have the ``K`` inputs of each token.
 
     Args:
-        in_features, out_features, bias: as of ``nn.Linear``.
-        weights, inputs: what becomes binary from the stage on that :meth:`set_stage` is told:
-            weights in stage 1, inputs in stage 2. A new layer is in stage 2.
-        scale: ``s``, by which the product is divided while its inputs are binary.
-        granularity: ``tensor`` gives all weights one bound.
-        weight_binarizer, input_binarizer: how.
+        in_features, out_features, bias: as for ``nn.Linear``.
+        weights, inputs: whether they become binary, the weights from stage 1 on and the inputs from
+            stage 2 on (:meth:`set_stage`). A new layer is in stage 2.
+        scale: ``s``; the product is divided by it while its inputs are binary.
+        granularity: ``channel`` for a bound for each row, ``tensor`` for one bound for all weights.
+        weight_binarizer, input_binarizer: how weights and inputs are binarized.
 
     Raises:
-        ConfigError: an unknown granularity, or a scale that is not above 0.
+        ConfigError: the granularity is unknown, or the scale is not above 0.
     """
 
     def __init__(
@@ -139,14 +139,14 @@ class BinaryLinear(nn.Linear):
 
     @classmethod
     def of(cls, linear: nn.Linear, **options: Any) -> BinaryLinear:
-        """A binary layer with the very parameters of ``linear``; ``options`` as of the class."""
-        with torch.device("meta"):  # neither memory nor random numbers for what is replaced
+        """Convert ``linear``; the parameters are the same objects. ``options``: see the class."""
+        with torch.device("meta"):  # uses no memory and no random numbers; all is replaced
             binary = cls(linear.in_features, linear.out_features, **options)
         binary.weight, binary.bias = linear.weight, linear.bias
         return binary.train(linear.training)
 
     def set_stage(self, stage: int) -> None:
-        """Binarize nothing (0), the weights (1), weights and inputs (2), as far as it is asked."""
+        """Binarize nothing (0), weights (1), or weights and inputs (2), if the options say so."""
         self.binary_weights = self.weights and stage >= 1
         self.binary_inputs = self.inputs and stage >= 2
 
@@ -160,8 +160,8 @@ class BinaryLinear(nn.Linear):
 
         Args:
             x: the input.
-            dropout: applied to the input as it is read, binarized or not.
-            bits: what :meth:`bits` of a layer with the same options gave for ``x``.
+            dropout: applied to the input after its binarization, if it is binarized.
+            bits: the result of :meth:`bits` for ``x``, of any layer with the same options.
         """
         if not self.binary_weights:
             x = self._read(x, dropout)
@@ -172,21 +172,21 @@ class BinaryLinear(nn.Linear):
         bits, scale = self.bits(x) if bits is None else bits, self.scale
         if dropout is not None and is_active(dropout):
             bits, scale_up = bits.drop(dropout.p)
-            scale = scale / scale_up if scale_up else math.inf  # all is dropped
-        if self.frozen_level is not None:  # generating: the weight holds its signs
+            scale = scale / scale_up if scale_up else math.inf  # everything is dropped
+        if self.frozen_level is not None:  # in generation the weight holds its signs
             with torch.no_grad():
                 return _product(bits, self.weight, self.frozen_level, self.bias, scale)
         return _BinaryProduct.apply(x, self.weight, self.bias, bits, self._levels(), scale)
 
     def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
-        """The input of a product that is not one of signs."""
+        """The input of a product with float weights, or with binary weights and float inputs."""
         if self.binary_inputs:
             x = self.input_binarizer(x)
             x = x if self.scale == 1 else x / self.scale
         return x if dropout is None else dropout(x)
 
     def bits(self, x: Tensor) -> Bits | None:
-        """What the layer reads of ``x``, if that is binary."""
+        """The bits of ``x``, if the layer multiplies bits; else None."""
         if not (self.binary_inputs and self.binary_weights):
             return None
         return self.input_binarizer.bits(x, grad=x.requires_grad)
@@ -200,12 +200,12 @@ class BinaryLinear(nn.Linear):
         return self.weight_binarizer(self.weight, GRANULARITIES[self.granularity])
 
     def _levels(self) -> Levels:
-        """Of the latent weights."""
+        """The levels of the latent weights."""
         return self.weight_binarizer.levels(self.weight, GRANULARITIES[self.granularity])
 
     @torch.no_grad()
     def make_generation_fast_(self, **unused: Any) -> None:
-        """fairseq's hook before generation: the weights change no more, so binarize them once."""
+        """fairseq's hook before generation: the weights are final, so binarize them once."""
         if self.binary_inputs and self.binary_weights:
             level = self._levels().level
             self.weight.data, self.frozen_level = signs_of(self.weight), level

@@ -1,7 +1,7 @@
 """fairseq wiring of BMT: configuration, model, named architectures.
 
-A BMT is fairseq's pre-norm Transformer with other attentions and feed-forward layers in it;
-everything else, its flags included, is fairseq's own.
+A BMT is fairseq's pre-norm Transformer with other attentions and feed-forward layers. Everything
+else is fairseq's own, including the flags.
 """
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
@@ -33,7 +33,7 @@ from fairseq_ext.binary.feedforward import FeedForwardOutput
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.errors import ConfigError
 
-NORM_EPS = 1e-6  # of flax, which the paper's code uses; torch's is 1e-5
+NORM_EPS = 1e-6  # the default of flax, which the paper's code uses; torch's is 1e-5
 
 
 @dataclass
@@ -79,10 +79,10 @@ class BmtConfig(configuration.TransformerModelConfig):
 
 
 def switches_of(cfg: BmtConfig | TransformerConfig) -> switches.Switches:
-    """What a configuration binarizes, and what it has for that.
+    """The preset's switches after command-line overrides.
 
     Raises:
-        ConfigError: an unknown product, or an output that adds ``A`` to another size.
+        ConfigError: a product is unknown.
     """
     return switches.override(
         switches.PRESETS[str(cfg.bmt_preset)],
@@ -98,14 +98,14 @@ class Layers:
     """Builds the parts of a layer for a configuration.
 
     Args:
-        cfg: with the flat options of :class:`BmtConfig` in it.
+        cfg: fairseq's configuration, which also has the flat options of :class:`BmtConfig`.
     """
 
     def __init__(self, cfg: TransformerConfig) -> None:
         self.cfg, self.switches = cfg, switches_of(cfg)
 
     def linear(self, product: str, inputs: int, outputs: int, *, bias: bool = True) -> BinaryLinear:
-        """The layer of one of ``switches.LAYERS``, Xavier-uniform."""
+        """A layer for one of ``switches.LAYERS``, initialized with Xavier-uniform."""
         after = {"ffn": self.switches.ffn, "out": self.switches.output}.get(product)
         layer = BinaryLinear(
             inputs,
@@ -118,7 +118,7 @@ class Layers:
         return layer
 
     def attention(self, dim: int, heads: int, source_dim: int | None = None) -> BinaryAttention:
-        """Over the sequence itself, or over a source of ``source_dim`` channels."""
+        """Self-attention, or attention over a source of ``source_dim`` channels."""
         chosen = self.switches
         attention = BinaryAttention(
             dim,
@@ -141,7 +141,7 @@ class Layers:
         return attention
 
     def feed_forward_output(self, inputs: int, outputs: int, layer: str) -> FeedForwardOutput:
-        """``W_2`` and what is around it; ``layer`` is a name for ``--retain-dropout-modules``."""
+        """``W_2`` with its norms and dropout; ``--retain-dropout-modules`` calls it ``layer``."""
         return FeedForwardOutput(
             self.linear("ffn", inputs, outputs),
             FairseqDropout(self.cfg.bmt_activation_dropout, module_name=layer),
@@ -206,16 +206,16 @@ class BmtDecoder(TransformerDecoderBase):
 
 @registry.register_model("bmt", dataclass=BmtConfig)
 class BmtModel(transformer.TranslationTransformer):
-    """Pre-norm Transformer of which products can be binarized."""
+    """Pre-norm Transformer whose matrix products can be binarized."""
 
     Config = BmtConfig
 
     @classmethod
     def prepare(cls, cfg: BmtConfig) -> Namespace:
-        """Pre-norm; the dropout of hidden units is ours, behind the inner norm.
+        """Set pre-norm, and take over the dropout of hidden units: it comes after the inner norm.
 
         Raises:
-            ConfigError: a scale that is not above 0.
+            ConfigError: the scale is not above 0.
         """
         if not cfg.bmt_scale > 0:
             raise ConfigError(f"`--bmt-scale` must be above 0, but is {cfg.bmt_scale} instead.")
@@ -229,10 +229,10 @@ class BmtModel(transformer.TranslationTransformer):
 
     @classmethod
     def complete(cls, model: "BmtModel", cfg: BmtConfig) -> None:
-        """Set the norms' ε, and the stage.
+        """Set ε of the layer norms, and add the stage.
 
         Raises:
-            ConfigError: stages that do not fit what is binarized.
+            ConfigError: ``--stage-updates`` lacks the stage that binarizes the chosen parts.
         """
         for module in model.modules():
             if isinstance(module, nn.LayerNorm):
@@ -266,7 +266,7 @@ registry.register_architecture(
     "bmt", "bmt_wmt_de_en", **_sizes(1024, 4096, 16), share_all_embeddings=True
 )
 registry.register_architecture("bmt", "bmt_base", **_sizes(512, 2048, 8))
-# Appendix A.2; depths by --encoder-layers and --decoder-layers.
+# Appendix A.2; give the depths by --encoder-layers and --decoder-layers.
 registry.register_architecture(
     "bmt", "bmt_scaling", **_sizes(512, 2048, 8), share_all_embeddings=True
 )
@@ -275,7 +275,7 @@ registry.register_architecture("bmt", "bmt_tiny", **_sizes(128, 256, 4, layers=4
 
 @registry.register_model("binary_transformer", dataclass=configuration.TransformerModelConfig)
 class BinaryTransformerModel(transformer.TranslationTransformer):
-    """fairseq's own Transformer, of which products can be binarized."""
+    """fairseq's own Transformer, whose matrix products can be binarized."""
 
     Config = configuration.TransformerModelConfig
 

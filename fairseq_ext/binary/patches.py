@@ -1,4 +1,4 @@
-"""What this wing changes in fairseq: packed models load where checkpoints do."""
+"""This wing's changes to fairseq: packed models can be loaded like checkpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairseq_ext.plugin.patches.table import Layer, Patch
 
 
 def load_packed(original: Callable) -> Callable:
-    """Packed files are loaded by this wing, all others by fairseq."""
+    """Load packed files by this wing, all others by fairseq."""
 
     def load_model_ensemble_and_task(
         filenames: list[str],

@@ -1,18 +1,19 @@
-"""The two products of an attention, with one bit for each operand where asked for (torch only).
+"""The two matrix products of an attention, whose operands may be binary (torch only).
 
-The paper binarizes them in rows BMT-7 and BMT-8 of Table 1 without saying how, and its code does
-not. Each product must have one bound for each sum (3.1), and no sum may see what is masked.
+The paper binarizes them in rows BMT-7 and BMT-8 of Table 1, but neither the paper nor its code says
+how. There must be one bound for each sum (3.1), and no sum may depend on masked positions.
 
-*QK*: ``q_b · k_b`` sums over a head's channels. Queries and keys have a bound for each position
-and head, so no position influences another.
+*QK*: ``q_b · k_b`` is a sum over the channels of a head. Queries and keys have a bound for each
+position and head, so positions do not influence each other.
 
-*Score-V*: ``Σ_j p_ij v_j`` sums over positions ``j``. The rule of 3.1 would give each channel of V
-one bound over all positions, masked and future ones too. Here each ``v_j`` has its own bound
-``B_j``, which moves to the other operand: ``Σ_j (p_ij B_j) (v_jb / B_j)``. The left operand then
-gets one bound for each query, and the right one is ±1/2: still one bound for each sum, and none
-sees more than the query may. As the probabilities are not negative, 3.1 maps them all, masked
-zeros included, to ``+B/2``: what is masked is masked again (``signed``: a mean over what is
-visible). ``unsigned`` keeps those of at least half the largest, as binarized BERTs do.
+*Score-V*: ``Σ_j p_ij v_j`` is a sum over positions ``j``. By the rule of 3.1, each channel of V
+would have one bound over all positions, also masked and future ones. Here each ``v_j`` has its own
+bound ``B_j`` instead, which is moved to the other operand: ``Σ_j (p_ij B_j) (v_jb / B_j)``. The
+left operand has one bound for each query, and the right one is ±1/2. So each sum still has one
+bound, and it depends only on positions that the query may see. Probabilities are never negative, so
+3.1 maps them all to ``+B/2``, even the zeros of masked positions; these are set to 0 again
+afterwards. With ``signed`` all visible positions therefore count equally; with ``unsigned`` only
+those count that have at least half of the largest weight, as in binarized BERTs.
 
 Letters: ``N`` sentences, ``H`` heads, ``T`` queries, ``S`` keys, ``D`` channels of a head.
 """
@@ -35,7 +36,7 @@ def attention_weights(
 ) -> Tensor:
     """``softmax(Q K^T / √D)`` ``[N, H, T, S]``, in fp32 at least.
 
-    A query that must look nowhere, as of a source of pads only, looks at all alike.
+    A query that may not look anywhere (the source has only pads) looks at all positions equally.
 
     Args:
         queries, keys: ``[N, H, T, D]``, ``[N, H, S, D]``.
@@ -51,8 +52,8 @@ def attention_weights(
     else:
         scores = (queries * factor) @ keys.transpose(-1, -2)
     if hidden is not None:
-        # Not -inf: a source of pads only, where a query must look nowhere, would become NaN. Among
-        # other scores the weight of this one is 0 all the same.
+        # With -inf a query that may not look anywhere would give NaN. The weight is 0 all the same
+        # if any position is visible.
         scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
     precise = torch.promote_types(scores.dtype, torch.float32)
     return torch.softmax(scores, dim=-1, dtype=precise).to(scores.dtype)
@@ -70,13 +71,13 @@ def contexts(
     Args:
         weights: ``p`` ``[N, H, T, S]``.
         values: ``[N, H, S, D]``.
-        hidden: as of :func:`attention_weights`.
+        hidden: as for :func:`attention_weights`.
         dropout: applied to the weights, binarized or not.
         binary: ``signed`` or ``unsigned`` to binarize both operands (Score-V Einsum).
     """
     if binary is None:
         return dropout(weights) @ values
-    signs, half = BINARIZER.signs(values)  # half of B_j: [N, H, S, 1]
+    signs, half = BINARIZER.signs(values)  # half is B_j / 2: [N, H, S, 1]
     weights = weights * (2 * half).transpose(-1, -2)
     picked, level = zero_or_one(weights) if binary == "unsigned" else BINARIZER.signs(weights)
     if hidden is not None:

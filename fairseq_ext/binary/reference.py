@@ -34,7 +34,7 @@ def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None, bits: str, scale: float = 1.0) -> Tensor:
     """``A_b W_b / s`` and a bias for tokens ``[..., K]``; section 3.3.
 
-    ``bits`` has ``w`` and ``a`` for what is binary, the weights and the inputs.
+    ``bits`` contains ``w`` if the weights are binary and ``a`` if the inputs are.
     """
     x, weight = binarized(x) if "a" in bits else x, binarized(weight) if "w" in bits else weight
     y = x @ weight.t() / scale

@@ -1,4 +1,4 @@
-"""The learning rate of section 4.1: in each stage a warm-up and a cosine that ends at 0."""
+"""The learning rate of section 4.1: each stage has a warm-up and a cosine that ends at 0."""
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
@@ -34,17 +34,17 @@ class StagedCosineConfig(FairseqDataclass):
 
 
 def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: list[float]) -> float:
-    """The rate of update number ``update``, from 0 on.
+    """The learning rate of update number ``update``, counted from 0.
 
     In a stage of ``n`` updates, update ``t`` has ``peak · min(1, t / warmup) · (1 + cos πx) / 2``
-    with ``x = (t - warmup) / (n - warmup - 1)`` within 0 and 1: its last update has rate 0. After
-    the last stage the rate stays 0.
+    with ``x = (t - warmup) / (n - warmup - 1)``, clipped to 0 … 1. The last update of a stage has
+    rate 0, and after the last stage the rate stays 0.
 
     Args:
-        update: its number.
-        stage_updates: of each stage.
-        warmup: updates.
-        peaks: of each stage, or one for all.
+        update: the number of the update.
+        stage_updates: the number of updates of each stage.
+        warmup: the number of updates in which the rate rises.
+        peaks: the highest rate of each stage, or one for all.
     """
     starts = [0, *accumulate(stage_updates)]
     if update >= starts[-1]:
@@ -58,13 +58,13 @@ def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: lis
 
 @register_lr_scheduler("staged_cosine", dataclass=StagedCosineConfig)
 class StagedCosine(FairseqLRScheduler):
-    """:func:`learning_rate` for ``--stage-updates``; moments of the optimizer are carried over.
+    """:func:`learning_rate` for ``--stage-updates``; the optimizer's moments are not reset.
 
     ``--lr`` is the peak of all stages, or a comma-separated list with one for each.
 
     Raises:
-        ConfigError: stages of which no update is known, a warm-up that does not fit into one, or
-            a list of rates that does not fit the stages.
+        ConfigError: the number of updates is unknown, the warm-up is longer than a stage, or the
+            number of rates is not that of the stages.
     """
 
     def __init__(self, cfg: StagedCosineConfig, optimizer: FairseqOptimizer) -> None:

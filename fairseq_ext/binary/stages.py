@@ -1,7 +1,7 @@
-"""When a model is binarized: float, then weights, then weights and activations (section 4.1).
+"""The stages of training: float, binary weights, binary weights and activations (section 4.1).
 
-The stage is part of the state of a model, not only of its schedule: a checkpoint is the function
-that it was trained as, wherever it is loaded.
+The stage is stored in the model's state, not only in its schedule. So a checkpoint always computes
+the function as which it was trained, wherever it is loaded.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class Staged(Protocol):
     """A layer that is binarized by stage."""
 
     def set_stage(self, stage: int) -> None:
-        """Compute as in this stage from now on."""
+        """From now on, compute as in this stage."""
 
 
 def lengths(text: str, least: int = 1) -> list[int]:
-    """``--stage-updates`` as numbers of updates; none where it is empty.
+    """Read ``--stage-updates``: the number of updates of each stage, or an empty list.
 
     Args:
         text: ``FLOAT``, ``FLOAT,WEIGHTS`` or ``FLOAT,WEIGHTS,ACTIVATIONS``.
-        least: stages that there must be: 2 to binarize weights, 3 for activations.
+        least: the fewest stages that are accepted: 2 to binarize weights, 3 for activations.
 
     Raises:
-        ConfigError: not one to three whole numbers from 0 up, or fewer than ``least``.
+        ConfigError: these are not one to three whole numbers from 0 up, or fewer than ``least``.
     """
     try:
         values = [int(value) for value in text.split(",")] if text else []
@@ -55,9 +55,9 @@ def lengths(text: str, least: int = 1) -> list[int]:
 
 
 def stage_at(update: int, stages: list[int]) -> int:
-    """The stage of the update that is number ``update``, from 0 on; the last where none are given.
+    """The stage of update number ``update``, counted from 0; the last stage if there is no list.
 
-    A stage of 0 updates is left out; the last one never ends.
+    A stage of 0 updates is skipped; the last stage never ends.
     """
     if not stages:
         return 2
@@ -65,16 +65,17 @@ def stage_at(update: int, stages: list[int]) -> int:
 
 
 class Stage(nn.Module):
-    """Keeps the layers of a model in the stage that it is trained in.
+    """Keeps all layers of a model in the same stage of training.
 
-    fairseq tells modules the number of each update before it (``set_num_updates``), and that of a
-    checkpoint before its state is loaded. The stage in a loaded state wins, and training never
-    goes back from it, so that neither a checkpoint from a boundary nor ``--reset-optimizer`` nor
-    fine-tuning changes what a model computes.
+    fairseq tells modules the number of each update (``set_num_updates``), also that of a checkpoint
+    before its state is loaded. The stage in a loaded state has priority, and training never goes
+    back from it. So loading never changes what a model computes: not at the boundary of two stages,
+    not with ``--reset-optimizer``, and not for fine-tuning.
 
     Args:
-        layers: what to keep in the stage.
-        stages: updates of each, see :func:`lengths`; without any all is binary from the start.
+        layers: the layers to keep in the stage.
+        stages: the number of updates of each stage (:func:`lengths`); if it is empty, everything is
+            binary from the start.
     """
 
     def __init__(self, layers: Iterable[Staged], stages: list[int]) -> None:
@@ -95,7 +96,7 @@ class Stage(nn.Module):
         """fairseq's hook before update ``num_updates``, counted from 0."""
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:
-            # Not where a checkpoint is about to be loaded from the middle of a stage.
+            # No message if a checkpoint is about to be loaded in the middle of a stage.
             if self._layers and num_updates in (0, *accumulate(self.stages)):
                 logger.info(f"update {num_updates}: {NAMES[planned]} from here on")
             self.enter(planned)
@@ -109,7 +110,7 @@ class Stage(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        # A model that was never binary has no stage: it is in stage 0, whatever the schedule.
+        # A model that was never binary has no stage in its state: it is in stage 0.
         saved = state_dict.get(f"{prefix}current", torch.zeros(()))
         self.enter(int(saved))
 

@@ -1,8 +1,8 @@
-"""What is binarized: the five matrix products of an attention and the feed-forward network.
+"""Choose which of a Transformer's five kinds of matrix products are binarized.
 
-``qkv`` are the projections to queries, keys and values, ``out`` the attention's output projection,
-``ffn`` both layers of the feed-forward network, ``qk`` and ``score-v`` the products of two
-activations. Each row of the paper's Table 1 is a :class:`Switches`.
+``qkv`` are the projections to queries, keys and values, ``out`` is the output projection of the
+attention, ``ffn`` are both layers of the feed-forward network, and ``qk`` and ``score-v`` are the
+products of two activations. Each row of the paper's Table 1 is a :class:`Switches`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ OUTPUTS = ("shortcut", "layer", "scale", "plain")
 
 @dataclass(frozen=True)
 class Switches:
-    """What becomes binary, and what a model has for it.
+    """The products that become binary, and the norms and shortcuts that this needs.
 
     Attributes:
-        weights: products whose weights are binarized, of ``LAYERS``.
-        activations: products whose inputs are binarized, of ``PRODUCTS``.
-        heads_norm: layer norm on each head of q, k and v.
-        ffn: after each product of the feed-forward network: layer norm, ``1 / s``, or nothing.
-        output: of the attention: ``LN(A W) + A``, ``LN(A W)``, ``A W / s`` or ``A W``.
+        weights: the products whose weights are binarized, out of ``LAYERS``.
+        activations: the products whose inputs are binarized, out of ``PRODUCTS``.
+        heads_norm: apply layer norm to each head of q, k and v.
+        ffn: after each product of the feed-forward network: layer norm, ``1 / s`` or nothing.
+        output: what the attention returns: ``LN(A W) + A``, ``LN(A W)``, ``A W / s`` or ``A W``.
         binarizer: ``bmt`` or ``xnor``.
     """
 
@@ -40,7 +40,7 @@ class Switches:
 
     @property
     def anything(self) -> bool:
-        """Whether anything is ever binarized."""
+        """Whether any product is binarized."""
         return bool(self.weights or self.activations)
 
 
@@ -66,10 +66,10 @@ PRESETS = {
 
 
 def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]:
-    """A comma-separated list of products; ``none`` and the empty text are none.
+    """Read a comma-separated list of products; ``none`` and an empty text mean no products.
 
     Raises:
-        ConfigError: a name that is not in ``allowed``.
+        ConfigError: a name is not in ``allowed``.
     """
     names = frozenset(text.split(",")) - {"", "none"}
     if names - set(allowed):
@@ -87,10 +87,10 @@ def override(
     output: str = "preset",
     binarizer: str = "preset",
 ) -> Switches:
-    """``switches`` with what options give; ``preset`` and an empty list leave a value as it is.
+    """Change ``switches`` by options; ``preset`` and an empty text leave a value as it is.
 
     Raises:
-        ConfigError: an unknown product.
+        ConfigError: a product is unknown.
     """
     if weights:
         switches = replace(switches, weights=products("--binary-weights", weights, LAYERS))
