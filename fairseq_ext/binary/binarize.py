@@ -131,7 +131,7 @@ class Binarizer:
             raise ConfigError(f"`bound` must be above 0, but is {self.bound} instead.")
 
     def __call__(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
-        """``x_b``, shaped like ``x``. Numbers along ``dim`` (one dimension or several) share a bound."""
+        """``x_b``, shaped like ``x``. Numbers along ``dim`` share a bound."""
         levels = self.levels(x, dim)
         return _TwoLevels.apply(x, levels, levels.level)
 

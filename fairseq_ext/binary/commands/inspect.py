@@ -1,4 +1,4 @@
-"""``fairseq-ext inspect``: where the bytes of a packed model are."""
+"""``fairseq-ext inspect``: the bytes of each part of a packed model."""
 
 from __future__ import annotations
 

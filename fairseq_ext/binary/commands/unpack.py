@@ -25,7 +25,7 @@ def add(commands: Subparsers) -> None:
 def _unpack(args: argparse.Namespace) -> int:
     import logging
 
-    logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
+    logging.basicConfig(level=logging.WARNING)  # importing fairseq would choose DEBUG
     from fairseq_ext import register
 
     register()

@@ -1,4 +1,4 @@
-"""The two products, by whichever kernel is fastest here.
+"""The two products, computed by the fastest kernel of this machine.
 
 Letters: ``M`` rows, ``K`` inputs, ``N`` output channels.
 """
@@ -12,8 +12,8 @@ from fairseq_ext.binary.kernels import native, portable
 from fairseq_ext.binary.kernels.packing import PackedWeight, pad_channels
 from fairseq_ext.errors import DataError
 
-# Rows from which unpacking into a float product beats the plain C kernel (benchmarks/
-# binary_layers.py --path c); those for AVX2 and AVX-512 win at any number of rows.
+# From this number of rows on, a float product with unpacked weights is faster than the plain C
+# kernel (benchmarks/binary_layers.py --path c). The AVX2 and AVX-512 kernels are always faster.
 MANY_ROWS = 16
 
 
@@ -22,23 +22,23 @@ def linear_1bit(
 ) -> Tensor:
     """``y = A W_b^T + bias``: 1-bit weights, float inputs (section 3.1).
 
-    Sums are in fp32 whatever the type of ``x``, and must be finite before ``B_W / 2`` multiplies
-    them. There is no gradient.
+    Sums are computed in fp32 for every type of ``x``, and must be finite before they are multiplied
+    by ``B_W / 2``. There is no gradient.
 
     Args:
         x: ``[..., K]``, floating.
         packed: ``W_b``, on the device of ``x``.
         bias: ``[N]``.
         path: the kernel, one of :func:`~fairseq_ext.binary.kernels.native.available_paths`;
-            the best where it is None.
+            None for the best.
 
     Returns:
         ``[..., N]`` of the type of ``x``.
 
     Raises:
-        DataError: a last dimension that is not ``K``.
-        ConfigError: a ``path`` that this machine cannot run.
-        RuntimeError: ``x`` wants a gradient.
+        DataError: the last dimension is not ``K``.
+        ConfigError: this machine cannot run that ``path``.
+        RuntimeError: ``x`` requires a gradient.
     """
     path, inputs, bias = _path(path, x), _inputs(x, packed), _padded(bias)
     if path == "c" and inputs.numel() >= MANY_ROWS * packed.in_features:
@@ -61,17 +61,17 @@ def linear_1bit_1bit(
 ) -> Tensor:
     """``y = A_b W_b^T / s + bias``: one bit for each weight and each input (sections 3.1, 3.3).
 
-    The sums of signs are exact integers, and what follows is rounded as in
-    :class:`~fairseq_ext.binary.linear.BinaryLinear`: the results are the same to the last bit. A
-    row of zeros gives the bias, a row with NaN gives NaN.
+    The sums of signs are exact integers, and later steps round as
+    :class:`~fairseq_ext.binary.linear.BinaryLinear` does, so that results agree to the last bit. A
+    row of zeros gives the bias, and a row with NaN gives NaN.
 
     Args:
         x: ``[..., K]``, floating; binarized here, one bound for each row.
-        packed, bias, path: as of :func:`linear_1bit`.
-        scale: ``s``, by which the product is divided.
+        packed, bias, path: as for :func:`linear_1bit`.
+        scale: ``s``; the product is divided by it.
         input_bounds: ``B_A`` in place of ``max |a|``: a number, or ``[...]``, one for each row.
 
-    Returns, Raises: as of :func:`linear_1bit`.
+    Returns, Raises: as for :func:`linear_1bit`.
     """
     path, inputs, bias = _path(path, x), _inputs(x, packed), _padded(bias)
     if input_bounds is not None:

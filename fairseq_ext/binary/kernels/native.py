@@ -1,7 +1,7 @@
-"""The C kernels: where they are, which instruction set they use here, and how they are called.
+"""Find the C kernels, choose their instruction set, and call them.
 
-They are compiled when the package is installed; nothing is compiled later. Their threads are
-those of torch (its OpenMP team), as many as ``torch.get_num_threads()``.
+They are compiled when the package is installed, never later. They run in torch's threads (its
+OpenMP team), in ``torch.get_num_threads()`` of them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fairseq_ext.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# In rising order, numbered from -1 in C; each has what those before it have. `torch` is none of
-# the C kernels, and `avx512` without VPOPCNTDQ counts bits as `avx2` does.
+# Each path needs the instructions of those before it. In C they are numbered from -1. `torch` is
+# not a C kernel, and `avx512` (without VPOPCNTDQ) counts bits as `avx2` does.
 PATHS = ("torch", "c", "avx2", "avx512", "avx512vpopcntdq")
 VARIABLE = "FAIRSEQ_EXT_KERNELS"
-INTERFACE = 1  # as in kernels.c: a library left from another version is not called
+INTERFACE = 1  # as in kernels.c, so that a library of another version is not called
 
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _COMMON = [_POINTER] * 5 + [_SIZE] * 4  # words, bound, bias, x, y; rows, inputs, channels, words
@@ -33,7 +33,7 @@ _LAST = [_INT, _INT, _POINTER]  # path, threads, team
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels; None where they were not built, or for another version."""
+    """The compiled kernels; None if they were not built, or are of another version."""
     spec = importlib.util.find_spec("fairseq_ext.binary.kernels._native")
     if spec is None or spec.origin is None:
         return None
@@ -49,7 +49,7 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def _team() -> int | None:
-    """Address of the function of torch's OpenMP library that runs a team of threads, if known."""
+    """Address of the function in torch's OpenMP library that runs a team of threads, or None."""
     try:
         return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, _POINTER).value
     except (AttributeError, OSError, TypeError):
@@ -58,19 +58,19 @@ def _team() -> int | None:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """The names among :data:`PATHS` that this processor and installation can run."""
+    """Those of :data:`PATHS` that this processor and this installation can run."""
     kernels = library()
     return PATHS[:1] if kernels is None else PATHS[: kernels.best_path() + 2]
 
 
 @functools.cache
 def active_path() -> str:
-    """The name among :data:`PATHS` that is used: the last available one.
+    """The one of :data:`PATHS` that is used: the last available one.
 
     The environment variable ``FAIRSEQ_EXT_KERNELS``, read once, chooses an earlier one.
 
     Raises:
-        ConfigError: the variable names none of the available ones.
+        ConfigError: the variable names a path that is not available.
     """
     if library() is None and not os.environ.get(VARIABLE):
         logger.warning(

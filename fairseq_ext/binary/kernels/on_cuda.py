@@ -1,9 +1,9 @@
-"""The product on CUDA: bits are unpacked in registers, one Triton kernel, weights stay packed.
+"""The product on CUDA: one Triton kernel that unpacks the bits in registers.
 
 Letters: ``M`` rows, ``K`` inputs, ``N`` output channels.
 """
 
-# ruff: noqa: ANN001, ANN202  (Triton gives annotations of a kernel a meaning of its own)
+# ruff: noqa: ANN001, ANN202  (in a kernel, Triton gives annotations another meaning)
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_ext.binary.kernels.packing import TILE, PackedWeight
 
-ROWS = 16  # at once, the least that a product on tensor cores takes
+ROWS = 16  # at a time; a product on tensor cores takes at least so many
 WORD_BITS = 32
 
 
@@ -50,7 +50,7 @@ def _signed_sums(
 
 
 def signed_sums(x: Tensor, packed: PackedWeight) -> Tensor:
-    """``Σ_k s[n, k] a[m, k]``, summed in fp32 whatever the type of ``x``.
+    """``Σ_k s[n, k] a[m, k]``, summed in fp32 for every type of ``x``.
 
     Args:
         x: ``[..., K]`` fp32, fp16 or bf16.

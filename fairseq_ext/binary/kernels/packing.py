@@ -1,10 +1,10 @@
-"""Signs as bits: in rows, as files hold them, and in tiles, as the kernels read them.
+"""Signs as bits: in rows, the layout of files, and in tiles, the layout of the kernels.
 
 *Rows*: ``[N, bytes]`` of uint8. Bit ``k % 8`` (from the lowest) of byte ``k // 8`` is the sign of
 input ``k``, 1 for ``+``. Rows are padded with zero bits to a multiple of 64 bits.
 
-*Tiles*: ``[N / 64, words, 64]`` of int32: the 32-bit words of 64 channels side by side, so that one
-load takes the same inputs of several channels. Channels are padded with zero bits.
+*Tiles*: ``[N / 64, words, 64]`` of int32: the 32-bit words of 64 channels are neighbours, so that
+one load reads the same inputs of several channels. Channels are padded with zero bits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def row_bytes(in_features: int) -> int:
 
 
 def pack_signs(weight: Tensor) -> Tensor:
-    """Signs of a matrix as rows of bits; zeros, ``-0.0`` too, are ``+``.
+    """The signs of a matrix as rows of bits; zeros, including ``-0.0``, are ``+``.
 
     Args:
         weight: ``[N, K]``, any real type.
@@ -45,7 +45,7 @@ def unpack_signs(bits: Tensor, in_features: int) -> Tensor:
     """The inverse of :func:`pack_signs`: ``[N, K]`` bool, true for ``+``.
 
     Raises:
-        DataError: the rows have not the bytes that ``in_features`` signs take, or a bit beyond
+        DataError: the rows have a wrong number of bytes for ``in_features`` signs, or a bit after
             the last sign is set.
     """
     _check_bits(bits, in_features)
@@ -69,7 +69,7 @@ def _check_bits(bits: Tensor, in_features: int) -> None:
 
 
 class PackedWeight:
-    """A weight of ``±B/2`` with one bit for each number, laid out for the kernels.
+    """A weight of ``±B/2`` with one bit for each number, in the layout of the kernels.
 
     Args:
         bits: rows of :func:`pack_signs`, ``[N, row_bytes(in_features)]``.
@@ -77,7 +77,7 @@ class PackedWeight:
         in_features: ``K``.
 
     Raises:
-        DataError: shapes or types that do not fit each other, or set bits beyond the last sign.
+        DataError: shapes or types do not fit each other, or a bit after the last sign is set.
     """
 
     def __init__(self, bits: Tensor, bound: Tensor, in_features: int) -> None:
@@ -94,7 +94,7 @@ class PackedWeight:
 
     @classmethod
     def of(cls, weight: Tensor, bound: Tensor | None = None) -> PackedWeight:
-        """Pack ``[N, K]`` latent weights; ``bound`` is ``max |w|`` of each row where it is None."""
+        """Pack ``[N, K]`` latent weights; ``bound`` is by default ``max |w|`` of each row."""
         if bound is None:
             bound = weight.detach().abs().amax(dim=1)
         return cls(pack_signs(weight), bound.cpu(), weight.shape[1])
@@ -106,11 +106,11 @@ class PackedWeight:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of bits and bounds as they lie in memory."""
+        """Bytes of memory that bits and bounds take."""
         return self.words.nbytes + self.bound.nbytes
 
     def bits(self) -> Tensor:
-        """Rows of bits as given."""
+        """The rows of bits that it was made of."""
         rows = self.words.transpose(1, 2).reshape(self.channels, -1)
         return rows[: self.out_features].contiguous().view(torch.uint8)
 

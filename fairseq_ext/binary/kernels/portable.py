@@ -1,7 +1,7 @@
-"""The products in torch alone: tiles of unpacked signs, times the inputs.
+"""The products in torch alone: unpack some tiles of signs, and multiply them with the inputs.
 
-For installations without the C kernels, for other devices, and for many rows where the only C
-kernel is the plain one. On CUDA, ``on_cuda.py`` has the sums in one kernel where there is Triton.
+Used by installations without C kernels, on other devices, and for many rows if only the plain C
+kernel is available. On CUDA with Triton, ``on_cuda.py`` computes the sums in one kernel.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def signed_sums(x: Tensor, packed: PackedWeight) -> Tensor:
 
 @functools.cache
 def cuda_kernel() -> Callable[[Tensor, PackedWeight], Tensor] | None:
-    """:func:`signed_sums` in one kernel for CUDA; None where Triton is not installed."""
+    """:func:`signed_sums` as one kernel for CUDA; None if Triton is not installed."""
     try:
         from fairseq_ext.binary.kernels.on_cuda import signed_sums
     except ImportError:
@@ -52,7 +52,7 @@ def cuda_kernel() -> Callable[[Tensor, PackedWeight], Tensor] | None:
 
 
 def _unpacked(packed: PackedWeight, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
-    """First channel and ``±1`` ``[channels, K]`` of some tiles at a time."""
+    """Yield some tiles at a time: their first channel, and their signs ``±1`` ``[channels, K]``."""
     table = _signs_of_bytes(packed.words.device)
     step = max(1, NUMBERS_AT_ONCE // (TILE * packed.in_features))
     for first in range(0, packed.words.shape[0], step):
@@ -63,7 +63,7 @@ def _unpacked(packed: PackedWeight, dtype: torch.dtype) -> Iterator[tuple[int, T
 
 
 def _signs_of_bytes(device: torch.device) -> Tensor:
-    """``±1`` of the eight bits of every byte, as int8 in one int64: ``[256]``."""
+    """For every byte its eight bits as ``±1``, eight int8 in one int64: ``[256]``."""
     value = torch.arange(256, device=device)
     signs = (value[:, None] >> torch.arange(8, device=device)) % 2 * 2 - 1
     return signs.to(torch.int8).view(torch.int64).flatten()
@@ -83,7 +83,7 @@ def linear_1bit_1bit(
     input_bounds: Tensor | None,
 ) -> Tensor:
     """As :func:`linear_1bit`; ``input_bounds`` ``[...]``, one for each row."""
-    # Sums of at most 2^24 signs are exact in fp32 too, for devices without int8 products.
+    # Devices without int8 products use fp32, in which sums of up to 2^24 signs are exact, too.
     dtype = torch.int8 if x.device.type == "cpu" else x.dtype
     signs = (x >= 0).to(dtype).mul_(2).sub_(1)
     bounds = x.abs().amax(dim=-1) if input_bounds is None else input_bounds

@@ -1,4 +1,4 @@
-"""Where the bytes of a packed model are, and what its bits save."""
+"""Count the bytes of each part of a packed model, and how much smaller the bits make it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ KINDS = {
 
 
 def count(path: str | Path) -> dict[str, Any]:
-    """Sizes of a packed model; all in bytes where nothing else is said.
+    """Sizes of a packed model, in bytes if nothing else is said.
 
     Returns:
-        ``architecture``, ``stage``, ``languages``; ``bytes``: by kind and in all;
-        ``binary``: numbers in the packed layers, their bytes packed, in fp32 and in bf16, and by
-        which factors they are smaller; ``file``: the same for all numbers and the whole file.
+        ``architecture``, ``stage``, ``languages``; ``bytes``: for each kind of tensor and
+        in total; ``binary``: the numbers in packed layers, their bytes packed, in fp32 and in bf16,
+        and the two factors by which packing makes them smaller; ``file``: the same for all numbers
+        and the whole file.
 
     Raises:
         CheckpointError: as :func:`fairseq_ext.binary.packed.model_file.read`.
@@ -57,12 +58,12 @@ def count(path: str | Path) -> dict[str, Any]:
 
 
 def binary_numbers(packed: PackedModel) -> int:
-    """How many weights have one bit."""
+    """The number of weights that have one bit."""
     return sum(packed.layer(name)[0].shape[0] * k for name, k in packed.layers.items())
 
 
 def as_table(report: dict[str, Any]) -> str:
-    """What :func:`count` found, as a table."""
+    """The result of :func:`count` as a table."""
     sizes, total = report["bytes"], report["bytes"]["all"]
     names = ("binary weights and activations" if report["stage"] == 2 else "binary weights",)
     lines = [
@@ -94,7 +95,7 @@ def _kind(name: str) -> str:
 
 
 def _is_number(name: str, tensor: Tensor) -> bool:
-    """Whether a tensor holds parameters in some type, one element each."""
+    """Whether each element of a tensor of this name is a parameter."""
     kind = model_file.kind(name)
     return kind == "int8" or (kind == "state" and tensor.is_floating_point())
 

@@ -1,4 +1,4 @@
-"""int8 times int8 on the CPU: weights packed by FBGEMM where that is exact, else as they are.
+"""int8 products on the CPU: by FBGEMM with packed weights where it is exact, else by torch.
 
 Letters: ``M`` rows, ``C`` inputs, ``V`` output channels.
 """
@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ZERO = 128  # FBGEMM's inputs are unsigned: -127 … 127 are 1 … 255
+ZERO = 128  # FBGEMM's inputs are unsigned, so -127 … 127 become 1 … 255
 
 
 class Int8Product:
-    """``y[m, v] = scale[v] · Σ_c x[m, c] table[v, c]``; packs the table when first used.
+    """``y[m, v] = scale[v] · Σ_c x[m, c] table[v, c]``; the table is packed at its first use.
 
-    Changes within a table go unseen, another one does not. Packed it is read two to three times
-    faster, and is in memory twice.
+    Another table is noticed, but changes within a table are not. The packed copy is read two to
+    three times as fast, and takes as much memory again.
     """
 
     def __init__(self) -> None:
         self._packed: Any = None
-        self._of: tuple[Tensor, Tensor] | None = None  # kept, so that no other takes their place
+        self._of: tuple[Tensor, Tensor] | None = None  # alive, so their addresses stay theirs
 
     def __call__(self, x: Tensor, table: Tensor, scale: Tensor) -> Tensor:
         """``[M, C]`` whole numbers of -127 … 127 in fp32, int8 ``[V, C]`` and ``[V]``: ``[M, V]``.
@@ -38,13 +38,13 @@ class Int8Product:
         return _product(x, self._packed)
 
     def __reduce__(self) -> tuple[type[Int8Product], tuple[()]]:
-        return Int8Product, ()  # copies of a model pack their own tables
+        return Int8Product, ()  # a copy of a model packs its own tables
 
 
 def _pack(table: Tensor, scale: Tensor) -> Any:
     zeros = torch.zeros(len(table), dtype=torch.long)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecated; without it `can_pack` says no
+        warnings.simplefilter("ignore")  # it is deprecated; once it is gone, `can_pack` is false
         weight = torch._make_per_channel_quantized_tensor(table, scale.double(), zeros, 0)
     return torch.ops.quantized.linear_prepack(weight, None)
 
@@ -56,10 +56,10 @@ def _product(x: Tensor, packed: Any) -> Tensor:
 
 @functools.cache
 def can_pack() -> bool:
-    """Whether FBGEMM is here, and exact: without VNNI its sums of two products saturate."""
+    """Whether FBGEMM is available and exact; without VNNI its sums of two products saturate."""
     largest = torch.full((2, 64), 127, dtype=torch.int8)
     try:
         found = _product(largest.float(), _pack(largest, torch.ones(2)))
-    except (AttributeError, RuntimeError):  # another engine, or a torch without it
+    except (AttributeError, RuntimeError):  # torch has another engine, or none
         return False
     return bool((found == 64 * 127**2).all())

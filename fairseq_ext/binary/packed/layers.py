@@ -1,4 +1,4 @@
-"""Layers that compute from bits and from int8 tables; for translating alone, without gradient."""
+"""Layers that compute with bits and int8 tables. They are for translation and have no gradient."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ LARGEST = 127  # of int8, symmetric
 
 
 class PackedLinear(nn.Module):
-    """What a :class:`~fairseq_ext.binary.linear.BinaryLinear` computes, from packed weights.
+    """Computes the same as a :class:`~fairseq_ext.binary.linear.BinaryLinear`, with packed weights.
 
     Args:
-        linear: the layer, in the stage that the model was trained to. Its weight is not read.
+        linear: the layer, in the last stage of the model's training. Its weight is not read.
         packed: its weight.
     """
 
@@ -38,7 +38,7 @@ class PackedLinear(nn.Module):
         )
 
     def forward(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
-        """``[..., K]`` to ``[..., N]``; ``dropout`` as of ``BinaryLinear``."""
+        """``[..., K]`` to ``[..., N]``; ``dropout`` as for ``BinaryLinear``."""
         x = x.detach()
         if self.input_binarizer is None:
             x = x if dropout is None else dropout(x)
@@ -53,14 +53,14 @@ class PackedLinear(nn.Module):
         return linear_1bit_1bit(x, self.packed, self.bias, self.scale, input_bounds=bounds)
 
     def _dropped(self, x: Tensor, p: float) -> Tensor:
-        """What is dropped has no sign, so that the inputs are numbers."""
+        """With dropout: a dropped input has no sign, so the inputs become floats."""
         bits = self.input_binarizer.bits(x, grad=False)
         bits, scale_up = bits.drop(p)
         x = bits.signs * (bits.level * (scale_up / self.scale))
         return linear_1bit(x, self.packed, self.bias)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedLinear:
-        # Moves with the model; half precision is for activations, the bits and levels stay.
+        # Moves with the model, but keeps its types: half precision is for activations only.
         self.packed = self.packed.to(fn(self.packed.words).device)
         return super()._apply(fn, recurse)
 
@@ -70,7 +70,7 @@ class PackedLinear(nn.Module):
 
 
 class Int8Table(nn.Module):
-    """Rows of int8 in units of their scales.
+    """A table of int8 numbers; each row has a scale.
 
     Args:
         table: ``[V, C]``.
@@ -81,7 +81,7 @@ class Int8Table(nn.Module):
         super().__init__()
         self.register_buffer("table", table, persistent=False)
         self.register_buffer("scale", scale, persistent=False)
-        self.dtype = torch.float32  # of the words that are looked up
+        self.dtype = torch.float32  # the type of the results
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Int8Table:
         precise = self.scale
@@ -94,7 +94,7 @@ class Int8Table(nn.Module):
 
 
 class Int8Embedding(Int8Table):
-    """In the place of ``nn.Embedding``; ``padding_idx`` is what fairseq reads from it."""
+    """Replaces ``nn.Embedding``; it has ``padding_idx`` because fairseq reads that."""
 
     def __init__(self, table: Tensor, scale: Tensor, padding_idx: int | None) -> None:
         super().__init__(table, scale)
@@ -108,10 +108,10 @@ class Int8Embedding(Int8Table):
 
 
 class Int8Linear(Int8Table):
-    """In the place of the output projection: int8 weights times inputs rounded to int8.
+    """Replaces the output projection: int8 weights times inputs that are rounded to int8.
 
-    A row of inputs has one scale, the largest of it over 127. On other devices than the CPU the
-    inputs stay as they are.
+    Each row of inputs has a scale, its largest magnitude divided by 127. On devices other than the
+    CPU inputs are not rounded.
     """
 
     def __init__(self, table: Tensor, scale: Tensor) -> None:
@@ -129,13 +129,13 @@ class Int8Linear(Int8Table):
 
 
 class FloatOutput(nn.Module):
-    """In the place of the float output projection: the same product, from weights oneDNN packed.
+    """Replaces the float output projection by the same product with weights packed by oneDNN.
 
-    A step of a few rows reads them two to three times faster so. It costs their size in memory
-    once more, as embeddings are looked up in the table as it was.
+    A step of a few rows reads packed weights two to three times as fast. They take as much memory
+    again, because embeddings are looked up in the original table.
 
     Args:
-        linear: the projection. Its parameters are taken over, not copied.
+        linear: the projection. Its parameters are used, not copied.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -150,36 +150,36 @@ class FloatOutput(nn.Module):
 
 
 def quantize(table: Tensor) -> tuple[Tensor, Tensor]:
-    """``[V, C]`` floats as int8 and a scale for each row, ``[V]``: ``max |row| / 127``."""
+    """Round floats ``[V, C]`` to int8, with a scale ``max |row| / 127`` for each row, ``[V]``."""
     rounded, scale = _rounded(table.detach().float())
     return rounded.to(torch.int8), scale
 
 
 def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row in units of its scale, as whole numbers, and these scales."""
+    """Whole numbers in units of each row's scale, and these scales."""
     scale = rows.abs().amax(dim=1) / LARGEST
     units = scale.where(scale > 0, 1.0)
     return (rows / units[:, None]).round_(), scale
 
 
 def dequantize(table: Tensor, scale: Tensor) -> Tensor:
-    """The inverse of :func:`quantize`, but for its rounding."""
+    """The inverse of :func:`quantize`, apart from its rounding."""
     return table.float() * scale[:, None]
 
 
 def exchange(model: nn.Module, path: str, layer: nn.Module) -> None:
-    """Put ``layer`` at ``path`` in a model."""
+    """Replace the layer at ``path`` in a model by ``layer``."""
     parent, _, name = path.rpartition(".")
     setattr(model.get_submodule(parent), name, layer)
 
 
 def use_table(model: nn.Module, path: str, table: Tensor, scale: Tensor) -> None:
-    """Exchange the embedding or output projection at ``path`` for its int8 kind."""
+    """Replace the embedding or output projection at ``path`` by its int8 kind."""
     old: Any = model.get_submodule(path)
     if isinstance(old, nn.Embedding):
         exchange(model, path, Int8Embedding(table, scale, old.padding_idx))
         return
     layer = Int8Linear(table, scale)
     exchange(model, path, layer)
-    # Some decoders read the projection's weight themselves.
+    # Some decoders read the weight of the projection directly.
     model.get_submodule(path.rpartition(".")[0]).output_layer = layer.forward

@@ -1,4 +1,4 @@
-"""The file: what is in it, how it is written, and what is checked when it is read.
+"""The file format of packed models: its contents, writing it, and checking it when it is read.
 
 A safetensors file (64-bit size of a JSON header, header, numbers) with these tensors:
 
@@ -56,9 +56,9 @@ class PackedModel:
 
     Attributes:
         cfg: configuration of the ``model`` and its ``task``.
-        stage: 1 with binary weights, 2 with binary activations too, where the model has them.
+        stage: 1 for binary weights, 2 for binary weights and activations.
         layers: ``K`` of each packed layer, by its path in the model.
-        tied: names of tables that are the very numbers of another one, to that one's name.
+        tied: for each table that shares its numbers with another one: its name, and that one's.
         tensors: as in the file.
     """
 
@@ -92,7 +92,7 @@ class PackedModel:
         return {**kept, BINARY_STAGE: torch.tensor(self.stage)}
 
     def dictionaries(self) -> tuple[Dictionary, Dictionary]:
-        """Those of the source and the target language."""
+        """The dictionaries of the source and the target language."""
         from fairseq.data import Dictionary
 
         found = []
@@ -105,7 +105,7 @@ class PackedModel:
 
 
 def kind(name: str) -> str:
-    """What a tensor is by its name: ``bits``, ``level``, ``int8``, ``scale``, ``dictionary``, or
+    """The kind of a tensor, from its name: ``bits``, ``level``, ``int8``, ``scale``, ``dictionary``, or
     ``state`` for an entry of the model's state.
     """
     if name.startswith("dictionary."):
@@ -115,9 +115,9 @@ def kind(name: str) -> str:
 
 
 def is_packed(path: str | Path) -> bool:
-    """Whether a file is meant as a packed model: by its first bytes, or by its name."""
+    """Whether a file is a packed model, judged by its first bytes or its name."""
     try:
-        if not Path(path).is_file():  # opening a pipe would wait for someone to write to it
+        if not Path(path).is_file():  # opening a pipe would wait for a writer
             return False
         with Path(path).open("rb") as file:
             head = file.read(9)
@@ -222,7 +222,7 @@ def _contents(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _check(packed: PackedModel) -> None:
-    """Whether the parts fit each other; a :class:`DataError` with the first that does not."""
+    """Raise :class:`DataError` for the first part that does not fit the others."""
     tensors = packed.tensors
     for name, tensor in tensors.items():
         _require(tensor.dtype in _TYPES, f"`{name}` is of type {tensor.dtype}")

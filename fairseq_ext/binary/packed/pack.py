@@ -1,4 +1,4 @@
-"""From a checkpoint to a packed model."""
+"""Make a packed model from a checkpoint."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def pack_file(
     Args:
         path: the checkpoint.
         data: folder with the dictionaries it was trained with.
-        dtype, int8_embeddings: as of :func:`pack`.
+        dtype, int8_embeddings: as for :func:`pack`.
 
     Raises:
-        CheckpointError: it cannot be read, is packed already, does not translate, or as
+        CheckpointError: it cannot be read, is packed already or does not translate; see also
             :func:`pack`.
-        DataError: no dictionaries.
+        DataError: there are no dictionaries.
     """
     if is_packed(path):
         raise CheckpointError(f"{path} is packed already; give the checkpoint it was made of.")
@@ -66,17 +66,17 @@ def pack(
     dtype: str = "fp32",
     int8_embeddings: bool = False,
 ) -> PackedModel:
-    """One bit for each weight that is binary in the stage that the model is in.
+    """Pack a model: one bit for each weight that is binary in the model's stage.
 
     Args:
-        model: as it was trained, not prepared for generation.
-        cfg: with its configuration in ``model`` and that of its task in ``task``.
-        task: with its dictionaries.
-        dtype: of all other numbers but the levels: ``fp32``, ``fp16`` or ``bf16``.
+        model: a trained model that is not prepared for generation.
+        cfg: the configuration, which has the sections ``model`` and ``task``.
+        task: the task, which has the dictionaries.
+        dtype: the type of all other numbers except the levels: ``fp32``, ``fp16`` or ``bf16``.
         int8_embeddings: store embeddings and output projection in int8, a scale for each row.
 
     Raises:
-        ConfigError: an unknown type.
+        ConfigError: the type is unknown.
         CheckpointError: nothing in it is binary, or a number does not fit the type.
     """
     if dtype not in FLOATS:
@@ -99,7 +99,7 @@ def pack(
 
 
 def binary_layers(model: nn.Module) -> dict[str, BinaryLinear]:
-    """Layers with binary weights in the model's stage, by their path in it."""
+    """Layers whose weights are binary in the model's stage, by their path."""
     modules = model.named_modules()
     return {n: m for n, m in modules if isinstance(m, BinaryLinear) and m.binary_weights}
 
@@ -145,7 +145,7 @@ def _store(tensors: dict[str, Tensor], name: str, value: Tensor, dtype: str, int
 
 
 def _ties(state: dict[str, Tensor]) -> dict[str, str]:
-    """Names of tensors that share the memory of an earlier one, to that one's name."""
+    """For each tensor that shares the memory of an earlier one: its name, and that one's name."""
     first: dict[tuple[int, torch.Size], str] = {}
     names = {n: first.setdefault((t.data_ptr(), t.shape), n) for n, t in state.items() if t.numel()}
     return {name: one for name, one in names.items() if name != one}
@@ -187,5 +187,5 @@ def _plain(cfg: Any) -> dict[str, Any]:
 
 
 def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """What is in the list: no paths and names of the machine that trained."""
+    """The values of these names only: no paths or names of the machine that trained the model."""
     return {name: values[name] for name in sorted(set(names) & values.keys())}

@@ -1,4 +1,4 @@
-"""Loading packed models where fairseq loads checkpoints: fairseq-generate, translate, hubs."""
+"""Load packed models wherever fairseq loads checkpoints (fairseq-generate, translate, hubs)."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _FILLS = ("normal_", "uniform_", "trunc_normal_")  # of torch.nn.init and of ten
 def load(
     path: str | Path, overrides: dict[str, Any] | None = None, task: FairseqTask | None = None
 ) -> tuple[nn.Module, DictConfig, FairseqTask]:
-    """A model that computes from bits, as fairseq's ``load_model_ensemble_and_task`` gives it.
+    """Load a model that computes with bits; fairseq's ``load_model_ensemble_and_task`` calls this.
 
     Args:
         path: the packed model.
-        overrides: values for its configuration, by name.
-        task: made for the data; None for the one it was trained with.
+        overrides: options to change in its configuration.
+        task: the task set up for the data; None for the task it was trained with.
 
     Raises:
-        CheckpointError: the file cannot be used, or was packed with other dictionaries.
+        CheckpointError: the file cannot be used, or has other dictionaries than the data.
     """
     packed = model_file.read(path)
     cfg = configuration(packed)
@@ -71,12 +71,12 @@ def load(
 def _dictionaries(path: str | Path, packed: PackedModel) -> tuple[Dictionary, Dictionary]:
     try:
         return packed.dictionaries()
-    except (ValueError, RuntimeError) as error:  # not UTF-8, not words and counts, or one twice
+    except (ValueError, RuntimeError) as error:  # not UTF-8, no words with counts, or a word twice
         raise CheckpointError(f"{path}: its dictionaries cannot be read.") from error
 
 
 def configuration(packed: PackedModel) -> DictConfig:
-    """Its configuration, as fairseq's functions take it."""
+    """The configuration of a packed model in the form that fairseq's functions take."""
     return OmegaConf.create(packed.cfg)
 
 
@@ -97,7 +97,7 @@ def _kind_of_task(cfg: DictConfig) -> type[TranslationTask]:
 
 
 def _require_binary(cfg: DictConfig) -> None:
-    """An architecture whose layers can be binary, before anything is built."""
+    """Refuse an architecture whose layers cannot be binary, before anything is built."""
     name = cfg.model.get("_name") or cfg.model.get("arch")
     known = {**MODEL_REGISTRY, **ARCH_MODEL_REGISTRY}
     kind = _registered(known, name)
@@ -110,10 +110,10 @@ def _registered(registry: Mapping[str, type], name: Any) -> type | None:
 
 
 def build(packed: PackedModel, cfg: DictConfig, task: FairseqTask) -> FairseqEncoderDecoderModel:
-    """The model in its stage, of float layers without numbers (on the meta device).
+    """Build the model in its stage, from float layers without numbers (on the meta device).
 
     Raises:
-        CheckpointError: the configuration is none of a binary model.
+        CheckpointError: the configuration does not describe a binary model.
     """
     _require_binary(cfg)
     _refuse_endless(packed, cfg)
@@ -123,7 +123,7 @@ def build(packed: PackedModel, cfg: DictConfig, task: FairseqTask) -> FairseqEnc
         model.binary_stage.enter(packed.stage)
     except FairseqExtError:
         raise
-    except Exception as error:  # whatever a made-up configuration leads to
+    except Exception as error:  # a made-up configuration can lead to any error
         raise CheckpointError(
             f"its configuration describes no binary model ({type(error).__name__})."
         ) from error
@@ -138,7 +138,7 @@ def build(packed: PackedModel, cfg: DictConfig, task: FairseqTask) -> FairseqEnc
 
 
 def _filled(model: nn.Module, packed: PackedModel) -> nn.Module:
-    """The model with packed layers, int8 tables and all other numbers."""
+    """Fill in packed layers, int8 tables and all other numbers."""
     for name, inputs in packed.layers.items():
         bits, level = packed.layer(name)
         weight = PackedWeight(bits, 2 * level, inputs)
@@ -160,7 +160,7 @@ def _filled(model: nn.Module, packed: PackedModel) -> nn.Module:
 
 
 def load_state(model: nn.Module, packed: PackedModel) -> None:
-    """Hand the state's tensors to a model, and require that it got all of its numbers.
+    """Load the state into a model, and check that no parameter is left without numbers.
 
     Raises:
         CheckpointError: the state does not fit the model.
@@ -175,7 +175,7 @@ def load_state(model: nn.Module, packed: PackedModel) -> None:
 
 
 def _refuse_endless(packed: PackedModel, cfg: DictConfig) -> None:
-    """Refuse sizes that no model in a file of this size can have, before anything is built."""
+    """Refuse sizes that a file of this size cannot have, before anything is built."""
     most = sum(tensor.nbytes for tensor in packed.tensors.values())
     for name, value in cfg.model.items():
         if name.endswith("_layers"):
@@ -194,7 +194,7 @@ def _submodule(model: nn.Module, path: str) -> nn.Module:
 
 
 class _NoMemory(TorchFunctionMode):
-    """``torch.empty`` without memory: all parameters are exchanged later, so none is filled."""
+    """Make ``torch.empty`` use no memory: all parameters are replaced later."""
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -205,5 +205,5 @@ class _NoMemory(TorchFunctionMode):
         if getattr(func, "__name__", "") in _FILLS:
             tensor = args[0] if args else kwargs.get("tensor")
             if isinstance(tensor, Tensor) and tensor.is_meta:
-                return tensor  # torch would load its compiler for these: seconds, and 70 MB
+                return tensor  # torch would load its compiler for these: seconds and 70 MB
         return func(*args, **kwargs)

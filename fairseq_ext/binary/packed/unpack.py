@@ -1,4 +1,4 @@
-"""From a packed model back to a checkpoint that translates alike."""
+"""Make a checkpoint from a packed model; it gives the same translations."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ MOST_CORRECTIONS = 20
 def unpack(packed: PackedModel) -> dict[str, Any]:
     """A checkpoint of fairseq, in fp32.
 
-    Latent weights are not in a packed model. Those made up here are ``±B``, so that their largest
-    is ``B`` and they are binarized to the very signs and levels again (with ``xnor`` ``±`` the
-    level). int8 tables become floats.
+    A packed model does not have the latent weights. Here they become ``±B`` (with ``xnor``, ``±``
+    the level), so that binarizing them gives the same signs and levels. int8 tables become floats.
 
     Raises:
         CheckpointError: the configuration and the numbers do not fit each other.
@@ -70,7 +69,7 @@ def latent_weight(layer: BinaryLinear, signs: Tensor, level: Tensor) -> Tensor:
     """Weights ``[N, K]`` that ``layer`` binarizes to these signs and levels.
 
     Args:
-        layer: how it is binarized; its own weight is not read.
+        layer: its options say how weights are binarized; its own weight is not read.
         signs: ``[N, K]`` bool, true for ``+``.
         level: ``[N]``.
     """
@@ -79,7 +78,7 @@ def latent_weight(layer: BinaryLinear, signs: Tensor, level: Tensor) -> Tensor:
     latent = torch.where(signs, size, -size)
     if binarizer.kind != "xnor":
         return latent
-    # A mean of equal numbers may be an ulp off; the first number of each row makes up for it.
+    # The mean of equal numbers can be off in its last bit; each row's first number corrects that.
     for _ in range(MOST_CORRECTIONS):
         _, found = binarizer.signs(latent, dim)
         missing = level[:, None] - found

@@ -5,12 +5,12 @@ Section 4.2 of the BMT paper, after Ghorbani et al. 2021 (arXiv 2109.07740)::
     L(Ne, Nd) = α (N̄e / Ne)^pe (N̄d / Nd)^pd + L∞
 
 ``Ne`` and ``Nd`` are the parameters of encoder and decoder without embeddings, ``N̄e`` and ``N̄d``
-those of the baseline (6 + 6 layers in the paper), ``L`` the loss per token, ``L∞`` what no size
-removes. Letters below: ``n`` models, ``θ = (log α, pe, pd, L∞)``.
+those of the baseline (6 + 6 layers in the paper), ``L`` the loss per token, ``L∞`` the loss that
+no size removes. Letters below: ``n`` models, ``θ = (log α, pe, pd, L∞)``.
 
 α and L∞ are nearly interchangeable over the range of sizes that one can train (their correlation
-is about -0.999 in the paper's design), so that a figure without its interval says little: every fit
-carries two, one from the curvature at the optimum and one from refitting resampled residuals.
+is about -0.999 in the paper's design), so an estimate says little without its interval. Every fit
+has two intervals: one from the curvature at the optimum, one from refits to resampled residuals.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 
 PARAMETERS = ("alpha", "p_e", "p_d", "L_inf")
 LEVEL = 0.95  # of every interval
-FEWEST_SIZES = 5  # one more than parameters, or every design would fit perfectly
+FEWEST_SIZES = 5  # one more than parameters, or the fit would be perfect
 STEEPEST = 2.0  # bound on pe and pd
 _STARTS = (0.0, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.96, 0.99)  # L∞ as a fraction of the least loss
 _BELOW = 1 - 1e-9  # L∞ stays under the least loss
@@ -80,11 +80,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted law and how far it can be trusted.
+    """A fitted law, with measures of its reliability.
 
     Attributes:
         law: the least-squares estimate.
-        models: how many losses it was fitted to.
+        models: the number of losses it was fitted to.
         r_squared: share of the losses' variance that the law explains.
         residual_sd: standard deviation of the residuals, for n - 4 degrees of freedom.
         jacobian: interval of each of ``PARAMETERS`` from the curvature (Student's t, n - 4).
@@ -253,9 +253,8 @@ def _bootstrap(
 ) -> Array:
     """``[resamples, 4]``, refits to the fitted losses plus residuals drawn with replacement.
 
-    Models are not resampled, because the design is: some draws would miss a whole family.
-    Residuals are first scaled by ``1 / √(1 - h)``, h the leverage, since a fit makes them smaller
-    than the errors, and centred.
+    Models are not resampled, because some draws would miss a whole arm of the design. Residuals are
+    smaller than the errors, so they are first divided by ``√(1 - h)``, h the leverage, and centred.
     """
     fitted = _predict(theta, x, y)
     basis = np.linalg.qr(_jacobian(theta, x, y))[0]

@@ -5,8 +5,8 @@ evaluation set each::
 
     name   encoder_parameters  decoder_parameters  loss   [family]  [dataset]  [train_loss]
 
-Parameters are counted without embeddings, losses per token; a family is what shares a law (float,
-binary). Each family is fitted on each dataset.
+Parameters are counted without embeddings, losses per token. The models of a family (float, binary)
+share a law. Each family is fitted on each dataset.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fairseq_ext.json_files import read_json
 COLUMNS = ("name", "encoder_parameters", "decoder_parameters", "loss")
 OPTIONAL = ("family", "dataset", "train_loss")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_LEAST, _MOST = 1e-9, 1e18  # of a loss or a number of parameters; beyond, the fit would overflow
+_LEAST, _MOST = 1e-9, 1e18  # a loss or size outside would overflow the fit
 
 
 @dataclass(frozen=True)
