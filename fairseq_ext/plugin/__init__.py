@@ -1,7 +1,7 @@
-"""The one door by which this package enters a process: :func:`register`.
+"""The only entry point of this plugin into a process: :func:`register`.
 
-``--user-dir user_dir`` from a clone, ``--user-dir "$(fairseq-ext user-dir)"`` when installed, our
-own commands and processes that they start, all end in it. Importing a package registers nothing.
+``--user-dir user_dir`` in a clone, ``--user-dir "$(fairseq-ext user-dir)"`` when installed, our own
+commands, and the processes that they start, all call it. Importing the package registers nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 
 @functools.cache
 def register() -> None:
-    """Mend fairseq for today's Python and torch, then register every architecture.
+    """Repair fairseq for today's Python and torch, then register every architecture.
 
     Calling it again does nothing.
 

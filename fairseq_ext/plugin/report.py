@@ -1,4 +1,4 @@
-"""``fairseq-ext doctor --patches``: the table of patches, by function of fairseq."""
+"""``fairseq-ext doctor --patches``: the table of patches, grouped by fairseq's functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH = 110
 
 
 def by_target(patches: Sequence[Patch]) -> dict[str, list[Patch]]:
-    """For each attribute of fairseq that is wrapped, its rows in the order they are called."""
+    """For each wrapped attribute of fairseq, its patches in the order in which they are called."""
     targets: dict[str, list[Patch]] = {}
     for patch in patches:
         for layer in patch.layers:
@@ -21,7 +21,7 @@ def by_target(patches: Sequence[Patch]) -> dict[str, list[Patch]]:
 
 
 def as_text(patches: Sequence[Patch]) -> str:
-    """Functions with their layers, the outermost first; then each row with its reason."""
+    """The functions with their layers, the outermost first; then each patch with its reason."""
     lines = ["Functions of fairseq, and the patches around each in the order they are called:", ""]
     targets = by_target(patches)
     for target, layers in targets.items():
@@ -37,7 +37,7 @@ def as_text(patches: Sequence[Patch]) -> str:
 
 
 def as_json(patches: Sequence[Patch]) -> list[dict[str, Any]]:
-    """The rows in the order they are applied."""
+    """The patches in the order in which they are applied."""
     return [
         {
             "name": patch.name,

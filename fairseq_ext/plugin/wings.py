@@ -1,8 +1,8 @@
-"""The wings of this package, one folder for each paper, found by themselves.
+"""Find the wings of this package: one folder for each paper, without a list of them.
 
 A wing is a subpackage with a ``model.py``, whose import registers its architectures. Other modules
 that register something (a criterion, a schedule, a second model) are named in ``REGISTERS`` of the
-wing's ``__init__.py``. Rows of its own for the table of patches are in its ``patches.py``, its
+wing's ``__init__.py``. Its own rows of the table of patches are in its ``patches.py``, and its
 subcommands of ``fairseq-ext`` in its folder ``commands`` (see :mod:`fairseq_ext.commands`).
 """
 
@@ -23,7 +23,7 @@ def names(with_module: str = "model") -> tuple[str, ...]:
 
 
 def declared(attribute: str) -> Iterator[tuple[str, Any]]:
-    """What wings declare in their ``__init__.py``: the name of a package, and the value there."""
+    """Values that wings declare in their ``__init__.py``: each with the name of its package."""
     for wing in names():
         package = importlib.import_module(f"fairseq_ext.{wing}")
         if hasattr(package, attribute):
@@ -31,10 +31,10 @@ def declared(attribute: str) -> Iterator[tuple[str, Any]]:
 
 
 def load() -> None:
-    """Import what registers architectures, criterions and schedules with fairseq.
+    """Import the modules that register architectures, criterions and schedules with fairseq.
 
     Raises:
-        EnvironmentProblem: the name of an architecture is taken.
+        EnvironmentProblem: the name of an architecture is already taken.
     """
     for wing in names():
         importlib.import_module(f"fairseq_ext.{wing}.model")

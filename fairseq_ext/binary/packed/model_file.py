@@ -105,8 +105,8 @@ class PackedModel:
 
 
 def kind(name: str) -> str:
-    """The kind of a tensor, from its name: ``bits``, ``level``, ``int8``, ``scale``, ``dictionary``, or
-    ``state`` for an entry of the model's state.
+    """The kind of a tensor, from its name: ``bits``, ``level``, ``int8``, ``scale``,
+    ``dictionary``, or ``state`` for an entry of the model's state.
     """
     if name.startswith("dictionary."):
         return "dictionary"

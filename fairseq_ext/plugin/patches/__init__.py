@@ -1,42 +1,43 @@
 """Everything that this plugin changes in fairseq: one ordered table.
 
-fairseq is not maintained any more, torch and numpy have moved on, and some of its commands accept
-what they cannot do. Each row (:class:`~fairseq_ext.plugin.patches.table.Patch`) names what goes
-wrong without it, what it wraps, and when it can be deleted. Rows are applied in order, so that of
-two layers around one function the later row is called first; ``fairseq-ext doctor --patches``
-prints them by function. First of all, :mod:`~fairseq_ext.plugin.patches.literals` takes ``eval()``
-away from fairseq. The repairs follow:
+fairseq is not maintained any more, torch and numpy have changed, and some of fairseq's commands
+accept options that do not work. Each row (:class:`~fairseq_ext.plugin.patches.table.Patch`) says
+what goes wrong without it, what it wraps, and when it can be deleted. Rows are applied in order. If
+two rows wrap the same function, the later row is called first. ``fairseq-ext doctor --patches``
+prints the rows of each function. The first row, :mod:`~fairseq_ext.plugin.patches.literals`,
+replaces ``eval()`` in fairseq. Then come the repairs:
 
 - :mod:`~fairseq_ext.plugin.patches.noise`: warnings, repeated log lines;
-- :mod:`~fairseq_ext.plugin.patches.loading`: what a checkpoint may hold;
+- :mod:`~fairseq_ext.plugin.patches.loading`: the classes that a checkpoint may contain;
 - :mod:`~fairseq_ext.plugin.patches.batches`: no sentence is lost;
 - :mod:`~fairseq_ext.plugin.patches.indexes`: binarized data above 2 GiB;
-- :mod:`~fairseq_ext.plugin.patches.encoders`: weights are kept once;
+- :mod:`~fairseq_ext.plugin.patches.encoders`: weights are stored once;
 - :mod:`~fairseq_ext.plugin.patches.machine`: training on CPUs, with several processes, in bf16;
 - :mod:`~fairseq_ext.plugin.patches.resume` and :mod:`~fairseq_ext.plugin.patches.precision`: a
-  killed run continues exactly;
+  killed run continues as if it had not been killed;
 - :mod:`~fairseq_ext.plugin.patches.averages`: moving averages of any model;
-- :mod:`~fairseq_ext.plugin.patches.ending`: a run that is done ends well;
+- :mod:`~fairseq_ext.plugin.patches.ending`: a finished run ends without a crash;
 - :mod:`~fairseq_ext.plugin.patches.nan_report`: which layer a NaN came from;
 
-then the rows that a wing brings in its own ``patches.py``; then the checks, which give fairseq's
-commands clear errors and whole results, for stock architectures too. None repeats fairseq's work:
+Then come the rows of the wings, from their ``patches.py``, and then the checks. These give
+fairseq's commands clear errors and complete results, also for stock architectures, without doing
+any of fairseq's work again:
 
-- :mod:`~fairseq_ext.plugin.patches.open_files`: enough of them;
+- :mod:`~fairseq_ext.plugin.patches.open_files`: a higher limit;
 - :mod:`~fairseq_ext.plugin.patches.locks`: one training per folder;
-- :mod:`~fairseq_ext.plugin.patches.processes`: jobs of which a process is gone;
-- :mod:`~fairseq_ext.plugin.patches.arguments`: command lines;
+- :mod:`~fairseq_ext.plugin.patches.processes`: jobs of which one process has died;
+- :mod:`~fairseq_ext.plugin.patches.arguments`: errors in command lines;
 - :mod:`~fairseq_ext.plugin.patches.shards`: ``fairseq-generate --num-shards``;
-- :mod:`~fairseq_ext.plugin.patches.commands`: what a command is given, and where its results go;
-- :mod:`~fairseq_ext.plugin.patches.training_options`: what fairseq-train is asked for;
+- :mod:`~fairseq_ext.plugin.patches.commands`: checks of a command's input, and complete results;
+- :mod:`~fairseq_ext.plugin.patches.training_options`: checks of the options of fairseq-train;
 - :mod:`~fairseq_ext.plugin.patches.data`: data folders, dictionaries, datasets, lengths;
 - :mod:`~fairseq_ext.plugin.patches.checkpoints`: loading and saving;
-- :mod:`~fairseq_ext.plugin.patches.dictionaries`: a model keeps to those it was trained with;
-- :mod:`~fairseq_ext.plugin.patches.untrusted`: what a file may name and hold;
+- :mod:`~fairseq_ext.plugin.patches.dictionaries`: a model keeps the dictionaries of its training;
+- :mod:`~fairseq_ext.plugin.patches.untrusted`: checks of files from strangers;
 - :mod:`~fairseq_ext.plugin.patches.programs`: programs that fairseq starts;
 - :mod:`~fairseq_ext.plugin.patches.divergence`: losses and weights that are not finite;
 - :mod:`~fairseq_ext.plugin.patches.interruption`: Ctrl-C and SIGTERM while training;
-- :mod:`~fairseq_ext.plugin.patches.hydra`: all this for ``fairseq-hydra-train``, too.
+- :mod:`~fairseq_ext.plugin.patches.hydra`: the same for ``fairseq-hydra-train``.
 """
 
 from __future__ import annotations
@@ -97,27 +98,27 @@ PATCHES: tuple[Patch, ...] = (
         for patch in importlib.import_module(f"fairseq_ext.{wing}.patches").PATCHES
     ),
     *open_files.PATCHES,
-    *locks.PATCHES,  # inside the next, which removes folders that stayed empty
+    *locks.PATCHES,  # inside the next one, which removes folders that stayed empty
     *processes.PATCHES,
     *arguments.PATCHES,
-    *shards.PATCHES,  # inside the next, which puts results into a folder until they are whole
+    *shards.PATCHES,  # inside `commands`, which moves results only when they are complete
     *commands.PATCHES,
     *training_options.PATCHES,
     *data.PATCHES,
     *checkpoints.PATCHES,
     *dictionaries.PATCHES,
-    *untrusted.PATCHES,  # outermost: names the file in whatever the others do not foresee
+    *untrusted.PATCHES,  # outside the others: names the file in all errors that they do not expect
     *programs.PATCHES,
     *divergence.PATCHES,
-    *interruption.PATCHES,  # outside all these, which have cleaned up when it speaks
-    *hydra.PATCHES,  # outermost: calls all of them where they came too late
+    *interruption.PATCHES,  # outside all these: its message comes after their cleaning up
+    *hydra.PATCHES,  # outermost: calls all the others if they came too late
 )
 
-_active: set[str] = set()  # patches apply to the process, so this is the process's state
+_active: set[str] = set()  # the state of the process, because patches change the process
 
 
 def apply() -> None:
-    """Apply every patch that is needed here, each once per process.
+    """Apply every patch that this installation needs, each once per process.
 
     Raises:
         EnvironmentProblem: a patch does not fit the installed fairseq.
@@ -132,5 +133,5 @@ def active() -> tuple[str, ...]:
 
 
 def status() -> list[tuple[Patch, bool]]:
-    """Every patch, and whether it is applied in this process; works where fairseq is missing."""
+    """Every patch, and whether it is applied in this process; works without fairseq, too."""
     return [(patch, patch.name in _active) for patch in PATCHES]

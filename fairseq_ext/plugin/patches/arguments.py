@@ -1,4 +1,4 @@
-"""Command lines: what is missing, misspelt, or does not go together, before anything is loaded."""
+"""Errors in command lines, before anything is loaded: missing, misspelt or unfitting options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairseq_ext.plugin.patches.table import Layer, Patch
 
 
 def _keep_options_out_of_the_log() -> None:
-    """Before the error, which says the same in one line, fairseq logs several hundred options."""
+    """fairseq logs several hundred options before an error that our message says in one line."""
     logging.getLogger("fairseq.dataclass.utils").addFilter(_is_not_about_composing)
 
 
@@ -31,7 +31,7 @@ def _parse_args_and_arch(original: Callable) -> Callable:
         except KeyError as error:
             if error.args != (None,):
                 raise
-            # fairseq-validate has no default
+            # fairseq-validate has no default task
             raise ConfigError("`--task` is missing; give `--task translation`.") from error
         except RuntimeError as error:
             if error.args:
@@ -47,7 +47,7 @@ def _parse_args_and_arch(original: Callable) -> Callable:
 
 
 def _add_preprocess_args(original: Callable) -> Callable:
-    """`fairseq-preprocess` reads its command line itself."""
+    """`fairseq-preprocess` parses its command line in its own way."""
 
     def add_preprocess_args(parser: ArgumentParser) -> Any:
         parser.error = types.MethodType(Parser.error, parser)
@@ -57,7 +57,7 @@ def _add_preprocess_args(original: Callable) -> Callable:
 
 
 def _error(parser: ArgumentParser, message: str) -> NoReturn:
-    """Our message; of an option of other architectures it names those."""
+    """Print our message; if an option belongs to other architectures, name them."""
     from fairseq_ext.base import registry
 
     if message.startswith("unrecognized arguments: "):
@@ -76,7 +76,7 @@ def refuse_misfit(args: Namespace) -> None:
     """Refuse an architecture that is not made for the task.
 
     Raises:
-        ConfigError: naming both, and what goes with either.
+        ConfigError: it names both, and says how to fix it.
     """
     from fairseq import models
     from fairseq.tasks import TASK_REGISTRY
@@ -106,7 +106,7 @@ def refuse_misfit(args: Namespace) -> None:
 
 
 def _compose(original: Callable) -> Callable:
-    """An option that has no value, or one of the wrong type, for what was chosen."""
+    """Report an option that has no value, or one of a wrong type."""
 
     def compose(*given: Any, overrides: list[str], **options: Any) -> Any:
         from hydra.errors import ConfigCompositionException

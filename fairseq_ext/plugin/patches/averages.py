@@ -1,9 +1,9 @@
 """Moving averages of the weights (``--store-ema``).
 
-fairseq averages all of a model's state; whole numbers in it, such as the stage of a binary model or
-the counters of a batch norm, have no average. And it leaves the versions of modules out of the
-averaged state, so that it is taken for one of a model of years ago, which had no last layer norm:
-the average of a pre-norm Transformer, fairseq's own as well, loses it.
+fairseq averages the whole state of a model. Integers in it, such as the stage of a binary model or
+the counters of a batch norm, cannot be averaged. fairseq also leaves the version numbers of modules
+out of the averaged state. When it loads this state, it takes the model for a very old one, which
+had no final layer norm, so the average of any pre-norm Transformer loses its final layer norms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairseq_ext.plugin.patches.table import Layer, Patch
 
 
 def copy_whole_numbers(original: Callable) -> Callable:
-    """The average takes whole numbers over from the model as they are."""
+    """Copy integers from the model into the average."""
 
     def __init__(self: Any, model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         original(self, model, *args, **kwargs)
@@ -30,7 +30,7 @@ def copy_whole_numbers(original: Callable) -> Callable:
 
 
 def keep_versions(original: Callable) -> Callable:
-    """What the average is loaded from has the versions that the average has."""
+    """Add the version numbers of modules to the state from which the average is loaded."""
 
     def restore(self: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         own = self.model.state_dict()

@@ -13,12 +13,12 @@ from fairseq_ext.plugin.patches.table import Layer, Patch
 
 
 def keep_tail(original: Callable) -> Callable:
-    """Batches are consecutive runs of ``indices``, so whatever is missing is the tail."""
+    """Add missing sentences as a last batch; only the end can be missing."""
 
     def batch_by_size(indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
         if not isinstance(indices, np.ndarray):
             indices = np.fromiter(indices, dtype=np.int64, count=-1)
-        if len(indices) == 0:  # fairseq would look at the last of no batches
+        if len(indices) == 0:  # fairseq would fail, as there is no last batch
             return []
         batches = list(original(indices, *args, **kwargs))
         batched = sum(map(len, batches))
@@ -28,9 +28,9 @@ def keep_tail(original: Callable) -> Callable:
 
 
 def complete_groups(original: Callable) -> Callable:
-    """Fill the last group with empty batches, which every rank skips as it does at any epoch's end.
+    """Fill the last group with empty batches, which fairseq skips as at the end of any epoch.
 
-    ``--grouped-shuffling`` shuffles groups of one batch per rank and forgets an incomplete group.
+    ``--grouped-shuffling`` shuffles groups of one batch per process and drops an incomplete group.
     """
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -43,7 +43,7 @@ def complete_groups(original: Callable) -> Callable:
 
 
 def bucket_sizes(original: Callable) -> Callable:
-    """The lengths that cut the corpus into ``num_buckets`` parts of about equal size."""
+    """The lengths that divide the corpus into ``num_buckets`` parts of about equal size."""
 
     def get_buckets(sizes: Any, num_buckets: int) -> np.ndarray:
         shares = np.linspace(0, 100, num_buckets + 1)[1:]
@@ -61,7 +61,7 @@ USERS_OF_REMOVED_NAMES = (
 
 
 def numpy_with_old_names(original: ModuleType) -> ModuleType:
-    """numpy, with the names it has dropped that fairseq still uses; numpy itself stays as it is."""
+    """A copy of the module numpy with the removed names that fairseq uses."""
     view = ModuleType("numpy")
     vars(view).update(vars(original), int=int, float=float, compat=SimpleNamespace(long=int))
     return view

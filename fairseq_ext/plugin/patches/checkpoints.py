@@ -1,4 +1,4 @@
-"""Loading and saving: whole, safe, and of the architecture that was asked for."""
+"""Load and save checkpoints: complete, safe, and of the right architecture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _load_checkpoint_to_cpu(original: Callable) -> Callable:
 
 
 def _upgrade_state_dict(original: Callable) -> Callable:
-    """Weights alone, ``{"model": …}``, are where a training can start from: its update 0."""
+    """Let a training start at update 0 from a file with weights only, ``{"model": …}``."""
 
     def upgrade_state_dict(state: dict[str, Any]) -> dict[str, Any]:
         if "optimizer_history" not in state and "best_loss" not in state:
@@ -64,7 +64,7 @@ def _load_model_ensemble_and_task(original: Callable) -> Callable:
 
 
 def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
-    """fairseq-generate and -interactive take the task's options from the command line alone."""
+    """Check `--source-bos`, which fairseq-generate takes from the command line only."""
     trained, given = (
         bool(getattr(getattr(owner, attribute, None), "source_bos", False))
         for owner, attribute in ((cfg, "task"), (task, "cfg"))
@@ -88,7 +88,7 @@ def _load_checkpoint(original: Callable) -> Callable:
         ):
             suffix = f"{trainer.checkpoint_suffix or ''}.pt"
             if path and not any(map(PathManager.isfile, (path, path.replace(".pt", suffix)))):
-                # fairseq would start from random weights without a word
+                # fairseq would silently start from random weights
                 fault = "is not a file" if PathManager.exists(path) else "does not exist"
                 raise CheckpointError(f"`{option}` names {path}, which {fault}.")
         try:
@@ -106,7 +106,7 @@ def _load_checkpoint(original: Callable) -> Callable:
 
 
 def _keep_pipeline(original: Callable) -> Callable:
-    """A run keeps how its text was made; called once, at the start of a training."""
+    """Copy ``text.json`` from the data to the run, once, at the start of a training."""
 
     def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
         found = original(cfg, trainer, **options)
@@ -157,7 +157,7 @@ def _persistent_save(original: Callable) -> Callable:
 
 
 def _save_once(original: Callable) -> Callable:
-    """fairseq tries three times, each behind the broken bytes of the one before, and logs this."""
+    """Save once. fairseq tries three times, and each attempt appends to the broken one before."""
 
     def _torch_persistent_save(obj: Any, f: Any) -> None:
         import torch

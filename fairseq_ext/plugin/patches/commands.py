@@ -1,4 +1,4 @@
-"""The commands: check what they are given; write all results or none; one message per error."""
+"""Commands check their input, write all results or none, and give one message per error."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ TRANSLATING = ("fairseq_cli.generate", "fairseq_cli.interactive")
 
 @contextmanager
 def one_message(folder: str | None = None) -> Iterator[None]:
-    """Turn failed file operations, and errors in spawned processes, into our errors.
+    """Turn failed file operations, and errors of spawned processes, into our errors.
 
-    ``folder`` is what to name when the system does not say which file it was.
+    The message names ``folder`` if the system does not say which file it was.
     """
     try:
         yield
@@ -57,10 +57,10 @@ def one_message(folder: str | None = None) -> Iterator[None]:
         option = str(error.full_key).rpartition(".")[2].replace("_", "-")
         raise ConfigError(f"`--{option}` is missing, but the other options need it.") from error
     except Exception as error:
-        if str(error).startswith("Too many open files"):  # torch's, on its workers
+        if str(error).startswith("Too many open files"):  # torch says this of its workers
             failed = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             raise EnvironmentProblem(files.explain(failed, "another file")) from error
-        # torch.multiprocessing hands a child's error on as a traceback in text
+        # torch.multiprocessing passes on a child's error as the text of its traceback
         found = re.findall(r"^fairseq_ext\.errors\.(\w+): (.*)", str(error), re.MULTILINE)
         if type(error).__name__ != "ProcessRaisedException" or not found:
             raise
@@ -68,12 +68,12 @@ def one_message(folder: str | None = None) -> Iterator[None]:
 
 
 def _call_main(original: Callable) -> Callable:
-    """`fairseq-train`, `-interactive` and `-validate`, before they start any process."""
+    """Check `fairseq-train`, `-interactive` and `-validate` before they start any process."""
 
     def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
         spec = inspect.unwrap(main).__globals__[
             "__spec__"
-        ]  # its name is the module's also under `python -m`
+        ]  # has the module's name also under `python -m`
         command = spec.name if spec else ""
         refuse_broken(cfg, command)
         if command in ("fairseq_cli.interactive", "fairseq_cli.validate", "fairseq_cli.eval_lm"):
@@ -89,7 +89,7 @@ def _call_main(original: Callable) -> Callable:
 
 
 def _trainer(original: Callable) -> Callable:
-    """`fairseq-hydra-train` loads this plugin after :func:`_call_main` would have been called."""
+    """Check in processes that `fairseq-hydra-train` has started, which skip `call_main`."""
 
     def __init__(self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
         refuse_broken(cfg, "fairseq_cli.train")
@@ -99,7 +99,7 @@ def _trainer(original: Callable) -> Callable:
 
 
 def refuse_broken(cfg: Any, command: str) -> None:
-    """Refuse by name what fairseq accepts but cannot do.
+    """Refuse options that fairseq accepts although they do not work.
 
     Raises:
         ConfigError: an option, or a combination, that ends in an error deep inside fairseq or in
@@ -139,7 +139,7 @@ def refuse_broken(cfg: Any, command: str) -> None:
 
 
 def _build_generator(original: Callable) -> Callable:
-    """The first step with both options and models, before anything is translated."""
+    """Check options against models; this is the first call that has both."""
 
     from fairseq.models import FairseqLanguageModel
     from fairseq.tasks.translation import TranslationTask
@@ -163,7 +163,7 @@ def _build_generator(original: Callable) -> Callable:
 
 
 def _make_batches(original: Callable) -> Callable:
-    """`fairseq-interactive` numbers the sentences of each buffer anew; errors name the line."""
+    """Count the lines that `fairseq-interactive` has read, so that errors can name the line."""
     read = 0
 
     def make_batches(lines: list[str], cfg: Any, task: Any, *rest: Any) -> Iterator[Any]:
@@ -176,7 +176,7 @@ def _make_batches(original: Callable) -> Callable:
 
 def _check_input(path: str) -> None:
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
-        # as fairseq reads files; some locales would turn what is not UTF-8 into unknown words
+        # like files; in some locales, text that is not UTF-8 would become unknown words
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
     elif path != "-" and not Path(path).is_fifo() and not Path(path).is_char_device():
         text.check_text(path, empty_lines=True, max_tokens=None)  # a pipe can be read only once
@@ -190,7 +190,7 @@ def _require_path(cfg: Any) -> None:
 
 
 def refuse_colon(option: str, path: str) -> None:
-    """fairseq takes a colon in a path for the end of one of several paths."""
+    """Refuse a path with a colon, because fairseq would split it into several paths."""
     if ":" in path and Path(path).exists():
         raise ConfigError(
             f"`{option}` must not have a colon, which separates several paths, but is {path}. "
@@ -212,7 +212,7 @@ def _require_language_models(paths: str) -> None:
 
 
 def _generate(original: Callable) -> Callable:
-    """`fairseq-generate`; with `--results-path` the old results stay until the new are whole."""
+    """`fairseq-generate`: with `--results-path`, old results stay until new ones are complete."""
 
     def main(cfg: Any) -> Any:
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -256,10 +256,10 @@ def _preprocess(original: Callable) -> Callable:
 
     def main(args: Namespace) -> None:
         destdir = args.destdir
-        manifest.read(Path(destdir))  # a damaged one is refused before the work
+        manifest.read(Path(destdir))  # refuses a damaged manifest before the work
         _require_no_dictionary(args)
         sentences = _check_texts(args)
-        # fairseq writes at least an end of sentence and an index entry for each
+        # for each sentence fairseq writes at least its end and an index entry
         files.require_space(destdir, 14 * sentences)
         logger = logging.getLogger("fairseq_cli.preprocess")
         with one_message(destdir), files.staged_folder(destdir) as stage:
@@ -268,7 +268,7 @@ def _preprocess(original: Callable) -> Callable:
                 shutil.copyfile(log, stage / log.name)  # fairseq appends to it
             naming = _naming(str(stage), destdir)
             logger.addFilter(naming)
-            # on a full disk the log fails first, and Python would print a traceback for each line
+            # on a full disk, writing the log fails first, with a traceback for each line
             shown, logging.raiseExceptions = logging.raiseExceptions, False
             try:
                 original(Namespace(**{**vars(args), "destdir": str(stage)}))
@@ -286,7 +286,7 @@ def _keep_pipeline(args: Namespace, stage: Path) -> None:
     """Copy ``text.json`` from beside the text to the data.
 
     Raises:
-        DataError: it is damaged, or the folder has data of text that was made otherwise.
+        DataError: it is damaged, or the folder has data of text that was made in another way.
     """
     prefix = (args.trainpref or args.validpref or args.testpref or "").split(",")[0]
     made = pipeline.load(Path(prefix).parent) if prefix else None
@@ -314,7 +314,7 @@ def _naming(old: str, new: str) -> Callable[[logging.LogRecord], bool]:
 def _require_no_dictionary(args: Namespace) -> None:
     folder = Path(args.destdir)
     if any(not (folder / name).exists() for name in manifest.read(folder)):
-        return  # a call was killed while its files were moved here: they are written again
+        return  # an earlier call was killed while it moved its files: they are written again
     joined = args.joined_dictionary and (args.srcdict or args.tgtdict)
     sides = [(args.source_lang, joined or args.srcdict)]
     if not args.only_source:
@@ -329,7 +329,7 @@ def _require_no_dictionary(args: Namespace) -> None:
 
 
 def _require_same_dictionaries(stage: Path, folder: Path) -> None:
-    """Refuse to replace a dictionary with which data were made that stay in the folder."""
+    """Refuse to replace a dictionary that belongs to data which stay in the folder."""
     written = {path.name for path in stage.iterdir()}
     stay = sorted(path.name for path in folder.glob("*.idx") if path.name not in written)
     for new in stage.glob("dict.*txt") if stay else ():

@@ -1,4 +1,4 @@
-"""Data folders, dictionaries, datasets and lengths, as fairseq's tasks read them."""
+"""Checks of data folders, dictionaries, datasets and lengths when tasks read them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _add_from_file(original: Callable) -> Callable:
 
 
 def _load_indexed_dataset(original: Callable) -> Callable:
-    """The first process of a job reads what it loads, the others compare sizes."""
+    """Check data: the first process of a job reads all of it, the others compare sizes."""
     from fairseq.distributed.utils import get_global_rank
 
     def load_indexed_dataset(
@@ -76,7 +76,7 @@ def _load_indexed_dataset(original: Callable) -> Callable:
 
 
 def _parts(prefix: str) -> Iterator[str]:
-    """`train`, `train1`, `train2` …, as far as there are any."""
+    """Yield the parts of a split that exist: `train`, `train1`, `train2` …"""
     for number in itertools.count():
         part = f"{prefix}{number or ''}"
         if not any(Path(part + ending).exists() for ending in (".idx", ".bin")):
@@ -104,7 +104,7 @@ def _load_dataset(original: Callable) -> Callable:
 
 
 def _build_model(original: Callable) -> Callable:
-    """The task remembers the limits of its model, for messages on long sentences."""
+    """Store the limits of the model in the task, for messages about long sentences."""
 
     def build_model(self: Any, cfg: Any, *rest: Any, **options: Any) -> Any:
         model = original(self, cfg, *rest, **options)
@@ -120,7 +120,7 @@ def _build_model(original: Callable) -> Callable:
 
 
 def _filter_indices_by_size(original: Callable) -> Callable:
-    """Instead of fairseq's, whose messages say neither which side is too long nor what to do."""
+    """Replaces fairseq's function, whose messages do not say which side is too long."""
 
     def filter_indices_by_size(
         self: Any,
@@ -132,7 +132,7 @@ def _filter_indices_by_size(original: Callable) -> Callable:
         kept, skipped = dataset.filter_indices_by_size(indices, max_positions)
         if len(skipped) == 0:
             return kept
-        # a buffer of fairseq-interactive may be left out as a whole, a split may not
+        # fairseq-interactive may skip all sentences of a buffer, but a split must have some
         if len(kept) == 0 and any(dataset is split for split in self.datasets.values()):
             fact, cures = excess(self, dataset, min(skipped, key=dataset.num_tokens), max_positions)
             raise DataError(
@@ -155,7 +155,7 @@ def _filter_indices_by_size(original: Callable) -> Callable:
 
 
 def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
-    """By how much a sentence is too long for the smaller of all limits, and what can be done."""
+    """How long a sentence is and how long it may be, and what the user can do."""
     sizes = dataset.size(index)
     name = f"sentence {index + getattr(task, 'first_sentence', 1)}"
     if not isinstance(sizes, tuple) or not isinstance(limits, tuple):

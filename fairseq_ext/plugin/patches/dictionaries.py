@@ -1,6 +1,6 @@
-"""A model is used with the dictionaries that it was trained with.
+"""Require that a model is used with the dictionaries that it was trained with.
 
-A checkpoint keeps them: see :mod:`fairseq_ext.checkpoints.dictionaries`.
+Checkpoints record them, see :mod:`fairseq_ext.checkpoints.dictionaries`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _save_checkpoint(original: Callable) -> Callable:
 
 
 def _trainer_load_checkpoint(original: Callable) -> Callable:
-    """`fairseq-train`, when it resumes or starts from another model (`--finetune-from-model`)."""
+    """Check `fairseq-train` when it resumes or starts from another model."""
 
     def load_checkpoint(self: Any, filename: str, *rest: Any, **options: Any) -> Any:
         extra_state = original(self, filename, *rest, **options)
@@ -41,7 +41,7 @@ def _trainer_load_checkpoint(original: Callable) -> Callable:
 
 
 def _load_checkpoint_to_cpu(original: Callable) -> Callable:
-    """A task sees nothing of a checkpoint but its `task_state`: the record goes there, too."""
+    """Copy the record into `task_state`, the only part of a checkpoint that a task can see."""
 
     def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
         state = original(path, *rest, **options)
@@ -52,7 +52,7 @@ def _load_checkpoint_to_cpu(original: Callable) -> Callable:
 
 
 def _load_state_dict(original: Callable) -> Callable:
-    """Whatever loads a model for a task: generation, validation, hubs, a teacher."""
+    """Check wherever a model is loaded for a task: generation, validation, hubs, a teacher."""
 
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
         rest = dict(state_dict)
@@ -67,12 +67,12 @@ def compare(task: Any, found: dict[str, str] | None, path: str, *, warn: bool = 
     """Require that a translation task has the dictionaries of a checkpoint.
 
     Args:
-        task: any task; others than of translation are not looked at.
-        found: the checkpoint's record, or None, which is a warning if ``warn``.
+        task: any task; tasks other than translation are not checked.
+        found: the checkpoint's record; without one (None) there is a warning if ``warn``.
         path: the checkpoint's name.
 
     Raises:
-        CheckpointError: one of them is another.
+        CheckpointError: a dictionary differs.
     """
     own = _own(task)
     if not own:

@@ -1,8 +1,8 @@
-"""Training that diverges ends with one line, and its last good checkpoint stays the last.
+"""End a training that diverges with one line, and keep its last good checkpoint.
 
-fairseq looks at the gradients of each update before it uses them. What it does not look at: a loss
-that is not finite although its gradients are, the loss on validation sets, and weights that the
-update itself has made infinite, which it would save.
+fairseq checks the gradients of each update. It does not check a loss that is infinite although its
+gradients are finite, the loss on validation sets, and weights that an update has made infinite; it
+would even save these.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _valid_step(original: Callable) -> Callable:
 
 
 def _check_grad_norms(original: Callable) -> Callable:
-    """With several processes fairseq takes NaN, unequal to itself, for a fault of the network."""
+    """With several processes, fairseq mistakes NaN for inconsistent gradients."""
 
     def check(self: Any, grad_norm: torch.Tensor) -> None:
         try:
@@ -92,7 +92,7 @@ def _not_finite(trainer: Any) -> str | None:
 
 
 def _loss(logged: Mapping[str, Any] | None) -> float | None:
-    """The loss that a step has logged: none where it was skipped, as after an overflow."""
+    """The loss that a step has logged; None if the step was skipped, as after an overflow."""
     loss = (logged or {}).get("loss")
     return None if loss is None else float(loss)
 

@@ -1,9 +1,9 @@
-"""The encoder's layers of fairseq 0.12.2, which keep their weights twice.
+"""The encoder layers of fairseq 0.12.2, which store their weights twice.
 
-It has a second copy of them, for a fused layer of torch's own (“BetterTransformer”). Every copy is
-a parameter without a gradient, so that models, optimizers and checkpoints grow and other fairseqs
-refuse the files. And once weights are loaded, the fused layer runs in place of the attention that
-the layer has: a Linformer would translate with ordinary attention, without a word.
+The second copy is for torch's fused layer (“BetterTransformer”). The copies are parameters without
+a gradient, so models, optimizers and checkpoints grow, and other versions of fairseq refuse the
+files. After loading, the fused layer is used instead of the layer's own attention: a Linformer
+would silently translate with ordinary attention.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COPIES = tuple(
 
 
 def without_copies(original: Callable) -> Callable:
-    """The copies come last, and fail where a layer has no bias; what is before them stays."""
+    """Build the layer without copies; making them is the last step, and fails without biases."""
 
     def __init__(self: Any, *args: Any, **options: Any) -> None:
         try:
@@ -34,13 +34,13 @@ def without_copies(original: Callable) -> Callable:
                 raise
         for name in COPIES:
             self._parameters.pop(name, None)
-        self.BT_version = False  # the fused layer is not there
+        self.BT_version = False  # there is no fused layer
 
     return __init__
 
 
 def load_once(original: Callable) -> Callable:
-    """Load the weights that are left, and never switch to the fused layer."""
+    """Load the weights, but never switch to the fused layer."""
 
     def _load_from_state_dict(self: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name in COPIES:

@@ -1,4 +1,4 @@
-"""The end of a process: batches that are still being made in the background."""
+"""End the threads that still make batches when a process ends."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from fairseq_ext.plugin.patches import probes
 from fairseq_ext.plugin.patches.table import Layer, Patch
 
 PATIENCE = 5.0
-"""Seconds to wait for the batch that is being made."""
+"""Seconds to wait until the current batch is made."""
 
 
 def stop(thread: Callable[[], Any]) -> None:
     """End a ``BackgroundConsumer``, given a weak reference to it.
 
-    It ends by itself after its next item once it has made as many as it should; room in the queue
-    lets it get there. (Python itself keeps a running thread, also when its iterator is gone.)
+    The thread ends after its next item when it has made as many items as it should, so this number
+    is set to 0, and the queue is emptied so that the thread does not wait. (Python keeps a running
+    thread alive, even if nobody uses its iterator any more.)
     """
     consumer = thread()
     if consumer is None:

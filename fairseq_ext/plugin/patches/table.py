@@ -1,4 +1,4 @@
-"""The form of the table: what a row says, how a row is applied, how a function is wrapped."""
+"""The rows of the table of patches, and how they are applied."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from fairseq_ext.errors import EnvironmentProblem
 from fairseq_ext.version import TESTED_FAIRSEQ
 
 COMMANDS = "fairseq_cli."
-"""Modules of commands are patched only in the process that runs them."""
+"""Modules of commands are patched only in a process that runs the command."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One attribute of fairseq, and what goes around it."""
+    """One attribute of fairseq, and the wrapper around it."""
 
     target: str
-    """``module:function`` or ``module:Class.method``. Where a function was taken over by
-    ``from … import``, the module that *uses* it."""
+    """``module:function`` or ``module:Class.method``. If a module has imported a function by
+    ``from … import``, name the module that *uses* it."""
     wrapper: Callable[[Any], Any]
     """Takes the original, a function or a value, and returns its replacement. It must be a
-    function of a module, because its qualified name tells whether it has been applied."""
+    function of a module: its qualified name shows whether it has already been applied."""
 
 
 @dataclass(frozen=True)
 class Patch:
     """One row of the table: a change to fairseq, with its reason.
 
-    Nothing here imports fairseq, so that the table can be shown where fairseq is missing.
+    Nothing here imports fairseq, so that the table can be printed without it.
     """
 
     name: str
-    """Short name, as ``fairseq-ext doctor`` shows it."""
+    """The short name that ``fairseq-ext doctor`` prints."""
     reason: str
     """What goes wrong without it."""
     until: str | None = None
-    """When a repair of fairseq can be deleted; None for a check of ours, which stays."""
+    """When a repair can be deleted; None for a check, which stays."""
     layers: tuple[Layer, ...] = ()
-    """What it wraps."""
+    """The attributes that it wraps."""
     act: Callable[[], None] | None = None
-    """What it does that is no wrapping, for instance filtering a warning."""
+    """Anything else that it does, for instance filtering a warning."""
     needed: Callable[[], bool] = lambda: True
     """Whether the installed fairseq, torch and numpy have the problem
     (:mod:`~fairseq_ext.plugin.patches.probes`). Called once, before the patch is applied."""
 
 
 def apply(patches: Iterable[Patch], applied: set[str]) -> None:
-    """Apply the patches that are needed here, in order; add their names to ``applied``.
+    """Apply the patches that this installation needs, in order; add their names to ``applied``.
 
     Raises:
         EnvironmentProblem: a patch does not fit the installed fairseq.
@@ -80,10 +80,10 @@ def apply(patches: Iterable[Patch], applied: set[str]) -> None:
 
 
 def owners(target: str) -> Iterator[tuple[Any, str]]:
-    """Where the attribute ``target`` stands now: pairs of a module or class, and a name.
+    """Find the attribute ``target``: yield pairs of a module or class and a name.
 
-    The module of a command is patched where it runs, under its own name or as ``__main__``
-    (``python -m``). Importing it would set up its logging in processes that never asked for it.
+    The module of a command is patched only if it is loaded, under its own name or as ``__main__``
+    (``python -m``). Importing it would set up its logging in processes that do not run it.
     """
     module, _, path = target.partition(":")
     *classes, name = path.split(".")
@@ -96,7 +96,7 @@ def owners(target: str) -> Iterator[tuple[Any, str]]:
 
 
 def running(name: str) -> Iterator[Any]:
-    """The module of the command ``name`` if this process has loaded it, as itself or as main."""
+    """The module of the command ``name`` if this process has loaded it, also as ``__main__``."""
     if name in sys.modules:
         yield sys.modules[name]
     main = sys.modules.get("__main__")
@@ -109,7 +109,7 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
 
     Args:
         owner: a module or a class.
-        name: a function, a value, a method, or a static or class method (which stays one).
+        name: of a function, value or method; static and class methods stay what they are.
         wrapper: see :class:`Layer`.
 
     Raises:
@@ -126,7 +126,7 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
             return
         layer = getattr(layer, "__wrapped__", None)
 
-    # Attributes are not copied: fairseq keeps state on its functions.
+    # Attributes are not copied, because fairseq stores state in attributes of its functions.
     replacement = functools.update_wrapper(wrapper(original), original, updated=())
     replacement._wrapped_by = maker
     setattr(owner, name, kind(replacement) if kind else replacement)
