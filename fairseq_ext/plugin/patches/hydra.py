@@ -5,8 +5,9 @@ stand around ``call_main``: refusals, locks, interruption, errors in one line. T
 late, so the first function that is called after the import calls the patched ``call_main`` with the
 same configuration. When that training is over, the one that began without the checks is left.
 
-A named architecture is a set of defaults. fairseq looks for them after it has filled in those of
-the model, which leaves nothing to fill in: every preset would have the model's sizes.
+A named architecture is a set of defaults. fairseq-hydra-train applies them only to options that are
+still missing when the model's own defaults have been filled in, so it applies none: every named
+architecture would have the sizes of its model.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _patched_call = ContextVar("_patched_call", default=False)
 
 
 class _Done(BaseException):
-    """The training is over; the calls that were begun without this plugin are left."""
+    """Raised when the training is over, to leave the calls that began without this plugin."""
 
 
 def _call_main(original: Callable) -> Callable:
@@ -53,19 +54,19 @@ def _add_defaults(original: Callable) -> Callable:
         from fairseq.distributed.utils import call_main
 
         fill_in_architecture(cfg)
-        if torch.distributed.is_initialized():  # in a process that fairseq has started on a GPU
+        if torch.distributed.is_initialized():  # a process that fairseq has started for a GPU
             return original(cfg)
         with _in_one_line():
             call_main(cfg, hydra.pre_main)
         logging.getLogger(HYDRA).addFilter(_is_no_crash)
-        cfg.common.suppress_crashes = True  # fairseq-hydra-train goes on, with its next job, too
+        cfg.common.suppress_crashes = True  # `_Done` does not end fairseq-hydra-train
         raise _Done
 
     return add_defaults
 
 
 def _hydra_main(original: Callable) -> Callable:
-    """The second job of a sweep and those after it, which begin with this plugin."""
+    """Wraps the later jobs of a sweep, which begin with this plugin already loaded."""
 
     def _hydra_main(cfg: Any, **options: Any) -> Any:
         fill_in_architecture(cfg)
@@ -81,7 +82,7 @@ def _is_no_crash(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _in_one_line() -> Iterator[None]:
-    """Hydra would print a traceback before Python's hook for errors is asked."""
+    """Print errors in one line here, because Hydra would print a traceback."""
     try:
         yield
     except Exception as error:
@@ -93,7 +94,7 @@ def _in_one_line() -> Iterator[None]:
 
 
 def fill_in_architecture(cfg: Any) -> None:
-    """Give ``cfg.model`` the values of its named architecture that the configuration leaves out."""
+    """Add the values of the named architecture that ``cfg.model`` does not set."""
     from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import OmegaConf, open_dict
 

@@ -1,4 +1,4 @@
-"""Binarized data: where each sentence starts, in files above 2 GiB."""
+"""The positions of sentences in files of binarized data above 2 GiB."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
 
 
 def add_in_int64(original: Callable) -> Callable:
-    """fairseq adds the sizes as they are: int32 of numpy where workers' parts were merged."""
+    """Add sizes in int64; fairseq uses int32 where parts of several workers were merged."""
 
     def writer(cls: Any, path: str, dtype: Any) -> Any:
         made = original(cls, path, dtype)

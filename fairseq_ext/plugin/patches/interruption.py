@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a training with one line that says how it goes on."""
+"""Ctrl-C and SIGTERM end a training with one line that says how to continue it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from fairseq_ext.plugin.patches.table import Layer, Patch
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 10.0
-"""Seconds that a process of the job has to leave, before it is killed."""
+"""Seconds to wait for a process of the job to end before it is killed."""
 TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
 
 
 def _call_main(original: Callable) -> Callable:
-    """``fairseq-train`` in its first process, which waits for the others if it has any."""
+    """Handle signals in the first process of ``fairseq-train``, which waits for the others."""
 
     def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
         spec = main.__globals__["__spec__"]
@@ -35,7 +35,7 @@ def _call_main(original: Callable) -> Callable:
         with interrupts() as received:
             try:
                 return original(cfg, main, **options)
-            except BaseException:  # also what other processes report that the signal has reached
+            except BaseException:  # also errors of other processes that got the signal
                 if not received:
                     raise
                 _end(cfg, received[0])
@@ -47,14 +47,14 @@ def _call_main(original: Callable) -> Callable:
 def interrupts() -> Iterator[list[signal.Signals]]:
     """Raise KeyboardInterrupt on either signal; yield the list of those received.
 
-    A terminal and a launcher may both send one. What comes while the first is being answered is
-    let pass, unless that takes too long: then something has caught the exception.
+    A terminal and a launcher may both send a signal. Further signals are ignored while the first
+    one is handled, but only for a while: then some code may have caught the exception.
     """
     received: list[signal.Signals] = []
     owner, answered = os.getpid(), -PATIENCE
 
     def handle(number: int, _: FrameType | None) -> None:
-        if os.getpid() != owner:  # a worker that loads data, forked from here
+        if os.getpid() != owner:  # a worker that loads data, forked from this process
             os._exit(0)
         nonlocal answered
         if time.monotonic() - answered > PATIENCE:
@@ -71,7 +71,7 @@ def interrupts() -> Iterator[list[signal.Signals]]:
 
 
 def leave_quietly() -> None:
-    """In a process that was started by the first: leave at its signal, once, without a word."""
+    """In a process started by the first one: end at a signal, once, without a message."""
 
     leaving = False
 
@@ -79,16 +79,16 @@ def leave_quietly() -> None:
         nonlocal leaving
         if not leaving:
             leaving = True
-            raise KeyboardInterrupt  # which torch.multiprocessing expects
+            raise KeyboardInterrupt  # torch.multiprocessing expects it
 
     for number in SIGNALS:
         signal.signal(number, handle)
 
 
 def _end(cfg: Any, number: signal.Signals) -> NoReturn:
-    """Say so, end the job's other processes, and die of the signal, as a shell expects."""
+    """Print the message, end the job's other processes, and die of the signal, as shells expect."""
     for one in SIGNALS:
-        signal.signal(one, signal.SIG_DFL)  # a second Ctrl-C does not wait
+        signal.signal(one, signal.SIG_DFL)  # a second Ctrl-C ends it at once
     if not cfg.distributed_training.distributed_rank:
         message = f"fairseq-ext: stopped by {number.name}. {_how_it_goes_on(cfg.checkpoint)}"
         print(printable(message), file=sys.stderr)
@@ -102,7 +102,7 @@ def _end(cfg: Any, number: signal.Signals) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os.kill(os.getpid(), number)
-    raise SystemExit(128 + number)  # where a signal does not end the process at once
+    raise SystemExit(128 + number)  # if the signal has not ended the process
 
 
 def _how_it_goes_on(checkpoint: Any) -> str:

@@ -1,16 +1,16 @@
-"""Strings that fairseq would evaluate: read as literals, so that none of them can run code.
+"""Read strings that fairseq would evaluate as literals, so that none of them can run code.
 
 fairseq calls ``eval()`` on strings of options and of saved configurations in some 40 places of its
 models, criterions, optimizers and data sets. A checkpoint whose option ``decoder_attention`` is
 ``__import__("os").system("…")`` would run that command when the model is built, and torch's safe
 loading cannot see it, because a string is plain data.
 
-Every one of these calls looks the name ``eval`` up in its own module first and in ``builtins``
-last. :func:`install` therefore puts :func:`fairseq_ext.literals.literal` under the name ``eval``
-into every module of fairseq and of its commands: at once into those that are imported, and by a
-finder on ``sys.meta_path`` into those that are imported later, before their first line runs.
-Python's own ``eval`` stays as it is for everybody else. Modules of other user directories are their
-owners' code and keep it, too.
+Each of these calls looks up the name ``eval`` first in its own module and last in ``builtins``. So
+:func:`install` puts :func:`fairseq_ext.literals.literal` under the name ``eval`` into every module
+of fairseq and of its commands: at once into those that are imported, and by a finder on
+``sys.meta_path`` into those that are imported later, before their first line runs.
+Python's own ``eval`` does not change for other packages, nor for modules of other user directories,
+whose code the user trusts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LiteralLoader(Loader):
         self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the loader itself."""
+        """As the module's own loader."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -49,18 +49,18 @@ class LiteralLoader(Loader):
         self._loader.exec_module(module)
 
     def __getattr__(self, name: str) -> Any:  # get_source, get_code, get_data …
-        if name == "_loader":  # while it is being copied
+        if name == "_loader":  # it is being copied
             raise AttributeError(name)
         return getattr(self._loader, name)
 
 
 class LiteralFinder(MetaPathFinder):
-    """Finds modules of fairseq as all other finders do, and gives them :class:`LiteralLoader`."""
+    """Finds modules of fairseq like the other finders, and gives them a :class:`LiteralLoader`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a module of fairseq, or None for those of others."""
+        """The spec of a module of fairseq, or None for other modules."""
         if not covers(fullname):
             return None
         for finder in sys.meta_path:
@@ -76,7 +76,7 @@ class LiteralFinder(MetaPathFinder):
 
 
 def install() -> None:
-    """Give :func:`literal` to every module of fairseq, imported or yet to be; once per process."""
+    """Give :func:`literal` to every module of fairseq, imported now or later; once per process."""
     if not any(isinstance(finder, LiteralFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, LiteralFinder())
     for module in imported():

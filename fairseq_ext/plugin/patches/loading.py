@@ -1,4 +1,4 @@
-"""Checkpoints: which classes they may hold, and how rank 0 hands them to the other ranks.
+"""The classes that checkpoints may contain, and how rank 0 sends checkpoints to other ranks.
 
 ``torch.load`` of torch 2.6 and later refuses every class it does not know (``weights_only``).
 """
@@ -17,16 +17,16 @@ from fairseq_ext.plugin.patches.table import Layer, Patch
 
 
 def _load_nothing_but_data() -> None:
-    """torch reads these variables at every ``torch.load``, also of processes started here."""
+    """Set variables that torch reads at every ``torch.load``, also in child processes."""
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
 
 
 def send_object(original: Callable) -> Callable:
-    """The object goes from rank to rank by pickle, as everything between ranks of one job does.
+    """Send the object by pickle, as all data between the ranks of a job are sent.
 
-    It comes from a checkpoint that rank 0 has already loaded safely; ``weights_only`` would refuse
-    the configuration objects in it.
+    Rank 0 has already loaded it safely from a checkpoint. ``weights_only`` would refuse the
+    configuration objects in it.
     """
 
     def _broadcast_object_slow(obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:

@@ -3,7 +3,7 @@
 A file system without locks (see :mod:`fairseq_ext.locks`) leaves the folder unprotected, with a
 warning.
 
-Only training takes the lock, in the first process of a job. Whatever reads is not disturbed.
+Only the first process of a training takes the lock. Commands that read are not affected.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 LOCK = ".training.lock"
 """Name of the lock's file; JSON with ``pid``, ``host`` and ``start`` while a training runs."""
 
-_held = contextlib.ExitStack()  # a lock belongs to the process, so this is the process's state
+_held = contextlib.ExitStack()  # the state of the process, because locks belong to it
 
 
 @contextlib.contextmanager
 def locked(folder: str | Path) -> Iterator[None]:
-    """Hold the lock on an existing folder; its file is removed with the lock.
+    """Hold the lock on an existing folder; its file is removed in the end.
 
     Raises:
         ConfigError: another process holds it.
@@ -56,7 +56,7 @@ def locked(folder: str | Path) -> Iterator[None]:
 
 
 def holder(path: Path) -> str:
-    """Which process holds the lock ``path``, as far as its content tells."""
+    """The process that holds the lock ``path``, according to the content of the file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return f"process {found['pid']:d} on {found['host']!s} (since {found['start']!s})"
@@ -70,7 +70,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _lock_first(original: Callable) -> Callable:
-    """What a training does to its folder first, it does under the lock."""
+    """Take the lock before the first thing that a training does to its folder."""
 
     def verify_checkpoint_directory(save_dir: str) -> None:
         Path(save_dir).mkdir(parents=True, exist_ok=True)

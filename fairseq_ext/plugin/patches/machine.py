@@ -1,6 +1,6 @@
-"""CPUs: several processes under ``torchrun``, Slurm or spawned, and low precision.
+"""Training on CPUs: several processes (``torchrun``, Slurm or spawned), and low precision.
 
-fairseq takes CUDA devices for granted when it counts processes, and a TPU for ``--bf16``.
+fairseq counts CUDA devices to find the number of processes, and assumes a TPU for ``--bf16``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairseq_ext.plugin.patches.table import Layer, Patch
 
 
 def forget_tpu(original: Callable) -> Callable:
-    """``--bf16`` implies ``--tpu`` in fairseq, even where there is none; undo that at the start."""
+    """In fairseq ``--bf16`` implies ``--tpu``, even without a TPU; undo that at the start."""
 
     def call_main(cfg: Any, main: Callable, **kwargs: Any) -> None:
         if cfg.common.bf16:
@@ -32,7 +32,7 @@ def forget_tpu(original: Callable) -> Callable:
 
 
 def refuse_half(original: Callable) -> Callable:
-    """fairseq keeps its float16 master weights and loss scaler on a CUDA device."""
+    """Refuse float16 on a CPU: fairseq keeps master weights and loss scaler on a CUDA device."""
 
     def __init__(self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
         if cfg.common.cpu or not torch.cuda.is_available():
@@ -54,10 +54,10 @@ def _free_port() -> int:
 
 
 def join_processes(training: Any) -> None:
-    """Fill in how this process finds the others, in ``cfg.distributed_training``, for a CPU.
+    """Set in ``cfg.distributed_training`` how this process, on a CPU, finds the others.
 
-    ``torchrun`` and Slurm say it in the environment; ``--distributed-world-size`` alone asks for
-    processes spawned on this machine.
+    ``torchrun`` and Slurm give the details in environment variables. Without them,
+    ``--distributed-world-size`` asks for processes to be spawned on this machine.
 
     Raises:
         ConfigError: the job of Slurm has another number of processes.
@@ -83,7 +83,7 @@ def join_processes(training: Any) -> None:
 
 
 def _first_host_of_slurm() -> str | None:
-    """The host of rank 0 if ``srun`` has started this process and others; fairseq's own way."""
+    """The host of rank 0 if ``srun`` has started several processes, else None; as in fairseq."""
     nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
     if nodes is None or int(os.environ.get("SLURM_NTASKS", 1)) == 1:
         return None
@@ -108,7 +108,7 @@ def _join_slurm(training: Any, host: str) -> None:
 
 
 def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> None:
-    """One spawned process, which knows nothing of this plugin yet."""
+    """Run one spawned process, in which this plugin must be registered first."""
     from fairseq_ext.plugin import register
 
     register()
@@ -121,7 +121,7 @@ def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> Non
 
 
 def start_on_cpu(original: Callable) -> Callable:
-    """Start the processes of a CPU job; everything else goes fairseq's way."""
+    """Start the processes of a job on CPUs; fairseq starts all other jobs."""
 
     def call_main(cfg: Any, main: Callable, **kwargs: Any) -> None:
         training = cfg.distributed_training
@@ -131,7 +131,7 @@ def start_on_cpu(original: Callable) -> Callable:
         if training.distributed_init_method is None or training.distributed_no_spawn:
             return original(cfg, main, **kwargs)
         kwargs["start_rank"] = training.distributed_rank
-        training.distributed_rank = None  # fairseq adds each process's index to start_rank
+        training.distributed_rank = None  # fairseq adds the index of each process to start_rank
         processes = training.distributed_num_procs or training.distributed_world_size
         torch.multiprocessing.spawn(spawned, args=(main, cfg, kwargs), nprocs=processes)
 
@@ -139,7 +139,7 @@ def start_on_cpu(original: Callable) -> Callable:
 
 
 def without_device_ids(original: Callable) -> Callable:
-    """torch's DistributedDataParallel refuses device ids for modules on the CPU."""
+    """Leave out device ids, which torch's DistributedDataParallel refuses for CPU modules."""
 
     def build(module: torch.nn.Module, **options: Any) -> torch.nn.Module:
         if all(parameter.device.type == "cpu" for parameter in module.parameters()):
@@ -150,7 +150,7 @@ def without_device_ids(original: Callable) -> Callable:
 
 
 def gather_on_cpu(original: Callable) -> Callable:
-    """fairseq gathers logs through a CUDA buffer; gloo jobs may have no such device."""
+    """Gather logs without the CUDA buffer that fairseq uses; jobs with gloo may have no GPU."""
 
     def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
         from fairseq.distributed.utils import get_global_group, get_world_size

@@ -1,4 +1,4 @@
-"""fairseq's report on a NaN: which layer it came from."""
+"""Repair fairseq's report of the layer in which a NaN first appeared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairseq_ext.plugin.patches.table import Layer, Patch
 
 
 def watch_tensors(original: Callable) -> Callable:
-    """Look at the gradients of a layer's outputs through hooks on these tensors."""
+    """Check the gradients of a layer's outputs by hooks on these tensors."""
 
     def add_hooks(self: Any, module: torch.nn.Module) -> None:
         if self.forward:

@@ -1,6 +1,6 @@
-"""Noise: warnings about fairseq's own code, lines that its log repeats.
+"""Remove noise: warnings about fairseq's own code, and repeated lines in its log.
 
-Each warning is filtered by its own text, so that any other still shows.
+Each warning is filtered by its exact text, so that all others are still shown.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from fairseq_ext.plugin.patches import probes
 from fairseq_ext.plugin.patches.table import Layer, Patch
 
 HARMLESS = (
-    # fairseq composes its configuration through the interface of hydra 1.0, which works.
+    # fairseq composes its configuration by the interface of hydra 1.0, which still works.
     (r"hydra.experimental.initialize() is no longer experimental", UserWarning),
     (r"hydra.experimental.compose() is no longer experimental", UserWarning),
     ("\nThe version_base parameter is not specified.", UserWarning),
     ("\nThe strict flag in the compose API is deprecated.", UserWarning),
     ("\n'config' is validated against ConfigStore schema with the same name.", UserWarning),
     ("In 'config': Usage of deprecated keyword in package header", UserWarning),
-    # fairseq always asks for pinned memory; without an accelerator torch goes without.
+    # fairseq always asks for pinned memory; without an accelerator torch ignores that.
     ("'pin_memory' argument is set as true but no accelerator is found", UserWarning),
-    # Old names of torch.amp, with the same meaning.
+    # Old names in torch.amp that still work.
     ("`torch.cuda.amp.autocast(args...)` is deprecated", FutureWarning),
     ("`torch.cuda.amp.GradScaler(args...)` is deprecated", FutureWarning),
-    # Its new name in DistributedDataParallel; fairseq's models have no buffers to tell apart.
+    # An option of DistributedDataParallel with a new name; it does not matter for fairseq's models.
     ("`broadcast_buffers` is deprecated", FutureWarning),
-    # The decoder's causal mask is of floats and its padding mask of booleans; torch converts.
+    # The decoder's causal mask has floats, its padding mask booleans; torch converts them.
     ("Support for mismatched key_padding_mask and attn_mask is deprecated", UserWarning),
 )
 
@@ -39,7 +39,7 @@ HARMLESS = (
 def _filter_harmless() -> None:
     for start, category in HARMLESS:
         warnings.filterwarnings("ignore", message=re.escape(start), category=category)
-    # fairseq's import switches the root logger on before its commands set a level.
+    # Importing fairseq turns the root logger on before the command sets its level.
     logging.getLogger("hydra").setLevel(logging.INFO)
 
 
@@ -48,7 +48,7 @@ def _hide_advice() -> None:
 
 
 def _log_file_once(progress_bar: Callable) -> Callable:
-    """Open ``--log-file`` only where the logger does not write to that very file yet."""
+    """Open ``--log-file`` only if the logger does not yet write to that file."""
     from fairseq.logging.progress_bar import logger
 
     signature = inspect.signature(progress_bar)
@@ -65,7 +65,7 @@ def _log_file_once(progress_bar: Callable) -> Callable:
 
 
 PATCHES = (
-    # First, because whatever else imports fairseq makes it speak.
+    # First, because every other import of fairseq would print it.
     Patch(
         name="advice on import",
         reason="without tensorboardX, `import fairseq` asks for it on stderr, in every process, "

@@ -1,4 +1,4 @@
-"""Open files: workers that load data pass every batch on through some of them."""
+"""Allow enough open files: workers that load data need some for each batch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fairseq_ext.plugin.patches.table import Layer, Patch
 
 ENOUGH = 4096
 LEAST = 64
-"""A tiny run of one process and one worker takes some 40."""
+"""A tiny run with one process and one worker needs about 40."""
 
 
 def allow_open_files() -> None:
-    """Raise this process's own limit, within what the system allows it.
+    """Raise the limit of this process as far as needed and allowed.
 
     Raises:
-        EnvironmentProblem: the system allows too few.
+        EnvironmentProblem: the system allows too few open files.
     """
     try:
         import resource
@@ -37,7 +37,7 @@ def allow_open_files() -> None:
 
 
 def close_if_open(original: Callable) -> Callable:
-    """The destructor of a data set, for one whose file could not be opened, too."""
+    """Let the destructor of a data set do nothing if its file could not be opened."""
 
     def __del__(self: Any) -> None:
         if getattr(self, "_bin_buffer_mmap", None) is not None:

@@ -1,7 +1,7 @@
-"""Half precision: the master weights and the loss scaler survive a resume.
+"""Half precision: save and restore the master weights and the loss scaler.
 
-The model is trained through a float32 copy of its weights, of which fairseq stores only the rounded
-half-precision version.
+The optimizer updates a float32 copy of the weights, but fairseq saves only their half-precision
+version.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Is a fix needed? What each fix of fairseq asks before it is applied.
+"""Probes: find out whether a repair of fairseq is needed.
 
-A probe says whether the installed fairseq, torch and numpy have the problem, so that a fix applies
-exactly where it is needed: several fairseqs are in use, and the next one may have mended it.
-Where that costs a few milliseconds, it tries; else it looks for the words in fairseq's source that
-cause the problem. A fairseq installed without its source is taken for one that has the problem.
+Several versions of fairseq are in use, and a later one may have fixed a problem. So each repair has
+a probe, which says whether the installed fairseq, torch and numpy have the problem. A probe tries
+it out if that takes a few milliseconds. Otherwise it searches fairseq's source for the code that
+causes the problem; if there is no source, the problem is assumed to exist.
 
-Probes import fairseq, train nothing and leave nothing behind. They must be asked before the fix
-is applied.
+Probes import fairseq, but train nothing and leave nothing behind. They must be called before the
+repair is applied.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ import torch
 
 
 def source(target: str) -> str | None:
-    """The source of ``module`` or ``module:Class.function``, without what is wrapped around it.
+    """The source of ``module`` or ``module:Class.function``, without wrappers around it.
 
-    Empty where the installed fairseq has no such thing, None where its source is not there.
-    (``inspect.getsource`` would look through every loaded module first, which takes ten times as
+    It is empty if the installed fairseq has no such module or function, and None if there is no
+    source. (``inspect.getsource`` would search all loaded modules first, which takes ten times as
     long as all probes together.)
     """
     module, _, path = target.partition(":")
@@ -47,13 +47,13 @@ def source(target: str) -> str | None:
 
 
 def has(target: str, pattern: str) -> bool:
-    """Whether ``target`` exists and its source matches a regular expression, or is not there."""
+    """Whether ``target`` exists and its source matches a pattern (or there is no source)."""
     text = source(target)
     return text is None or re.search(pattern, text) is not None
 
 
 def lacks(target: str, pattern: str) -> bool:
-    """Whether ``target`` exists and its source does not match, or is not there."""
+    """Whether ``target`` exists and its source does not match (or there is no source)."""
     text = source(target)
     return text is None or (text != "" and not re.search(pattern, text))
 
@@ -81,7 +81,7 @@ def reopens_log_file() -> bool:
 
 
 def uses_old_interfaces() -> bool:
-    """Whether it uses what torch has deprecated: its messages, and hydra's, are filtered."""
+    """Whether fairseq uses deprecated functions of torch, whose warnings are to be filtered."""
     return has("fairseq.tasks.fairseq_task", r"torch\.cuda\.amp")
 
 
@@ -94,7 +94,7 @@ def refused(classes: Iterable[Any]) -> bool:
 
 
 def sends_by_torch_load() -> bool:
-    """Whether ranks load what they are sent, and refuse its classes."""
+    """Whether ranks load objects by ``torch.load``, which refuses their classes."""
     target = "fairseq.distributed.utils:_broadcast_object_slow"
     return has(target, r"torch\.load\((?!.*weights_only=False)")
 
@@ -103,7 +103,7 @@ def sends_by_torch_load() -> bool:
 
 
 def loses_tail() -> bool:
-    """Whether a last batch of an odd size is dropped."""
+    """Whether a last batch of another size is dropped."""
     from fairseq.data import data_utils
 
     batches = data_utils.batch_by_size(
@@ -117,7 +117,7 @@ def loses_tail() -> bool:
 
 
 def loses_group() -> bool:
-    """Whether grouped shuffling, where there is any, drops an incomplete group."""
+    """Whether fairseq has grouped shuffling and it drops an incomplete group."""
     from fairseq.data.iterators import EpochBatchIterator
 
     if "grouped_shuffling" not in inspect.signature(EpochBatchIterator.__init__).parameters:
@@ -141,7 +141,7 @@ def buckets_fail() -> bool:
 
 
 def uses_removed_names(modules: Iterable[str]) -> bool:
-    """Whether fairseq uses names in ``modules`` that numpy has dropped."""
+    """Whether fairseq's ``modules`` use names that numpy has removed."""
     removed = [name for name in ("compat", "int", "float") if not hasattr(np, name)]
     pattern = rf"\bnp\.({'|'.join(removed)})\b"
     return bool(removed) and any(has(f"fairseq.{module}", pattern) for module in modules)
@@ -166,7 +166,7 @@ def asks_a_shell() -> bool:
 
 
 def keeps_weights_twice() -> bool:
-    """Whether encoder layers hold copies of their weights for a fused layer of torch's."""
+    """Whether encoder layers have copies of their weights for torch's fused layer."""
     return has(
         "fairseq.modules.transformer_layer:TransformerEncoderLayerBase.__init__", "load_to_BT"
     )
@@ -176,7 +176,7 @@ def keeps_weights_twice() -> bool:
 
 
 def counts_cuda_devices() -> bool:
-    """Whether jobs of several processes take CUDA for granted."""
+    """Whether jobs of several processes assume CUDA."""
     utils = "fairseq.distributed.utils"
     return has(f"{utils}:call_main", r"cuda\.device_count") or has(
         f"{utils}:all_gather_list", r"torch\.cuda\.ByteTensor"
@@ -184,13 +184,13 @@ def counts_cuda_devices() -> bool:
 
 
 def takes_bf16_for_tpu() -> bool:
-    """Whether bf16 implies a TPU, and there is no library for one."""
+    """Whether bf16 implies a TPU although the library for TPUs is missing."""
     implied = has("fairseq.options", r"if args\.bf16:\s+args\.tpu = True")
     return implied and importlib.util.find_spec("torch_xla") is None
 
 
 def scales_on_cuda_alone() -> bool:
-    """Whether half precision takes CUDA for granted."""
+    """Whether half precision assumes CUDA."""
     return has("fairseq.optim.fp16_optimizer", r"torch\.cuda") or has(
         "fairseq.optim.amp_optimizer", r"torch\.cuda"
     )
@@ -213,12 +213,12 @@ def forgets_validation() -> bool:
 
 
 def copies_in_place() -> bool:
-    """Whether a copy overwrites the bytes of the former file, instead of taking its name."""
+    """Whether a copy overwrites the old file instead of replacing it by renaming."""
     return has("fairseq.file_io:PathManager.copy", r"copyfile\(src_path, dst_path\)")
 
 
 def trains_when_finished() -> bool:
-    """Whether training begins before any condition to stop is looked at.
+    """Whether training begins before any stopping condition is checked.
 
     The command itself is not imported, which would set up its logging.
     """
@@ -241,7 +241,7 @@ def forgets_master_weights() -> bool:
 
 
 class _Counting(torch.nn.Module):
-    """A whole number, and a version that tells how its weights are laid out."""
+    """A module with an integer, and a version number of its layout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ class _Counting(torch.nn.Module):
 
 
 def averages_wrongly() -> bool:
-    """Whether a moving average dies of a whole number, or drops the version of a module."""
+    """Whether a moving average fails for an integer, or drops the version of a module."""
     from fairseq.dataclass.configs import EMAConfig
     from fairseq.models.ema.ema import EMA
 
@@ -275,7 +275,7 @@ def abandons_threads() -> bool:
 
 
 def reports_by_old_hooks() -> bool:
-    """Whether the report of a NaN dies of layers whose output is not a tensor."""
+    """Whether the report of a NaN fails for layers whose output is not a tensor."""
     return has("fairseq.nan_detector", "register_backward_hook")
 
 

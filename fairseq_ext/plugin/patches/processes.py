@@ -1,7 +1,7 @@
-"""A job of several processes of which one is gone: the others end with one line that says so.
+"""If one process of a job dies, the others end with one line that says so.
 
-The process that is killed cannot say anything. The others notice a closed connection, or that
-nothing came within the time limit of torch's process group (30 minutes by default).
+A killed process cannot print anything. The others notice that a connection was closed, or that no
+message came within the time limit of torch's process group (30 minutes by default).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOST = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|Socket closed|"
     r"[Tt]imed out|Remote process exited|remote process exited|heartbeat"
 )
-"""How torch's process groups report that a process does not answer."""
+"""Messages of torch's process groups about a process that does not answer."""
 
 
 def _distributed_main(original: Callable) -> Callable:
@@ -42,7 +42,7 @@ def _distributed_main(original: Callable) -> Callable:
 
 
 def _call_main(original: Callable) -> Callable:
-    """Processes that fairseq-train has started itself."""
+    """Report the death of a process that fairseq-train itself has started."""
 
     def call_main(*arguments: Any, **options: Any) -> Any:
         from torch.multiprocessing import ProcessExitedException

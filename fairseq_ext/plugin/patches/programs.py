@@ -1,10 +1,10 @@
-"""Programs that fairseq starts and code that it fetches by names from data: closed.
+"""Close ways in which data could make fairseq run programs or code.
 
-- A FASTA data set's path is part of a shell command. Special characters are refused.
-- An archive given to ``from_pretrained`` is unpacked wherever its members say, also over a start-up
-  file of the user. It stays inside its folder, as is Python's own default from 3.14 on.
-- A speech model's data configuration may name a GitHub repository, whose code ``torch.hub`` would
-  fetch and run. The answer is text alone; who wants speech loads that model by its name.
+- The path of a FASTA data set becomes part of a shell command, so special characters are refused.
+- The members of an archive given to ``from_pretrained`` could be unpacked anywhere, even over a
+  start-up file of the user. They must stay inside the folder, as is Python's default from 3.14 on.
+- The data configuration of a speech model can name a GitHub repository whose code ``torch.hub``
+  would fetch and run. Only text is returned; for speech, the user must load that model explicitly.
 """
 
 from __future__ import annotations

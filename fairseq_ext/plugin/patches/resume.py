@@ -1,12 +1,12 @@
-"""Exact resume: a killed run continues to the very weights of an uninterrupted one.
+"""Exact resume: a killed run continues to the same weights as an uninterrupted one.
 
-What has to survive a kill at any moment:
+These must survive a kill at any moment:
 
 1. the composition of batches, which fairseq fixes in the first epoch and then reuses;
-2. how often validation has failed to improve, for ``--patience`` and ``reduce_lr_on_plateau``;
-3. a whole checkpoint file under each name, the old one or the new one;
-4. that a run has finished;
-5. what half precision keeps beside the model: see :mod:`fairseq_ext.plugin.patches.precision`.
+2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``);
+3. a complete checkpoint file under each name, the old one or the new one;
+4. the fact that a run has finished;
+5. the float32 weights of half precision: see :mod:`fairseq_ext.plugin.patches.precision`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def compose_as_in_first_epoch(original: Callable) -> Callable:
-    """When resuming, compose the batches as the first epoch did, whose iterator is reused."""
+    """When resuming, compose batches as in the first epoch, whose iterator fairseq reuses."""
 
     def get_train_iterator(
         self: Any, epoch: int, combine: bool = True, load_dataset: bool = True, **options: Any
@@ -38,14 +38,14 @@ def compose_as_in_first_epoch(original: Callable) -> Callable:
         if load_dataset and epoch > 1 and not options.get("disable_iterator_cache", False):
             iterator = original(self, 1, combine, True, **options)
             if iterator in self.task.dataset_to_epoch_iter.values():
-                return iterator  # its caller moves it to the right epoch and batch
+                return iterator  # the caller moves it to the right epoch and batch
         return original(self, epoch, combine, load_dataset, **options)
 
     return get_train_iterator
 
 
 def shuffle_as_asked(original: Callable) -> Callable:
-    """A reused sampler keeps the shuffling of its first epoch, which defeats ``--curriculum``."""
+    """Set the shuffling of a reused sampler, which would keep that of its first epoch."""
 
     def _get_iterator_for_epoch(
         self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
@@ -61,7 +61,7 @@ def shuffle_as_asked(original: Callable) -> Callable:
 
 
 def training_commands() -> Iterator[ModuleType]:
-    """The loaded module behind ``fairseq-train``, or behind ``python -m fairseq_cli.train``."""
+    """The loaded module of ``fairseq-train`` or of ``python -m fairseq_cli.train``."""
     return running("fairseq_cli.train")
 
 
@@ -84,11 +84,11 @@ def save_early_stopping(original: Callable) -> Callable:
 
 
 def restore_validation(original: Callable) -> Callable:
-    """Restore what validation had led to; fairseq restores only the best value."""
+    """Restore the state of validation, of which fairseq restores only the best value."""
 
     def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
         extra_state, iterator = original(cfg, trainer, **options)
-        begins = trainer.get_num_updates() == 0  # as with `--finetune-from-model`
+        begins = trainer.get_num_updates() == 0  # for instance with `--finetune-from-model`
         if extra_state is None or begins or cfg.reset_optimizer or cfg.reset_meters:
             return extra_state, iterator
         stopping = extra_state.get(EARLY_STOPPING, {})
@@ -97,11 +97,11 @@ def restore_validation(original: Callable) -> Callable:
                 command.should_stop_early.best = stopping["best"]
                 command.should_stop_early.num_runs = stopping["num_runs"]
         if not cfg.reset_lr_scheduler:
-            # fairseq has just told the scheduler that an epoch ended, which may not be so ...
+            # fairseq has just told the scheduler that an epoch has ended, which may be wrong ...
             trainer.lr_scheduler.load_state_dict(trainer._optim_history[-1]["lr_scheduler_state"])
             saved = position({"extra_state": extra_state})
             if saved.get("iterations_in_epoch") == 0:
-                # ... and if it is so, the scheduler has yet to see its validation loss.
+                # ... and if it is right, the scheduler has not seen the validation loss yet.
                 trainer.lr_step(saved["epoch"] - 1, extra_state.get("val_loss"))
         return extra_state, iterator
 
@@ -132,7 +132,7 @@ def restore_plateau(original: Callable) -> Callable:
 # 3. Files
 
 TEMPORARY = ".tmp"
-"""fairseq writes a checkpoint to this suffix first and renames it; so do we for copies."""
+"""fairseq writes a checkpoint under this suffix and then renames it; we do the same for copies."""
 
 
 @contextlib.contextmanager
@@ -145,7 +145,7 @@ def removed_on_error(path: str) -> Iterator[None]:
 
 
 def copy_whole(original: Callable) -> Callable:
-    """Copy beside the destination, then move into place."""
+    """Copy to a temporary name in the same folder, then rename."""
 
     def copy(src_path: str, dst_path: str, overwrite: bool = False) -> str:
         temporary = dst_path + TEMPORARY
@@ -166,7 +166,7 @@ def save_whole(original: Callable) -> Callable:
 
 
 def sweep_directory(original: Callable) -> Callable:
-    """Remove what a run killed while saving has left; the first process does so, at its start."""
+    """Remove temporary files of killed runs, at the start of the first process."""
 
     def verify_checkpoint_directory(save_dir: str) -> None:
         original(save_dir)
@@ -181,7 +181,7 @@ def sweep_directory(original: Callable) -> Callable:
 
 
 def why_finished(trainer: Any, next_epoch: int) -> str | None:
-    """Why a run loaded from its last checkpoint has nothing left to do, or None.
+    """The reason why a resumed run has nothing left to do, or None.
 
     Args:
         trainer: fairseq's trainer after loading.
@@ -215,7 +215,7 @@ def skip_if_finished(original: Callable) -> Callable:
 
 
 def notice_finished(original: Callable) -> Callable:
-    """Say that a run has finished; :func:`skip_if_finished` keeps it from one more update."""
+    """Say that a run has finished; :func:`skip_if_finished` prevents another update."""
 
     def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
         extra_state, iterator = original(cfg, trainer, **options)

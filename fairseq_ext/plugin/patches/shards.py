@@ -1,7 +1,7 @@
 """`fairseq-generate --num-shards N --shard-id I`, which fairseq accepts and ignores.
 
-The batches are those of the whole set, and shard I takes every N-th of them: each sentence is in
-one shard, with the very scores it has without sharding.
+The batches are the same as without shards, and shard I takes every N-th of them. So each sentence
+is in one shard, with exactly the same scores as without shards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _generate(original: Callable) -> Callable:
             raise ConfigError(
                 "`--num-shards` and `--distributed-world-size` both split the set; give one."
             )
-        # all that fairseq-generate reads them for
+        # fairseq-generate needs no more of them
         distributed.distributed_world_size, distributed.distributed_rank = count, shard
         try:
             return original(cfg)
@@ -59,13 +59,13 @@ def require_shard(count: int, shard: int) -> None:
 
 
 def _after_no_batches(error: ZeroDivisionError) -> bool:
-    """Whether fairseq was about to report the speed of nothing; it divides for nothing else."""
+    """Whether fairseq divided by zero when it computed the speed of no batches."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_code.co_name == "_main"
 
 
 def _name_by_shard(results: Path, count: int, shard: int) -> None:
-    """`generate-test.txt` becomes `generate-test.1-of-2.txt`: shards may share a folder."""
+    """Write `generate-test.1-of-2.txt`, so that shards can share a folder."""
     for path in results.glob("generate-*.txt"):
         path.replace(path.with_name(f"{path.stem}.{shard}-of-{count}.txt"))
 

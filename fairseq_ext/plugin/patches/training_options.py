@@ -1,4 +1,4 @@
-"""Options of fairseq-train that cannot work, refused by name before anything is loaded."""
+"""Refuse options of fairseq-train that cannot work, by name, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairseq_ext.plugin.patches.table import Layer, Patch
 
 
 def refuse(cfg: Any) -> None:
-    """Refuse what fairseq-train accepts but cannot do.
+    """Refuse options that fairseq-train accepts although they cannot work.
 
     Raises:
         ConfigError: an option is missing, impossible, or does not go with another one.
@@ -33,7 +33,7 @@ def refuse(cfg: Any) -> None:
 
 
 def _require_basics(cfg: Any) -> None:
-    """What has no default, and what fairseq would divide by or take for the end of training."""
+    """Options without a default, and numbers so small that training fails or ends at once."""
     optimization, dataset = cfg.optimization, cfg.dataset
     if cfg.optimizer is None:
         raise ConfigError("`--optimizer` is missing; give for example `--optimizer adam`.")
@@ -52,7 +52,7 @@ def _require_basics(cfg: Any) -> None:
 
 
 def require_batch_size(dataset: Any) -> None:
-    """Raise :class:`ConfigError` where neither option of ``cfg.dataset`` gives a batch's size."""
+    """Raise :class:`ConfigError` if no option of ``cfg.dataset`` limits the size of batches."""
     if dataset.max_tokens is None and dataset.batch_size is None:
         raise ConfigError(
             "`--max-tokens` or `--batch-size` is missing; give for example `--max-tokens 4000`."
@@ -88,7 +88,7 @@ def _refuse_alignment_loss(cfg: Any) -> None:
 
 
 def _check_bleu(cfg: Any) -> None:
-    """The options of ``--eval-bleu``, which are read when the first epoch is over."""
+    """Check the options of ``--eval-bleu``, which fairseq reads only after the first epoch."""
     from fairseq.data.encoders import TOKENIZER_REGISTRY
 
     task = cfg.task

@@ -1,9 +1,9 @@
-"""Files from elsewhere: checked before anything is built from them, refused in one line.
+"""Check files from strangers before anything is built from them; refuse them in one line.
 
-A checkpoint names its architecture, its task, its criterion and hundreds of options. Each must be
-what the command needs before fairseq builds from it, and whatever a made-up configuration leads to
-afterwards becomes one message that names the file. What fairseq does with a saved ``user_dir``
-(nothing) and with other paths (it reads them) stays as it is.
+A checkpoint names its architecture, its task, its criterion and hundreds of options. Each must fit
+the command before fairseq builds anything from it. Any later error that a made-up configuration
+causes becomes one message that names the file. A saved ``user_dir`` is ignored, as in fairseq, and
+other paths in a configuration are read, as in fairseq.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairseq_ext.plugin.patches.table import Layer, Patch
 
 
 def _checked(original: Callable) -> Callable:
-    """`load_checkpoint_to_cpu`, the function that every reader of checkpoints calls."""
+    """Check in `load_checkpoint_to_cpu`, which every reader of checkpoints calls."""
 
     def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
         with registered.about(path):
@@ -31,7 +31,7 @@ def _checked(original: Callable) -> Callable:
 
 
 def _one_by_one(original: Callable) -> Callable:
-    """Each file is checked before it is built, and named in what goes wrong with it."""
+    """Check each file before a model is built from it, and name it in every error."""
     from fairseq import checkpoint_utils as utils
 
     def load_model_ensemble_and_task(
@@ -66,7 +66,7 @@ def _one_by_one(original: Callable) -> Callable:
 
 @contextmanager
 def _named(cfg: Any) -> Iterator[None]:
-    """Refused literals of the block name their option in a configuration."""
+    """In errors about literals in the block, name the option of the configuration."""
     try:
         yield
     except LiteralError as error:
@@ -87,7 +87,7 @@ def _resumed(original: Callable) -> Callable:
 
 
 def _validated(original: Callable) -> Callable:
-    """`fairseq-validate` builds the criterion, too, that the file names."""
+    """Check the criterion, because `fairseq-validate` builds the one that the file names."""
 
     def main(cfg: Any, *rest: Any, **options: Any) -> Any:
         from fairseq.criterions import CRITERION_REGISTRY
@@ -107,7 +107,7 @@ def _validated(original: Callable) -> Callable:
 
 
 def _meters(original: Callable) -> Callable:
-    """fairseq calls any name of its module of meters that the file gives."""
+    """Check the kinds of meters, because fairseq would call any name that the file gives."""
 
     def load_state_dict(self: Any, state_dict: Any) -> None:
         from fairseq.logging import meters
@@ -122,7 +122,7 @@ def _meters(original: Callable) -> Callable:
 
 
 def _name_option(original: Callable) -> Callable:
-    """A command's own option that is no literal is named in the message."""
+    """In errors about literals, name the option of the command line."""
 
     def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
         try:
