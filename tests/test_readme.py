@@ -35,15 +35,14 @@ def block_with(command: str) -> str:
 @pytest.mark.system
 @pytest.mark.long
 def test_the_commands_from_raw_text_to_a_score_run_as_they_stand(tmp_path: Path) -> None:
-    """The block verbatim, in a folder that has nothing but two files of text and the clone's."""
+    """The block verbatim, in a folder that has nothing but two files of text and `user_dir`."""
     words = random.Random(1)
     table = {f"{a}{b}o": f"{b}e{a}" for a in "bdfgklmn" for b in ("a", "ei", "o", "u")}
     source = [" ".join(words.choices(list(table), k=words.randint(2, 6))) for _ in range(2600)]
     target = [" ".join(table[word] for word in reversed(line.split())) for line in source]
     write_lines(tmp_path / "my.es", source)
     write_lines(tmp_path / "my.en", target)
-    for name in ("user_dir", "preprocess", "recipes"):
-        (tmp_path / name).symlink_to(REPO / name)
+    (tmp_path / "user_dir").symlink_to(REPO / "user_dir")
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block_with("fairseq-preprocess --user-dir")],
         cwd=tmp_path,
