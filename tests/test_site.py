@@ -15,7 +15,7 @@ pytest.importorskip("material")
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs") / "site"
-    run(sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-d", folder, cwd=REPO)
+    run(sys.executable, "-m", "mkdocs", "build", "--strict", "-d", folder, cwd=REPO)
     return folder
 
 
