@@ -69,20 +69,22 @@ class EncoderConfig(ModelConfig):
         default=False, metadata={"help": "apply layer norm before each encoder block (pre-norm)"}
     )
     encoder_learned_pos: bool = field(
-        default=False, metadata={"help": "learned instead of sinusoidal positions in the encoder"}
+        default=False,
+        metadata={"help": "learn the encoder's positional embeddings (default: sinusoidal)"},
     )
     no_token_positional_embeddings: bool = field(
-        default=False, metadata={"help": "no positional embeddings"}
+        default=False, metadata={"help": "do not use positional embeddings"}
     )
     layernorm_embedding: bool = field(
         default=False, metadata={"help": "apply layer norm to the embeddings"}
     )
     no_scale_embedding: bool = field(
-        default=False, metadata={"help": "do not multiply embeddings by the root of their size"}
+        default=False,
+        metadata={"help": "do not multiply embeddings by the square root of their size"},
     )
     checkpoint_activations: bool = field(
         default=False,
-        metadata={"help": "compute activations again in the backward pass, to save memory"},
+        metadata={"help": "save memory: compute activations again in the backward pass"},
     )
 
 
@@ -92,42 +94,51 @@ class BinaryOptions(FairseqDataclass):
 
     binary_weights: str = field(
         default="",
-        metadata={"help": "matrices with one bit for each weight: of qkv,out,ffn, or `none`"},
+        metadata={
+            "help": "products whose weights are binarized: a comma-separated list of qkv, out and "
+            "ffn, or `none`"
+        },
     )
     binary_activations: str = field(
         default="",
         metadata={
-            "help": "matrix products with one bit for each input: of qkv,out,ffn,qk,score-v, or "
-            "`none`"
+            "help": "products whose inputs are binarized: a comma-separated list of qkv, out, ffn, "
+            "qk and score-v, or `none`"
         },
     )
     binary_score_v: ChoiceEnum(["signed", "unsigned"]) = field(
         default="signed",
-        metadata={"help": "binarize attention weights to a mean of what is visible, or to 0 and 1"},
+        metadata={
+            "help": "how score-v binarizes attention weights: all visible positions count equally "
+            "(signed), or only those with at least half of the largest weight (unsigned)"
+        },
     )
     binary_weight_bound: str = field(
         default="channel",
         metadata={
-            "help": "B of weights: the largest of each output `channel` or of the `tensor`, or a "
-            "number"
+            "help": "bound B of binary weights: the largest magnitude in each output `channel` or "
+            "in the whole `tensor`, or a fixed number"
         },
     )
     binary_activation_bound: str = field(
         default="token",
-        metadata={"help": "B of a layer's inputs: the largest of each `token`, or a number"},
+        metadata={
+            "help": "bound B of binary inputs: the largest magnitude of each `token`, or a fixed "
+            "number"
+        },
     )
     binary_gradient: ChoiceEnum(["code", "paper"]) = field(
         default="code",
         metadata={
-            "help": "the gradient passes up to (1 - 2^-7) B, as in the paper's code, or up to B, "
-            "as it is printed"
+            "help": "numbers whose gradient passes: those up to (1 - 2^-7) B, as in the paper's "
+            "code, or up to B, as the paper prints"
         },
     )
     stage_updates: str = field(
         default="",
         metadata={
-            "help": "updates in float, with binary weights, and with binary weights and "
-            "activations (50000,88339,88339); without it all is binary from the start"
+            "help": "number of updates of each stage: float, binary weights, binary weights and "
+            "activations (50000,88339,88339); without it, binary from the start"
         },
     )
 
@@ -148,7 +159,8 @@ class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOption
         default=False, metadata={"help": "apply layer norm before each decoder block (pre-norm)"}
     )
     decoder_learned_pos: bool = field(
-        default=False, metadata={"help": "learned instead of sinusoidal positions in the decoder"}
+        default=False,
+        metadata={"help": "learn the decoder's positional embeddings (default: sinusoidal)"},
     )
 
 

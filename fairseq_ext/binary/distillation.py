@@ -31,13 +31,13 @@ class DistillationConfig(FairseqDataclass):
     temperature: float = field(
         default=1.0,
         metadata={
-            "help": "divides the logits of both; the loss is multiplied by its square, so that "
-            "gradients keep their size"
+            "help": "number that divides the logits of teacher and student; the loss is multiplied "
+            "by its square, so that gradients keep their size"
         },
     )
     teacher_weight: float = field(
         default=1.0,
-        metadata={"help": "share of the teacher in the loss; the rest is that of the references"},
+        metadata={"help": "share of the teacher in the loss; the references have the rest"},
     )
     report_accuracy: bool = field(default=False, metadata={"help": "report accuracy metric"})
     sentence_avg: bool = II("optimization.sentence_avg")

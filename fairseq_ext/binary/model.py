@@ -50,30 +50,32 @@ class BmtConfig(configuration.TransformerModelConfig):
     bmt_preset: ChoiceEnum(list(switches.PRESETS)) = field(
         default="bmt-1",
         metadata={
-            "help": "row of the paper's Table 1: what is binarized, and the layer norms and "
-            "shortcuts for it; the options below change single parts of it"
+            "help": "row of the paper's Table 1: the products to binarize, and the layer norms and "
+            "shortcuts that this needs; other options change parts of it"
         },
     )
     bmt_ffn: ChoiceEnum(["preset", *switches.NORMS]) = field(
         default="preset",
-        metadata={"help": "after each product of the feed-forward network: layer norm, or 1/s"},
+        metadata={
+            "help": "after each product of the feed-forward network: layer norm, 1/s or nothing"
+        },
     )
     bmt_attention_output: ChoiceEnum(["preset", *switches.OUTPUTS]) = field(
         default="preset",
-        metadata={"help": "of the attention: LN(A W) + A, LN(A W), A W / s, or A W"},
+        metadata={"help": "output of the attention: LN(A W) + A, LN(A W), A W / s, or A W"},
     )
     binarizer: ChoiceEnum(["preset", *KINDS]) = field(
-        default="preset", metadata={"help": "±B/2, or XNOR-Net's sign times mean"}
+        default="preset", metadata={"help": "binarize to ±B/2, or to XNOR-Net's sign times mean"}
     )
     bmt_scale: float = field(
         default=64.0,
-        metadata={"help": "s, where a product of two binarized operands is divided by it"},
+        metadata={"help": "the scaling factor s that divides products of two binary operands"},
     )
     dropout_before_binarization: bool = field(
         default=False,
         metadata={
-            "help": "drop hidden units before binarizing them, as the paper's code does: they "
-            "become +B/2; else they count as 0"
+            "help": "apply dropout to hidden units before binarizing them, as the paper's code "
+            "does, so that dropped units become +B/2; otherwise they count as 0"
         },
     )
 

@@ -22,12 +22,13 @@ class StagedCosineConfig(FairseqDataclass):
     stage_updates: str = field(
         default="",
         metadata={
-            "help": "updates in float, with binary weights, and with binary weights and "
-            "activations (50000,88339,88339); without it one stage of --max-update"
+            "help": "number of updates of each stage: float, binary weights, binary weights and "
+            "activations (50000,88339,88339); without it, one stage of --max-update"
         },
     )
     warmup_updates: int = field(
-        default=0, metadata={"help": "updates at the start of each stage in which the rate rises"}
+        default=0,
+        metadata={"help": "number of updates at the start of each stage in which the rate rises"},
     )
     lr: list[float] = field(default=II("optimization.lr"))
     max_update: int = field(default=II("optimization.max_update"))

@@ -47,20 +47,20 @@ class GRUAttentionConfig(configuration.TranslationModelConfig):
     attention_type: ChoiceEnum(["mlp", "general", "dot"]) = field(
         default="mlp",
         metadata={
-            "help": "score between decoder state s and annotation h: v tanh(W [s; h] + b), s W h, "
-            "or s h (which needs a decoder twice as large as an encoder direction)"
+            "help": "score of decoder state s and annotation h: v tanh(W [s; h] + b) (mlp), s W h "
+            "(general), or s h (dot; --decoder-hidden-size must be twice --encoder-hidden-size)"
         },
     )
     decoder_order: ChoiceEnum(["bahdanau", "luong"]) = field(
         default="bahdanau",
         metadata={
-            "help": "attend with the state before the GRU step and feed it the context (bahdanau), "
-            "or with the state after it and feed it the attentional vector (luong)"
+            "help": "bahdanau: attend with the state before the GRU step, which reads the context; "
+            "luong: attend with the state after it, and the next step reads the attentional vector"
         },
     )
     no_input_feeding: bool = field(
         default=False,
-        metadata={"help": "the GRU reads only the embedding; much faster to train"},
+        metadata={"help": "let the decoder's GRU read the word only; trains much faster"},
     )
 
 

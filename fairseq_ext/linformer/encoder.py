@@ -49,8 +49,8 @@ class ClassifierOptions(FairseqDataclass):
     pooling: ChoiceEnum(POOLINGS) = field(
         default="mean",
         metadata={
-            "help": "what the head reads: the mean over the sentence's tokens, or its first token "
-            "(with `--init-token 0` that is <s>)"
+            "help": "vector that the classification head reads: the mean over the sentence's "
+            "tokens, or its first token (<s> with `--init-token 0`)"
         },
     )
     pooler_dropout: float = field(

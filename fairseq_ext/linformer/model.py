@@ -34,39 +34,40 @@ class LinformerOptions(FairseqDataclass):
     linformer_k: str = field(
         default="32",
         metadata={
-            "help": "slots that a source's tokens are mixed into; or a comma-separated list, one "
-            "for each encoder layer (decoder layers use the same) or for each encoder and decoder "
-            "layer"
+            "help": "number of slots into which the tokens of a source are mixed; or a "
+            "comma-separated list of numbers, for the encoder layers (decoder layers use the same) "
+            "or for all encoder and decoder layers"
         },
     )
     linformer_max_len: int = field(
-        default=256, metadata={"help": "longest source, in tokens with </s>"}
+        default=256, metadata={"help": "length of the longest source, in tokens with </s>"}
     )
     linformer_sharing: ChoiceEnum(["headwise", "key-value", "layerwise"]) = field(
         default="headwise",
         metadata={
-            "help": "projections E of keys and F of values: two for each layer, one for each layer "
-            "(E = F), or one for all layers; heads always share them"
+            "help": "sharing of the projections E (keys) and F (values): two for each layer "
+            "(headwise), one for each layer with E = F (key-value), or one for all layers "
+            "(layerwise); heads always share them"
         },
     )
     linformer_projection: ChoiceEnum(projection.KINDS) = field(
         default="learned",
         metadata={
-            "help": "E and F learned; the mean of max-len / k neighbours; or a learned convolution "
-            "with that kernel and stride"
+            "help": "kind of E and F: learned matrices; the mean over max-len / k neighbours; or a "
+            "learned convolution with this number as kernel and stride"
         },
     )
     linformer_init: ChoiceEnum(projection.INITS) = field(
         default="identity",
         metadata={
-            "help": "learned E and F start as slot j mod k for token j, weighted 1/(1 + j // k), "
-            "or as N(0, 1/max-len)"
+            "help": "start of learned E and F: token j goes to slot j mod k with weight "
+            "1/(1 + j // k) (identity), or all entries are drawn from N(0, 1/max-len) (normal)"
         },
     )
     linformer_scale: ChoiceEnum(attention.SCALES) = field(
         default="head-dim",
         metadata={
-            "help": "scores are divided by the root of this size (the paper prints the model's)"
+            "help": "divide scores by the square root of this size (the paper prints model-dim)"
         },
     )
 

@@ -39,35 +39,37 @@ class MuseConfig(configuration.TransformerModelConfig):
     muse_kernels: str = field(
         default="3,15",
         metadata={
-            "help": "kernel sizes of each layer's convolution: one, or several with commas, which "
-            "are gated; groups with slashes go to lower and higher layers in turn (3/7/15/31); "
-            "`none` for MUSE-simple"
+            "help": "kernel sizes of the convolutions: one size, or several with commas, whose "
+            "outputs are gated (3,15); with slashes, sizes for groups of layers from the lowest to "
+            "the highest (3/7/15/31); `none` for MUSE-simple"
         },
     )
     muse_convolution: ChoiceEnum(["dynamic", "ordinary"]) = field(
         default="dynamic",
         metadata={
-            "help": "convolve the attention's values with a kernel predicted from them, or the "
-            "layer's input with one fixed kernel from all channels to all"
+            "help": "dynamic: convolve the values of the attention with kernels predicted from "
+            "them; ordinary: convolve the layer's input with a fixed kernel over all channels"
         },
     )
     muse_separate_projection: bool = field(
         default=False,
-        metadata={"help": "give the convolution values of its own instead of the attention's"},
+        metadata={
+            "help": "project separate values for the convolution (default: those of attention)"
+        },
     )
     weight_dropout: float = field(
         default=0.1, metadata={"help": "dropout probability for the convolution's kernels"}
     )
     input_dropout: float = field(
         default=0.0,
-        metadata={"help": "dropout probability for what self-attention and convolution read"},
+        metadata={"help": "dropout probability for the input of self-attention and convolution"},
     )
     muse_fused: bool = field(
         default=False,
         metadata={
-            "help": "join the matrices of all branches into two for each layer (the paper's W_Enc "
-            "and W_Dec): the same function, faster to translate with. Checkpoints of either kind "
-            "load into the other: --model-overrides \"{'muse_fused': True}\""
+            "help": "fuse the matrices of all branches into two for each layer (the paper's W_Enc "
+            "and W_Dec): same function, faster translation. Checkpoints can be loaded either way: "
+            "--model-overrides \"{'muse_fused': True}\""
         },
     )
 
