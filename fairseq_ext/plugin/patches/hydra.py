@@ -94,14 +94,24 @@ def _in_one_line() -> Iterator[None]:
 
 
 def fill_in_architecture(cfg: Any) -> None:
-    """Add the values of the named architecture that ``cfg.model`` does not set."""
-    from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_DATACLASS_REGISTRY
+    """Add the values of the named architecture that ``cfg.model`` does not set.
+
+    Named architectures of fairseq's own models are left alone: in the first job of a sweep fairseq
+    has already filled in the model's defaults, so the later jobs would differ from it.
+    """
+    from fairseq.models import (
+        ARCH_CONFIG_REGISTRY,
+        ARCH_MODEL_REGISTRY,
+        MODEL_DATACLASS_REGISTRY,
+    )
     from omegaconf import OmegaConf, open_dict
 
     model = cfg.get("model")
     given = {"_name": model} if isinstance(model, str) else model or {}
     name = given.get("_name")
     if name not in ARCH_CONFIG_REGISTRY or name in MODEL_DATACLASS_REGISTRY:
+        return
+    if ARCH_MODEL_REGISTRY[name].__module__.startswith("fairseq."):
         return
     if OmegaConf.is_config(given):
         given = OmegaConf.to_container(given, resolve=False)
