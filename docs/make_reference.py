@@ -208,7 +208,7 @@ def scripts_page() -> list[str]:
     """What the recipes and the scripts of a clone say with ``--help``."""
     recipes = sorted((REPO / "recipes").rglob("*.sh"))
     scripts = [
-        *(path for path in recipes if "usage()" in path.read_text("utf-8")),
+        *(path for path in recipes if '\nmain "$@"; exit' in path.read_text("utf-8")),
         *(
             path
             for path in sorted((REPO / "preprocess").glob("*.py"))

@@ -23,8 +23,10 @@ subwords=bpe                # their kind
 folder=bpe                  # which of the corpus's folders is binarised
 
 usage() {
+    local script
+    script="$(absolute "$0")"
     cat <<HELP
-Usage: bash recipes/muse/$corpus.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
+Usage: bash ${script#"$REPO/"} [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
   --arch A         architecture, such as transformer_iwslt_de_en  ($arch)
   --data DIR       the corpus, prepared there once for all runs
