@@ -91,7 +91,7 @@ PAUSES = {
     "fairseq-generate": "fairseq.checkpoint_utils:load_model_ensemble",
     "fairseq-interactive": "fairseq.checkpoint_utils:load_model_ensemble",
     "fairseq-validate": "fairseq_cli.validate:main",
-    "fairseq-eval-lm": "fairseq.checkpoint_utils:load_model_ensemble_and_task",
+    "fairseq-eval-lm": "fairseq.distributed.utils:call_main",
     "fairseq-train --restore-file": "fairseq.checkpoint_utils:load_checkpoint",
     "fairseq-train --finetune-from-model": "fairseq.checkpoint_utils:load_checkpoint",
     "fairseq-train --teacher": "fairseq_ext.binary.distillation:load_teacher",

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from fairseq_ext.checkpoints import layout, registered, storage, untrusted
 from fairseq_ext.errors import CheckpointError, ConfigError
 from fairseq_ext.literals import LiteralError, shown
 from fairseq_ext.plugin.patches.table import Layer, Patch
+from fairseq_ext.text.checks import check_merges
 
 
 def _checked(original: Callable) -> Callable:
@@ -137,6 +139,17 @@ def _name_option(original: Callable) -> Callable:
     return call_main
 
 
+def _merges_checked(original: Callable) -> Callable:
+    def __init__(self: Any, cfg: Any) -> None:
+        # A URL is fetched by fairseq itself; no codes at all have a message of their own.
+        path = str(cfg.bpe_codes or "")
+        if path and "://" not in path:
+            check_merges(Path(path))
+        original(self, cfg)
+
+    return __init__
+
+
 PATCHES = (
     Patch(
         name="files are checked before they are built",
@@ -149,6 +162,14 @@ PATCHES = (
             Layer("fairseq.logging.meters:MetersDict.load_state_dict", _meters),
             Layer("fairseq_cli.validate:main", _validated),
             Layer("fairseq.distributed.utils:call_main", _name_option),
+        ),
+    ),
+    Patch(
+        name="merges are checked before they are read",
+        reason="merges that cannot be read, as a checkpoint may name them, end the program with "
+        "the usage of another one",
+        layers=(
+            Layer("fairseq.data.encoders.subword_nmt_bpe:SubwordNMTBPE.__init__", _merges_checked),
         ),
     ),
 )
