@@ -399,6 +399,15 @@ def test_a_model_of_the_other_direction(tmp_path: Path):
     assert generated_text.note([tmp_path], "de", "en") is None
 
 
+def test_a_note_cannot_speak_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    note = f"Text of en-de as in /x\x1b[31m/{FILE} (SHA-256 {'0' * 64})"
+    (tmp_path / "out").write_text(f"{note}\nS-0\ta\nH-0\t-1\ta@@ b\n")
+    assert generated_text.find(tmp_path / "out") is None
+    status, said = command(capsys, "hypotheses", tmp_path / "out", "-o", tmp_path / "hyp")
+    assert (status, lines_of(tmp_path / "hyp")) == (0, ["a@@ b"])
+    assert said.startswith(f"{tmp_path}/out: /x\\x1b[31m/{FILE} is gone")
+
+
 def test_pieces_of_sentencepiece_are_never_scored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_ext.errors import printable
+
 if TYPE_CHECKING:
     from fairseq_ext.text.generated import Undoing
     from fairseq_ext.text.pipeline import Pipeline
@@ -61,14 +63,11 @@ def chosen_undoing(args: argparse.Namespace, generated: Sequence[Path]) -> Undoi
     folder, saved = outputs.find(generated[0]) or (None, None)
     if saved is not None:
         made = _overridden(args, saved)
-        print(f"{generated[0]}: {_said(folder, saved, made)}", file=sys.stderr)
+        _say(generated[0], _said(folder, saved, made))
         return outputs.Undoing(made)
     if named := outputs.named(generated[0]):
-        print(
-            f"{generated[0]}: {named} is gone, or is of another run; the options alone say how the "
-            "translations become text",
-            file=sys.stderr,
-        )
+        what = "is gone, or is of another run; the options alone say how the translations become"
+        _say(generated[0], f"{named} {what} text")
     joined = "joined" if getattr(args, "remove_bpe", True) else "none"
     return outputs.Undoing(_overridden(args, Pipeline("", "", subwords=joined)))
 
@@ -83,6 +82,11 @@ def _overridden(args: argparse.Namespace, made: Pipeline) -> Pipeline:
     if args.keep_tokens or join is False:  # pieces are no tokens to detokenize
         given |= {"tokenize": False, "escape": False, "aggressive": False}
     return dataclasses.replace(made, **given)
+
+
+def _say(generated: Path, what: str) -> None:
+    """One line; a file from elsewhere may name any path."""
+    print(printable(f"{generated}: {what}"), file=sys.stderr)
 
 
 def _said(folder: Path, saved: Pipeline, made: Pipeline) -> str:
