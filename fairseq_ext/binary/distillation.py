@@ -16,8 +16,10 @@ from fairseq.tasks import FairseqTask
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_ext.base.output_layer import OutputLayer
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.errors import ConfigError
+from fairseq_ext.training import deferring, loss
 
 
 @dataclass
@@ -98,21 +100,43 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         sample: dict[str, Any],
         reduce: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """The loss and the negative log-likelihood, summed over words."""
-        loss, nll_loss = super().compute_loss(model, net_output, sample, reduce)
+        """The loss and the negative log-likelihood, summed over words.
+
+        In chunks where ``net_output`` holds the features of a model that leaves its output layer
+        to the loss (:mod:`fairseq_ext.training.deferring`).
+        """
         if not self.training:
-            return loss, nll_loss
-        teacher = self.teacher_for(net_output[0])
+            return super().compute_loss(model, net_output, sample, reduce)
+        if deferring.is_deferred(model):
+            return loss.distilled_nll(
+                deferring.output_layer(model, net_output[0]),
+                self._teaching(net_output[0], sample),
+                sample["target"],
+                self.temperature,
+                self.teacher_weight,
+                self.padding_idx,
+            )
+        nll = super().compute_loss(model, net_output, sample, reduce)
         with torch.no_grad():
-            logits = teacher(**sample["net_input"])[0]
+            logits = self.teacher_for(net_output[0])(**sample["net_input"])[0]
         distilled = distillation_loss(net_output[0], logits, self.temperature)
         distilled = distilled.masked_fill(sample["target"].eq(self.padding_idx), 0)
         distilled = distilled.sum() if reduce else distilled.view(-1, 1)
-        return torch.lerp(loss, distilled.to(loss), self.teacher_weight), nll_loss
+        return torch.lerp(nll[0], distilled.to(nll[0]), self.teacher_weight), nll[1]
 
-    def teacher_for(self, logits: Tensor) -> BaseFairseqModel:
+    def obstacle(self) -> str | None:
+        """Why this criterion needs logits and not features, or None."""
+        found = deferring.obstacle(self._teacher[0])
+        return None if found is None else f"{found} in the teacher"
+
+    def _teaching(self, features: Tensor, sample: dict[str, Any]) -> OutputLayer:
+        teacher = self.teacher_for(features)
+        with torch.no_grad(), deferring.deferred(teacher):
+            return deferring.output_layer(teacher, teacher(**sample["net_input"])[0])
+
+    def teacher_for(self, features: Tensor) -> BaseFairseqModel:
         """The teacher, on the student's device and in its precision."""
-        return self._teacher[0].to(device=logits.device, dtype=logits.dtype)
+        return self._teacher[0].to(device=features.device, dtype=features.dtype)
 
 
 def load_teacher(path: str, task: FairseqTask) -> BaseFairseqModel:

@@ -22,6 +22,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from fairseq_ext.base import configuration, embeddings, registry
+from fairseq_ext.base.output_layer import OutputLayer
 from fairseq_ext.base.padding import keep_sentences, select_sentences
 from fairseq_ext.gru.decoding import AttentiveGRU, Source, State
 from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
@@ -237,6 +238,11 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         """``W_o [s_t; c_t; E y_{t-1}] + b_o``: ``[B, T, O]`` to logits ``[B, T, V]``."""
         outputs = self.reads_features(features)
         return self.output_projection(outputs) if self.tied else outputs
+
+    def last_product(self, features: Tensor) -> OutputLayer:
+        """The last part of :meth:`output_layer`, which the loss computes in chunks."""
+        outputs = self.to_embedding(features) if self.tied else features
+        return OutputLayer(outputs, self.output_projection.weight, self.output_projection.bias)
 
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import dropout, is_active
 from fairseq_ext.base.onednn import OneDnnProduct
+from fairseq_ext.base.output_layer import OutputLayer
 from fairseq_ext.base.padding import keep_sentences, select_sentences
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.caching import DecoderState
@@ -232,6 +233,10 @@ class MuseDecoder(TransformerDecoderBase):
     def output_layer(self, features: Tensor) -> Tensor:
         """Features ``[B, T, C]`` to logits ``[B, T, V]``."""
         return self._output(features, self.output_projection.weight, None)
+
+    def last_product(self, features: Tensor) -> OutputLayer:
+        """:meth:`output_layer`, which the loss computes in chunks."""
+        return OutputLayer(features, self.output_projection.weight)
 
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor

@@ -18,6 +18,7 @@ replaces ``eval()`` in fairseq. Then come the repairs:
 - :mod:`~fairseq_ext.plugin.patches.averages`: moving averages of any model;
 - :mod:`~fairseq_ext.plugin.patches.ending`: a finished run ends without a crash;
 - :mod:`~fairseq_ext.plugin.patches.nan_report`: which layer a NaN came from;
+- :mod:`~fairseq_ext.plugin.patches.speed`: updates that take less time and memory;
 
 Then come the rows of the wings, from their ``patches.py``, and then the checks. These give
 fairseq's commands clear errors and complete results, also for stock architectures, without doing
@@ -71,6 +72,7 @@ from fairseq_ext.plugin.patches import (
     programs,
     resume,
     shards,
+    speed,
     table,
     training_options,
     untrusted,
@@ -92,6 +94,7 @@ PATCHES: tuple[Patch, ...] = (
     *averages.PATCHES,
     *ending.PATCHES,
     *nan_report.PATCHES,
+    *speed.PATCHES,
     *(
         patch
         for wing in wings.names(with_module="patches")

@@ -1,0 +1,163 @@
+"""Updates that take less time and memory, with the same numbers.
+
+The loss reads the model's features and computes the output layer itself, in chunks; Adam goes over
+each tensor once; dropout draws fewer random numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.base import dropout as sixteen_bits
+from fairseq_ext.plugin.patches.table import Layer, Patch
+
+logger = logging.getLogger(__name__)
+
+SMOOTHED = "fairseq.criterions.label_smoothed_cross_entropy:LabelSmoothedCrossEntropyCriterion"
+PLAIN = "fairseq.criterions.cross_entropy:CrossEntropyCriterion"
+READING_LOGITS = ("compute_loss", "compute_accuracy", "get_lprobs_and_target")
+
+
+def obstacle(criterion: Any, model: Any) -> str | None:
+    """Why the loss of ``model`` needs all logits at once, or None where chunks will do.
+
+    A criterion of ours says it with a method ``obstacle``, beside a ``compute_loss`` that can do
+    with features. One of another plugin that computes its own loss gets what it always got.
+    """
+    from fairseq_ext.training import deferring
+
+    for method in READING_LOGITS:
+        owner = next((one for one in type(criterion).__mro__ if method in vars(one)), None)
+        if owner and owner.__module__ not in (SMOOTHED.split(":")[0], PLAIN.split(":")[0]):
+            if "obstacle" not in vars(owner):
+                return f"the loss of {owner.__name__}"
+            if reason := criterion.obstacle():
+                return reason
+    if torch.is_autocast_enabled(next(model.parameters()).device.type):
+        return "--amp"
+    return deferring.obstacle(model)
+
+
+def leave_output_to_loss(original: Callable) -> Callable:
+    def forward(self: Any, model: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
+        from fairseq_ext.training import deferring
+
+        if not reduce or getattr(self, "_needs_logits", False):
+            return original(self, model, sample, reduce)
+        if reason := obstacle(self, model):
+            logger.info("the loss is not computed in chunks, because of %s", reason)
+            self._needs_logits = True
+            return original(self, model, sample, reduce)
+        with deferring.deferred(model):
+            return original(self, model, sample, reduce)
+
+    return forward
+
+
+def smoothed_loss_in_chunks(original: Callable) -> Callable:
+    def compute_loss(
+        self: Any, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        from fairseq_ext.training import deferring, loss
+
+        if not deferring.is_deferred(model):
+            return original(self, model, net_output, sample, reduce)
+        output, target = _words(self, model, net_output, sample)
+        return loss.smoothed_nll(output, target, self.eps, self.padding_idx)
+
+    return compute_loss
+
+
+def loss_in_chunks(original: Callable) -> Callable:
+    def compute_loss(
+        self: Any, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        from fairseq_ext.training import deferring, loss
+
+        if not deferring.is_deferred(model):
+            return original(self, model, net_output, sample, reduce)
+        output = deferring.output_layer(model, net_output[0])
+        target = model.get_targets(sample, net_output)
+        found, _ = loss.smoothed_nll(output, target, padding_idx=self.padding_idx)
+        return found, found
+
+    return compute_loss
+
+
+def accuracy_in_chunks(original: Callable) -> Callable:
+    def compute_accuracy(
+        self: Any, model: Any, net_output: Any, sample: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        from fairseq_ext.training import deferring, loss
+
+        if not deferring.is_deferred(model):
+            return original(self, model, net_output, sample)
+        output, target = _words(self, model, net_output, sample)
+        correct = loss.count_correct(output, target, self.padding_idx)
+        return correct, target.ne(self.padding_idx).sum()
+
+    return compute_accuracy
+
+
+def _words(self: Any, model: Any, net_output: Any, sample: dict[str, Any]) -> tuple[Any, Tensor]:
+    """Output layer and targets, ``[B, T]``, without the prefix that the loss is to ignore."""
+    from fairseq_ext.training import deferring
+
+    features = net_output[0][:, self.ignore_prefix_size :]
+    target = model.get_targets(sample, net_output)[:, self.ignore_prefix_size :]
+    return deferring.output_layer(model, features), target
+
+
+def update_in_one_pass(original: Callable) -> Callable:
+    def step(self: Any, closure: Callable[[], Any] | None = None) -> Any:
+        from fairseq_ext.training import adam
+
+        if closure is not None or not adam.can_fuse(self):
+            return original(self, closure)
+        return adam.step(self)
+
+    return step
+
+
+def draw_sixteen_bits(original: Callable) -> Callable:
+    def forward(self: Any, x: Tensor, inplace: bool = False) -> Tensor:
+        if x.device.type != "cpu" or not sixteen_bits.is_active(self):
+            return original(self, x, inplace)
+        return sixteen_bits.dropout(x, self.p)
+
+    return forward
+
+
+PATCHES = (
+    Patch(
+        name="loss in chunks",
+        reason="logits, log-probabilities and their gradients of a whole batch are several "
+        "matrices of words times vocabulary, which take memory and time",
+        layers=(
+            Layer(f"{SMOOTHED}.forward", leave_output_to_loss),
+            Layer(f"{SMOOTHED}.compute_loss", smoothed_loss_in_chunks),
+            Layer(f"{SMOOTHED}.compute_accuracy", accuracy_in_chunks),
+            Layer(f"{PLAIN}.forward", leave_output_to_loss),
+            Layer(f"{PLAIN}.compute_loss", loss_in_chunks),
+        ),
+    ),
+    Patch(
+        name="Adam in one pass",
+        reason="fairseq's Adam reads and writes whole tensors in a dozen operations each",
+        needed=lambda: hasattr(torch, "_fused_adamw_"),
+        layers=(Layer("fairseq.optim.adam:Adam.step", update_in_one_pass),),
+    ),
+    Patch(
+        name="dropout of 16 bits",
+        reason="on the CPU torch draws a float for each value, which takes longer than the rest "
+        "of a dropout",
+        layers=(
+            Layer("fairseq.modules.fairseq_dropout:FairseqDropout.forward", draw_sixteen_bits),
+        ),
+    ),
+)

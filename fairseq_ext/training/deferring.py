@@ -1,0 +1,106 @@
+"""A model whose output layer is left to the loss.
+
+Inside :func:`deferred`, a model returns the features that its output layer would have read, and
+:func:`output_layer` tells the loss what the layer would have done with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fairseq.distributed.legacy_distributed_data_parallel import LegacyDistributedDataParallel
+from fairseq.distributed.module_proxy_wrapper import ModuleProxyWrapper
+from fairseq.models import BaseFairseqModel
+from fairseq.models.fairseq_decoder import FairseqDecoder
+from fairseq.models.lstm import LSTMDecoder
+from fairseq.models.transformer import TransformerDecoderBase, TransformerModelBase
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fairseq_ext.base.output_layer import OutputLayer
+
+WRAPPERS = (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataParallel)
+
+
+def _of_transformer(decoder: TransformerDecoderBase, features: Tensor) -> OutputLayer:
+    last = decoder.output_projection
+    return OutputLayer(features, last.weight, last.bias)
+
+
+def _of_lstm(decoder: LSTMDecoder, features: Tensor) -> OutputLayer:
+    if decoder.share_input_output_embed:
+        return OutputLayer(features, decoder.embed_tokens.weight)
+    return OutputLayer(features, decoder.fc_out.weight, decoder.fc_out.bias)
+
+
+STOCK: dict[type, Callable[[Any, Tensor], OutputLayer]] = {
+    TransformerDecoderBase: _of_transformer,
+    LSTMDecoder: _of_lstm,
+}
+"""Decoders of fairseq by the class that defines ``output_layer``. A decoder of ours defines
+``last_product``, which takes the features and returns an :class:`OutputLayer`, beside its own."""
+
+
+def obstacle(model: nn.Module) -> str | None:
+    """Why the output layer of ``model`` cannot be left to the loss, or None where it can."""
+    if getattr(model, "find_unused_parameters", False):
+        return "--find-unused-parameters"
+    inner = unwrapped(model)
+    decoder = getattr(inner, "decoder", None)
+    if not isinstance(inner, BaseFairseqModel) or not isinstance(decoder, FairseqDecoder):
+        return f"the model {type(inner).__name__}"
+    if decoder.adaptive_softmax is not None:
+        return "adaptive softmax"
+    if (
+        _owner(inner, "get_normalized_probs") not in (BaseFairseqModel, TransformerModelBase)
+        or _owner(decoder, "get_normalized_probs") is not FairseqDecoder
+    ):
+        return f"the probabilities of {type(inner).__name__}"
+    owner = _owner(decoder, "output_layer")
+    plain = isinstance(getattr(decoder, "output_projection", nn.Identity()), nn.Linear)
+    if not ("last_product" in vars(owner) or (owner is LSTMDecoder) or (owner in STOCK and plain)):
+        return f"the output layer of {type(decoder).__name__}"
+    return None
+
+
+@contextlib.contextmanager
+def deferred(model: nn.Module) -> Iterator[None]:
+    """Within, ``model`` returns features in place of logits; :func:`obstacle` must be None."""
+    decoder = unwrapped(model).decoder
+    decoder.output_layer = _unchanged  # in the instance, where it hides the class's method
+    try:
+        yield
+    finally:
+        del decoder.output_layer
+
+
+def is_deferred(model: nn.Module) -> bool:
+    """Whether ``model`` returns features now."""
+    return vars(getattr(unwrapped(model), "decoder", model)).get("output_layer") is _unchanged
+
+
+def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
+    """What the output layer of ``model`` would have computed from its features ``[B, T, C]``."""
+    decoder = unwrapped(model).decoder
+    owner = _owner(decoder, "output_layer")
+    if "last_product" in vars(owner):
+        return decoder.last_product(features)
+    return STOCK[owner](decoder, features)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside what spreads it over several processes."""
+    while isinstance(model, WRAPPERS):
+        model = model.module
+    return model
+
+
+def _unchanged(features: Tensor, **unused: Any) -> Tensor:
+    return features
+
+
+def _owner(thing: object, method: str) -> type:
+    """The class that defines a method of ``thing``, or ``object``."""
+    return next((one for one in type(thing).__mro__ if method in vars(one)), object)

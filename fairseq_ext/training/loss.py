@@ -1,0 +1,245 @@
+"""The output layer and its cross-entropy in one, a chunk of words at a time (torch only).
+
+fairseq computes the logits of all words, their log-probabilities, the loss and, going back, the
+gradients of both: several matrices of words times vocabulary. Here each chunk of words goes from
+its features to the gradient of its features at once, so that no matrix is larger than the logits
+of a chunk.
+
+N: words, R: words of a chunk, C: features, V: vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fairseq_ext.base.output_layer import OutputLayer
+
+CHUNK = 2**22  # logits of a chunk: 16 MiB in fp32, which the caches of most processors hold
+
+
+Judge = Callable[[Tensor, slice, bool], tuple[Tensor, Tensor]]
+"""From logits ``z``, ``[R, V]``, which may be overwritten, their place among all words and whether
+a gradient is wanted, to the sums of loss and negative log-likelihood, ``[2]``, and ``∂L/∂z``."""
+
+
+def smoothed_nll(
+    output: OutputLayer,
+    target: Tensor,
+    epsilon: float = 0.0,
+    padding_idx: int | None = None,
+    chunk: int = CHUNK,
+) -> tuple[Tensor, Tensor]:
+    """Label-smoothed cross-entropy, summed over words, as fairseq defines it.
+
+    For one word with logits ``z``, ``p = softmax(z)`` and target ``t``:
+
+        L = (1 - ε - ε') · (-log p_t) + ε' · Σ_v (-log p_v),    ε' = ε / (V - 1)
+
+    In its gradient, ``p`` has the factor ``(1 - ε - ε') + V ε' = 1``, which leaves
+
+        ∂L/∂z = p - (1 - ε - ε') · onehot(t) - ε'
+
+    Args:
+        output: of the words ``[...]``.
+        target: ``[...]``.
+        epsilon: ε, the probability taken from the target and shared by all other words.
+        padding_idx: words with this target do not count.
+        chunk: how many logits are computed at a time; those of one word at least.
+
+    Returns:
+        The loss, and the negative log-likelihood of the targets (without gradient); in nats, in
+        fp32 at least.
+    """
+    words, target = _counted(target, padding_idx)
+    judge = functools.partial(_smoothed, target=target, epsilon=epsilon)
+    return _summed(output.of_words(words), judge, chunk)
+
+
+def distilled_nll(
+    output: OutputLayer,
+    teacher: OutputLayer,
+    target: Tensor,
+    temperature: float = 1.0,
+    teacher_weight: float = 1.0,
+    padding_idx: int | None = None,
+    chunk: int = CHUNK,
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy with a teacher's probabilities, mixed with that of the targets.
+
+    For one word with logits ``z`` of the student and ``y`` of the teacher, ``w`` the teacher's
+    weight, ``p = softmax(y/τ)`` and ``q = softmax(z/τ)``:
+
+        L = w · (-τ² Σ_v p_v log q_v) + (1 - w) · (-log softmax(z)_t)
+        ∂L/∂z = w τ (q - p) + (1 - w) (softmax(z) - onehot(t))
+
+    Args:
+        output, teacher: of the words ``[...]``; the teacher's gets no gradient.
+        target: ``[...]``.
+        temperature: τ.
+        teacher_weight: w.
+        padding_idx, chunk: as of :func:`smoothed_nll`.
+
+    Returns:
+        As :func:`smoothed_nll`.
+    """
+    words, target = _counted(target, padding_idx)
+    judge = functools.partial(
+        _distilled,
+        target=target,
+        teacher=teacher.of_words(words),
+        temperature=temperature,
+        teacher_weight=teacher_weight,
+    )
+    return _summed(output.of_words(words), judge, chunk)
+
+
+def count_correct(
+    output: OutputLayer, target: Tensor, padding_idx: int | None = None, chunk: int = CHUNK
+) -> Tensor:
+    """How many words have the target as their most probable prediction, a scalar."""
+    words, target = _counted(target, padding_idx)
+    output, correct = output.of_words(words), target.new_zeros(())
+    with torch.no_grad():
+        for place in _places(output, chunk):
+            correct += output.of_words(place).logits().argmax(1).eq(target[place]).sum()
+    return correct
+
+
+def _counted(target: Tensor, padding_idx: int | None) -> tuple[Tensor | slice, Tensor]:
+    """Which words are no pads, and their targets, ``[N]``."""
+    target = target.reshape(-1)
+    if padding_idx is None or (counted := target.ne(padding_idx)).all():
+        return slice(None), target
+    words = counted.nonzero().squeeze(1)
+    return words, target[words]
+
+
+def _places(output: OutputLayer, chunk: int) -> Sequence[slice]:
+    rows = max(1, chunk // output.weight.size(0))
+    return [slice(i, i + rows) for i in range(0, len(output.features), rows)]
+
+
+def _summed(output: OutputLayer, judge: Judge, chunk: int) -> tuple[Tensor, Tensor]:
+    return _Summed.apply(*output, judge, _places(output, chunk))
+
+
+class _Summed(torch.autograd.Function):
+    """The sums of a :data:`Judge` over all chunks; its gradients are computed on the way."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        judge: Judge,
+        places: Sequence[slice],
+    ) -> tuple[Tensor, Tensor]:
+        output = OutputLayer(features, weight, bias)
+        precise = torch.promote_types(features.dtype, torch.float32)
+        sums = features.new_zeros(2, dtype=precise)
+        gradients = _Gradients(ctx.needs_input_grad, output, precise)
+        for place in places:
+            z = output.of_words(place).logits()  # [R, V]
+            found, slope = judge(z, place, gradients.wanted)
+            sums += found
+            if gradients.wanted:
+                gradients.add(place, slope)
+        ctx.save_for_backward(*gradients.sums())
+        loss, nll = sums[0].clone(), sums[1].clone()
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        found = (None if one is None else one * grad.to(one) for one in ctx.saved_tensors)
+        return *found, None, None
+
+
+class _Gradients:
+    """Sums over chunks of ``∂L/∂h = ∂L/∂z W``, ``∂L/∂W = (∂L/∂z)^T h`` and ``∂L/∂b = ∂L/∂z``."""
+
+    def __init__(self, wanted: Sequence[bool], output: OutputLayer, precise: torch.dtype) -> None:
+        self.wanted = any(wanted)
+        self.output = features, weight, bias = output
+        self.of_features = torch.empty_like(features) if wanted[0] else None  # [N, C]
+        self.of_weight = torch.zeros_like(weight, dtype=precise) if wanted[1] else None  # [V, C]
+        self.of_bias = torch.zeros_like(bias, dtype=precise) if wanted[2] else None  # [V]
+
+    def add(self, place: slice, slope: Tensor) -> None:
+        """The chunk at ``place``, of which ``slope``, ``[R, V]``, is ``∂L/∂z``."""
+        h, weight, _ = self.output.of_words(place)
+        rounded = slope.to(weight.dtype)
+        if self.of_features is not None:
+            torch.mm(rounded, weight, out=self.of_features[place])
+        if self.of_weight is not None:
+            if self.of_weight.dtype == rounded.dtype:
+                self.of_weight.addmm_(rounded.t(), h)
+            else:  # sums of half-precision products are kept in fp32
+                self.of_weight += rounded.t() @ h
+        if self.of_bias is not None:
+            self.of_bias += slope.sum(dim=0)
+
+    def sums(self) -> tuple[Tensor | None, ...]:
+        """In the types of the features, the weight and the bias."""
+        rounded = [
+            None if one is None else one.to(self.output.weight.dtype)
+            for one in (self.of_weight, self.of_bias)
+        ]
+        return self.of_features, *rounded
+
+
+def _softmax_(z: Tensor) -> tuple[Tensor, Tensor]:
+    """``p = softmax(z)``, ``[R, V]``, which overwrites ``z``, and ``log Σ e^z``, ``[R, 1]``."""
+    highest, where = z.max(dim=1, keepdim=True)
+    p = torch.softmax(z, dim=1, out=z)
+    return p, highest - p.gather(1, where).log()  # there p is 1/V at least
+
+
+def _smoothed(
+    z: Tensor, place: slice, backward: bool, *, target: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    t = target[place].unsqueeze(1)
+    others = epsilon / (z.size(1) - 1)  # ε'
+    z_target, z_sum = z.gather(1, t), z.sum(dim=1, keepdim=True) if epsilon else 0
+    p, normalizer = _softmax_(z)
+    nll = normalizer - z_target  # -log p_t
+    smooth = p.size(1) * normalizer - z_sum  # Σ_v -log p_v
+    loss = (1 - epsilon - others) * nll + others * smooth
+    if backward:
+        p.scatter_add_(1, t, torch.full_like(nll, epsilon + others - 1))
+        p.sub_(others) if epsilon else p
+    return torch.stack((loss.sum(), nll.sum())), p
+
+
+def _distilled(
+    z: Tensor,
+    place: slice,
+    backward: bool,
+    *,
+    target: Tensor,
+    teacher: OutputLayer,
+    temperature: float,
+    teacher_weight: float,
+) -> tuple[Tensor, Tensor]:
+    t = target[place].unsqueeze(1)
+    p = torch.softmax(teacher.of_words(place).logits().to(z) / temperature, dim=1)
+    scaled = z / temperature
+    fit = (p * scaled).sum(dim=1, keepdim=True)  # Σ_v p_v z_v / τ
+    q, of_scaled = _softmax_(scaled)
+    z_target = z.gather(1, t)
+    softmax, normalizer = _softmax_(z)
+    nll = normalizer - z_target
+    distilled = temperature**2 * (of_scaled - fit)  # Σ_v p_v = 1
+    loss = torch.lerp(nll, distilled, teacher_weight)
+    if backward:
+        softmax.scatter_add_(1, t, torch.full_like(nll, -1))
+        softmax.mul_(1 - teacher_weight).add_(q.sub_(p), alpha=teacher_weight * temperature)
+    return torch.stack((loss.sum(), nll.sum())), softmax

@@ -1,0 +1,286 @@
+"""What makes an update quick gives fairseq's own numbers: the loss in chunks, Adam, dropout."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import models
+import pytest
+import torch
+from compat_tools import ARCHITECTURES, TRAINING, plugin_without
+from fairseq import utils
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.criterions.label_smoothed_cross_entropy import (
+    LabelSmoothedCrossEntropyCriterion,
+    label_smoothed_nll_loss,
+)
+from fairseq.modules.fairseq_dropout import FairseqDropout
+from fairseq.optim.adam import Adam
+from harness import USER_DIR, run
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fairseq_ext.base.output_layer import OutputLayer
+from fairseq_ext.binary.distillation import distillation_loss
+from fairseq_ext.plugin.patches import speed
+from fairseq_ext.training import adam, deferring, loss
+
+PAD = 1
+STOCK = {
+    "transformer": ["--arch", "transformer", *models.SMALL],
+    "transformer, tied": ["--arch", "transformer", *models.SMALL, "--share-all-embeddings"],
+    "lstm": ["--arch", "lstm", "--decoder-out-embed-dim", "9", "--decoder-embed-dim", "8"],
+    "lstm, tied": [
+        *("--arch", "lstm", "--share-decoder-input-output-embed"),
+        *("--decoder-embed-dim", "8", "--decoder-out-embed-dim", "8"),
+    ],
+}
+EVERY = STOCK | models.ARCHITECTURES
+
+
+def batch() -> dict[str, Any]:
+    """Four pairs of unequal length, the longest source first, as fairseq's LSTM wants them."""
+    source = models.padded(models.random_sentences([7, 5, 3, 1]), left=True)
+    target = models.padded(models.random_sentences([4, 6, 3, 2], seed=4), left=False)
+    words = {"src_tokens": source, "src_lengths": source.ne(PAD).sum(1)}
+    words["prev_output_tokens"] = models.previous(target)
+    return {"net_input": words, "target": target, "ntokens": int(target.ne(PAD).sum())}
+
+
+def criterion(kind: type, **options: Any) -> Any:
+    task = SimpleNamespace(target_dictionary=models.dictionary())
+    return kind(task, False, **options)
+
+
+def without_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give fairseq's criterions their own methods back, and a softmax that is not always fp32."""
+    monkeypatch.setattr(utils, "log_softmax", lambda x, dim, **unused: x.log_softmax(dim))
+    for kind in (LabelSmoothedCrossEntropyCriterion, CrossEntropyCriterion):
+        monkeypatch.setattr(kind, "forward", kind.forward.__wrapped__)
+
+
+def outcome(criterion: Any, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What the criterion logs, and the gradient of every parameter."""
+    model.zero_grad()
+    torch.manual_seed(5)  # for the dropout
+    found, sample_size, logged = criterion(model, batch())
+    (found / sample_size).backward()
+    return logged, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+CRITERIONS: tuple[tuple[type, dict[str, Any]], ...] = (
+    (LabelSmoothedCrossEntropyCriterion, {"label_smoothing": 0.1}),
+    (
+        LabelSmoothedCrossEntropyCriterion,
+        {"label_smoothing": 0.3, "report_accuracy": True, "ignore_prefix_size": 2},
+    ),
+    (CrossEntropyCriterion, {}),
+)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_architecture_has_the_loss_and_gradients_of_fairseq(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models.build(EVERY[name])[0].double().train()
+    judges = [criterion(kind, **options) for kind, options in CRITERIONS]
+    assert [speed.obstacle(judge, model) for judge in judges] == [None] * len(judges)
+    ours = [outcome(judge, model) for judge in judges]
+    assert not deferring.is_deferred(model)
+    without_chunks(monkeypatch)
+    for judge, (logged, gradients) in zip(judges, ours, strict=True):
+        expected, expected_gradients = outcome(judge, model)
+        assert logged.keys() == expected.keys()
+        for key, value in expected.items():
+            assert float(logged[key]) == pytest.approx(float(value), rel=1e-12), key
+        assert gradients.keys() == expected_gradients.keys()
+        for key, value in expected_gradients.items():
+            torch.testing.assert_close(gradients[key], value, rtol=1e-9, atol=1e-12)
+
+
+SIZES = st.integers(1, 40)
+
+
+@given(SIZES, st.integers(2, 40), st.integers(1, 300), st.floats(0, 0.9), st.booleans())
+def test_chunks_of_any_size(words: int, size: int, chunk: int, epsilon: float, bias: bool) -> None:
+    """Against fairseq's function, in float64: values and all gradients."""
+    draw = torch.Generator().manual_seed(words * size)
+    features = torch.randn(words, 3, generator=draw, dtype=torch.float64).requires_grad_()
+    weight = torch.randn(size, 3, generator=draw, dtype=torch.float64).requires_grad_()
+    constant = torch.randn(size, generator=draw, dtype=torch.float64).requires_grad_()
+    target = torch.randint(size, (words,), generator=draw)
+    inputs = [features, weight, constant] if bias else [features, weight]
+    output = OutputLayer(*inputs)
+    logits = output.logits()
+    expected = label_smoothed_nll_loss(logits.log_softmax(-1), target, epsilon, ignore_index=PAD)
+    found = loss.smoothed_nll(output, target, epsilon, PAD, chunk)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs.detach() if ours is found[1] else theirs)
+    wanted = torch.autograd.grad(expected[0] * 0.7, inputs)
+    torch.testing.assert_close(torch.autograd.grad(found[0] * 0.7, inputs), wanted)
+    right = logits.argmax(1).eq(target)[target.ne(PAD)].sum()
+    assert loss.count_correct(output, target, PAD, chunk) == right
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+@pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
+def test_distillation_in_chunks(temperature: float, weight: float) -> None:
+    draw = torch.Generator().manual_seed(1)
+    student, teacher = (
+        OutputLayer(
+            torch.randn(2, 11, width, generator=draw, dtype=torch.float64).requires_grad_(),
+            torch.randn(17, width, generator=draw, dtype=torch.float64).requires_grad_(),
+        )
+        for width in (5, 3)
+    )
+    target = torch.randint(17, (2, 11), generator=draw)
+    words = target.ne(PAD)
+    hard = torch.nn.functional.cross_entropy(
+        student.logits()[words], target[words], reduction="sum"
+    )
+    soft = distillation_loss(student.logits(), teacher.logits(), temperature)[words].sum()
+    expected = torch.lerp(hard, soft, weight)
+    found, nll = loss.distilled_nll(student, teacher, target, temperature, weight, PAD, chunk=60)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(nll, hard.detach())
+    inputs = student[:2]
+    torch.testing.assert_close(
+        torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs)
+    )
+
+
+def test_a_word_that_is_all_but_impossible() -> None:
+    """Probabilities that fp32 rounds to zero have finite losses, as in fairseq."""
+    features = torch.tensor([[1.0], [-1.0]]).requires_grad_()
+    output = OutputLayer(features, torch.tensor([[300.0], [-300.0], [0.0]]))
+    target = torch.tensor([1, 1])
+    found, _ = loss.smoothed_nll(output, target, 0.1)
+    expected, _ = label_smoothed_nll_loss(output.logits().log_softmax(-1), target, 0.1)
+    torch.testing.assert_close(found, expected)
+    assert found.isfinite()
+    found.backward()
+    assert features.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_half_precision_sums_in_fp32(kind: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(1)
+    features = torch.randn(64, 8, generator=draw).to(kind).requires_grad_()
+    weight = torch.randn(50, 8, generator=draw).to(kind).requires_grad_()
+    target = torch.randint(50, (64,), generator=draw)
+    output = OutputLayer(features, weight)
+    expected, _ = label_smoothed_nll_loss(output.logits().log_softmax(-1), target, 0.1)
+    found, _ = loss.smoothed_nll(output, target, 0.1, chunk=200)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected.sum())
+    ours = torch.autograd.grad(found, (features, weight))
+    theirs = torch.autograd.grad(expected.sum(), (features, weight))
+    for mine, stock in zip(ours, theirs, strict=True):
+        assert mine.dtype == kind
+        error = (mine - stock).float().norm() / stock.float().norm()
+        assert error < 2 * torch.finfo(kind).eps
+
+
+def test_what_needs_logits_gets_them() -> None:
+    """Adaptive softmax, other output layers and criterions of others keep fairseq's way."""
+    judge = criterion(LabelSmoothedCrossEntropyCriterion, label_smoothing=0.1)
+    model = models.build(STOCK["transformer"])[0]
+
+    class Other(LabelSmoothedCrossEntropyCriterion):
+        def compute_loss(self, model: Any, net_output: Any, *rest: Any, **more: Any) -> Any:
+            assert net_output[0].size(-1) == 30
+            return super().compute_loss(model, net_output, *rest, **more)
+
+    outcome(criterion(Other, label_smoothing=0.1), model)
+    assert "the loss of Other" in str(speed.obstacle(criterion(Other, label_smoothing=0), model))
+    kind = type(model.decoder)
+    model.decoder.__class__ = type("Louder", (kind,), {"output_layer": lambda self, x: x})
+    assert speed.obstacle(judge, model) == "the output layer of Louder"
+    model.decoder.__class__ = kind
+    model.decoder.adaptive_softmax = torch.nn.Identity()
+    assert speed.obstacle(judge, model) == "adaptive softmax"
+
+
+def test_adam_makes_the_steps_of_fairseq() -> None:
+    """Also with weight decay, gradients that are missing now and then, and a state of fairseq's."""
+    draw = torch.Generator().manual_seed(2)
+    shapes = [(7, 5), (11,), (3, 4, 2), (1,)]
+    first = [torch.nn.Parameter(torch.randn(s, generator=draw)) for s in shapes]
+    second = copy.deepcopy(first)
+    settings = {"lr": 0.01, "betas": (0.9, 0.98), "eps": 1e-4, "weight_decay": 0.1}
+    stock, fused = Adam(first, **settings), Adam(second, **settings)
+    plain = Adam.step.__wrapped__
+    for number in range(60):
+        for place, (mine, other) in enumerate(zip(first, second, strict=True)):
+            if place == number % 5:
+                mine.grad = other.grad = None
+                continue
+            mine.grad = torch.randn(mine.shape, generator=draw) * 10 ** (number % 7 - 5)
+            other.grad = mine.grad.clone()
+        plain(stock)
+        adam.step(fused)
+        if number == 30:
+            stock, fused = Adam(first, **settings), Adam(second, **settings)
+            state = copy.deepcopy(stock.state_dict())
+            fused.load_state_dict(state)
+            stock.load_state_dict(copy.deepcopy(state))
+    torch.testing.assert_close(second, first, rtol=2e-5, atol=2e-6)
+    ours, theirs = fused.state_dict()["state"], stock.state_dict()["state"]
+    assert ours.keys() == theirs.keys()
+    for key in theirs:
+        assert ours[key].keys() == theirs[key].keys()
+        assert ours[key]["step"] == theirs[key]["step"]
+
+
+def test_adam_leaves_other_types_to_fairseq() -> None:
+    for kind in (torch.bfloat16, torch.float64):
+        assert not adam.can_fuse(Adam([torch.nn.Parameter(torch.ones(2, dtype=kind))]))
+    weight = torch.nn.Parameter(torch.ones(2))
+    assert adam.can_fuse(Adam([weight]))
+    assert not adam.can_fuse(Adam([weight], amsgrad=True))
+
+
+def test_dropout_of_fairseq_draws_sixteen_bits() -> None:
+    module = FairseqDropout(0.3).train()
+    x = torch.ones(200_000)
+    dropped = module(x)
+    assert float(dropped.eq(0).float().mean()) == pytest.approx(0.3, abs=0.01)
+    kept = dropped[dropped.ne(0)]
+    assert kept.unique().tolist() == [pytest.approx(1 / 0.7, rel=1e-4)]
+    assert math.isclose(float(dropped.mean()), 1, abs_tol=0.01)
+    assert module.eval()(x) is x
+
+
+NO_DROPOUT = {
+    name: [word for option in options for word in (f"--{option}", 0)]
+    for name, options in {
+        "transformer": ["dropout"],
+        "lstm": [f"{side}coder-dropout-{end}" for side in ("en", "de") for end in ("in", "out")],
+        "muse_tiny": ["dropout"],
+    }.items()
+}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", NO_DROPOUT)
+def test_a_training_has_the_losses_that_it_has_without(
+    name: str, copy_data: Path, tmp_path: Path
+) -> None:
+    plain = plugin_without(tmp_path, *(patch.name for patch in speed.PATCHES))
+    flags = [*ARCHITECTURES[name], *TRAINING, *NO_DROPOUT[name], "--clip-norm", 0.5]
+    flags += ["--lr", 0.002, "--max-update", 40, "--no-save", "--log-format", "json"]
+    losses = []
+    for plugin in (USER_DIR, plain):
+        said = run("fairseq-train", copy_data, *flags, "--user-dir", plugin)
+        losses.append(
+            [float(x) for x in re.findall(r'"loss": "([0-9.]+)"', said.stdout + said.stderr)]
+        )
+    assert len(losses[0]) >= 40
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4, abs=2e-3)  # fairseq logs three decimals
+    assert losses[0][-1] < losses[0][0]
