@@ -149,7 +149,6 @@ PATCHES = (
     Patch(
         name="Adam in one pass",
         reason="fairseq's Adam reads and writes whole tensors in a dozen operations each",
-        needed=lambda: hasattr(torch, "_fused_adamw_"),
         layers=(Layer("fairseq.optim.adam:Adam.step", update_in_one_pass),),
     ),
     Patch(
