@@ -277,8 +277,10 @@ def test_prefix_size(trained: Trained) -> None:
     def first(text: str) -> str:
         return text.split()[0]
 
-    assert any(first(s.texts[0]) != first(s.reference) for s in trained.plain)
-    led = trained.generate("--prefix-size", 1, "--batch-size", 7)
+    # Half-way checkpoint: at the end of the training every first word may be right anyway.
+    plain = trained.generate(path=trained.earlier)
+    assert any(first(s.texts[0]) != first(s.reference) for s in plain)
+    led = trained.generate("--prefix-size", 1, "--batch-size", 7, path=trained.earlier)
     assert [first(s.texts[0]) for s in led] == [first(s.reference) for s in led]
     assert len(led) == TEST_LINES
 
