@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import zlib
 from pathlib import Path
 
@@ -12,11 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from harness import binarise, digits_corpus, fairseq
-
 from fairseq_ext import register
+from tests.support.harness import binarise, digits_corpus, fairseq
 
 register()  # for the tests that use fairseq and our models in this process
 

@@ -3,7 +3,7 @@
 # own: bash tests/matrix.sh [--core] [--only NAME] [--envs DIR] [--upstream DIR_OR_URL] [PART...]
 #
 #   --core                  the tests that depend on fairseq most, instead of the whole suite
-#   PART...                 these alone: `trial` is tests/test_trial.py
+#   PART...                 these alone: `trial` is tests/models/test_trial.py
 #   --only NAME             one environment: fixed-3.X (fairseq-fixed, on each supported Python),
 #                           pypi-3.10 (fairseq 0.12.2) or main-3.10 (a clone of fairseq)
 #   --envs DIR              where the environments are made and kept (runs/matrix)
@@ -15,7 +15,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../recipes/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../recipes/lib.sh"
 
-CORE=('*_layers' laws files registration bad_input evaluation resume system trial compat probes doctor)
+CORE=('*_layers' laws files registration bad_input evaluation resume system trial patches probes doctor)
 read -ra NAMES < <(pythons PYTHONS)
 # Other fairseqs do not import on Python 3.11 and later.
 NAMES=("${NAMES[@]/#/fixed-}" pypi-3.10 main-3.10)
@@ -35,7 +35,7 @@ main() {
         set -e
         ((status == 0)) || log "$name: failed; see above, and $envs/$name"
     done
-    python3 tests/matrix_table.py table "$envs" --out docs/results/compatibility.json \
+    python3 tests/support/matrix_table.py table "$envs" --out docs/results/compatibility.json \
         --page docs/compatibility.md --names "${NAMES[@]}"
 }
 
@@ -119,14 +119,14 @@ test_here() {
     constrain "$name" >"$CONSTRAINTS"
     pip_install --no-build-isolation -e '.[corpus,dev]' # it may have been another clone's
     # shellcheck disable=SC2206 # a part may stand for several files
-    for part in ${parts[@]+"${parts[@]}"}; do files+=(tests/test_$part.py); done
+    for part in ${parts[@]+"${parts[@]}"}; do files+=(tests/*/test_$part.py); done
     rm -f "$folder"/{doctor,row}.json "$folder/tests.xml"
     quietly "$folder/doctor.log" fairseq-ext doctor --json "$folder/doctor.json"
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
     quietly "$folder/tests.log" nice -n 5 python -m pytest -q --junitxml "$folder/tests.xml" \
         ${files[@]+"${files[@]}"} || status=$?
     ((status < 2)) || return "$status" # 1: some test failed, which is a result
-    python tests/matrix_table.py row "$folder" --names "$name" --selection "$selection" \
+    python tests/support/matrix_table.py row "$folder" --names "$name" --selection "$selection" \
         --commit "$(git describe --always --dirty --exclude '*')"
 }
 

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import USER_DIR
-
-from hostile.bases import train_words
+from tests.hostile.bases import train_words
+from tests.support.harness import USER_DIR
 
 Command = Callable[[Path, Path, Path], list[str]]
 """From a file, the binarised data and an empty folder to the words of the command."""

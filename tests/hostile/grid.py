@@ -1,6 +1,6 @@
 """Every hostile file through every command, each in a process of its own; what came of it.
 
-``python tests/hostile/grid.py --json docs/results/hostile.json`` makes the files, forks a process
+``python -m tests.hostile.grid --json docs/results/hostile.json`` makes the files, forks a process
 for each pair of a file and a command from one that has loaded fairseq and this plugin, and counts.
 ``--fresh`` starts each command anew instead (hours). A *canary* is a file that the hostile code
 would make.
@@ -28,9 +28,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, NoReturn
 
-sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.parent.parent)]
-
-from hostile.commands import COMMANDS, MODULES, PAUSES, run  # noqa: E402
+from tests.hostile.commands import COMMANDS, MODULES, PAUSES, run
+from tests.support.harness import REPO
 
 CPU_SECONDS = 20
 WALL_SECONDS = 300  # on a busy machine
@@ -56,7 +55,7 @@ class Run:
 
 def make_files(folder: Path, data: Path, canary: Path) -> dict[str, Path]:
     """Write every hostile file; by name."""
-    from hostile import bases, pickles, settings
+    from tests.hostile import bases, pickles, settings
 
     make, text = settings.make(data), settings.evil(canary)
     base = make("lstm", "cfg")
@@ -104,12 +103,12 @@ def judged(process: int, said: IO[str], canary: Path) -> tuple[str, str]:
 
 def fresh(words: list[str], said: IO[str]) -> int:
     """A new interpreter for a command; its number."""
-    code = f"from hostile import commands; commands.run({words!r})"
+    code = f"from tests.hostile import commands; commands.run({words!r})"
     if words[0] in ("hub", "demo"):
         code = f"import fairseq_ext; fairseq_ext.register(); {code}"
     return subprocess.Popen(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:2])},
+        env={**os.environ, "PYTHONPATH": str(REPO)},
         preexec_fn=_limit,
         stdin=subprocess.DEVNULL,
         stdout=said,
@@ -291,15 +290,14 @@ def main() -> None:
 
 
 def _corpus(folder: Path) -> Path:
-    from harness import binarise, digits_corpus
+    from tests.support.harness import binarise, digits_corpus
 
     return binarise(digits_corpus(folder / "text", train=60), folder / "bin")
 
 
 def _record(destination: Path, outcome: dict[str, object]) -> None:
     """With the machine it was found on."""
-    sys.path.append(str(Path(__file__).parent.parent.parent / "benchmarks"))
-    import bench
+    from benchmarks import bench
 
     bench.save(destination, title="Hostile files in every command", **outcome)
 

@@ -11,8 +11,8 @@ from typing import Any
 from safetensors.torch import save
 
 from fairseq_ext.binary.packed import model_file
-from hostile import bases
-from hostile.pickles import saved
+from tests.hostile import bases
+from tests.hostile.pickles import saved
 
 # Strings that stock fairseq evaluates, as they are found in its sources: the architecture whose
 # options are changed, where they are, and what is changed besides.

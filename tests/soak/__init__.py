@@ -2,9 +2,3 @@
 
 ``python -m tests.soak.PART --json FILE`` runs one from the repository's root.
 """
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what the tests share
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))  # machine()

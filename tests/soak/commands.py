@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from compat_tools import TRAINING
-from harness import REPO, USER_DIR, binarise, digits_corpus, run
-
 from tests.soak import dying, forks
 from tests.soak.kills import BMT, difference
 from tests.soak.report import Report, noted, parser, say
+from tests.support.harness import REPO, USER_DIR, binarise, digits_corpus, run
+from tests.support.trainings import TRAINING
 
 CORPUS = "iwslt14_de_en"
 NOT_COMPARED = (".log", ".pt", ".png", ".svg")  # times, pickled paths, drawings with dates

@@ -17,11 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from compat_tools import ARCHITECTURES, TRAINING
-from harness import binarise, digits_corpus, fairseq
-
 from tests.soak.memory import Samples, command
 from tests.soak.report import Report, noted, parser
+from tests.support.harness import binarise, digits_corpus, fairseq
+from tests.support.trainings import ARCHITECTURES, TRAINING
 
 SYSTEMS = ("gru", "linformer")
 """The first has attention to draw."""

@@ -18,13 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compat_tools import ARCHITECTURES, TRAINING
-from harness import USER_DIR, binarise, digits_corpus
-
 from tests.soak import forks
 from tests.soak.commands import contents
 from tests.soak.kills import BMT, LENGTH, difference, progress
 from tests.soak.report import Report, noted, parser
+from tests.support.harness import USER_DIR, binarise, digits_corpus
+from tests.support.trainings import ARCHITECTURES, TRAINING
 
 ROOM = 12 << 20  # bytes of the small file system
 ROOT = os.geteuid() == 0

@@ -7,13 +7,12 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from compat_tools import ARCHITECTURES, TRAINING, same
-from harness import binarise, digits_corpus, fairseq
-
 from fairseq_ext import register
 from fairseq_ext.checkpoints.storage import load as load_checkpoint
 from fairseq_ext.errors import CheckpointError
 from tests.soak.report import Report, parser
+from tests.support.harness import binarise, digits_corpus, fairseq
+from tests.support.trainings import ARCHITECTURES, TRAINING, same
 
 
 def outcome(path: Path, healthy: dict) -> str:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness import BIN, USER_DIR
+from tests.support.harness import BIN, USER_DIR
 
 
 def preload() -> None:

@@ -20,7 +20,6 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-import fuzz_packed
 import torch
 from safetensors.torch import save
 
@@ -35,6 +34,7 @@ from fairseq_ext.text import reading
 from tests.soak import fuzzing
 from tests.soak.fuzzing import Reader
 from tests.soak.mutations import NASTY, Data, damaged, files
+from tests.support import fuzz_packed
 
 fairseq_ext.register()
 EDGES = (0, 1, 2, 7, 511, 512, 513, 1 << 20, 1 << 31, (1 << 33) - 1, 1 << 62, -1, -512)
@@ -155,9 +155,8 @@ def _plain(draw: Random, depth: int) -> object:
 @cache
 def _packed() -> bytes:
     """A small packed model."""
-    from models import ALL_LAYERS, build, configuration
-
     from fairseq_ext.binary.packed.pack import pack
+    from tests.support.models import ALL_LAYERS, build, configuration
 
     small = [f"--{side}-{what}" for side in ("encoder", "decoder") for what in ("layers=1",)]
     flags = ["--arch", "binary_transformer_tiny", *small, *ALL_LAYERS]

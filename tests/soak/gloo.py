@@ -18,13 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from compat_tools import ARCHITECTURES, TRAINING, load
-from harness import BIN, USER_DIR, binarise, digits_corpus
-
 from fairseq_ext.plugin.patches.machine import _free_port
 from tests.soak import forks
 from tests.soak.kills import LENGTH, difference
 from tests.soak.report import Report, noted, parser
+from tests.support.harness import BIN, USER_DIR, binarise, digits_corpus
+from tests.support.trainings import ARCHITECTURES, TRAINING, load
 
 LIMIT = 60.0  # seconds until all have ended
 SAVED = "checkpoint_1_3.pt"

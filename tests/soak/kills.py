@@ -15,11 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from compat_tools import ARCHITECTURES, TRAINING, load, same
-from harness import USER_DIR, binarise, digits_corpus
-
 from tests.soak import dying, forks
 from tests.soak.report import Report, parser, say
+from tests.support.harness import USER_DIR, binarise, digits_corpus
+from tests.support.trainings import ARCHITECTURES, TRAINING, load, same
 
 BMT = (
     *("--arch", "bmt_tiny", "--encoder-layers", 1, "--decoder-layers", 1),

@@ -17,10 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from compat_tools import ARCHITECTURES, TRAINING
-from harness import BIN, USER_DIR, binarise, digits_corpus, fairseq
-
 from tests.soak.report import Report, noted, parser, say
+from tests.support.harness import BIN, USER_DIR, binarise, digits_corpus, fairseq
+from tests.support.trainings import ARCHITECTURES, TRAINING
 
 LIMIT = 3.0  # per cent
 PAGE = 4096

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import machine
-
+from benchmarks.bench import machine
 from fairseq_ext.files import atomic_write
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness import REPO
+from tests.support.harness import REPO
 
 RESULTS = REPO / "docs" / "results"
 HEADER = ("part", "check", "times", "failed", "seen")

@@ -1,0 +1,1 @@
+"""Benchmarks at a tiny size."""

@@ -1,0 +1,391 @@
+"""Benchmarks run to their end at a tiny size, and state what their figures say."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import bench
+import muse_layers
+import muse_translation
+import pytest
+import tables
+import torch
+from cells import Cells, Stopwatch
+from linformer_translation import LONGEST, random_lengths
+from peers import EOS, PAD, Side, Size, attentions, core, pair_lengths, sample_of
+
+from tests.support.harness import REPO, run
+
+TINY = [
+    *("--threads", "1", "--repeats", "3", "--warmup", "1", "--lengths", "8", "32", "--k", "4"),
+    *("--embed-dim", "16", "--ffn-embed-dim", "24", "--heads", "2", "--layers", "1"),
+    *("--tokens", "16", "--vocabulary", "50", "--sentences", "4", "--words", "3"),
+    *("--batches", "2"),
+]
+EXPECTED = {
+    "encoder": {"k=4", "fairseq", "sdpa", "k=4 padded", "sdpa with mask"},
+    "flat": {"k=4"},
+    "attention": {"k=4", "sdpa"},
+    "seq2seq": {"k=4", "fairseq", "sdpa"},
+    "memory": {"k=4", "fairseq", "sdpa"},
+    "generation": {"k=4", "fairseq", "k=4 decoding", "fairseq decoding"},
+}
+MUSE_TINY = [
+    *("--threads", "1", "--repeats", "3", "--warmup", "1", "--lengths", "4", "70"),
+    *("--embed-dim", "16", "--ffn-embed-dim", "24", "--heads", "2", "--layers", "1"),
+    *("--tokens", "64", "--vocabulary", "50", "--sentences", "60", "--source-words", "5"),
+    *("--words", "3", "--batches", "1", "2"),
+]
+STOCK_PATHS = {"fairseq expanded", "fairseq unfolded"}
+TRANSLATORS = {
+    *("transformer", "transformer packed", "MUSE-simple", "MUSE-simple fused"),
+    *("MUSE", "MUSE fused"),
+}
+MUSE_EXPECTED = {  # candidates, n, and those that ours are compared with
+    "generation": (TRANSLATORS, {1, 2}, {"transformer", "transformer packed"}),
+    "training": (
+        {
+            *("transformer_iwslt_de_en", "muse_iwslt_de_en", "muse_simple_base"),
+            "MUSE-simple, transformer's shape",
+        },
+        {None},
+        {"transformer_iwslt_de_en"},
+    ),
+    "convolution": ({"ours", *STOCK_PATHS}, {4, 70}, STOCK_PATHS),
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder where every question of the Linformer's benchmark has written its answer."""
+    folder = tmp_path_factory.mktemp("benchmarks")
+    script = REPO / "benchmarks" / "linformer.py"
+    run(sys.executable, script, "all", *TINY, "--json", folder / "x.json", cwd=folder)
+    return folder
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.parametrize("question", EXPECTED)
+def test_every_question_has_finite_figures(results: Path, question: str) -> None:
+    answer = json.loads((results / f"x_{question}.json").read_text())
+    figures, ratios = answer["figures"], answer["ratios"]
+    assert {row["candidate"] for row in figures} == EXPECTED[question]
+    assert {row["n"] for row in figures} - {None} == {8, 32}
+    for row in figures + ratios:
+        numbers = [value for value in row.values() if isinstance(value, float)]
+        assert numbers
+        assert all(map(math.isfinite, numbers)), row
+        # Decoding's time is a difference, which noise may turn at a toy's size.
+        assert question == "generation" or min(numbers) >= 0, row
+    if question != "memory":
+        assert {row["peer"] for row in ratios} == {
+            name for name in EXPECTED[question] if name[0] != "k"
+        }
+        assert all(row["repeats"] == 3 for row in figures)
+    assert answer["machine"]["threads"] == 1
+    assert answer["settings"]["embed_dim"] == 16
+    # Too little memory to compare; too short sentences to be called flat.
+    assert answer["findings"] or question in ("memory", "flat")
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.parametrize("question", ["encoder", "flat", "attention", "seq2seq"])
+def test_pictures_lie_beside(results: Path, question: str) -> None:
+    assert (results / f"x_{question}.png").read_bytes().startswith(b"\x89PNG")
+    assert "</svg>" in (results / f"x_{question}.svg").read_text()
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_cache_of_linformer_has_one_size(results: Path) -> None:
+    figures = json.loads((results / "x_generation.json").read_text())["figures"]
+    sizes = {row["n"]: row["cache_bytes"] for row in figures}
+    # Keys and values in float32: k slots for each of 2 sentences, n tokens for each of 10 rows.
+    assert sizes[8]["k=4"] == sizes[32]["k=4"] == 2 * 4 * (2 * 4 * 16)
+    # fairseq keeps the padding mask as well, in float32.
+    assert [sizes[n]["fairseq"] for n in (8, 32)] == [10 * n * 4 * (2 * 16 + 1) for n in (8, 32)]
+
+
+@pytest.mark.system
+def test_peak_memory_is_what_a_pass_takes_at_most() -> None:
+    program = """
+import bench, torch
+def run():
+    large = torch.ones(2**27)  # 512 MiB, given back before the other
+    del large
+    torch.ones(2**25)
+print(bench.peak_memory(run, "cpu"))
+"""
+    done = run(sys.executable, "-c", program, cwd=REPO / "benchmarks")
+    assert 508 < int(done.stdout) / 2**20 < 600  # libraries that the first pass loads count too
+
+
+@pytest.fixture(scope="module")
+def muse_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder where every question of MUSE's benchmark has written its answer."""
+    folder = tmp_path_factory.mktemp("benchmarks_muse")
+    script = REPO / "benchmarks" / "muse.py"
+    run(sys.executable, script, "all", *MUSE_TINY, "--json", folder / "x.json", cwd=folder)
+    return folder
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.parametrize("question", MUSE_EXPECTED)
+def test_every_question_about_muse_has_finite_figures(muse_results: Path, question: str) -> None:
+    answer = json.loads((muse_results / f"x_{question}.json").read_text())
+    figures, ratios = answer["figures"], answer["ratios"]
+    names, lengths, peers = MUSE_EXPECTED[question]
+    assert {row["candidate"] for row in figures} == names
+    assert {row["n"] for row in figures} == lengths
+    assert {row["peer"] for row in ratios} == peers
+    for row in figures:
+        assert row["repeats"] == 3
+        assert row["tokens_per_second"] == pytest.approx(row["tokens"] / row["ms"] * 1000)
+    assert all(math.isfinite(row["ratio"]) and row["ratio"] > 0 for row in ratios)
+    assert answer["machine"]["threads"] == 1
+    assert answer["findings"]
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_tables_of_muse_name_their_axis_and_unit(muse_results: Path) -> None:
+    answer = json.loads((muse_results / "x_generation.json").read_text())
+    header, *rows = tables.rows_of(answer, "generation")
+    assert header[:2] == ["batch", "transformer, tokens/s"]
+    assert [row[0] for row in rows] == ["1", "2"]
+    answer = json.loads((muse_results / "x_convolution.json").read_text())
+    header, *rows = tables.rows_of(answer, "gated 3,15, forward")
+    assert header[:2] == ["T", "ours, µs per token"]
+    assert (muse_results / "x_convolution.png").read_bytes().startswith(b"\x89PNG")
+    assert "</svg>" in (muse_results / "x_convolution.svg").read_text()
+
+
+def cells_of(ours: dict[int, float], peer: dict[int, float]) -> Cells:
+    cells = Cells("made up")
+    for n in ours:
+        seconds = {"k=32": [ours[n]] * 3} | ({"sdpa": [peer[n]] * 3} if n in peer else {})
+        cells.add("core", n, seconds, [("k=32", "sdpa")], tokens=100, peers=["sdpa"])
+    return cells
+
+
+def test_findings_state_what_the_figures_say(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = cells_of({32: 3, 64: 2, 128: 2.2, 256: 2.5}, {32: 1.5, 64: 3, 128: 6.6})
+    cells.find_crossover("core", "k=32", "sdpa", target=64)
+    cells.find_crossover("core", "k=32", "sdpa", target=32)
+    cells.find_ratio("core", "k=32", "sdpa", 128, 3.5)
+    cells.find_flat("core", "k=32", first=64, within=0.15)
+    cells.find_flat("core", "k=32", first=64, within=0.3)
+    crossover, missed, ratio, steep, flat = cells.findings
+    assert "faster from n = 64 on (target: 64 or below: met), slower at 32 (0.50x)" in crossover
+    assert "(target: 32 or below: missed)" in missed
+    assert "3.00x (target 3.5x: missed)" in ratio
+    assert "spreads over 25%" in steep
+    assert "missed" in steep
+    assert "met" in flat
+    assert cells.figures[-1]["candidate"] == "sdpa"
+    assert cells.figures[-1]["ms"] is None
+    assert "not run" in capsys.readouterr().out
+
+
+def test_findings_of_convolutions_take_the_better_peer() -> None:
+    cells = Cells("made up", axis="T")
+    times = {25: (1.0, 3.0, 2.0), 50: (1.0, 1.5, 9.0)}
+    for n, seconds in times.items():
+        names = ("ours", "fairseq expanded", "fairseq unfolded")
+        by_name = {name: [value] * 3 for name, value in zip(names, seconds, strict=True)}
+        cells.add("made", n, by_name, [("ours", name) for name in names[1:]], tokens=10)
+    muse_layers.find_best(cells, "made", 2.0)
+    muse_layers.find_best(cells, "made", 1.5)
+    missed, met = cells.findings
+    assert "25: 2.00x, 50: 1.50x (target 2x: missed at 50)" in missed
+    assert "(target 1.5x: met)" in met
+
+
+def test_slower_after_faster_is_no_crossover() -> None:
+    cells = cells_of({32: 1, 64: 1, 128: 1}, {32: 2, 64: 2, 128: 0.5})
+    cells.find_crossover("core", "k=32", "sdpa")
+    assert "not faster at the largest n, slower at 128 (0.50x)" in cells.findings[0]
+
+
+def test_stopwatch_leaves_out_peers_that_are_too_slow() -> None:
+    watch = Stopwatch(Namespace(repeats=5, warmup=0, budget=1e-9, limit=0.0))
+    candidates = {"k=32": lambda: None, "sdpa": lambda: None}
+    first = watch.time("forward", candidates)
+    assert [len(first[name]) for name in candidates] == [3, 3]  # three rounds in any case
+    assert watch.time("forward", candidates).keys() == {"k=32"}
+    assert watch.time("training step", candidates).keys() == candidates.keys()
+
+
+def test_stopwatch_leaves_out_peers_that_are_too_large() -> None:
+    def large() -> None:
+        raise torch.OutOfMemoryError
+
+    watch = Stopwatch(Namespace(repeats=3, warmup=1, budget=1.0, limit=9.0))
+    assert watch.time("forward", {"k=32": lambda: None, "sdpa": large}).keys() == {"k=32"}
+    assert not watch.allows("forward", "sdpa")
+
+
+def test_rounds_without_a_budget_are_all_run() -> None:
+    assert len(bench.paired({"a": lambda: None}, repeats=5, warmup=1)["a"]) == 5
+
+
+def test_core_is_the_attention_between_its_linear_layers() -> None:
+    torch.manual_seed(0)
+    size = Size(embed_dim=12, heads=3)
+    modules = attentions(size, [5], 7, "cpu", torch.float32)
+    q, k, v = torch.randn(3, 7, 2, 12)
+
+    def heads(x: torch.Tensor) -> torch.Tensor:  # [T, B, C] -> [B, H, T, D]
+        return x.view(x.size(0), 2, 3, 4).permute(1, 2, 0, 3)
+
+    matrices = modules["k=5"].projection.weight
+    mixed = [torch.einsum("ks,sbc->kbc", m, x) for m, x in zip(matrices, (k, v), strict=True)]
+    for keys, values, actual in (
+        (*mixed, core(modules["k=5"], q, k, v)(q, q)),
+        (k, v, core(modules["sdpa"], q, k, v)(q, q, q)[0]),
+    ):
+        weights = (heads(q) @ heads(keys).transpose(2, 3) / 2).softmax(-1)
+        expected = (weights @ heads(values)).permute(2, 0, 1, 3).flatten(2)
+        torch.testing.assert_close(actual, expected)
+
+
+def test_random_lengths_have_the_papers_means() -> None:
+    source, target = random_lengths(100_000, seed=1)
+    assert float(source.double().mean()) == pytest.approx(31, rel=0.02)
+    assert float(target.double().mean()) == pytest.approx(59, rel=0.02)
+    assert int(target.max()) == LONGEST
+
+
+def test_pair_lengths_follow_their_distribution() -> None:
+    source, target = pair_lengths(200_000, (14.0, 30.0), (0.27, 0.4), 0.85, longest=500, seed=1)
+    for lengths, mean, sigma in ((source, 14.0, 0.27), (target, 30.0, 0.4)):
+        assert float(lengths.double().mean()) == pytest.approx(mean, rel=0.01)
+        assert float(lengths.double().log().std()) == pytest.approx(sigma, rel=0.05)
+    together = torch.corrcoef(torch.stack([source, target]).double().log())[0, 1]
+    assert float(together) == pytest.approx(0.85, abs=0.02)
+
+
+def test_training_batches_keep_to_the_tokens_allowed() -> None:
+    options = Namespace(
+        **{"sentences": 2000, "tokens": 300, "repeats": 9, "device": "cpu", "vocabulary": 50},
+        **{"embed_dim": 8, "ffn_embed_dim": 8, "heads": 2, "layers": 1},
+    )
+    samples = muse_translation.pair_batches(options)
+    assert len(samples) == 9
+    for sample in samples:
+        source, target = sample["net_input"]["src_tokens"], sample["target"]
+        assert max(source.numel(), target.numel()) <= 300
+        assert len(source) % 8 == 0
+        assert sample["ntokens"] == int(target.ne(PAD).sum())
+        lengths = source.ne(PAD).sum(1)
+        assert int(lengths.max() - lengths.min()) <= 3  # sorted before they were cut
+
+
+def test_transformer_on_packed_weights_computes_the_same() -> None:
+    size = Size(16, 24, 2, 1, 1, 50)
+    stock = Side(["--arch", "transformer"], size, positions=9)
+    packed = stock.on_packed_weights()
+    sample = sample_of(torch.tensor([3, 5]), torch.tensor([4, 2]), size, "cpu")
+    with torch.no_grad():
+        expected, actual = (side.model.eval()(**sample["net_input"])[0] for side in (stock, packed))
+    torch.testing.assert_close(actual, expected)
+    assert packed.model.decoder.output_projection._linear._packed is not None
+
+
+def test_samples_are_padded_as_fairseq_pads() -> None:
+    sample = sample_of(torch.tensor([3, 5]), torch.tensor([4, 2]), Size(vocabulary=50), "cpu")
+    source, target = sample["net_input"]["src_tokens"], sample["target"]
+    assert source.eq(PAD).tolist() == [[True, True, False, False, False], [False] * 5]
+    assert target.eq(PAD).tolist() == [[False] * 4, [False, False, True, True]]
+    assert source[:, -1].tolist() == [EOS, EOS]
+    assert [target[0, 3], target[1, 1]] == [EOS, EOS]
+    previous = sample["net_input"]["prev_output_tokens"]
+    assert previous[:, 0].tolist() == [EOS, EOS]
+    assert torch.equal(previous[0, 1:], target[0, :-1])
+    assert sample["ntokens"] == 6
+
+
+@pytest.mark.system
+def test_preparing_a_corpus_is_timed_against_the_command_lines(tmp_path: Path) -> None:
+    script, figures = REPO / "benchmarks" / "preprocessing.py", tmp_path / "x.json"
+    sizes = ("--pairs", 400, "--peer-pairs", 200, "--rounds", 1, "--json", figures)
+    said = run(sys.executable, script, *sizes, "--work", tmp_path / "work").stdout
+    answer = json.loads(figures.read_text())
+    ways = [(row["name"], row["cores"], row["pairs"]) for row in answer["figures"]]
+    assert ways[:3] == [("ours", 2, 400), ("ours", 2, 200), ("ours", 1, 200)]
+    assert [cores for name, cores, _ in ways if name.startswith("command lines")] == [2, 2, 1]
+    for row in answer["figures"]:
+        assert row["name"] in said
+        assert row["pairs_per_second"] == pytest.approx(row["pairs"] / row["seconds"][0])
+        assert row["peak_mib"] > 20
+    # Of 400 pairs 4 have an empty side and 4 are too long.
+    fates = {fate: pairs for fate, (pairs, *_) in answer["pairs and tokens"].items()}
+    assert fates == {"kept": 392, "empty side": 4, "more than 80 tokens": 4}
+    assert figures.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_packed_models_are_timed_beside_others(tmp_path: Path) -> None:
+    """In this process; a start of one of ours and of another's in processes of their own."""
+    pytest.importorskip("ctranslate2")
+    import packed
+    import packed_open
+    import packed_start
+
+    small = ("--embed-dim", "32", "--ffn-embed-dim", "64", "--heads", "2", "--layers", "1")
+    search = ("--vocabulary", "60", "--words", "5", "--beam", "2", "--batches", "1", "2")
+    where = tmp_path / "x.json"
+    threads = torch.get_num_threads()
+    packed.main(
+        [
+            *("translation", *small, *search, "--threads", "1", "--repeats", "3", "--budget", "0"),
+            *("--files", str(tmp_path / "files"), "--json", str(where)),
+        ]
+    )
+    torch.set_num_threads(threads)
+    answer = json.loads(where.read_text())
+    assert {row["candidate"] for row in answer["figures"]} == set(packed_open.FILES)
+    assert {row["tokens"] for row in answer["figures"]} == {6, 12}
+    assert sum("(target " in text for text in answer["findings"]) == 2 * 2 * 2
+    assert str(tmp_path) not in where.read_text()
+    assert where.with_suffix(".svg").exists()
+    settings = {
+        "search": {"beam": 2, "words": 5, "threads": 1},
+        "batch": {"count": 1, "words": 5, "vocabulary": 50},
+    }
+    for name in (packed_open.CTRANSLATE2, f"{packed_open.BMT_1} {packed_open.PACKED}"):
+        seconds, memory = packed_start.first_translation(
+            name, tmp_path / "files", json.dumps(settings)
+        )
+        assert seconds > 0
+        assert memory["resident"] > 2**20
+
+
+def test_agreement_counts_places_that_only_one_has() -> None:
+    import packed_agreement
+
+    found = packed_agreement.compare(["a b c", "x"], ["a c c d", "x"])
+    assert found == {"equal_tokens": 3 / 5, "equal_sentences": 1 / 2}
+
+
+def test_opening_data_is_timed_against_fairseq_alone(tmp_path: Path) -> None:
+    figures = tmp_path / "x.json"
+    script = REPO / "benchmarks" / "data_folder.py"
+    sizes = ("--tokens", 20_000, "--repeats", 3, "--json", figures)
+    said = run(sys.executable, script, *sizes).stdout
+    rows = {row["what"]: row for row in json.loads(figures.read_text())["rows"]}
+    assert list(rows) == [
+        *("manifest, first start", "manifest, later starts"),
+        *("no manifest, first start", "no manifest, later starts"),
+        "where 800 sentences start",
+    ]
+    for what, row in rows.items():
+        assert what in said
+        assert row["ours_ms"] > 0
+        assert row["peer_ms"] > 0

@@ -1,0 +1,1 @@
+"""fairseq's commands and ours, as processes."""

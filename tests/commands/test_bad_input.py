@@ -1,0 +1,588 @@
+"""Whatever a user gives wrongly ends in one clear message, status 1, and no trace on the disk.
+
+Texts are checked in every detail in this process; each kind of bad input then goes once through
+the real command.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+import torch
+
+from fairseq_ext import text
+from fairseq_ext.checkpoints.layout import differences
+from fairseq_ext.data_folder import indexed, seen
+from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
+from fairseq_ext.plugin.patches.commands import one_message
+from fairseq_ext.text import checks
+from tests.support.harness import BIN, USER_DIR, digits_corpus, fairseq, refused, run
+from tests.unit.test_files import Malicious
+
+TINY = (
+    *("--arch", "lstm", "--encoder-embed-dim", 8, "--encoder-hidden-size", 8),
+    *("--decoder-embed-dim", 8, "--decoder-hidden-size", 8, "--decoder-out-embed-dim", 8),
+    *("--optimizer", "adam", "--max-update", 2, "--batch-size", 50, "--cpu"),
+)
+PARTS = ("src", "tgt")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file and folder below ``folder``, hidden ones too; empty if there is none.
+
+    Without the notes on which data were read and found whole: they may come and go.
+    """
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
+        for path in folder.rglob("*")
+        if path.name != seen.NOTES
+    }
+
+
+def sentences(prefix: Path) -> int:
+    """How many sentences fairseq's index counts."""
+    return struct.unpack_from("<Q", prefix.with_name(prefix.name + ".idx").read_bytes(), 18)[0]
+
+
+# ---- texts ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[bytes], Path]:
+    def write(content: bytes) -> Path:
+        (tmp_path / "a.txt").write_bytes(content)
+        return tmp_path / "a.txt"
+
+    return write
+
+
+class TestCheckText:
+    def test_counts_lines(self, file):
+        assert text.check_text(file(b"a\nb c\n")) == 2
+        assert text.check_text(file(b"a\nb c")) == 2
+        assert text.check_text(file("ä ö\r\nb c\r\n".encode())) == 2
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (b"", "a.txt is empty"),
+            (b"\xef\xbb\xbfa\n", "a.txt, line 1: starts with a byte-order mark (UTF-8)"),
+            ("a\n".encode("utf-16"), "byte-order mark (UTF-16)"),
+            (b"a\nb\xe9c\n", "a.txt, line 2: not UTF-8, byte 0xe9 at offset 3. "),
+            (b"a\nb\xc3", "line 2: not UTF-8, byte 0xc3 at offset 3"),
+            (b"a\n\xed\xa0\x80\n", "line 2: not UTF-8, byte 0xed at offset 2"),
+            (b"a\nb\nc\0d\n", "a.txt, line 3: NUL byte at offset 5"),
+            (b"a\nb\rc\nd\n", "a.txt, line 2: carriage return inside the line"),
+            (b"a\r\r\nb\n", "a.txt, line 1: carriage return inside the line"),
+            (b"a\rb\rc", "line 1: carriage return"),
+            (b"a\rb\nc\rd\n", "lines 1, 2: carriage return"),
+            (b"a\rb\nc\n", r"Delete it: tr -d '\r' < "),
+            (b"a\n\nb\n", "a.txt, line 2: empty"),
+            (b"\n" * 9, "lines 1, 2, 3, 4, 5 and 4 more: empty"),
+            ("a\n \t\u00a0\u2028\nb\n".encode(), "a.txt, line 2: empty"),
+            (b"a\r\n\r\n", "a.txt, line 2: empty"),
+            (b"a\n" + b"b " * 100_000 + b"\n", "a.txt, line 2: more than 10,000 tokens"),
+        ],
+    )
+    def test_refuses(self, file, content: bytes, said: str):
+        with pytest.raises(DataError) as caught:
+            text.check_text(file(content))
+        assert said in str(caught.value)
+
+    def test_limits(self, file):
+        assert text.check_text(file(b"b " * 10_000 + b"\n")) == 1
+        assert text.check_text(file(b"b" * 100_000 + b"\n")) == 1
+        assert text.check_text(file(b"b " * 100_000 + b"\n"), max_tokens=None) == 1
+        assert text.check_text(file(b"a\n\n  \n"), empty_lines=True) == 3
+
+    def test_across_blocks(self, file, monkeypatch):
+        """Line numbers and offsets are those of the file, whatever is read at a time."""
+        monkeypatch.setattr(checks, "BLOCK", 16)
+        lines = [b"one two %d" % n for n in range(200)]
+        assert text.check_text(file(b"\r\n".join(lines) + b"\r\n")) == 200
+        lines[150] = "ä b".encode("latin1")
+        offset = len(b"\n".join(lines[:150])) + 1
+        with pytest.raises(DataError, match=rf"line 151: .* 0xe4 at offset {offset:,}\."):
+            text.check_text(file(b"\n".join(lines)))
+        lines[150], lines[160] = b"a\rb", b"a\rb"
+        with pytest.raises(DataError, match="lines 151, 161: carriage return"):
+            text.check_text(file(b"\n".join(lines)))
+        lines[150], lines[160] = b"", b"x" * 40
+        with pytest.raises(DataError, match="line 161: longer than 16 bytes"):
+            text.check_text(file(b"\n".join(lines)))
+
+    def test_agrees_with_fairseq_on_every_white_space(self, file):
+        """Of all white space, only a lone carriage return changes fairseq's count of sentences."""
+        from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
+        from fairseq.data import Dictionary
+
+        spaces = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
+        assert len(spaces) > 25
+        different = []
+        for space in set(spaces) - {"\n"}:
+            path = file(f"a b\nc{space}d\ne f\n".encode())
+            binarizer = VocabularyDatasetBinarizer(Dictionary())
+            summary = FileBinarizer.multiprocess_dataset(
+                str(path), "mmap", binarizer, str(path.with_name("out")), vocab_size=4
+            )
+            assert summary.num_tok == 6 + summary.num_seq  # all of it separates words
+            if summary.num_seq == 3:
+                assert text.check_text(path) == 3
+            else:
+                different.append(space)
+                with pytest.raises(DataError, match="line 2: carriage return"):
+                    text.check_text(path)
+        assert different == ["\r"]
+
+    def test_not_a_readable_file(self, tmp_path: Path):
+        with pytest.raises(DataError, match="none does not exist"):
+            text.check_text(tmp_path / "none")
+        with pytest.raises(DataError, match="is a folder"):
+            text.check_text(tmp_path)
+        with pytest.raises(DataError, match="not a regular file"):
+            text.check_text("/dev/null")
+        (tmp_path / "file").write_text("a\n")
+        with pytest.raises(DataError, match="cannot be read: Not a directory"):
+            text.check_text(tmp_path / "file" / "a")
+        (tmp_path / "file").chmod(0)
+        if not os.access(tmp_path / "file", os.R_OK):  # root may read it all the same
+            with pytest.raises(DataError, match="cannot be read: Permission denied"):
+                text.check_text(tmp_path / "file")
+
+    def test_parallel(self, tmp_path: Path):
+        (tmp_path / "a").write_text("1\n2\n")
+        (tmp_path / "b").write_text("1\n2\n3\n")
+        assert text.check_parallel(tmp_path / "a", tmp_path / "a") == 2
+        with pytest.raises(DataError, match=r"/a has 2 lines but .*/b has 3"):
+            text.check_parallel(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("a 1\nb\n", "line 2: `b` is not"),
+        ("a 1\nb x\n", "line 2: `b x` is not"),
+        ("a 1\nb 2\na 3\n", "line 3: `a` is already in line 1"),
+    ],
+)
+def test_check_dictionary(file, content: str, said: str):
+    text.check_dictionary(file(b"a 1\nb 2\na 3 #fairseq:overwrite\n"))
+    with pytest.raises(DataError, match=said):
+        text.check_dictionary(file(content.encode()))
+
+
+class TestCheckIndexed:
+    @pytest.fixture
+    def prefix(self, copy_data: Path, tmp_path: Path) -> Path:
+        for ending in ("bin", "idx"):
+            shutil.copy(copy_data / f"train.src-tgt.src.{ending}", tmp_path / f"a.{ending}")
+        return tmp_path / "a"
+
+    def test_good(self, prefix: Path):
+        indexed.check(prefix)
+        indexed.check(prefix, 14)  # 10 digits and 4 special symbols
+        indexed.check(prefix.with_name("none"))
+
+    def test_another_dictionary(self, prefix: Path):
+        with pytest.raises(DataError, match="token number 13, but its dictionary only 13 entries"):
+            indexed.check(prefix, 13)
+
+    @pytest.mark.parametrize("size", [0, 20, 26, -1])
+    def test_truncated_index(self, prefix: Path, size: int):
+        index = prefix.with_name("a.idx")
+        index.write_bytes(index.read_bytes()[:size])
+        with pytest.raises(DataError, match=r"a\.idx is (damaged|not the index)"):
+            indexed.check(prefix)
+
+    @pytest.mark.parametrize("size", [0, -1])
+    def test_truncated_data(self, prefix: Path, size: int):
+        data = prefix.with_name("a.bin")
+        data.write_bytes(data.read_bytes()[:size])
+        with pytest.raises(DataError, match=r"a\.bin is damaged: .* its index a\.idx expects"):
+            indexed.check(prefix)
+
+    @pytest.mark.parametrize("ending", ["bin", "idx"])
+    def test_missing(self, prefix: Path, ending: str):
+        prefix.with_name(f"a.{ending}").unlink()
+        with pytest.raises(DataError, match=rf"a\.{ending} does not exist"):
+            indexed.check(prefix)
+
+
+# ---- fairseq-preprocess --------------------------------------------------------------------------
+
+
+def preprocess(folder: Path, destination: Path, *extra: object, ok: bool = False):
+    return fairseq(
+        "preprocess",
+        *("--source-lang", "src", "--target-lang", "tgt", "--destdir", destination),
+        *(
+            word
+            for split in ("train", "valid", "test")
+            for word in (f"--{split}pref", folder / split)
+        ),
+        *extra,
+        ok=ok,
+    )
+
+
+def put(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+BAD_TEXTS = {
+    "missing": (lambda folder: (folder / "test.tgt").unlink(), "test.tgt does not exist"),
+    "unequal": (put("valid.tgt", b"1\n2\n"), "valid.src has 3 lines but ", "valid.tgt has 2."),
+    "carriage-return": (put("train.src", b"1\n2\r3\n4\n"), "train.src, line 2: carriage return"),
+    "empty-file": (put("train.src", b""), "train.src is empty"),
+    "not-utf-8": (
+        put("test.src", "1\n2 é\n3\n".encode("latin1")),
+        *("test.src, line 2: not UTF-8, byte 0xe9 at offset 4", "iconv -f latin1 -t utf-8"),
+    ),
+    "byte-order-mark": (put("valid.tgt", b"\xef\xbb\xbf1\n2\n3\n"), "valid.tgt, line 1", "mark"),
+    "empty-line": (put("train.tgt", b"1\n\n3\n4\n \n"), "train.tgt, lines 2, 5: empty"),
+    "long-line": (
+        put("train.src", b"1\n" + b"2 " * 100_000 + b"\n3\n4\n5\n"),
+        "train.src, line 2: more than 10,000 tokens in one line",
+    ),
+}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("case", BAD_TEXTS)
+def test_preprocess_refuses_a_text(tmp_path: Path, case: str):
+    damage, *said = BAD_TEXTS[case]
+    folder = digits_corpus(tmp_path / "text", train=5, valid=3, test=3)
+    damage(folder)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "notes").write_text("mine")
+    before = contents(tmp_path)
+    refused(preprocess(folder, tmp_path / "bin"), *said)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.system
+def test_preprocess_keeps_every_line_and_earlier_results(tmp_path: Path):
+    """Odd white space separates words only; empty test lines stay; a second run adds to the log."""
+    folder = digits_corpus(tmp_path / "text", train=3, valid=3, test=3)
+    odd = "1\f2 3\x854\n5\u20286\u20297\n8\x0b9\x1c1\u00a02\n"
+    for part in PARTS:
+        (folder / f"train.{part}").write_text(odd, encoding="utf-8")
+        (folder / f"test.{part}").write_bytes(b"1\r\n\r\n\n2\r\n")
+    preprocess(folder, tmp_path / "bin", ok=True)
+    assert [sentences(tmp_path / f"bin/train.src-tgt.{part}") for part in PARTS] == [3, 3]
+    assert [sentences(tmp_path / f"bin/test.src-tgt.{part}") for part in PARTS] == [4, 4]
+    first = contents(tmp_path / "bin")
+    assert all(".partial" not in name for name in first)
+    assert ".partial" not in first["preprocess.log"].decode()
+    assert "Wrote preprocessed data to " + str(tmp_path / "bin") in first["preprocess.log"].decode()
+
+    refused(preprocess(folder, tmp_path / "bin"), "bin/dict.src.txt", "--srcdict")
+    assert contents(tmp_path / "bin") == first
+
+    dictionaries = ("--srcdict", tmp_path / "bin/dict.src.txt", "--joined-dictionary")
+    preprocess(folder, tmp_path / "bin", *dictionaries, "--workers", 2, ok=True)
+    second = contents(tmp_path / "bin")
+    assert second.keys() == first.keys()
+    assert second["train.src-tgt.src.bin"] == first["train.src-tgt.src.bin"]
+    assert second["preprocess.log"].startswith(first["preprocess.log"])
+
+
+@pytest.mark.system
+def test_preprocess_refuses_a_dictionary(tmp_path: Path, copy_data: Path):
+    folder = copy_data.parent / "text"
+    (tmp_path / "dict").write_text("1 10\ntwo\n")
+    given = ("--srcdict", tmp_path / "dict", "--joined-dictionary")
+    refused(preprocess(folder, tmp_path / "bin", *given), "dict, line 2: `two` is not")
+    given = ("--srcdict", tmp_path / "none", "--joined-dictionary")
+    refused(preprocess(folder, tmp_path / "bin", *given), "dictionary", "none does not exist")
+    assert list(contents(tmp_path)) == ["dict"]
+
+
+@pytest.mark.system
+def test_preprocess_goes_on_where_it_was_killed_while_its_files_were_moved(
+    tmp_path: Path, copy_data: Path
+):
+    """The manifest comes first and dictionaries come last, of which one is missing."""
+    folder = copy_data.parent / "text"
+    whole = contents(copy_data)
+    shutil.copytree(copy_data, tmp_path / "bin")
+    (tmp_path / "bin" / "dict.tgt.txt").unlink()
+    done = preprocess(folder, tmp_path / "bin", ok=True)
+    assert done.returncode == 0
+    after = contents(tmp_path / "bin")
+    assert {name: after[name] for name in after if name != "preprocess.log"} == {
+        name: whole[name] for name in whole if name != "preprocess.log"
+    }
+
+
+@pytest.mark.system
+def test_preprocess_into_an_unwritable_folder(tmp_path: Path, copy_data: Path):
+    (tmp_path / "file").write_text("mine")
+    destination = tmp_path / "file" / "bin"
+    refused(preprocess(copy_data.parent / "text", destination), destination, "Not a directory")
+    assert contents(tmp_path) == {"file": b"mine"}
+
+
+def on_full_disk(kilobytes: int, name: str, *arguments: object) -> CompletedProcess[str]:
+    """Run a command that can write no file beyond that size."""
+    limited = f'ulimit -f {kilobytes} && exec "$@"'
+    return run("bash", "-c", limited, "-", BIN / f"fairseq-{name}", *arguments, ok=False)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("workers", [1, 2])
+def test_preprocess_on_a_full_disk(tmp_path: Path, copy_data: Path, workers: int):
+    """Neither a new folder nor earlier results suffer."""
+    earlier = workers == 2
+    folder, destination = copy_data.parent / "text", tmp_path / "new" / "bin"
+    given: tuple[object, ...] = ()
+    if earlier:
+        shutil.copytree(copy_data, destination)
+        given = ("--srcdict", destination / "dict.src.txt", "--joined-dictionary")
+    before = contents(tmp_path)
+    done = on_full_disk(
+        *(3, "preprocess", "--user-dir", USER_DIR, "--source-lang", "src", "--target-lang", "tgt"),
+        *("--trainpref", folder / "train", "--destdir", destination, "--workers", workers, *given),
+    )
+    refused(done, destination, "Free some space")
+    assert contents(tmp_path) == before
+
+
+# ---- fairseq-train -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a tiny stock model that has learned nothing."""
+    folder = tmp_path_factory.mktemp("trained")
+    fairseq("train", copy_data, *TINY, "--save-dir", folder, "--no-epoch-checkpoints")
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture
+def data(copy_data: Path, tmp_path: Path) -> Path:
+    """A copy of the binarised corpus that a test may damage."""
+    return Path(shutil.copytree(copy_data, tmp_path / "data"))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+BAD_DATA = {
+    "missing-folder": (shutil.rmtree, "data does not exist"),
+    "missing-dictionary": (lambda data: (data / "dict.tgt.txt").unlink(), "data/dict.tgt.txt does"),
+    "truncated-data": (
+        lambda data: cut(data / "train.src-tgt.src.bin"),
+        "train.src-tgt.src.bin is damaged",
+    ),
+    "missing-split": (
+        lambda data: (data / "valid.src-tgt.src.idx").unlink(),
+        "data has no valid.src-tgt.src.idx",
+    ),
+    "missing-target": (
+        lambda data: [path.unlink() for path in data.glob("train.src-tgt.tgt.*")],
+        "no target side for the split `train`",
+    ),
+    "another-dictionary": (
+        lambda data: (data / "dict.src.txt").write_text("1 1\n2 1\n"),
+        "dict.src.txt is damaged",
+    ),
+    "another-dictionary-of-a-stock-folder": (
+        lambda data: [
+            (data / "data-manifest.json").unlink(),
+            (data / "dict.src.txt").write_text("1 1\n2 1\n"),
+        ],
+        "dictionary only 6 entries",
+    ),
+}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("case", BAD_DATA)
+def test_train_refuses_data(data: Path, case: str):
+    damage, said = BAD_DATA[case]
+    damage(data)
+    before = contents(data.parent)
+    refused(
+        fairseq("train", data, *TINY, "--save-dir", data.parent / "new" / "save", ok=False), said
+    )
+    assert contents(data.parent) == before
+
+
+@pytest.mark.system
+def test_train_names_a_sentence_that_is_too_long(copy_data: Path, tmp_path: Path):
+    """A long sentence that reached the data ends the run at its start, not hours later."""
+    save = tmp_path / "save"
+    for limit, said in (
+        (("--max-tokens", 5), "tokens, too many for a batch. Raise `--max-tokens`"),
+        (("--max-source-positions", 5), "source tokens, but the model takes at most 5."),
+    ):
+        refused(fairseq("train", copy_data, *TINY, *limit, "--save-dir", save, ok=False), said)
+        assert not save.exists()
+
+
+@pytest.mark.system
+def test_train_into_an_unwritable_or_full_folder(copy_data: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("mine")
+    save = tmp_path / "file" / "save"
+    refused(fairseq("train", copy_data, *TINY, "--save-dir", save, ok=False), save)
+    full = tmp_path / "full"
+    options = (copy_data, *TINY, "--save-dir", full, "--user-dir", USER_DIR)
+    refused(on_full_disk(20, "train", *options), full, "checkpoint", "Free some space")
+    assert contents(tmp_path) == {"file": b"mine"}
+
+
+@pytest.mark.system
+def test_train_refuses_a_checkpoint_of_another_architecture(copy_data: Path, trained: Path):
+    before = contents(trained.parent)
+    other = (*TINY, "--arch", "gru_tiny")
+    stock_only = {"--encoder-hidden-size", "--decoder-hidden-size", "--decoder-out-embed-dim"}
+    kept = [
+        word
+        for index, word in enumerate(other)
+        if word not in stock_only and other[index - 1] not in stock_only
+    ]
+    done = fairseq("train", copy_data, *kept, "--save-dir", trained.parent, ok=False)
+    refused(done, "`lstm`, but `gru_tiny` was", "not in it: encoder.", "only in it: encoder.lstm.")
+    assert contents(trained.parent) == before
+
+
+@pytest.mark.system
+def test_train_refuses_a_missing_or_damaged_checkpoint(
+    copy_data: Path, trained: Path, tmp_path: Path
+):
+    save = tmp_path / "save"
+    options = (copy_data, *TINY, "--save-dir", save)
+    done = fairseq("train", *options, "--restore-file", tmp_path / "none.pt", ok=False)
+    refused(done, "`--restore-file`", "none.pt, which does not exist")
+    assert not save.exists()
+    save.mkdir()
+    shutil.copy(flipped(trained, tmp_path / "flipped.pt"), save / "checkpoint_last.pt")
+    before = contents(save)
+    refused(fairseq("train", *options, ok=False), "save/checkpoint_last.pt is damaged")
+    assert contents(save) == before
+
+
+# ---- commands that use a checkpoint --------------------------------------------------------------
+
+
+def flipped(checkpoint: Path, copy: Path) -> Path:
+    """A copy with one bit of its largest tensor flipped, which torch itself does not notice."""
+    with zipfile.ZipFile(checkpoint) as archive:
+        parts = [part for part in archive.infolist() if "/data/" in part.filename]
+        largest = max(parts, key=lambda part: part.file_size)
+    content = bytearray(checkpoint.read_bytes())
+    content[largest.header_offset + 256] ^= 1
+    copy.write_bytes(content)
+    torch.load(copy, weights_only=True)
+    return copy
+
+
+@pytest.fixture
+def malicious(trained: Path, tmp_path: Path) -> Path:
+    state = torch.load(trained, weights_only=True)
+    torch.save({**state, "task_state": Malicious()}, tmp_path / "malicious.pt")
+    return tmp_path / "malicious.pt"
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("command", ["generate", "interactive", "validate", "train"])
+def test_malicious_checkpoint_in_every_command(
+    copy_data: Path, malicious: Path, command: str, tmp_path: Path
+):
+    """Refused, named, and its code not run."""
+    options = {
+        "generate": ("--path", malicious),
+        "interactive": ("--path", malicious),
+        "validate": ("--path", malicious, "--task", "translation", "--batch-size", 9),
+        "train": (*TINY, "--restore-file", malicious, "--save-dir", tmp_path / "save"),
+    }[command]
+    done = fairseq(command, copy_data, *options, "--cpu", ok=False, cwd=tmp_path, stdin="1 2\n")
+    refused(done, malicious, "contains the object `posix.mkdir`", "nothing was run")
+    assert list(contents(tmp_path)) == ["malicious.pt"]
+
+
+@pytest.mark.system
+def test_generate_leaves_earlier_results_alone(copy_data: Path, trained: Path, tmp_path: Path):
+    results = tmp_path / "results"
+    options = (copy_data, "--cpu", "--beam", 1, "--max-len-b", 5, "--results-path", results)
+    fairseq("generate", *options, "--path", trained)
+    before = contents(results)
+    assert list(before) == ["generate-test.txt"]
+    assert before["generate-test.txt"].count(b"\nH-") == 50
+    bad = flipped(trained, tmp_path / "flipped.pt")
+    refused(fairseq("generate", *options, "--path", bad, ok=False), bad, "is damaged: the checksum")
+    bad.write_bytes(trained.read_bytes()[:9000])
+    refused(fairseq("generate", *options, "--path", bad, ok=False), bad, "is truncated")
+    assert contents(results) == before
+
+
+@pytest.mark.system
+def test_generate_without_a_checkpoint_or_with_other_dictionaries(data: Path, trained: Path):
+    before = contents(data)
+    refused(fairseq("generate", data, ok=False), "`--path`")
+    none = data / "none.pt"
+    refused(fairseq("generate", data, "--path", none, ok=False), none, "does not exist")
+    assert contents(data) == before
+    with (data / "dict.tgt.txt").open("a") as dictionary:
+        dictionary.writelines(f"new{number} 1\n" for number in range(8))
+    done = fairseq("generate", data, "--path", trained, ok=False)
+    refused(done, "dict.tgt.txt", "data-manifest.json")
+    (data / "data-manifest.json").unlink()  # as of a folder that stock fairseq wrote
+    done = fairseq("generate", data, "--path", trained, ok=False)
+    refused(done, trained, "line 13 is `new0`", "dictionaries")
+
+
+@pytest.mark.system
+def test_interactive_refuses_input_that_is_missing_or_not_utf_8(
+    copy_data: Path, trained: Path, tmp_path: Path
+):
+    options = (copy_data, "--path", trained, "--cpu", "--input", tmp_path / "none.txt")
+    refused(fairseq("interactive", *options, ok=False), "none.txt does not exist")
+    words = ("fairseq-interactive", copy_data, "--path", trained, "--cpu", "--user-dir", USER_DIR)
+    latin1 = f'printf "1 \\351\\n" | LC_ALL=C {BIN}/"$@"'
+    refused(run("bash", "-c", latin1, "-", *words, ok=False), "the input is not UTF-8", "byte 0xe9")
+
+
+# ---- how errors reach the user -------------------------------------------------------------------
+
+
+def fail_in_a_worker(_: int) -> None:
+    raise CheckpointError("the file x is damaged")
+
+
+def test_error_in_a_spawned_process():
+    with pytest.raises(CheckpointError, match=r"^the file x is damaged$"), one_message():
+        torch.multiprocessing.spawn(fail_in_a_worker, nprocs=1)
+
+
+def test_full_device_becomes_one_message():
+    with (
+        pytest.raises(EnvironmentProblem, match=r"^cannot use out: No space left on device\. Free"),
+        one_message("out"),
+        open("/dev/full", "w") as full,  # noqa: PTH123
+    ):
+        full.write("x")
+
+
+def test_other_errors_pass_through_unchanged():
+    with pytest.raises(BrokenPipeError), one_message():
+        raise BrokenPipeError
+
+
+def test_differences_in_one_line():
+    wanted, given = torch.nn.Linear(2, 3), {"weight": torch.zeros(4, 2), "extra": torch.zeros(1)}
+    with pytest.raises(RuntimeError) as caught:
+        wanted.load_state_dict(given)
+    assert differences(str(caught.value)) == (
+        "other sizes: weight [4, 2], not [3, 2]; not in it: bias; only in it: extra"
+    )

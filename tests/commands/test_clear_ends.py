@@ -1,0 +1,194 @@
+"""A training that diverges, or is interrupted, ends with one line and a whole last checkpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.harness import BIN, REPO, run
+from tests.support.trainings import load, plugin_without
+
+pytestmark = pytest.mark.system
+
+FAULTY = REPO / "tests" / "support" / "faulty"
+TRAINING: tuple[object, ...] = (
+    *("--arch", "gru_tiny", "--criterion", "faulty", "--optimizer", "adam", "--lr", 0.01),
+    *("--max-tokens", 400, "--cpu", "--no-progress-bar", "--num-workers", 0),
+    *("--max-update", 9, "--save-interval-updates", 2, "--no-epoch-checkpoints"),
+)
+
+
+def diverged(data: Path, folder: Path, *options: object, plugin: Path = FAULTY) -> tuple[str, str]:
+    """Train until it fails; return the only message and the log."""
+    command = ("fairseq-train", data, *TRAINING, "--save-dir", folder, "--user-dir", plugin)
+    done = run(*command, *options, ok=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert "Traceback" not in said
+    (message,) = [line for line in said.splitlines() if line.startswith("fairseq-ext: ")]
+    return message, said
+
+
+def require_finite(folder: Path, updates: int) -> None:
+    """The checkpoints that a user would take are of that update, and finite."""
+    for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
+        state = load(folder / name)
+        assert state["optimizer_history"][-1]["num_updates"] == updates
+        assert all(torch.isfinite(weight).all() for weight in state["model"].values())
+        averages = {key: value for key, value in state["extra_state"].items() if "ema" in key}
+        for average in averages.values():
+            assert all(torch.isfinite(weight).all() for weight in average.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "update", "fault"),
+    [
+        (("--fault", "loss"), 5, "its gradients are NaN or infinite"),
+        (("--fault", "gradient", "--fault-factor", "inf", "--store-ema"), 5, "its gradients"),
+        (("--fault", "loss", "--update-freq", 2, "--fault-at", 8), 4, "its gradients"),
+        (("--fault", "gradient", "--bf16"), 5, "its gradients are NaN or infinite"),
+        (("--fault", "logged", "--fault-factor", "inf"), 5, "its loss is inf"),
+        (("--fault", "validation"), 6, "the loss of a batch of the validation set is nan"),
+        (("--fault", "loss", "--distributed-world-size", 2), 5, "its gradients are NaN"),
+    ],
+    ids=["loss", "gradient-ema", "update-freq", "bf16", "logged", "validation", "processes"],
+)
+def test_divergence(copy_data: Path, tmp_path: Path, options, update: int, fault: str):
+    message, said = diverged(copy_data, tmp_path, *options)
+    assert f"training diverged at update {update}: " in message
+    assert fault in message
+    assert f"(update {update if 'validation' in options else update - 1}). {tmp_path}" in message
+    assert "checkpoint_last.pt is as it was" in message
+    assert "lower `--lr`" in message
+    require_finite(tmp_path, 4 if update > 4 else 2)
+    if "its gradients" in fault:  # the report of fairseq itself, which names the layer
+        assert "NaN detected in output of decoder." in said
+
+
+def test_an_update_that_makes_the_weights_infinite_is_not_saved(copy_data: Path, tmp_path: Path):
+    options = ("--optimizer", "sgd", "--lr", 1e30, "--disable-validation", "--fault-at", 1)
+    options = (*options, "--fault", "gradient", "--fault-factor", 1e12)
+    message, _ = diverged(copy_data, tmp_path, *options, "--save-interval-updates", 1)
+    assert "at update 1: after it, `encoder." in message
+    assert "is NaN or infinite, so the model is not saved" in message
+    assert "No checkpoint was saved: begin with a lower `--lr`" in message
+    assert not list(tmp_path.glob("*.pt"))
+
+
+LOSS_SCALE = """
+from tests.support import faulty
+from fairseq.optim import FP16Optimizer
+from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
+scaler = DynamicLossScaler(init_scale=2e-4)
+def clip_grad_norm(self, *rest, **options):
+    scaler.check_overflow(float("inf"))
+FP16Optimizer.clip_grad_norm = clip_grad_norm
+"""
+
+
+def test_smallest_loss_scale(copy_data: Path, tmp_path: Path):
+    """The scaler of --fp16 (which needs CUDA) at its floor, in the optimizer of --bf16."""
+    plugin = tmp_path / "smallest_loss_scale"
+    plugin.mkdir()
+    start = f"import sys\nsys.path.insert(0, {str(FAULTY.parent)!r})\n"
+    (plugin / "__init__.py").write_text(start + LOSS_SCALE)
+    message, _ = diverged(copy_data, tmp_path / "run", "--bf16", plugin=plugin)
+    assert "at update 1: fp16 overflows even at the smallest loss scale (0.0001); no" in message
+
+
+def test_without_the_fix_there_is_no_report(copy_data: Path, tmp_path: Path):
+    plugin = plugin_without(tmp_path, "report of a NaN")
+    start = f"import sys\nsys.path.insert(0, {str(FAULTY.parent)!r})\n"
+    source = plugin / "__init__.py"
+    source.write_text(start + source.read_text() + "import faulty\n")
+    command = ("fairseq-train", copy_data, *TRAINING, "--save-dir", tmp_path / "run")
+    done = run(*command, "--fault", "loss", "--user-dir", plugin, ok=False)
+    assert "StopIteration" in done.stderr
+
+
+# ---- interruption --------------------------------------------------------------------------------
+
+
+def processes_of(group: int) -> list[int]:
+    """The living processes of a process group."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, owner = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:  # it has just ended
+            continue
+        if int(owner) == group and state != "Z":
+            found.append(int(folder.name))
+    return found
+
+
+def interrupted(
+    data: Path, folder: Path, where: str, number: signal.Signals, *options: object, group: bool
+) -> str:
+    """Interrupt a training at that place; return all it said. No process is left."""
+    folder.mkdir(parents=True)
+    words = ("fairseq-train", data, *TRAINING, *options, "--save-dir", folder / "run")
+    command = [sys.executable, BIN / words[0], *words[1:], "--user-dir", FAULTY]
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PAUSE": where},
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (folder / "paused").exists() and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+    if group:  # as a terminal does on Ctrl-C
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == -number, said  # which a shell calls 128 + number
+    assert processes_of(process.pid) == []
+    return said
+
+
+CASES = {
+    "training": (signal.SIGINT, True, (), False),
+    "training-with-a-worker": (signal.SIGINT, True, ("--num-workers", 1), False),
+    "validation": (signal.SIGTERM, False, (), False),
+    "saving": (signal.SIGTERM, False, (), True),
+    "training-in-two": (signal.SIGTERM, False, ("--distributed-world-size", 2), False),
+    "saving-in-two": (signal.SIGINT, True, ("--distributed-world-size", 2), True),
+}
+
+
+LONG = {"training", "validation", "training-in-two"}  # their like is among the others
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.long if case in LONG else ()) for case in CASES]
+)
+def test_interruption(copy_data: Path, tmp_path: Path, case: str):
+    number, group, options, checkpoint = CASES[case]
+    where = case.partition("-")[0]
+    folder = tmp_path / "run"
+    said = interrupted(copy_data, folder, where, number, *options, group=group)
+    assert "Traceback" not in said
+    (message,) = [line for line in said.splitlines() if line.startswith("fairseq-ext: ")]
+    last = folder / "run" / "checkpoint_last.pt"
+    assert last.exists() == checkpoint
+    if checkpoint:
+        ending = f"The same command continues from {last}."
+        require_finite(folder / "run", 2)
+    else:
+        ending = "No checkpoint was saved yet: the same command starts again."
+    assert message == f"fairseq-ext: stopped by {number.name}. {ending}"
+    if "in-two" not in case:  # the second process may be killed first, and the next run sweeps
+        assert not list(folder.rglob("*.tmp"))

@@ -1,0 +1,163 @@
+"""The command ``fairseq-ext`` itself: help, laziness, errors. What it calls is tested elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext import cli, commands
+from fairseq_ext.commands import doctor
+from fairseq_ext.version import __version__
+from tests.support.harness import REPO, run, write_lines
+
+
+def parsers(parser):
+    """Every parser below ``parser``, itself included."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in action.choices.values():
+                yield from parsers(child)
+
+
+def test_every_option_and_command_has_help():
+    found = list(parsers(cli.build_parser()))
+    assert len(found) > 12
+    for parser in found:
+        assert parser.description
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                listed = {action.choices[choice.dest] for choice in action._choices_actions}
+                assert listed == set(action.choices.values())  # a corpus has the help of all
+                assert all(choice.help for choice in action._choices_actions)
+            else:
+                assert action.help, f"{parser.prog} {action.dest}"
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; sys.argv = ['fairseq-ext', '--help']\n"
+        "from fairseq_ext.cli import main\n"
+        "try: main()\n"
+        "finally: print('HEAVY', {'torch', 'fairseq', 'numpy', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO
+    )
+    assert "HEAVY set()" in done.stdout
+    for command in ("user-dir", "doctor", "average", "hypotheses", "score", "plot", "fuse"):
+        assert command in done.stdout
+
+
+def test_without_a_command_the_help_is_shown(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == cli.build_parser().format_help()
+
+
+def test_every_module_of_a_command_is_in_the_help_below_its_group():
+    shown = cli.build_parser().format_help()
+    folders = (REPO / "fairseq_ext").glob("**/commands/")
+    modules = {path for folder in folders for path in folder.glob("*.py")}
+    adding = {path for path in modules if "def add(commands: " in path.read_text(encoding="utf-8")}
+    known = {Path(command.load().__file__): command for command in commands.all_commands()}
+    assert known.keys() == adding
+    for command in known.values():
+        assert re.search(rf"^{command.group}:\n(  .*\n)*  {command.name} ", shown, re.MULTILINE)
+
+
+def test_missing_package_is_a_message(tmp_path):
+    code = (
+        "import sys; sys.path.insert(1, sys.argv[1])\n"
+        "sys.argv = ['fairseq-ext', 'average', '--inputs', 'a.pt', '-o', 'b.pt']\n"
+        "from fairseq_ext.cli import main; main()"
+    )
+    without_packages = [sys.executable, "-S", "-c", code, str(REPO)]
+    done = subprocess.run(
+        without_packages, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("fairseq-ext: error: `")
+    assert "`fairseq-ext doctor`" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"fairseq-ext {__version__}\n"
+
+
+def test_user_dir_is_a_folder_of_the_package(tmp_path):
+    done = run("fairseq-ext", "user-dir", cwd=tmp_path)
+    assert done.stdout == f"{REPO / 'fairseq_ext' / 'plugin' / 'fairseq_ext_plugin'}\n"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hypotheses", "absent.txt", "-o", "out"], "absent.txt"),
+        (["hypotheses", "text", "-o", "out"], "no hypotheses"),
+        (["score", "--ref", "text", "--hyp", "absent.txt"], "absent.txt"),
+        (["score", "--ref", "text", "--hyp", "shorter"], "`shorter` has 1 lines, but `text` has 2"),
+        (["score", "--ref", "text", "--hyp", "text", "--tokenized-ref", "text"], "Give both"),
+        (["score", "--ref", "text", "--hyp", "text", "--detokenize", "de"], "--generated"),
+        (["score", "--ref", "text", "--generated", "g", "--tokenized-hyp", "text"], "goes with"),
+        (["average", "--dir", ".", "-o", "out"], "--last-epochs"),
+        (["average", "--inputs", "text", "--best", "2", "-o", "out"], "--last-epochs"),
+        (["average", "--inputs", "text", "-o", "out"], "text is not a checkpoint"),
+        (["average", "--dir", ".", "--last-epochs", "2", "-o", "out"], "holds 0 checkpoints"),
+        (["average", "--dir", "absent", "--best", "2", "-o", "out"], "`absent` is not a folder"),
+        (["plot", "curves", "--log", "text", "-o", "out"], "NAME=FILE"),
+        (["plot", "curves", "--log", "a=text", "--log", "a=text", "-o", "out"], "of its own"),
+        (["plot", "curves", "--log", "a=text", "-o", "out"], "holds no loss"),
+        (["plot", "alignment", "text", "--index", "0", "-o", "out"], "no hypotheses"),
+        (["plot", "alignment", "one.gen", "--index", "7", "-o", "out"], "`--index 7`"),
+        (["plot", "alignment", "one.gen", "--index", "0", "-o", "out"], "soft"),
+        (["score", "--ref", "text", "--hyp", "text", "--split-compounds"], "--tokenized-ref"),
+        (["plot", "gates", "text", "-o", "out"], "text is not a checkpoint"),
+        (["fuse", "text", "-o", "out"], "text is not a checkpoint"),
+        (["hypotheses", "one.gen", "-o", "absent/out"], "absent/out"),
+        (["score", "--ref", "text", "--hyp", "text", "--json", "absent/out"], "absent/out"),
+    ],
+)
+def test_errors_are_one_message_and_leave_nothing(
+    arguments, message, tmp_path, monkeypatch, capsys
+):
+    write_lines(tmp_path / "text", ["a b c", "d e f"])
+    write_lines(tmp_path / "shorter", ["a b c"])
+    write_lines(tmp_path / "one.gen", ["S-0\ta", "H-0\t-0.5\tb"])
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("fairseq-ext: error: ")
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_library_that_finds_no_file_handle_is_one_line(monkeypatch, capsys):
+    def font(_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files", "a font")
+
+    monkeypatch.setattr(doctor, "_doctor", font)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["doctor"])
+    assert stopped.value.code == 1
+    assert capsys.readouterr().err == (
+        "fairseq-ext: error: cannot use a font: Too many open files. "
+        "Allow more of them: ulimit -n 4096\n"
+    )

@@ -1,0 +1,287 @@
+"""Careless command lines, through the real commands: one line each, with the cure, and no trace."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+from fairseq_ext import errors, parsing
+from fairseq_ext.plugin.patches.commands import one_message
+from tests.support.harness import BIN, USER_DIR, fairseq, run, write_lines
+from tests.support.trainings import load
+
+pytestmark = pytest.mark.system
+
+TRAINING: tuple[object, ...] = (
+    *("--arch", "gru_tiny", "--optimizer", "adam", "--lr", 0.01, "--max-tokens", 400, "--cpu"),
+    *("--no-progress-bar", "--num-workers", 0, "--max-update", 2, "--no-epoch-checkpoints"),
+)
+NONE = object()
+
+
+def training(data: Path, folder: Path, *options: object) -> list[object]:
+    """Arguments of fairseq-train; an option whose value is ``NONE`` is left out."""
+    words = [data, *TRAINING, "--save-dir", folder]
+    for option, value in zip(options[::2], options[1::2], strict=True):
+        if option in words:
+            place = words.index(option)
+            words[place : place + 2] = []
+        if value is not NONE:
+            words += [option, value]
+    return words
+
+
+def message(done) -> str:
+    """The only line of error; the command has ended with status 1, or 2 as argparse does."""
+    said = (done.stdout + done.stderr).splitlines()
+    lines = [line.partition(": error: ")[2] for line in said if ": error: " in line]
+    assert done.returncode in (1, 2), said
+    assert len(lines) == 1, said
+    assert not any("Traceback" in line for line in said)
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a tiny model that has learned nothing."""
+    folder = tmp_path_factory.mktemp("model")
+    fairseq("train", *training(copy_data, folder))
+    return folder / "checkpoint_last.pt"
+
+
+TRAIN = {
+    "no-arch": (("--arch", NONE), "`--arch` is missing; give for example `--arch gru_attention`"),
+    "no-optimizer": (("--optimizer", NONE), "`--optimizer` is missing; give for example"),
+    "no-batch": (("--max-tokens", NONE), "`--max-tokens` or `--batch-size` is missing"),
+    "negative-rate": (("--lr", -1), "`--lr` must be at least 0, but is -1."),
+    "no-update": (("--update-freq", 0), "`--update-freq` must be at least 1, but is 0."),
+    "arch": (("--arch", "gru_atention"), "is `gru_atention`; did you mean `gru_attention`?"),
+    "task": (("--task", "translaton"), "is `translaton`; did you mean `translation`"),
+    "criterion": (("--criterion", "cross_entopy"), "did you mean `cross_entropy`"),
+    "optimizer": (("--optimizer", "adamm"), "did you mean `adam`"),
+    "scheduler": (("--lr-scheduler", "inverse_sqr"), "did you mean `inverse_sqrt`?"),
+    "option": (("--max-tokns", 400), "unrecognized arguments: --max-tokns 400; did you mean"),
+    "not-binary": (
+        ("--binary-weights", "qkv"),
+        "`--binary-weights` is an option of binary_transformer, bmt, linformer, muse alone;",
+    ),
+    "value": (("--clip-norm", "x"), "`--clip-norm` must be a number, but is 'x'."),
+    "language-model": (
+        ("--task", "language_modeling"),
+        "`--task language_modeling` is for language models, but `--arch gru_tiny` is none.",
+    ),
+    "multilingual": (
+        ("--task", "multilingual_translation"),
+        "`--task multilingual_translation` is for models of several languages, but `--arch gru_",
+    ),
+    "no-translation": (("--arch", "transformer_lm"), "`--arch transformer_lm` does not"),
+    "metric": (("--best-checkpoint-metric", "los"), "but is `los`; did you mean `loss`"),
+    "no-bleu": (("--best-checkpoint-metric", "bleu"), "bleu` must have `--eval-bleu`."),
+    "total": (
+        ("--lr-scheduler", "polynomial_decay"),
+        "`--total-num-update` is missing, but `--lr-scheduler polynomial_decay` needs it.",
+    ),
+    "in-words-of-fairseq": (("--optimizer", "lamb"), "Please install apex to use LAMB optimizer"),
+    "in-words-of-torch": (("--dropout", 7), "dropout probability has to be between 0 and 1"),
+}
+LONG = {"criterion", "optimizer", "scheduler", "no-update", "no-translation", "in-words-of-torch"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.long if case in LONG else ()) for case in TRAIN]
+)
+def test_train(copy_data: Path, tmp_path: Path, case: str):
+    options, said = TRAIN[case]
+    done = fairseq("train", *training(copy_data, tmp_path / "run", *options), ok=False)
+    assert said in message(done)
+    assert not (tmp_path / "run").exists()
+
+
+GENERATE = {
+    "constraints": (("--constraints",), "`--constraints` is for fairseq-interactive"),
+    "tokenizer": (("--tokenizer", "moses"), "`--source-lang` is missing, but `--tokenizer moses`"),
+    "codes": (("--bpe", "subword_nmt"), "`--bpe-codes` is missing"),
+    "no-beam": (("--beam", 0), "`--beam` and `--nbest` must be at least 1."),
+    "option": (("--bean", 3), "unrecognized arguments: --bean 3; did you mean `--beam`?"),
+}
+
+
+@pytest.mark.parametrize("case", GENERATE)
+def test_generate(copy_data: Path, model: Path, case: str):
+    options, said = GENERATE[case]
+    done = fairseq("generate", copy_data, "--path", model, "--cpu", *options, ok=False)
+    assert said in message(done)
+
+
+def test_generate_with_a_translation_model_as_language_model(copy_data: Path, model: Path):
+    options = (copy_data, "--path", model, "--cpu", "--lm-path", model)
+    assert "`--lm-path` must name a language model" in message(
+        fairseq("generate", *options, ok=False)
+    )
+
+
+def test_eval_lm_of_a_translation_model(copy_data: Path, model: Path):
+    done = fairseq("eval-lm", copy_data, "--path", model, "--cpu", ok=False)
+    assert f"`--path` must name a language model, but {model} holds" in message(done)
+    assert "`--path` must name" in message(fairseq("eval-lm", copy_data, "--cpu", ok=False))
+
+
+def test_preprocess(tmp_path: Path):
+    done = fairseq("preprocess", "--trainpre", "x", ok=False, cwd=tmp_path)
+    assert message(done) == "unrecognized arguments: --trainpre x; did you mean `--trainpref`?"
+    done = fairseq("preprocess", ok=False, cwd=tmp_path)
+    assert "--trainpref must be set" in message(done)
+    assert not list(tmp_path.iterdir())
+
+
+def test_our_own_command(model: Path, tmp_path: Path):
+    done = run("fairseq-ext", "avrage", ok=False)
+    assert message(done).endswith("but is `avrage`; did you mean `average`?")
+    done = run("fairseq-ext", "hypotheses", "x", "-o", "y", "--detokenise", "de", ok=False)
+    assert "did you mean `--detokenize` or" in message(done)
+    for command in (("inspect", model), ("unpack", model, "-o", tmp_path / "out.pt")):
+        assert message(run("fairseq-ext", *command, ok=False)) == (
+            f"{model} is a checkpoint, not a packed model; `fairseq-ext pack` makes one of a "
+            "binary model."
+        )
+
+
+# ---- paths ---------------------------------------------------------------------------------------
+
+
+def test_names_with_control_characters_are_shown_escaped(copy_data: Path, tmp_path: Path):
+    name = "a\x1b[31m\u202eb\n.pt"
+    for done in (
+        run("fairseq-ext", "inspect", tmp_path / name, ok=False),
+        fairseq("generate", copy_data, "--path", tmp_path / name, "--cpu", ok=False),
+    ):
+        assert r"a\x1b[31m\u202eb\n.pt does not exist" in message(done)
+
+
+def test_a_colon_in_the_path_of_data_or_checkpoint(copy_data: Path, model: Path, tmp_path: Path):
+    data = shutil.copytree(copy_data, tmp_path / "en:de")
+    done = fairseq("train", *training(data, tmp_path / "run"), ok=False)
+    assert message(done).startswith("`data` must not have a colon, which separates several paths")
+    other = shutil.copy(model, tmp_path / "a:b.pt")
+    done = fairseq("generate", copy_data, "--path", other, "--cpu", ok=False)
+    assert message(done).startswith("`--path` must not have a colon")
+
+
+def test_a_pipe_in_place_of_a_checkpoint(copy_data: Path, tmp_path: Path):
+    """Nothing waits for someone to write to it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    done = fairseq("generate", copy_data, "--path", pipe, "--cpu", ok=False, timeout=120)
+    assert "pipe is not a regular file" in message(done)
+    options = training(copy_data, tmp_path / "run", "--restore-file", pipe)
+    done = fairseq("train", *options, ok=False, timeout=120)
+    assert "`--restore-file` names" in message(done)
+    assert "which is not a file" in message(done)
+
+
+def test_validate_without_a_batch_size(copy_data: Path, model: Path):
+    words = (copy_data, "--path", model, "--cpu", "--task", "translation")
+    said = message(fairseq("validate", *words, ok=False))
+    assert said.startswith("`--max-tokens` or `--batch-size` is missing")
+
+
+def test_too_few_open_files(copy_data: Path, model: Path):
+    """fairseq would wait forever for a worker that cannot pass its batch on."""
+    limited = 'ulimit -n 24 && exec "$@"'
+    words = (BIN / "fairseq-generate", copy_data, "--path", model, "--user-dir", USER_DIR)
+    done = run("bash", "-c", limited, "-", *words, ok=False, timeout=120)
+    assert message(done).endswith("needs at least 64. Allow more: ulimit -n 4096")
+
+
+def test_a_data_set_that_cannot_be_opened_ends_quietly(tmp_path: Path, monkeypatch):
+    """Of fairseq's two destructors, which would close what was never opened, nothing is heard."""
+    heard: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", heard.append)
+    for index in ("none", "empty"):
+        (tmp_path / "empty.idx").write_bytes(b"MMIDIDX\x00\x00")
+        with pytest.raises((OSError, AssertionError, struct.error)):
+            MMapIndexedDataset(str(tmp_path / index))
+        gc.collect()
+    assert heard == []
+
+
+def test_more_open_files_are_allowed_where_they_may_be():
+    code = "import resource; from fairseq_ext.plugin.patches import open_files as files; "
+    code += "files.allow_open_files(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    done = run("bash", "-c", 'ulimit -Sn 24 && exec "$@"', "-", BIN / "python", "-c", code)
+    assert int(done.stdout) >= 64
+
+
+def test_a_worker_without_open_files_is_one_line():
+    words = "Too many open files. Communication with the workers is no longer possible."
+    with pytest.raises(errors.EnvironmentProblem, match="ulimit -n"), one_message():
+        raise RuntimeError(words)
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+def test_weights_alone(copy_data: Path, model: Path, tmp_path: Path):
+    """``{"model": …}`` is where a training can start; a translation needs the model's options."""
+    weights = load(model)["model"]
+    alone = tmp_path / "alone.pt"
+    torch.save({"model": weights}, alone)
+    for option in ("--restore-file", "--finetune-from-model"):
+        folder = tmp_path / option
+        fairseq("train", *training(copy_data, folder, option, alone, "--lr", 0))
+        state = load(folder / "checkpoint_last.pt")
+        assert all(torch.equal(state["model"][name], weights[name]) for name in weights)
+        assert state["optimizer_history"][-1]["num_updates"] == 2
+    done = fairseq("generate", copy_data, "--path", alone, "--cpu", ok=False)
+    assert "alone.pt has weights alone, without the options of its model" in message(done)
+    assert "--finetune-from-model" in message(done)
+
+
+def test_resuming_on_a_smaller_corpus(copy_data: Path, tmp_path: Path):
+    folder = tmp_path / "run"
+    options = ("--max-update", 8, "--save-interval-updates", 8)
+    fairseq("train", *training(copy_data, folder, *options))
+    text = tmp_path / "text"
+    for part in ("src", "tgt"):
+        write_lines(text / f"train.{part}", ["1 2 3"] * 20)
+    words = ("--source-lang", "src", "--target-lang", "tgt", "--trainpref", text / "train")
+    same = ("--srcdict", copy_data / "dict.src.txt", "--tgtdict", copy_data / "dict.tgt.txt")
+    small = shutil.copytree(copy_data, tmp_path / "small", ignore=shutil.ignore_patterns("train*"))
+    for dictionary in small.glob("dict.*"):
+        dictionary.unlink()
+    fairseq("preprocess", *words, *same, "--destdir", small)
+    done = fairseq("train", *training(small, folder, "--max-update", 20), ok=False)
+    assert "the corpus has fewer batches than the one that the run in" in message(done)
+    assert "`--reset-dataloader`" in message(done)
+
+
+# ---- one line, or a traceback --------------------------------------------------------------------
+
+
+def raised(function: Callable[[], object]) -> BaseException:
+    with pytest.raises(BaseException) as caught:  # noqa: PT011
+        function()
+    return caught.value
+
+
+def train_step() -> None:
+    torch.nn.Dropout(7)
+
+
+def test_only_refusals_of_options_are_put_into_one_line():
+    """In the middle of the work, from our own code, or without words, a traceback is needed."""
+    assert "dropout probability" in errors.one_line(raised(lambda: torch.nn.Dropout(7)))
+    assert errors.one_line(raised(train_step)) is None
+    assert errors.one_line(raised(lambda: parsing.advise(None, []))) is None
+    assert errors.one_line(raised(lambda: {}["a"])) is None
+    assert errors.one_line(KeyboardInterrupt()) == "interrupted."
+    assert errors.one_line(errors.DataError("a\nb")) == r"error: a\nb"

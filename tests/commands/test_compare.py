@@ -1,0 +1,299 @@
+"""``fairseq-ext compare``, against sacrebleu's command, torch's files and real trainings."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_ext import cli
+from fairseq_ext.checkpoints import describe
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.evaluation import compare, compare_report, outputs, training_run
+from fairseq_ext.evaluation.bootstrap import paired_bootstrap
+from tests.support import models
+from tests.support.harness import fairseq, run, write_lines
+
+WORDS = ["the", "a", "house", "tree", "river", "walks", ",", "sees", "big", "old", "of", "never"]
+
+
+def sentences(count: int = 60, seed: int = 1) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(3, 12))) for _ in range(count)]
+
+
+def damaged(lines: list[str], share: float, seed: int) -> list[str]:
+    """The lines with a share of the words replaced."""
+    draw = random.Random(seed)
+    return [
+        " ".join(draw.choice(WORDS) if draw.random() < share else word for word in line.split())
+        for line in lines
+    ]
+
+
+def generated(path: Path, lines: list[str], speed: str = "1,234.5") -> Path:
+    """What fairseq-generate prints for these hypotheses, in an order of its own."""
+    numbered = [f"H-{i}\t-0.5\t{line}" for i, line in enumerate(lines)]
+    random.Random(0).shuffle(numbered)
+    closing = f"Translated 9 sentences (99 tokens) in 0.1s (9.00 sentences/s, {speed} tokens/s)"
+    return write_lines(path, [*numbered, f"INFO:fairseq_cli.generate:{closing}"])
+
+
+@pytest.fixture(scope="module")
+def outputs_of_three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``ref`` and the text and generated output of ``good``, ``fair`` and ``bad``."""
+    folder = tmp_path_factory.mktemp("compare")
+    reference = sentences()
+    write_lines(folder / "ref", reference)
+    for seed, (name, share) in enumerate({"good": 0.1, "fair": 0.14, "bad": 0.5}.items()):
+        lines = damaged(reference, share, seed)
+        write_lines(folder / f"{name}.txt", lines)
+        generated(folder / name, lines)
+    return folder
+
+
+CELL = re.compile(r"([\d.]+) \(([\d.]+) ± ([\d.]+)\)(?: *\(p = ([\d.]+)\)\*?)?")
+
+
+def sacrebleu_paired(folder: Path, names: list[str]) -> dict[str, list[tuple[str, ...]]]:
+    """What sacrebleu's command prints: score, mean, half width, p of BLEU and chrF2 by system."""
+    done = run(
+        *("sacrebleu", folder / "ref", "-i", *(folder / f"{name}.txt" for name in names)),
+        *("-m", "bleu", "chrf", "--paired-bs", "--format", "latex", "--width", "8"),
+        NO_COLOR="1",
+    )
+    rows = [line for line in done.stdout.splitlines() if ".txt" in line and "±" in line]
+    return {re.search(r"(\w+)\.txt", row)[1]: CELL.findall(row) for row in rows}
+
+
+def test_figures_are_those_of_the_command_sacrebleu(outputs_of_three: Path) -> None:
+    names = ["fair", "good", "bad"]
+    theirs = sacrebleu_paired(outputs_of_three, names)
+    texts = {name: outputs.read_lines(outputs_of_three / f"{name}.txt") for name in names}
+    ours = paired_bootstrap(texts, outputs.read_lines(outputs_of_three / "ref"), "fair")
+    assert list(ours.estimates) == list(theirs) == names
+    for name, metrics in ours.estimates.items():
+        for found, cell in zip(metrics.values(), theirs[name], strict=True):
+            score, mean, half_width = map(float, cell[:3])
+            assert found.value == pytest.approx(score)
+            assert (found.low + found.high) / 2 == pytest.approx(mean)
+            assert found.half_width == pytest.approx(half_width, abs=1e-5)
+            assert (name == "fair") == (found.p is None)
+            assert found.p is None or found.p == pytest.approx(float(cell[3]), abs=1e-4)
+    assert list(ours.estimates["bad"]) == ["BLEU", "chrF"]
+    assert ours.estimates["bad"]["BLEU"].p < 0.05
+
+
+def test_rows_keep_their_order_whichever_is_the_baseline(outputs_of_three: Path) -> None:
+    systems = [compare.System(name, outputs_of_three / name) for name in ("bad", "good", "fair")]
+    result = compare.compare(systems, outputs_of_three / "ref", baseline="good", samples=100)
+    assert [row.name for row in result.systems] == ["bad", "good", "fair"]
+    assert [row.scores["BLEU"].p is None for row in result.systems] == [False, True, False]
+    assert {row.generation_speed for row in result.systems} == {1234.5}
+
+
+def test_one_system_has_intervals_and_no_p(outputs_of_three: Path) -> None:
+    system = compare.System("only", outputs_of_three / "fair")
+    result = compare.compare([system], outputs_of_three / "ref", samples=100)
+    row = result.systems[0]
+    assert row.scores["BLEU"].low < row.scores["BLEU"].value < row.scores["BLEU"].high
+    assert "p (BLEU)" not in compare_report.rows(result)[0]
+
+
+def test_plain_text_stands_beside_generated_output(outputs_of_three: Path) -> None:
+    systems = ["a=fair", "b=text:fair.txt"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(outputs_of_three)
+        found = [compare.parse_system(given) for given in systems]
+        result = compare.compare(found, "ref", samples=100, tokenized_reference="ref")
+    first, second = result.systems
+    assert first.scores["BLEU"].value == second.scores["BLEU"].value
+    assert second.scores["BLEU"].p == second.scores["chrF"].p == 1
+    assert first.tokenized_bleu > 0
+    assert second.tokenized_bleu is second.generation_speed is None
+
+
+def test_equal_scores_are_no_difference(tmp_path: Path) -> None:
+    """Two useless systems, both of BLEU 0.0 but with other words, and two of one good score."""
+    references = [f"the cat number {i} sat on the mat ." for i in range(20)]
+    systems = {
+        "no": ["x"] * 20,
+        "none": ["y z"] * 20,
+        "one": [*references[:10], *["x"] * 10],
+        "two": [*["x"] * 10, *references[10:]],
+    }
+    for baseline, other in (("no", "none"), ("one", "two")):
+        found = paired_bootstrap(systems, references, baseline, samples=100).estimates
+        assert found[other]["BLEU"].value == found[baseline]["BLEU"].value, other
+        assert found[other]["BLEU"].p == 1, other
+    assert found["no"]["BLEU"].value == 0
+    assert found["no"]["BLEU"].p < 0.05
+    write_lines(tmp_path / "ref", references)
+    for name, lines in systems.items():
+        write_lines(tmp_path / name, lines)
+    given = [("--system", f"{name}=text:{tmp_path / name}") for name in ("no", "none")]
+    table = run(
+        *("fairseq-ext", "compare", *given[0], *given[1], "--ref", tmp_path / "ref"),
+        *("--samples", 100),
+    ).stdout
+    row = next(line for line in table.splitlines() if line.startswith("none"))
+    assert "1.0" in row
+    assert "*" not in row
+
+
+def test_text_is_detokenised_and_pieces_are_joined(tmp_path: Path) -> None:
+    pieces = ["Hi , y@@ ou !", "It 's a dog ."] * 3
+    generated(tmp_path / "out", pieces)
+    write_lines(tmp_path / "ref", ["Hi, you!", "It's a dog."] * 3)
+    write_lines(tmp_path / "tok", ["Hi , you !", "It 's a dog ."] * 3)
+    result = compare.compare(
+        [compare.System("s", tmp_path / "out")],
+        tmp_path / "ref",
+        language="en",
+        tokenized_reference=tmp_path / "tok",
+        samples=100,
+    )
+    row = result.systems[0]
+    assert row.scores["BLEU"].value == pytest.approx(100)
+    assert row.tokenized_bleu == pytest.approx(100)
+
+
+# ---- what is said of a system --------------------------------------------------------------------
+
+
+def test_a_system_is_read_from_one_word() -> None:
+    system = compare.parse_system("my name=out=1,x.txt,log=a,b.log,checkpoint=c=d.pt")
+    assert system == compare.System("my name", Path("out=1,x.txt"), Path("c=d.pt"), Path("a,b.log"))
+    assert compare.parse_system("a=b") == compare.System("a", Path("b"))
+    assert compare.parse_system("a=text:b") == compare.System("a", Path("b"), plain=True)
+
+
+@pytest.mark.parametrize(
+    "given", ["x", "=x", "x=", "x=text:", "a=b,log=", "a=b,log=c,log=d", "a=,log=c"]
+)
+def test_what_is_no_system_is_refused(given: str) -> None:
+    with pytest.raises(ConfigError, match=f"but is `{given}` instead"):
+        compare.parse_system(given)
+
+
+@pytest.mark.parametrize("name", ["gru", "gru-shared", "linformer", "muse", "muse-separate"])
+def test_parameters_and_bytes_are_the_models(tmp_path: Path, name: str) -> None:
+    model, _ = models.build(models.ARCHITECTURES[name])
+    state = {
+        "cfg": {"model": {"_name": name}},
+        "model": model.state_dict(),
+        "optimizer_history": [{"num_updates": 5}, {"num_updates": 70}],
+    }
+    torch.save(state, tmp_path / "model.pt")
+    found = describe.read_weights(tmp_path / "model.pt")
+    assert found.parameters == sum(weight.numel() for weight in model.parameters())
+    with zipfile.ZipFile(tmp_path / "model.pt") as archive:
+        parts = [part for part in archive.infolist() if re.search(r"/data/\d+$", part.filename)]
+    assert found.tensor_bytes == sum(part.file_size for part in parts)
+    assert (found.architecture, found.updates) == (name, 70)
+
+
+@pytest.mark.parametrize("kind", ["json", "simple"])
+def test_a_log_of_either_format_says_the_same(kind: str) -> None:
+    lines = ["x | num. shared model params: 1,000 (num. trained: 1,000)"]
+    for epoch, (updates, wall) in enumerate(((10, 4), (30, 5)), start=1):
+        figures = {"loss": "4.5", "wpb": "100.5", "num_updates": updates, "train_wall": wall}
+        if kind == "json":
+            stats = {f"train_{key}": str(value) for key, value in figures.items()}
+            lines.append("x | " + json.dumps({"epoch": epoch, **stats, "train_wall": "99"}))
+            lines[-1] = lines[-1].replace('"train_wall": "99"', f'"train_train_wall": "{wall}"')
+        else:
+            text = " | ".join(f"{key} {value}" for key, value in figures.items())
+            lines.append(f"x | epoch {epoch:03d} | {text}")
+    training = training_run.read_training("\n".join(lines))
+    assert training == training_run.Training(1000, 30, 30 * 100.5 / 9, 9)
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--system", "a=good", "--system", "a=bad"], "name of its own, but `a`"),
+        (["--system", "a=good", "--baseline", "b"], "`--baseline` must be one of a, but is `b`"),
+        (["--system", "a=good", "--samples", "9"], "`--samples` must be at least 100, but is 9"),
+        (["--system", "a=none"], "`none` cannot be read"),
+        (["--system", "a=ref"], "holds no hypotheses"),
+        (["--system", "a=good,checkpoint=ref"], "ref is not a checkpoint"),
+        (["--system", "a=good,log=ref"], "`ref`: the training log holds no finished epoch"),
+        (["--system", "a=good", "--tokenized-ref", "short"], "`short` has 2 lines, but `a`"),
+    ],
+)
+def test_errors_are_one_line(
+    outputs_of_three: Path,
+    words: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_lines(outputs_of_three / "short", ["a", "b"])
+    monkeypatch.chdir(outputs_of_three)
+    before = sorted(outputs_of_three.iterdir())
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["compare", "--ref", "ref", "-o", "new", "--json", "new.json", *words])
+    said = capsys.readouterr()
+    assert stopped.value.code == 1
+    assert message in said.err.splitlines()[-1]
+    assert said.out == ""
+    assert sorted(outputs_of_three.iterdir()) == before
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a checkpoint, its log and its translations."""
+    folder = tmp_path_factory.mktemp("trained")
+    fairseq(
+        *("train", copy_data, "--arch", "gru_tiny", "--optimizer", "adam", "--lr", "0.01"),
+        *("--max-tokens", "500", "--max-update", "30", "--disable-validation"),
+        *("--save-dir", folder, "--log-file", folder / "train.log", "--no-epoch-checkpoints"),
+    )
+    checkpoint = folder / "checkpoint_last.pt"
+    done = fairseq("generate", copy_data, "--path", checkpoint, "--max-tokens", "900")
+    (folder / "out").write_text(done.stdout, encoding="utf-8")
+    (folder / "out.log").write_text(done.stderr, encoding="utf-8")
+    targets = {one.index: one.target for one in outputs.read_generated(folder / "out")}
+    write_lines(folder / "ref", [targets[index] for index in sorted(targets)])
+    return folder
+
+
+@pytest.mark.system
+def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> None:
+    generated(trained / "other", damaged(outputs.read_lines(trained / "ref"), 0.3, 1), "77")
+    done = run(
+        *("fairseq-ext", "compare", "--ref", "ref", "--baseline", "other", "-o", "both"),
+        *("--system", "gru=out,checkpoint=checkpoint_last.pt,log=train.log"),
+        *("--system", "other=other", "--samples", "100", "--json", "copy.json"),
+        cwd=trained,
+    )
+    assert done.stdout.startswith("both.md\nboth.png\nboth.svg\nboth.json\nsystem  BLEU")
+    assert "DEBUG" not in done.stderr
+    data = json.loads((trained / "both.json").read_text(encoding="utf-8"))
+    assert data == json.loads((trained / "copy.json").read_text(encoding="utf-8"))
+    first, second = data["systems"]
+    log = (trained / "train.log").read_text(encoding="utf-8")
+    parameters = re.search(r"num\. shared model params: ([\d,]+)", log)[1]
+    assert first["parameters"] == int(parameters.replace(",", ""))
+    assert first["tensor_bytes"] >= 4 * first["parameters"]
+    assert (first["architecture"], first["updates"]) == ("gru_tiny", 30)
+    assert first["generation_speed"] > 0
+    assert second["parameters"] is second["training_speed"] is second["updates"] is None
+    page = (trained / "both.md").read_text(encoding="utf-8").splitlines()
+    assert page[0].startswith("| system | BLEU | p (BLEU) | chrF | p (chrF) | parameters |")
+    assert f"| {parameters} |" in page[2]
+    assert page[3].startswith("| other |")
+    assert (trained / "both.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (trained / "both.svg").read_text(encoding="utf-8")

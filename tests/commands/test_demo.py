@@ -1,0 +1,397 @@
+"""``fairseq-ext demo``: its parts in this process, and the whole in a headless browser."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import fairseq_ext
+from fairseq_ext import cli
+from tests.support import browser
+from tests.support.harness import BIN, binarise, digits_corpus, fairseq
+
+MOST = 8  # words of a sentence
+Translate = Callable[[str, Sequence[str]], Sequence]
+needs_gradio = pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is not installed")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models that copy digits: ``gru.pt`` with attention, ``linformer.pt`` without; ``bin``."""
+    folder = tmp_path_factory.mktemp("demo")
+    binarise(digits_corpus(folder / "text", train=200), folder / "bin")
+    optimizer = ("--optimizer", "adam", "--lr", "0.01", "--max-tokens", "600", "--max-update", "20")
+    for name, more in (("gru", ()), ("linformer", ("--max-source-positions", "12"))):
+        fairseq(
+            *("train", folder / "bin", "--arch", f"{name}_tiny", *more, *optimizer),
+            *("--disable-validation", "--no-epoch-checkpoints", "--save-dir", folder / name),
+        )
+        (folder / name / "checkpoint_last.pt").rename(folder / f"{name}.pt")
+    return folder
+
+
+def translated(
+    trained: Path, name: str, sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> str:
+    """What ``fairseq-ext translate`` makes of a sentence."""
+    source = tmp_path / "sentence"
+    source.write_text(sentence + "\n", encoding="utf-8")
+    command = ["translate", trained / "bin", "--path", trained / f"{name}.pt", "--input", source]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*map(str, command)])
+    assert stopped.value.code == 0
+    return capsys.readouterr().out.removesuffix("\n")
+
+
+# ---- in the browser ------------------------------------------------------------------------------
+
+
+def demo(trained: Path, folder: Path, *more: object) -> subprocess.Popen[str]:
+    """The command as a process, which works and keeps temporary files in ``folder``."""
+    command = [BIN / "fairseq-ext", "demo", f"gru={trained}/gru.pt", *more]
+    options = ["--data", trained / "bin", "--port", "0", "--max-words", MOST, "--cpu"]
+    return subprocess.Popen(
+        [*map(str, [*command, *options])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+
+
+def end(process: subprocess.Popen[str], how: signal.Signals) -> None:
+    """End the command, which must leave quietly."""
+    process.send_signal(how)
+    said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said[1]
+
+
+@pytest.fixture(scope="module")
+def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address that the command prints; ended by SIGTERM, it leaves nothing behind."""
+    folder = tmp_path_factory.mktemp("served")
+    others = [f"linformer={trained}/linformer.pt", f"other={trained}/gru.pt,data={trained}/bin"]
+    with demo(trained, folder, *others) as process:
+        try:
+            yield process.stdout.readline().strip()
+            end(process, signal.SIGTERM)
+        finally:
+            process.kill()
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@needs_gradio
+def test_ctrl_c_leaves_nothing_behind(trained: Path, tmp_path: Path) -> None:
+    with demo(trained, tmp_path) as process:
+        try:
+            address = process.stdout.readline().strip()
+            assert address.startswith("http://127.0.0.1:")
+            with urllib.request.urlopen(address, timeout=60) as page:  # it answers by now
+                assert page.status == 200
+            assert list(tmp_path.iterdir())  # it was used, or the test could not fail
+            end(process, signal.SIGINT)
+        finally:
+            process.kill()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@needs_gradio
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
+def test_two_systems_translate_a_sentence_in_a_browser(
+    trained: Path,
+    address: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    asked: list[str] = []
+    expect = playwright.expect
+    with browser.opened(address, asked) as page:
+        shown = [page.locator(f"#system-{place} textarea") for place in range(3)]
+        pictures = [page.locator(f"#system-{place} img") for place in range(3)]
+
+        browser.translate(page, "3 1 4 1 5")
+        for place, name in enumerate(("gru", "linformer")):
+            wanted = translated(trained, name, "3 1 4 1 5", capsys, tmp_path)
+            expect(shown[place]).to_have_value(wanted)
+        expect(pictures[0]).to_be_visible()
+        assert pictures[0].evaluate("image => image.decode().then(() => image.naturalWidth)") > 200
+        expect(pictures[1]).to_have_count(0)
+        expect(shown[2]).to_be_hidden()
+
+        page.locator("#systems").get_by_label("linformer").uncheck()
+        page.locator("#systems").get_by_label("other").check()
+        browser.translate(page, "2 7")
+        expect(shown[2]).to_have_value(translated(trained, "gru", "2 7", capsys, tmp_path))
+        expect(shown[1]).to_be_hidden()
+
+        browser.translate(page, "9 " * (MOST + 1))
+        message = f"The sentence has {MOST + 1} words, but at most {MOST} are translated."
+        expect(page.locator("#message")).to_have_text(message)
+        expect(shown[0]).to_be_hidden()
+    assert {urlsplit(url).hostname for url in asked if url.startswith("http")} == {"127.0.0.1"}
+    assert {urlsplit(url).scheme for url in asked} <= {"http", "data", "blob"}
+
+
+@contextmanager
+def page_of(translate: Translate) -> Iterator[str]:
+    """A page in this process with two systems, whose names are markup."""
+    import uvicorn
+
+    from fairseq_ext.demo import page, server
+
+    blocks = page.build(["<b>one</b>", "two"], translate, MOST)
+    config = uvicorn.Config(server.application(blocks, "127.0.0.1"), log_level="warning")
+    running = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=running.run, args=([listener],))
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        running.should_exit = running.force_exit = True
+        thread.join()
+
+
+MARKUP = "<img src=x onerror=alert(1)> <script>alert(2)</script> **bold** <b>b</b>"
+
+
+@pytest.mark.slow
+@needs_gradio
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
+def test_markup_stays_text(tmp_path: Path) -> None:
+    """In the sentence, in a translation, in a message, and in the name of a system."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    from fairseq_ext.demo.answers import Answer
+    from fairseq_ext.errors import DataError
+
+    def translate(sentence: str, wanted: Sequence[str]) -> list[Answer]:
+        if sentence == "refuse":
+            raise DataError(f"No. {MARKUP}")
+        return [Answer(name, f"{sentence} {MARKUP}", "score 1") for name in wanted]
+
+    expect, asked, dialogs = playwright.expect, [], []
+    with page_of(translate) as address, browser.opened(address, asked) as page:
+        page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+        browser.translate(page, MARKUP)
+        for place in range(2):
+            shown = page.locator(f"#system-{place} textarea")
+            expect(shown).to_have_value(f"{MARKUP} {MARKUP}")
+        for part in ("#system-0", "#system-1"):
+            assert page.locator(f"{part} :is(img[src=x], script, b, strong)").count() == 0
+        expect(page.locator("#systems")).to_contain_text("<b>one</b>")
+        page.screenshot(path=os.environ.get("DEMO_PICTURE", tmp_path / "page.png"), full_page=True)
+        browser.translate(page, "refuse")
+        expect(page.locator("#message")).to_contain_text("No.")
+        expect(page.locator("#message")).to_contain_text(MARKUP)
+        assert page.locator("#message :is(img, script, b)").count() == 0
+    assert dialogs == []
+    assert not any(url.endswith("/x") for url in asked)
+
+
+def asks(
+    address: str, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[int, str, str]:
+    """Status, text and policy of an answer."""
+    where = urlsplit(address)
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
+    sent = {"Host": where.netloc, "Content-Type": "application/json", **headers}
+    try:
+        connection.request(method, path, body, sent)
+        answer = connection.getresponse()
+        policy = answer.headers.get("Content-Security-Policy", "")
+        return answer.status, answer.read().decode(), policy
+    finally:
+        connection.close()
+
+
+def joined(**changes: object) -> bytes:
+    """What the page sends for a sentence."""
+    right = {"data": ["1 2", ["two"]], "session_hash": "a", "fn_index": 0, "trigger_id": 1}
+    return json.dumps({**right, **changes}).encode()
+
+
+UPLOAD = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n1\r\n--x--\r\n'
+JOIN = "/gradio_api/queue/join"
+NOT_JSON = "The request is not JSON."
+ANOTHER = "The request is not one of this page."
+FORBIDDEN = {
+    "upload": ("POST", "/gradio_api/upload", UPLOAD, 404, "Nothing is here."),
+    "openapi": ("GET", "/openapi.json", b"", 404, "Nothing is here."),
+    "openapi of gradio": ("GET", "/gradio_api/openapi.json", b"", 404, "Nothing is here."),
+    "docs": ("GET", "/docs", b"", 404, "Nothing is here."),
+    "redoc": ("GET", "/redoc", b"", 404, "Nothing is here."),
+    "info": ("GET", "/gradio_api/info", b"", 404, "Nothing is here."),
+    "file": ("GET", "/gradio_api/file=/etc/passwd", b"", 404, "Nothing is here."),
+    "proxy": ("GET", "/gradio_api/proxy=http://127.0.0.1/", b"", 404, "Nothing is here."),
+    "call": ("POST", "/gradio_api/call/show", b"{}", 404, "Nothing is here."),
+    "above": ("GET", "/static/../../../etc/passwd", b"", 403, ""),
+    "method": ("DELETE", "/", b"", 404, "Nothing is here."),
+    "null": ("POST", JOIN, b"null", 422, ANOTHER),
+    "null sentence": ("POST", JOIN, joined(data=[None, ["two"]]), 422, ANOTHER),
+    "null systems": ("POST", JOIN, joined(data=["1", None]), 422, ANOTHER),
+    "null session": ("POST", JOIN, joined(session_hash=None), 422, ANOTHER),
+    "another function": ("POST", JOIN, joined(fn_index=99), 422, ANOTHER),
+    "no data": ("POST", JOIN, b"{}", 422, ANOTHER),
+    "file as data": ("POST", JOIN, joined(data=[{"path": "/etc/passwd"}, []]), 422, ANOTHER),
+    "surrogate": ("POST", JOIN, joined(data=["\ud800", ["two"]]), 400, NOT_JSON),
+    "not UTF-8": ("POST", JOIN, b'{"data": ["\xff"]}', 400, NOT_JSON),
+    "torn": ("POST", JOIN, joined()[:-1], 400, NOT_JSON),
+    "deep": ("POST", JOIN, b"[" * 60_000, 400, NOT_JSON),
+    "NaN": ("POST", JOIN, joined(fn_index=float("nan")), 400, NOT_JSON),
+    "empty": ("POST", JOIN, b"", 400, NOT_JSON),
+    "large": ("POST", JOIN, b"1" * 70_000, 413, "A request has at most 65,536 bytes."),
+}
+
+
+@pytest.fixture(scope="module")
+def quiet_page() -> Iterator[str]:
+    """A page that has nothing to say."""
+    with page_of(lambda *_: []) as address:
+        yield address
+
+
+@needs_gradio
+@pytest.mark.parametrize("case", FORBIDDEN)
+def test_other_requests_get_one_line(quiet_page: str, case: str) -> None:
+    method, path, body, status, text = FORBIDDEN[case]
+    kind = {"Content-Type": "multipart/form-data; boundary=x"} if case == "upload" else {}
+    found, said, policy = asks(quiet_page, method, path, body, **kind)
+    assert found == status
+    assert said.count("\n") == 1 or not text
+    assert text in said
+    assert "default-src 'self'" in policy
+
+
+@needs_gradio
+def test_only_its_own_name_is_answered(quiet_page: str) -> None:
+    """DNS rebinding sends another name here, and a page elsewhere another origin."""
+    port = urlsplit(quiet_page).port
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[", "::1"):
+        assert asks(quiet_page, "GET", "/", Host=host)[0] == 403, host
+        assert asks(quiet_page, "POST", JOIN, joined(), Host=host)[0] == 403, host
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}", "LOCALHOST", "127.0.0.1:80"):
+        assert asks(quiet_page, "GET", "/", Host=host)[0] == 200, host
+    for origin in ("http://evil.example", "null", f"https://127.0.0.1:{port}", "http://localhost"):
+        assert asks(quiet_page, "GET", "/", Origin=origin)[0] == 403, origin
+        assert asks(quiet_page, "POST", JOIN, joined(), Origin=origin)[0] == 403, origin
+    status, said, _ = asks(quiet_page, "POST", JOIN, joined(), Origin=quiet_page)
+    assert status == 200
+    assert json.loads(said).keys() == {"event_id"}
+
+
+# ---- without one ---------------------------------------------------------------------------------
+
+
+def loaded(trained: Path, *names: str):
+    fairseq_ext.register()
+    from fairseq_ext.decoding.stream import TextCodec
+    from fairseq_ext.decoding.translator import Search
+    from fairseq_ext.demo import systems
+
+    named = systems.parse_systems([f"{one}={trained}/{one}.pt" for one in names], trained / "bin")
+    search = Search(attention=True)
+    return [systems.load(one, search, lambda *_: TextCodec(str, str)) for one in named]
+
+
+def test_answers_have_the_text_of_translate_and_attention_between_words(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fairseq_ext.demo.answers import answer, heat_map
+
+    gru, linformer = answer("1 2  nine\n", loaded(trained, "gru", "linformer"), MOST)
+    assert gru.text == translated(trained, "gru", "1 2 nine", capsys, tmp_path)
+    assert linformer.text == translated(trained, "linformer", "1 2 nine", capsys, tmp_path)
+    assert "1 of 4 source tokens unknown" in gru.remark
+    assert linformer.attention is None
+    assert gru.attention.source == ("1", "2", "nine", "</s>")
+    assert gru.attention.target == (*gru.text.split(), "</s>")
+    assert [sum(row) for row in gru.attention.weights] == pytest.approx(
+        [1] * len(gru.attention.target), abs=1e-4
+    )
+    assert heat_map(gru.attention).startswith(b"\x89PNG")
+
+
+def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> None:
+    from fairseq_ext.demo.answers import answer
+    from fairseq_ext.errors import DataError
+
+    systems = loaded(trained, "linformer")
+    (long,) = answer("1 " * 12, systems, 20)
+    assert (long.text, long.attention) == ("", None)
+    assert long.remark == "Too long: 13 source tokens, but the model takes at most 12."
+    for sentence, message in (
+        (" \n", "Type a sentence first."),
+        ("1 " * 9, "The sentence has 9 words, but at most 8 are translated."),
+        ("1" * 101, "A word has 101 characters, but at most 100 are translated."),
+    ):
+        with pytest.raises(DataError, match=message):
+            answer(sentence, systems, MOST)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["gru"], "A system must be NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE], but is `gru`"),
+        (["a=b,data="], "but is `a=b,data=` instead"),
+        (["a=b,data=c,data=d"], "but is `a=b,data=c,data=d` instead"),
+        (["a=b,data=c", "a=d,data=c"], "a name of its own, but `a` is there twice."),
+        (["a=b,data=c", "b=c"], "`--data` must be the folder of fairseq-preprocess, but is"),
+        (["a=b,data=c", "--max-words", "0"], "`--max-words` must be at least 1, but is 0 instead."),
+        (["a=b,data=c", "--host", "192.0.2.1"], "an address of this machine and a free port, but"),
+    ],
+)
+def test_errors_are_one_line(
+    given: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["demo", "--port", "0", *given])
+    assert stopped.value.code == 1
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_port_in_use_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["demo", "a=b,data=c", "--port", str(port)])
+    assert stopped.value.code == 1
+    assert f"but are 127.0.0.1 and {port} instead" in capsys.readouterr().err
+
+
+@needs_gradio
+def test_a_missing_checkpoint_is_named_below_the_progress_bar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["demo", "--port", "0", f"a={tmp_path}/none.pt", "--data", str(tmp_path)])
+    assert stopped.value.code == 1
+    assert "none.pt does not exist" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_without_gradio_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["demo", "--port", "0", "a=b", "--data", "c"])
+    assert stopped.value.code == 1
+    assert "pip install 'fairseq-ext[demo]'" in capsys.readouterr().err

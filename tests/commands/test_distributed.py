@@ -1,0 +1,81 @@
+"""Two processes on the CPU train as one process with ``--update-freq 2`` does."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import BIN, USER_DIR, run
+from tests.support.trainings import ARCHITECTURES, TRAINING, load, plugin_without
+
+pytestmark = pytest.mark.system
+
+RUN = (*TRAINING, "--dropout", 0, "--max-epoch", 2)
+LAST = "checkpoint_last.pt"
+
+
+def losses(log: str) -> list[float]:
+    """Training and validation losses of all epochs, as the log rounds them."""
+    return [float(loss) for loss in re.findall(r"\| (?:train|valid) \| .*?\| loss (\S+)", log)]
+
+
+def torchrun(*command: object, **how: object):
+    launcher = ("torchrun", "--standalone", "--nproc_per_node", 2)
+    return run(*launcher, BIN / str(command[0]), *command[1:], **how)
+
+
+def assert_same_end(left: Path, right: Path) -> None:
+    """Equal validation losses and weights, within 1e-4, after equally many updates."""
+    one, two = load(left / LAST), load(right / LAST)
+    assert one["extra_state"]["val_loss"] == pytest.approx(two["extra_state"]["val_loss"], abs=1e-4)
+    updates = [state["optimizer_history"][-1]["num_updates"] for state in (one, two)]
+    assert updates[0] == updates[1] > 8
+    for name, weights in one["model"].items():
+        assert (weights - two["model"][name]).abs().max() < 1e-4, name
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def single(request, copy_data, tmp_path_factory):
+    """Two epochs of one process: folder, the command that made it, and its log."""
+    folder = tmp_path_factory.mktemp("single")
+    command = ("fairseq-train", copy_data, *ARCHITECTURES[request.param], *RUN)
+    options = ("--update-freq", 2, "--save-dir", folder, "--user-dir", USER_DIR)
+    return folder, command, run(*command, *options).stdout
+
+
+def test_two_processes_equal_update_freq_2(single, tmp_path):
+    folder, command, log = single
+    two = torchrun(*command, "--save-dir", tmp_path, "--user-dir", USER_DIR)
+    assert len(losses(log)) == 4
+    assert losses(two.stdout) == pytest.approx(losses(log), abs=1.5e-3)
+    assert_same_end(folder, tmp_path)
+    assert "Warning" not in two.stdout + two.stderr
+
+
+@pytest.mark.parametrize("single", ["lstm"], indirect=True)
+def test_spawned_processes_resume(single, tmp_path):
+    """Two processes started by fairseq itself take over after the first epoch."""
+    folder, command, _ = single
+    shutil.copy(folder / "checkpoint1.pt", tmp_path / LAST)
+    options = ("--distributed-world-size", 2, "--save-dir", tmp_path, "--user-dir", USER_DIR)
+    assert len(losses(run(*command, *options).stdout)) == 2
+    assert_same_end(folder, tmp_path)
+
+
+@pytest.mark.parametrize("single", ["lstm"], indirect=True)
+@pytest.mark.parametrize(
+    ("fix", "complaint"),
+    [
+        ("processes on the CPU", "ZeroDivisionError"),
+        ("resume on several processes", "UnpicklingError"),
+    ],
+)
+def test_fails_without_the_fix(single, fix, complaint, tmp_path):
+    folder, command, _ = single
+    plugin = plugin_without(tmp_path, fix)
+    shutil.copy(folder / "checkpoint1.pt", tmp_path / LAST)
+    options = ("--distributed-world-size", 2, "--save-dir", tmp_path, "--user-dir", plugin)
+    assert complaint in torchrun(*command, *options, ok=False).stderr

@@ -1,0 +1,185 @@
+"""``fairseq-ext doctor`` in environments that are really broken: fake installations on a path."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext import doctor
+from fairseq_ext.errors import EnvironmentProblem
+from tests.support.harness import REPO, run
+
+DOCTOR = """
+import sys
+sys.path[1:1] = sys.argv[1:]
+sys.argv = ["fairseq-ext", "doctor", "--json", "report.json"]
+from fairseq_ext.cli import main
+main()
+"""
+
+
+def install(site: Path, name: str, version: str, **packages: str) -> None:
+    """Lay down what pip would: metadata, and each package with its ``__init__`` code."""
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "top_level.txt").write_text("\n".join(packages))
+    for package, code in packages.items():
+        folder = site / package.replace(".", "/")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "__init__.py").write_text(code)
+
+
+def examine(tmp_path: Path, *sites: Path) -> tuple[int, dict[str, dict[str, str]], str]:
+    """Exit status, checks by topic and table of a doctor who sees nothing but ``sites``."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", DOCTOR, str(REPO), *map(str, sites)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["ok"] == (done.returncode == 0)
+    return done.returncode, {check["topic"]: check for check in report["checks"]}, done.stdout
+
+
+def test_empty_environment(tmp_path):
+    status, checks, table = examine(tmp_path)
+    assert status == 1
+    for topic in ("torch", "fairseq", "import fairseq", "numpy"):
+        assert checks[topic]["status"] == "ERROR"
+        assert "pip install" in checks[topic]["cure"]
+    assert "--no-build-isolation fairseq-fixed==0.12.3.1" in checks["fairseq"]["cure"]
+    assert checks["libraries"]["status"] == "warning"
+    wanted = "sacrebleu sacremoses subword-nmt safetensors filelock"
+    assert checks["libraries"]["cure"].endswith(f"pip install {wanted}")
+    assert checks["recipes' libraries"]["status"] == "note"
+    assert "pip install matplotlib scipy babel" in checks["recipes' libraries"]["cure"]
+    assert checks["apex"]["status"] == "ok"
+    assert "ERROR    torch" in table
+    assert table.rstrip().endswith("essential problem(s)")
+
+
+def test_two_distributions_of_fairseq(tmp_path):
+    site = tmp_path / "site"
+    install(site, "fairseq", "0.12.2", fairseq="")
+    install(site, "fairseq-fixed", "0.12.3.1", fairseq="", fairseq_cli="")
+    status, checks, table = examine(tmp_path, site)
+    assert status == 1
+    assert checks["fairseq"]["status"] == "ERROR"
+    assert "fairseq 0.12.2, fairseq-fixed 0.12.3.1" in checks["fairseq"]["finding"]
+    assert "pip uninstall -y fairseq fairseq-fixed && " in checks["fairseq"]["cure"]
+    assert checks["fairseq"]["cure"] in table  # unbroken, to be copied
+
+
+def test_check_single_fairseq(tmp_path, monkeypatch):
+    doctor.check_single_fairseq()  # the environment of these tests has one
+    monkeypatch.syspath_prepend(str(tmp_path))
+    install(tmp_path, "some-fork-of-fairseq", "1.0", fairseq="")
+    with pytest.raises(EnvironmentProblem, match=r"and `some-fork-of-fairseq` both .*uninstall"):
+        doctor.check_single_fairseq()
+
+
+def test_one_distribution_found_twice_is_one(tmp_path):
+    sites = [tmp_path / "one", tmp_path / "two"]
+    for site in sites:
+        install(site, "fairseq_fixed", "0.12.3.1", fairseq="", **{"fairseq.models": ""})
+    assert examine(tmp_path, *sites)[1]["fairseq"]["status"] == "ok"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="fairseq 0.12.2 imports on Python 3.10")
+def test_fairseq_that_does_not_import(tmp_path):
+    site = tmp_path / "site"
+    code = "raise ValueError('mutable default <class CommonConfig> is not allowed')"
+    install(site, "fairseq", "0.12.2", fairseq=code)
+    status, checks, _ = examine(tmp_path, site)
+    assert status == 1
+    assert "does not import on Python 3.11" in checks["fairseq"]["finding"]
+    assert "fairseq-fixed" in checks["fairseq"]["cure"]
+    assert checks["import fairseq"]["finding"].startswith("ValueError: mutable default")
+
+
+def test_other_fairseq_version_is_a_note(tmp_path):
+    install(tmp_path / "site", "fairseq-fixed", "0.12.4", fairseq="")
+    check = examine(tmp_path, tmp_path / "site")[1]["fairseq"]
+    assert check["status"] == "note"
+    assert "0.12.3.1" in check["cure"]
+
+
+def test_fairseq_from_a_source_folder(tmp_path):
+    (tmp_path / "site/fairseq").mkdir(parents=True)
+    (tmp_path / "site/fairseq/__init__.py").touch()
+    check = examine(tmp_path, tmp_path / "site")[1]["fairseq"]
+    assert (check["status"], "source folder" in check["finding"]) == ("note", True)
+
+
+def test_old_torch(tmp_path):
+    install(tmp_path / "site", "torch", "2.5.1+cu121", torch="")
+    check = examine(tmp_path, tmp_path / "site")[1]["torch"]
+    assert (check["status"], check["cure"]) == ("ERROR", "pip install 'torch>=2.6'")
+
+
+def test_unrelated_apex_is_found_without_running_it(tmp_path):
+    site = tmp_path / "site"
+    trap = f"open({str(tmp_path / 'ran')!r}, 'w')"
+    install(site, "apex", "0.9.10.dev0", apex=trap, **{"apex.views": ""})
+    check = examine(tmp_path, site)[1]["apex"]
+    assert (check["status"], check["cure"]) == ("warning", "pip uninstall apex")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_real_apex(tmp_path):
+    parts = {"apex.optimizers": "", "apex.normalization": ""}
+    install(tmp_path / "site", "apex", "0.1", apex="", **parts)
+    assert examine(tmp_path, tmp_path / "site")[1]["apex"]["status"] == "ok"
+
+
+@pytest.mark.parametrize(("free", "status"), [(100e9, "ok"), (2e9, "warning"), (1e8, "ERROR")])
+def test_free_disk(monkeypatch, free, status):
+    usage = type("Usage", (), {"free": free})
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    check = doctor._machine()[0]
+    assert check.status == status
+    assert bool(check.cure) == (status != "ok")
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [((3, 9), "ERROR"), ((3, 10), "ok"), ((3, 12), "ok"), ((3, 13), "ERROR")]
+)
+def test_python_version(monkeypatch, version, status):
+    monkeypatch.setattr(sys, "version_info", version)
+    assert doctor._python()[0].status == status
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [("2.13.0+cpu", (2, 13)), ("2.6.0rc1", (2, 6)), ("2.6rc1", (2, 6)), ("3", (3,))],
+)
+def test_release(text, release):
+    assert doctor._release(text) == release
+
+
+@pytest.mark.system
+def test_this_environment_passes(tmp_path):
+    done = run("fairseq-ext", "doctor", "--json", tmp_path / "report.json")
+    checks = {
+        check["topic"]: check
+        for check in json.loads((tmp_path / "report.json").read_text())["checks"]
+    }
+    assert checks["import fairseq"]["status"] == "ok"
+    assert "gru_attention" in checks["fairseq-ext"]["finding"]
+    fixes = [topic for topic in checks if topic.startswith(doctor.FIX)]
+    assert "fix: safe checkpoint classes" in fixes
+    assert f"{len(fixes)} active" in done.stdout
+    assert checks[fixes[0]]["finding"] not in done.stdout
+    verbose = doctor.as_table([doctor.Check(**check) for check in checks.values()], verbose=True)
+    assert "fix: safe checkpoint classes" in verbose
+    assert "Traceback" not in done.stderr
+    assert done.stdout.rstrip().endswith("ready")

@@ -1,0 +1,228 @@
+"""fairseq's other entry points work, and refuse, as its commands do."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.harness import BIN, REPO, USER_DIR, fairseq, hypotheses, refused, run
+from tests.support.trainings import load
+
+pytestmark = pytest.mark.system
+
+FAULTY = Path(__file__).with_name("faulty")
+# The options of docs/hydra.md, as flags.
+OPTIONS: tuple[object, ...] = (
+    *("--cpu", "--no-progress-bar", "--seed", 1, "--task", "translation"),
+    *("--arch", "muse_tiny", "--muse-kernels", "3/7", "--dropout", 0.1),
+    *("--optimizer", "adam", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", 10),
+    *("--lr", 0.003, "--max-tokens", 400, "--num-workers", 0),
+)
+CRITERION = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1)
+FLAGS = (*OPTIONS, *CRITERION)
+
+
+@pytest.fixture(scope="module")
+def conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the YAML file of docs/hydra.md."""
+    page = (REPO / "docs" / "hydra.md").read_text(encoding="utf-8")
+    (listing,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    folder = tmp_path_factory.mktemp("conf")
+    (folder / "digits.yaml").write_text(listing)
+    return folder
+
+
+def hydra_train(conf: Path, data: Path, folder: Path, *options: object, ok: bool = True):
+    """``fairseq-hydra-train`` of docs/hydra.md, short, in ``folder``."""
+    folder.mkdir(exist_ok=True)
+    given = (f"task.data={data}", "dataset.max_tokens=400", f"common.user_dir={USER_DIR}")
+    words = ("fairseq-hydra-train", "--config-dir", conf, "--config-name", "digits", *options)
+    return run(*words, *given, cwd=folder, ok=ok)
+
+
+def same_weights(left: Path, right: Path) -> bool:
+    one, two = load(left)["model"], load(right)["model"]
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.fixture(scope="module")
+def trained(conf: Path, copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six updates by ``fairseq-hydra-train``, then six more by the same command."""
+    folder = tmp_path_factory.mktemp("hydra")
+    hydra_train(conf, copy_data, folder, "optimization.max_update=6")
+    done = hydra_train(conf, copy_data, folder, "optimization.max_update=12")
+    assert "@ 6 updates)" in done.stdout + done.stderr  # it has resumed
+    return folder / "run" / "checkpoint_last.pt"
+
+
+def test_hydra_trains_and_resumes_as_fairseq_train(trained: Path, copy_data: Path, tmp_path: Path):
+    """Also the named architecture's sizes and the option that replaces one of its values."""
+    fairseq("train", copy_data, *FLAGS, "--max-update", 12, "--save-dir", tmp_path)
+    assert same_weights(trained, tmp_path / "checkpoint_last.pt")
+    model = load(trained)["cfg"]["model"]
+    assert (model["_name"], model["muse_kernels"]) == ("muse_tiny", "3/7")
+
+
+HUB = """
+import sys
+from fairseq.hub_utils import GeneratorHubInterface, from_pretrained
+folder, name, data, user_dir, *sentences = sys.argv[1:]
+found = from_pretrained(folder, name, data, user_dir=user_dir)
+model = GeneratorHubInterface(found["args"], found["task"], found["models"])
+print(*model.translate(sentences), sep="\\n")
+"""
+
+
+def test_hub_translates_as_fairseq_generate(trained: Path, copy_data: Path):
+    """The plugin comes by ``user_dir`` alone, in the middle of loading."""
+    done = fairseq("generate", copy_data, "--path", trained, "--cpu", "--batch-size", 1)
+    sources = [line.split("\t")[1] for line in done.stdout.splitlines() if line[:2] == "S-"][:3]
+    indices = [
+        int(line.split("\t")[0][2:]) for line in done.stdout.splitlines() if line[:2] == "S-"
+    ]
+    expected = [hypotheses(done.stdout)[index] for index in indices[:3]]
+    words = (trained.parent, trained.name, copy_data, USER_DIR)
+    hub = run(sys.executable, "-c", HUB, *words, *sources)
+    assert hub.stdout.splitlines()[-3:] == expected
+
+
+def test_hub_refuses_what_is_missing(trained: Path, copy_data: Path):
+    words = (trained.parent, "none.pt", copy_data, USER_DIR, "1 2")
+    refused(run(sys.executable, "-c", HUB, *words, ok=False), "none.pt does not exist")
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("dataset.max_tokens=null", "`--max-tokens` or `--batch-size` is missing"),
+        ("common.fp16=true", "`--fp16` trains on a CUDA device only"),
+        ("task.data=none", "none does not exist"),
+        ("+model.encoder_attention_heads=7", "`--encoder-attention-heads` must divide"),
+    ],
+)
+def test_hydra_refuses_in_one_line(conf: Path, copy_data: Path, tmp_path: Path, option, said):
+    refused(hydra_train(conf, copy_data, tmp_path, option, ok=False), said)
+    assert not (tmp_path / "run").exists()
+
+
+def test_hydra_runs_a_sweep_to_its_end(conf: Path, copy_data: Path, tmp_path: Path):
+    options = (
+        "--multirun",
+        "hydra.sweep.dir=.",
+        "optimization.max_update=2",
+        "model.dropout=0,0.2",
+    )
+    hydra_train(conf, copy_data, tmp_path, *options, f"hydra.sweep.subdir={'${hydra.job.num}'}")
+    for number, dropout in (("0", 0), ("1", 0.2)):
+        cfg = load(tmp_path / number / "run" / "checkpoint_last.pt")["cfg"]
+        assert cfg["model"]["dropout"] == dropout
+        assert cfg["model"]["encoder_embed_dim"] == 128
+
+
+def test_python_m(copy_data: Path, tmp_path: Path):
+    """The module of the command is ``__main__`` there."""
+    words = (copy_data, *FLAGS, "--user-dir", USER_DIR, "--save-dir", tmp_path / "run")
+    done = run(sys.executable, "-m", "fairseq_cli.train", *words, "--fp16", ok=False)
+    refused(done, "`--fp16` trains on a CUDA device only")
+    assert not (tmp_path / "run").exists()
+    run(sys.executable, "-m", "fairseq_cli.train", *words, "--max-update", 2)
+    assert (tmp_path / "run" / "checkpoint_last.pt").is_file()
+    assert run(sys.executable, "-m", "fairseq_ext", "user-dir").stdout == (
+        run("fairseq-ext", "user-dir").stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "command"),
+    [
+        (signal.SIGINT, "torchrun"),
+        pytest.param(signal.SIGTERM, "torchrun", marks=pytest.mark.long),
+        (signal.SIGTERM, "hydra"),
+    ],
+)
+def test_interruption(
+    copy_data: Path, conf: Path, tmp_path: Path, number: signal.Signals, command: str
+):
+    """One line of ours; ``torchrun`` adds a traceback of its own process, whatever it runs."""
+    train = (BIN / "fairseq-train", copy_data, *OPTIONS, "--save-dir", "run")
+    faulty = ("--criterion", "faulty", "--user-dir", FAULTY)
+    hydra = (BIN / "fairseq-hydra-train", "--config-dir", conf, "--config-name", "digits")
+    hydra = (
+        *hydra,
+        f"task.data={copy_data}",
+        f"common.user_dir={FAULTY}",
+        "criterion._name=faulty",
+    )
+    words = {
+        "torchrun": (BIN / "torchrun", "--standalone", "--nproc_per_node", 2, *train, *faulty),
+        "hydra": (*hydra, "~criterion.label_smoothing", "dataset.max_tokens=400"),
+    }[command]
+    process = subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PAUSE": "training"},
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "paused").exists() and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+    if number == signal.SIGINT:  # Ctrl-C reaches every process of the terminal
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    (message,) = [line for line in said.splitlines() if "fairseq-ext: " in line]
+    assert message.endswith("No checkpoint was saved yet: the same command starts again.")
+    assert f"stopped by {number.name}." in message
+    *_, after = said.partition("Traceback")
+    assert ("SignalException" in after) == (command == "torchrun")
+    assert "fairseq" not in after
+
+
+def test_slurm(copy_data: Path, tmp_path: Path):
+    """Two tasks that ``srun`` would start train as two processes that fairseq-train starts."""
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text("#!/bin/sh\necho localhost\n")
+    scontrol.chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    words = ("fairseq-train", copy_data, *FLAGS, "--weight-dropout", 0, "--dropout", 0)
+    words = (*words, "--max-update", 4, "--user-dir", USER_DIR, "--distributed-world-size", 2)
+    slurm = {"SLURM_STEP_NODELIST": "node[1-1]", "SLURM_NNODES": "1", "SLURM_NTASKS": "2"}
+    slurm |= {"PATH": f"{scontrol.parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    of_slurm = (*words, "--distributed-port", port, "--save-dir", tmp_path / "slurm")
+    tasks = [
+        subprocess.Popen(
+            [str(BIN / of_slurm[0]), *map(str, of_slurm[1:])],
+            env={**os.environ, **slurm, "SLURM_PROCID": rank, "SLURM_LOCALID": rank},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    for task in tasks:
+        _, said = task.communicate(timeout=120)
+        assert task.returncode == 0, said
+    run(*words, "--save-dir", tmp_path / "spawned")
+    last = "checkpoint_last.pt"
+    assert same_weights(tmp_path / "slurm" / last, tmp_path / "spawned" / last)
+    slurm["SLURM_NTASKS"] = "4"
+    done = run(*of_slurm, **slurm, SLURM_PROCID="0", SLURM_LOCALID="0", ok=False)
+    refused(done, "`--distributed-world-size` must be the number of Slurm's tasks (4), but is 2.")

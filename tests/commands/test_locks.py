@@ -1,0 +1,119 @@
+"""Two trainings in one folder: the second is refused, and nothing outlives a killed one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.plugin.patches import locks
+from tests.support.harness import BIN, USER_DIR, fairseq, wait_for
+from tests.support.trainings import ARCHITECTURES, TRAINING
+
+RUN = (*ARCHITECTURES["gru_tiny"], *TRAINING)
+
+
+@contextmanager
+def training(data: Path, folder: Path, *options: object) -> Iterator[subprocess.Popen]:
+    """A ``fairseq-train`` that holds the lock on ``folder`` and has saved; killed at the end."""
+    command = (BIN / "fairseq-train", data, "--save-dir", folder, "--user-dir", USER_DIR, *options)
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        wait_for((folder / "checkpoint_last.pt").exists, process)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.system
+def test_second_run_is_refused_and_hurts_nothing(copy_data, tmp_path):
+    folder = tmp_path / "run"
+    options = (*RUN, "--num-workers", 1, "--save-interval-updates", 5)
+    with training(copy_data, folder, *options, "--max-update", 100_000) as first:
+        unfinished = folder / "checkpoint_9_999.pt.tmp"
+        unfinished.write_bytes(b"what the first one is writing")
+        said = fairseq("train", copy_data, "--save-dir", folder, *options, ok=False).stderr
+        assert f"process {first.pid} on {socket.gethostname()} (since 20" in said
+        assert said.count("\n") == 1
+        assert unfinished.exists()
+        fairseq("generate", copy_data, "--path", folder / "checkpoint_last.pt")
+        assert first.poll() is None
+        # a worker of its data loader, which was forked from it, lives on for some seconds
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait()
+        updates = 5
+        for path in folder.glob("checkpoint_*_*.pt"):
+            updates = max(updates, int(path.stem.rpartition("_")[2]))
+        assert (folder / locks.LOCK).exists()
+        fairseq("train", copy_data, "--save-dir", folder, *options, "--max-update", updates + 6)
+    assert not unfinished.exists()
+    assert not (folder / locks.LOCK).exists()
+
+
+def test_content(tmp_path):
+    path = tmp_path / locks.LOCK
+    with locks.locked(tmp_path):
+        content = json.loads(path.read_text())
+        assert (content["pid"], content["host"]) == (os.getpid(), socket.gethostname())
+        assert f"process {os.getpid()} on" in locks.holder(path)
+        with locks.locked(tmp_path):  # a process does not lock itself out
+            pass
+        assert path.exists()
+    assert not path.exists()
+    path.write_text('{"pid": "rm -rf"}')
+    assert locks.holder(path) == "another process"
+
+
+def test_a_file_of_a_killed_run_does_not_block(tmp_path):
+    path = tmp_path / locks.LOCK
+    path.write_text('{"pid": 1, "host": "gone", "start": "then"}')
+    with locks.locked(tmp_path):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+def test_another_process(tmp_path):
+    """The lock is the kernel's: it is there for other processes, and goes with its process."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with locks.locked(tmp_path):
+            os.write(theirs, b"!")
+            signal.pause()
+    os.read(ours, 1)
+    with pytest.raises(ConfigError, match=rf"^`--save-dir` .* process {child} on .* another fold"):
+        locks.locked(tmp_path).__enter__()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with locks.locked(tmp_path):
+        pass
+
+
+def test_file_system_without_locks(tmp_path, monkeypatch, caplog):
+    """Training goes on there, with one warning, and nothing is left behind."""
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with caplog.at_level(logging.WARNING), locks.locked(tmp_path):
+        pass
+    assert [record.message for record in caplog.records] == [
+        f"{tmp_path} is on a file system without locks: start no second run there"
+    ]
+    assert not list(tmp_path.iterdir())

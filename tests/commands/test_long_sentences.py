@@ -1,0 +1,248 @@
+"""Sentences above a limit, and alignments of a model without any: one message says what and why."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.plugin.patches.commands import refuse_broken
+from tests.commands.test_bad_input import contents, refused
+from tests.support.harness import binarise, digits_corpus, fairseq, hypotheses
+from tests.support.models import build, configuration
+
+LIMIT = 7
+TRAINING = (
+    *(
+        "--arch",
+        "linformer_tiny",
+        "--linformer-max-len",
+        LIMIT,
+        "--linformer-k",
+        1,
+        "--optimizer",
+        "adam",
+        "--cpu",
+    ),
+    *("--max-update", 2, "--batch-size", 100, "--no-progress-bar"),
+)
+SKIP = "--skip-invalid-size-inputs-valid-test"
+ALIGNED = "label_smoothed_cross_entropy_with_alignment"
+
+
+# ---- in this process -----------------------------------------------------------------------------
+
+
+class Pairs:
+    """Sizes of sentence pairs, as a dataset of fairseq tells them."""
+
+    def __init__(self, sizes: list[tuple[int, int]]) -> None:
+        self.sizes = sizes
+
+    def size(self, index: int) -> tuple[int, int]:
+        return self.sizes[index]
+
+    def num_tokens(self, index: int) -> int:
+        return max(self.sizes[index])
+
+    def filter_indices_by_size(self, indices: np.ndarray, limits: tuple) -> tuple:
+        fits = [
+            all(s <= most for s, most in zip(self.sizes[i], limits, strict=True)) for i in indices
+        ]
+        return indices[fits], [i for i, fit in zip(indices, fits, strict=True) if not fit]
+
+
+def kept(task, limits: tuple, sizes: list[tuple[int, int]], *, split: bool = True, **options):
+    dataset = Pairs(sizes)
+    task.datasets = {"train": dataset} if split else {}
+    # fairseq's order, by length: the first sentence too long is not the first one in the corpus
+    order = np.array(sorted(range(len(sizes)), key=lambda index: sizes[index]))
+    return task.filter_indices_by_size(order, dataset, limits, **options).tolist()
+
+
+SIZES = [(3, 3), (9, 4), (8, 30), (5, 21), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "model", "said"),
+    [
+        (
+            (6, 99),
+            (6, 99),
+            "sentence 2 has 9 source tokens, but the model takes at most 6. Train it with a larger "
+            "`--max-source-positions`, or cut sources with `--task translation_ext "
+            "--truncate-source --max-source-positions 6`, or leave such sentences out with "
+            "`--skip-invalid-size-inputs-valid-test`.",
+        ),
+        ((6, 99), (40, 99), "but `--max-source-positions` allows at most 6. Raise it, or cut"),
+        ((7, 7), (40, 99), "but `--max-tokens` allows at most 7. Raise it, or cut"),
+        ((10, 20), (40, 20), "sentence 3 has 30 target tokens, but the model takes at most 20."),
+        ((10, 20), (40, 99), "`--max-target-positions` allows at most 20. Raise it"),
+    ],
+)
+def test_smaller_limit_is_named(limits: tuple, model: tuple, said: str) -> None:
+    _, task = build(["--arch", "gru_tiny"])
+    task.max_positions = lambda: (6, 20)
+    task.model_limits = model
+    with pytest.raises(DataError) as caught:
+        kept(task, limits, SIZES)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("positions", "limit", "option"),
+    [(1024, LIMIT, "--linformer-max-len"), (5, 5, "--max-source-positions")],
+)
+def test_option_of_the_model_is_named(positions: int, limit: int, option: str) -> None:
+    flags = ("--linformer-max-len", LIMIT, "--linformer-k", 1, "--max-source-positions", positions)
+    model, task = build(["--arch", "linformer_tiny", *map(str, flags)])
+    assert model.max_positions() == (limit, 1024)
+    with pytest.raises(DataError, match=rf"takes at most {limit}\. Train .* larger `{option}`"):
+        kept(task, (limit, 1024), SIZES)
+
+
+def test_training_says_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
+    _, task = build(["--arch", "gru_tiny", "--max-source-positions", "6"])
+    assert kept(task, (6, 1024), SIZES, ignore_invalid_inputs=True) == [4, 0, 3]
+    (message,) = caplog.messages
+    assert message.startswith(
+        "2 of 5 sentences are too long and left out; the longest: sentence 3 has 8 source tokens, "
+        "but the model takes at most 6. Train it with"
+    )
+
+
+def test_nothing_left_is_an_error_except_in_a_buffer() -> None:
+    _, task = build(["--arch", "gru_tiny", "--max-source-positions", "4"])
+    long = SIZES[1:4]
+    with pytest.raises(
+        DataError, match=r"all 3 sentences .* the shortest too: sentence 1 has 9 source"
+    ):
+        kept(task, (4, 1024), long, ignore_invalid_inputs=True)
+    assert kept(task, (4, 1024), long, split=False, ignore_invalid_inputs=True) == []
+
+
+def test_alignments_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairseq_ext.gru.model import GRUAttentionModel
+
+    model, task = build(["--arch", "gru_tiny"])
+    needed = ["--optimizer", "adam", "--max-tokens", "100"]
+    cfg = configuration(["--arch", "gru_tiny", "--criterion", ALIGNED, *needed])
+    cfg.generation.print_alignment = "hard"
+    task.build_generator([model], cfg.generation)
+    refuse_broken(cfg, "fairseq_cli.train")
+    monkeypatch.setattr(GRUAttentionModel, "no_alignment", "it looks elsewhere", raising=False)
+    with pytest.raises(ConfigError, match=r"`--print-alignment` .*: it looks elsewhere"):
+        task.build_generator([model], cfg.generation)
+    with pytest.raises(ConfigError, match=rf"`--criterion {ALIGNED}` .*: it looks elsewhere"):
+        refuse_broken(cfg, "fairseq_cli.train")
+    cfg.generation.print_alignment = None
+    task.build_generator([model], cfg.generation)
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Digit copy; sources and targets have 2 to 10 tokens, end of sentence included."""
+    folder = tmp_path_factory.mktemp("long")
+    return binarise(digits_corpus(folder / "text", test=20), folder / "bin")
+
+
+def sizes(data: Path, split: str) -> list[int]:
+    lines = (data.parent / "text" / f"{split}.src").read_text().splitlines()
+    return [len(line.split()) + 1 for line in lines]
+
+
+@pytest.fixture(scope="module")
+def training(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A checkpoint of a model that takes 7 source tokens, and the log of its training."""
+    folder = tmp_path_factory.mktemp("long") / "run"
+    done = fairseq("train", data, *TRAINING, SKIP, "--save-dir", folder)
+    return folder / "checkpoint_last.pt", done.stdout + done.stderr
+
+
+@pytest.mark.system
+def test_train_warns_with_both_numbers(data: Path, training: tuple[Path, str]) -> None:
+    long = [size for size in sizes(data, "train") if size > LIMIT]
+    warned = re.search(
+        rf"{len(long)} of 500 sentences .* has (\d+) source tokens, .* at most {LIMIT}\.",
+        training[1],
+    )
+    assert warned
+    assert int(warned[1]) == max(long)
+
+
+@pytest.mark.system
+def test_train_with_nothing_but_long_sentences(data: Path, tmp_path: Path) -> None:
+    save = tmp_path / "save"
+    done = fairseq(
+        *("train", data, *TRAINING, "--linformer-max-len", 1, "--save-dir", save), ok=False
+    )
+    refused(done, "all 500 sentences", "has 2 source tokens", "takes at most 1.")
+    assert not save.exists()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("positions", [1024, 5])
+@pytest.mark.parametrize("command", ["generate", "validate", "train"])
+def test_commands_name_the_sentence_and_the_smaller_limit(
+    data: Path, training: tuple[Path, str], command: str, positions: int, tmp_path: Path
+) -> None:
+    if command == "train":
+        options = (*TRAINING, "--save-dir", tmp_path / "save")
+    else:
+        options = ("--path", training[0], "--cpu", "--batch-size", 9)
+    if command == "validate":
+        options += ("--task", "translation")
+    options += ("--max-source-positions", positions)
+    done = fairseq(command, data, *options, ok=False)
+    limit = min(positions, LIMIT)
+    split = "test" if command == "generate" else "valid"
+    number, size = next((n, s) for n, s in enumerate(sizes(data, split), 1) if s > limit)
+    refused(done, f"sentence {number} has {size} source tokens, but ", f" at most {limit}. ", SKIP)
+    assert "H-" not in done.stdout
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("buffer", [1, 2, 9])
+def test_interactive_names_the_line(data: Path, training: tuple[Path, str], buffer: int) -> None:
+    lines = ["1 2", "3", "4 5 6", "1 2 3 4 5 6 7 8", "9"]
+    command = ("interactive", data, "--path", training[0], "--cpu", "--buffer-size", buffer)
+    done = fairseq(*command, ok=False, stdin="\n".join(lines) + "\n")
+    refused(done, f"sentence 4 has 9 source tokens, but the model takes at most {LIMIT}. ")
+    assert "`--linformer-max-len`" in done.stderr
+    done = fairseq(*command, SKIP, stdin="\n".join(lines) + "\n")
+    assert len(hypotheses(done.stdout)) == 4
+    done = fairseq(
+        *command,
+        *("--task", "translation_ext", "--truncate-source", "--max-source-positions", LIMIT),
+        stdin="\n".join(lines) + "\n",
+    )
+    assert "S-3\t1 2 3 4 5 6\n" in done.stdout
+    assert len(hypotheses(done.stdout)) == 5
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("command", ["generate", "interactive"])
+def test_no_alignment_of_a_linformer(
+    data: Path, training: tuple[Path, str], command: str, tmp_path: Path
+) -> None:
+    options = ("--path", training[0], "--cpu", SKIP, "--print-alignment")
+    if command == "generate":
+        options += ("hard", "--results-path", tmp_path / "results")
+    done = fairseq(command, data, *options, ok=False, stdin="1 2\n")
+    refused(done, "`--print-alignment`", "mixtures of source tokens")
+    assert "H-" not in done.stdout
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.system
+def test_no_alignment_loss_of_a_linformer(data: Path, tmp_path: Path) -> None:
+    options = (*TRAINING, "--criterion", ALIGNED, "--load-alignments", "--save-dir", tmp_path)
+    done = fairseq("train", data, *options, ok=False)
+    refused(done, f"`--criterion {ALIGNED}`", "`--arch linformer_tiny`", "mixtures of source")
+    assert contents(tmp_path) == {}

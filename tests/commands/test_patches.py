@@ -1,0 +1,421 @@
+"""Every patch of fairseq: what fails without it works with it."""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_ext.errors import ConfigError, EnvironmentProblem
+from fairseq_ext.plugin import patches, report
+from fairseq_ext.plugin.patches import Layer, Patch, machine, table
+from fairseq_ext.plugin.patches.table import wrap
+from tests.support.harness import REPO, USER_DIR, binarise, digits_corpus, fairseq, hypotheses, run
+from tests.support.trainings import ARCHITECTURES, STOCK, TRAINING, load, plugin_without
+
+LAST = "checkpoint_last.pt"
+ALARM = re.compile(r"warning|deprecat|\| error|traceback|^debug:", re.IGNORECASE | re.MULTILINE)
+
+
+def train(data: Path, save_dir: Path, *options: object, **how: object):
+    plugin = how.pop("plugin", USER_DIR)
+    command = ("fairseq-train", data, "--save-dir", save_dir, "--user-dir", plugin, *TRAINING)
+    return run(*command, *options, **how)
+
+
+@pytest.fixture(scope="module", params=STOCK)
+def trained(request, copy_data, tmp_path_factory):
+    """Two epochs of a stock architecture: the folder and everything the command said."""
+    folder = tmp_path_factory.mktemp(request.param)
+    done = train(copy_data, folder, *ARCHITECTURES[request.param], "--max-epoch", 2)
+    return folder, done.stdout + done.stderr
+
+
+# The table
+
+
+def test_patches_are_applied_once_and_listed():
+    patches.apply()
+    names = patches.active()
+    assert len(names) == len(set(names)) > 10
+    assert {patch.name for patch, is_active in patches.status() if is_active} == set(names)
+    assert all(patch.reason for patch in patches.PATCHES)
+    assert len({patch.name for patch in patches.PATCHES}) == len(patches.PATCHES)
+
+    from fairseq.data import data_utils
+
+    function = data_utils.batch_by_size
+    patches.apply()
+    assert data_utils.batch_by_size is function
+
+
+def test_a_patch_is_applied_where_needed_and_once(monkeypatch):
+    calls: list[str] = []
+    rows = (
+        Patch("a", "why", "when", act=lambda: calls.append("a")),
+        Patch("b", "why", "when", act=lambda: calls.append("b"), needed=lambda: False),
+    )
+    monkeypatch.setattr(patches, "PATCHES", rows)
+    monkeypatch.setattr(patches, "_active", set())
+    patches.apply()
+    patches.apply()
+    assert calls == ["a"]
+    assert patches.active() == ("a",)
+    assert [is_active for _, is_active in patches.status()] == [True, False]
+
+
+def test_a_patch_that_does_not_fit_names_itself(monkeypatch):
+    misfit = Patch("misfit", "why", "when", layers=(Layer("pickle:nothing", add_one),))
+    monkeypatch.setattr(patches, "PATCHES", (misfit,))
+    with pytest.raises(EnvironmentProblem, match=r"misfit.*fairseq-fixed==0\.12\.3\.1"):
+        patches.apply()
+
+
+def test_the_table_shows_where_fairseq_is_missing():
+    code = (
+        "import sys; sys.modules['fairseq'] = None\n"
+        "from fairseq_ext.plugin import patches; print(len(patches.status()), patches.active())"
+    )
+    said = run(sys.executable, "-c", code).stdout
+    assert said.split(maxsplit=1) == [str(len(patches.PATCHES)), "()\n"]
+
+
+def layers_of(function) -> list[str]:
+    """The makers of the layers around a function, the one called first at the front."""
+    found = []
+    while function is not None:
+        found.append(getattr(function, "_wrapped_by", None))
+        function = getattr(function, "__wrapped__", None)
+    return [maker for maker in found if maker]
+
+
+def test_the_report_has_every_layer_in_the_order_it_is_called():
+    """Against what really stands around fairseq's functions in this process."""
+    patches.apply()
+    wrappers = {
+        (layer.target, patch.name): f"{layer.wrapper.__module__}.{layer.wrapper.__qualname__}"
+        for patch in patches.PATCHES
+        for layer in patch.layers
+    }
+    active = set(patches.active())
+    checked = 0
+    for target, rows in report.by_target(patches.PATCHES).items():
+        expected = [wrappers[target, row.name] for row in rows if row.name in active]
+        for owner, name in table.owners(target):
+            assert layers_of(getattr(owner, name)) == expected, target
+            checked += 1
+    assert checked > 30
+    text = report.as_text(patches.PATCHES)
+    assert all(patch.name in text and patch.reason[:30] in text for patch in patches.PATCHES)
+
+
+def test_only_the_table_wraps():
+    """So that the report is complete."""
+    package = REPO / "fairseq_ext"
+    sources = {path: path.read_text() for path in package.rglob("*.py")}
+    callers = [
+        path for path, source in sources.items() if re.search(r"(?<!textwrap\.)\bwrap\(", source)
+    ]
+    assert callers == [package / "plugin" / "patches" / "table.py"]
+
+
+def add_one(original):
+    return lambda *args: original(*args) + 1
+
+
+def test_wrap_wraps_once_and_keeps_the_kind_of_method():
+    class Owner:
+        @staticmethod
+        def static(x):
+            return x
+
+        @classmethod
+        def of_class(cls, x):
+            return x
+
+        def method(self, x):
+            return x
+
+    for name in ("static", "of_class", "method"):
+        wrap(Owner, name, add_one)
+        wrap(Owner, name, add_one)
+        assert getattr(Owner(), name)(1) == 2
+    assert isinstance(vars(Owner)["static"], staticmethod)
+    assert isinstance(vars(Owner)["of_class"], classmethod)
+
+
+# Checkpoints
+
+
+@pytest.mark.system
+def test_stock_checkpoints_hold_only_allowed_classes(trained):
+    folder, _ = trained
+    unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(folder / LAST)
+    assert set(unsafe) <= {"argparse.Namespace"}
+
+
+def test_meters_of_eval_bleu_can_be_loaded(tmp_path):
+    """Counts of n-grams are numpy arrays; options a Namespace. Fails in a bare torch."""
+    path = tmp_path / "state.pt"
+    torch.save({"args": argparse.Namespace(a=1), "counts": np.arange(4), "n": np.int64(3)}, path)
+    state = torch.load(path)
+    assert state["args"] == argparse.Namespace(a=1)
+    assert np.array_equal(state["counts"], np.arange(4))
+    code = f"import torch; torch.load({str(path)!r})"
+    assert "UnpicklingError" in run(sys.executable, "-c", code, ok=False).stderr
+
+
+class Malice:
+    def __reduce__(self):
+        return (print, ("code has run",))
+
+
+def test_other_classes_are_still_refused(tmp_path, capsys):
+    torch.save({"args": Malice()}, tmp_path / "evil.pt")
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(tmp_path / "evil.pt")
+    assert "code has run" not in capsys.readouterr().out
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("trained", ["lstm"], indirect=True)
+def test_generate_needs_the_allowed_classes(trained, copy_data, tmp_path):
+    folder, _ = trained
+    command = ("fairseq-generate", copy_data, "--path", folder / LAST, "--cpu", "--user-dir")
+    assert len(hypotheses(run(*command, USER_DIR).stdout)) == 50
+    stock = run(*command, plugin_without(tmp_path, "safe checkpoint classes"), ok=False)
+    assert "argparse.Namespace" in stock.stdout + stock.stderr
+
+
+# Batches
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 10, 16, 50])
+@pytest.mark.parametrize("limit", [{"max_tokens": 60}, {"max_sentences": 9}])
+def test_no_sentence_is_lost(size, limit):
+    from fairseq.data import data_utils
+
+    lengths = np.arange(size) % 5 + 1
+    result = data_utils.batch_by_size(
+        list(range(size)),
+        lambda index: lengths[index],
+        num_tokens_vec=lengths,
+        required_batch_size_multiple=8,
+        **limit,
+    )
+    assert [index for batch in result for index in batch] == list(range(size))
+    assert all(len(batch) % 8 == 0 for batch in result if len(batch) > 8)
+    assert all(len(batch) <= 9 for batch in result if "max_sentences" in limit)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("trained", ["lstm"], indirect=True)
+def test_generation_returns_every_line(trained, tmp_path):
+    folder, _ = trained
+    data = binarise(digits_corpus(tmp_path / "text", test=10), tmp_path / "bin")
+    command = ("fairseq-generate", data, "--path", folder / LAST, "--cpu", "--user-dir")
+    assert len(hypotheses(run(*command, USER_DIR).stdout)) == 10
+    stock = run(*command, plugin_without(tmp_path, "last batch"))
+    assert len(hypotheses(stock.stdout)) == 8
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_grouped_shuffling_visits_every_batch(shards):
+    from fairseq.data import ListDataset
+    from fairseq.data.iterators import EpochBatchIterator
+
+    seen: list[int] = []
+    for shard in range(shards):
+        iterator = EpochBatchIterator(
+            ListDataset(range(7)),
+            collate_fn=list,
+            batch_sampler=[[index] for index in range(7)],
+            num_shards=shards,
+            shard_id=shard,
+            grouped_shuffling=True,
+        )
+        epoch = list(iterator.next_epoch_itr())
+        assert len(epoch) == -(-7 // shards)
+        seen += [index for batch in epoch for index in batch]
+    assert sorted(seen) == list(range(7))
+
+
+def test_buckets_cut_the_corpus_evenly():
+    from fairseq.data import bucket_pad_length_dataset
+
+    assert bucket_pad_length_dataset.get_buckets(range(1, 101), 4).tolist() == [25, 50, 75, 100]
+    assert bucket_pad_length_dataset.get_buckets([3, 3, 3], 2).tolist() == [3]
+
+
+@pytest.mark.system
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="numpy 1 needs no fix")
+def test_num_batch_buckets(copy_data, tmp_path):
+    options = (*ARCHITECTURES["lstm"], "--num-batch-buckets", 3, "--max-update", 2)
+    train(copy_data, tmp_path / "ours", *options)
+    assert (tmp_path / "ours" / LAST).exists()
+    for fix, complaint in (("length buckets", "interpolation"), ("old names of numpy", "compat")):
+        plugin = plugin_without(tmp_path / fix, fix)
+        assert complaint in train(copy_data, tmp_path, *options, plugin=plugin, ok=False).stderr
+
+
+# CPUs
+
+
+@pytest.mark.system
+def test_bf16_trains_on_the_cpu(copy_data, tmp_path):
+    options = (*ARCHITECTURES["transformer"], "--bf16", "--max-update", 2)
+    done = train(copy_data, tmp_path, *options)
+    assert not ALARM.search(done.stdout + done.stderr)
+    assert load(tmp_path / LAST)["cfg"]["common"]["bf16"]
+    plugin = plugin_without(tmp_path, "bf16 without a TPU")
+    assert "xla_device" in train(copy_data, tmp_path, *options, plugin=plugin, ok=False).stderr
+
+
+@pytest.mark.parametrize("option", ["fp16", "amp"])
+@pytest.mark.parametrize(("cpu", "has_cuda"), [(True, True), (True, False), (False, False)])
+def test_half_precision_on_the_cpu_is_refused_by_name(option, cpu, has_cuda, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    built: list[object] = []
+    build = machine.refuse_half(lambda *given: built.append(given))
+    options = {"cpu": cpu, "fp16": False, "amp": False}
+    build(None, SimpleNamespace(common=SimpleNamespace(**options)))
+    assert len(built) == 1
+    with pytest.raises(ConfigError, match=f"`--{option}` trains on a CUDA device only"):
+        build(None, SimpleNamespace(common=SimpleNamespace(**{**options, option: True})))
+
+
+@pytest.mark.system
+def test_refusals_are_one_line(copy_data, tmp_path):
+    options = (*ARCHITECTURES["lstm"], "--fp16", "--max-update", 2)
+    done = train(copy_data, tmp_path, *options, ok=False)
+    assert "`--fp16` trains on a CUDA device only" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def distributed_options(**given: object) -> SimpleNamespace:
+    fields = {
+        "distributed_init_method": None,
+        "distributed_world_size": 1,
+        "distributed_rank": 0,
+        "distributed_port": -1,
+        "distributed_no_spawn": False,
+        "distributed_num_procs": None,
+        "distributed_backend": "nccl",
+        "device_id": 0,
+    }
+    return SimpleNamespace(**{**fields, **given})
+
+
+def test_processes_are_found_from_torchrun_or_spawned(monkeypatch):
+    alone = distributed_options()
+    machine.join_processes(alone)
+    assert alone == distributed_options()
+
+    spawning = distributed_options(distributed_world_size=2)
+    machine.join_processes(spawning)
+    assert spawning.distributed_init_method.startswith("tcp://localhost:")
+    assert spawning.distributed_backend == "gloo"
+    assert not spawning.distributed_no_spawn
+
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    launched = distributed_options()
+    machine.join_processes(launched)
+    assert launched.distributed_init_method == "env://"
+    assert (launched.distributed_rank, launched.distributed_world_size) == (1, 2)
+    assert launched.distributed_no_spawn
+
+
+# Warnings
+
+
+@pytest.mark.system
+def test_training_prints_no_warnings(trained):
+    _, said = trained
+    assert "done training" in said
+    assert not ALARM.search(said), ALARM.search(said)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", ["generate", "validate", "interactive"])
+def test_other_commands_print_no_warnings(name, trained, copy_data):
+    folder, _ = trained
+    options = ("--task", "translation", "--max-tokens", 400) if name == "validate" else ()
+    stdin = "1 2 3\n" if name == "interactive" else None
+    done = fairseq(name, copy_data, "--path", folder / LAST, "--cpu", *options, stdin=stdin)
+    said = done.stdout + done.stderr
+    assert not ALARM.search(said), ALARM.search(said)
+
+
+@pytest.mark.system
+def test_preprocessing_prints_no_warnings(tmp_path):
+    text = digits_corpus(tmp_path / "text")
+    done = fairseq(
+        "preprocess",
+        *("--source-lang", "src", "--target-lang", "tgt"),
+        *("--trainpref", text / "train", "--destdir", tmp_path / "bin"),
+    )
+    assert not ALARM.search(done.stdout + done.stderr)
+
+
+@pytest.mark.system
+def test_without_the_filters_training_warns(copy_data, tmp_path):
+    plugin = plugin_without(tmp_path, "warnings of a normal run")
+    options = (*ARCHITECTURES["transformer"], "--max-update", 1, "--disable-validation")
+    said = train(copy_data, tmp_path, *options, plugin=plugin).stderr
+    for words in ("autocast", "pin_memory", "mismatched key_padding_mask", "hydra"):
+        assert words in said
+
+
+@pytest.mark.system
+def test_log_file_repeats_no_line(copy_data, tmp_path):
+    """Without the fix the second epoch's lines stand there twice or more."""
+    lines = {}
+    for name, plugin in {
+        "with": USER_DIR,
+        "without": plugin_without(tmp_path, "log file"),
+    }.items():
+        log = tmp_path / f"{name}.log"
+        run(
+            *("fairseq-train", copy_data, "--user-dir", plugin, *ARCHITECTURES["lstm"], *TRAINING),
+            *("--max-epoch", 2, "--no-save", "--log-format", "json", "--log-file", log),
+        )
+        lines[name] = [line for line in log.read_text().splitlines() if '"valid_loss"' in line]
+    assert len(lines["with"]) == 2
+    assert len(lines["without"]) > 2
+
+
+BACKGROUND = """
+import sys
+import torch
+from fairseq.data.iterators import BufferedIterator
+if sys.argv[1] == "with":
+    import fairseq_ext
+    fairseq_ext.register()
+
+class Batches:
+    def __len__(self):
+        return 1000
+    def __iter__(self):
+        for _ in range(1000):
+            yield torch.stack([torch.randn(300, 30).sort()[0] for _ in range(50)]).sum().item()
+
+print(next(BufferedIterator(SIZE, Batches())) != 0)
+"""
+
+
+@pytest.mark.parametrize("size", [1000, 1])
+def test_a_process_ends_well_while_batches_are_made(size):
+    """With room in the queue the thread is busy when the process ends, else it waits for room."""
+    script = BACKGROUND.replace("SIZE", str(size))
+    assert run(sys.executable, "-c", script, "with").stdout.endswith("True\n")
+    if size > 1:
+        with pytest.raises(AssertionError, match="status -6"):
+            run(sys.executable, "-c", script, "without")

@@ -1,0 +1,218 @@
+"""A killed run continues to the very bits of an uninterrupted one; a finished one is left alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import BIN, USER_DIR, run, wait_for
+from tests.support.trainings import (
+    ARCHITECTURES,
+    TRAINING,
+    load,
+    plugin_without,
+    same,
+    training_state,
+)
+
+pytestmark = pytest.mark.system
+
+LAST = "checkpoint_last.pt"
+RUN = (*TRAINING, "--max-update", 26, "--save-interval-updates", 7)
+
+
+def train(data: Path, save_dir: Path, *options: object, plugin: Path = USER_DIR) -> str:
+    """Run ``fairseq-train``; returns its log."""
+    command = ("fairseq-train", data, "--save-dir", save_dir, "--user-dir", plugin, *options)
+    return run(*command).stdout
+
+
+def resumed(
+    finished: Path, checkpoint: str, to: Path, data: Path, *options: object, plugin: Path = USER_DIR
+) -> Path:
+    """The folder of a run killed right after it had saved ``checkpoint``, then resumed."""
+    to.mkdir()
+    shutil.copy(finished / checkpoint, to / LAST)
+    train(data, to, *options, plugin=plugin)
+    return to
+
+
+def fingerprint(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(copy_data, tmp_path_factory):
+    """A run of 26 updates, ending in its third epoch; gives its folder, data and options."""
+    folder = tmp_path_factory.mktemp("resume") / "whole"
+    options = (*ARCHITECTURES["lstm"], *RUN, "--dropout", 0.1)
+    train(copy_data, folder, *options)
+    return folder, copy_data, options
+
+
+@pytest.mark.parametrize("moment", ["checkpoint_1_7.pt", "checkpoint_2_14.pt", "checkpoint2.pt"])
+def test_resumes_exactly_in_every_epoch(uninterrupted, moment, tmp_path):
+    whole, data, options = uninterrupted
+    killed = resumed(whole, moment, tmp_path / "killed", data, *options)
+    for name in ("checkpoint_3_21.pt", LAST):
+        assert same(training_state(killed / name), training_state(whole / name)), name
+
+
+def test_without_the_fix_a_later_epoch_differs(uninterrupted, tmp_path):
+    whole, data, options = uninterrupted
+    plugin = plugin_without(tmp_path, "batches after resume")
+    killed = resumed(
+        whole, "checkpoint_2_14.pt", tmp_path / "killed", data, *options, plugin=plugin
+    )
+    assert not same(load(killed / LAST)["model"], load(whole / LAST)["model"])
+
+
+@pytest.mark.parametrize("architecture", sorted(set(ARCHITECTURES) - {"lstm"}))
+def test_other_architectures_resume_exactly(architecture, copy_data, tmp_path):
+    options = (*ARCHITECTURES[architecture], *RUN, "--dropout", 0.1)
+    whole = tmp_path / "whole"
+    train(copy_data, whole, *options)
+    killed = resumed(whole, "checkpoint_2_14.pt", tmp_path / "killed", copy_data, *options)
+    assert same(training_state(killed / LAST), training_state(whole / LAST))
+
+
+def test_survives_kill_9(copy_data, tmp_path):
+    """Real kills: one in the first epoch, one in the second, with a data-loading worker."""
+    options = (*ARCHITECTURES["lstm"], *RUN, "--num-workers", 1)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(copy_data, whole, *options)
+    for moment in ("checkpoint_1_7.pt", "checkpoint_2_14.pt"):
+        command = (BIN / "fairseq-train", copy_data, "--save-dir", killed, "--user-dir", USER_DIR)
+        process = subprocess.Popen(
+            [str(word) for word in (*command, *options)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        wait_for((killed / moment).exists, process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.returncode == -signal.SIGKILL, "it finished before it was killed"
+    train(copy_data, killed, *options)
+    assert same(training_state(killed / LAST), training_state(whole / LAST))
+    assert {path.name for path in killed.iterdir()} == {path.name for path in whole.iterdir()}
+
+
+def test_bf16_resumes_exactly(copy_data, tmp_path):
+    """bfloat16 rounds its weights: without its float32 master copy a resumed run differs."""
+    options = (*ARCHITECTURES["transformer"], *RUN, "--bf16")
+    whole = tmp_path / "whole"
+    train(copy_data, whole, *options)
+    killed = resumed(whole, "checkpoint_3_21.pt", tmp_path / "killed", copy_data, *options)
+    assert same(training_state(killed / LAST), training_state(whole / LAST))
+    plugin = plugin_without(tmp_path, "half precision after resume")
+    stock = resumed(
+        whole, "checkpoint_3_21.pt", tmp_path / "stock", copy_data, *options, plugin=plugin
+    )
+    assert not same(load(stock / LAST)["model"], load(whole / LAST)["model"])
+
+
+STANDSTILL = (*ARCHITECTURES["lstm"], *TRAINING, "--lr", 1e-9)
+"""Validation never improves at this learning rate."""
+
+
+def test_early_stopping_continues_to_count(copy_data, tmp_path):
+    options = (*STANDSTILL, "--patience", 2, "--save-interval-updates", 3, "--max-update", 18)
+    whole = tmp_path / "whole"
+    assert "early stop since" in train(copy_data, whole, *options)
+    assert training_state(whole / LAST)["updates"] == 9
+
+    killed = resumed(whole, "checkpoint_1_6.pt", tmp_path / "killed", copy_data, *options)
+    assert same(training_state(killed / LAST), training_state(whole / LAST))
+    plugin = plugin_without(tmp_path, "validation after resume")
+    stock = resumed(
+        whole, "checkpoint_1_6.pt", tmp_path / "stock", copy_data, *options, plugin=plugin
+    )
+    assert training_state(stock / LAST)["updates"] > 9
+
+    before = fingerprint(whole)
+    log = train(copy_data, whole, *options)
+    assert "has finished (validation has not improved 2 times running" in log
+    assert fingerprint(whole) == before
+
+
+def test_plateau_scheduler_continues_to_count(copy_data, tmp_path):
+    """Killed at the end of an epoch, before the scheduler saw that epoch's validation loss."""
+    options = (*STANDSTILL, "--max-epoch", 4, "--batch-size", 100, "--max-tokens", 9999)
+    options = (*options, "--lr-scheduler", "reduce_lr_on_plateau", "--lr-patience", 1, "--lr", 1e-6)
+    whole = tmp_path / "whole"
+    train(copy_data, whole, *options)
+    expected = training_state(whole / LAST)
+    assert expected["optimizer"]["param_groups"][0]["lr"] < 1e-6
+
+    killed = resumed(whole, "checkpoint2.pt", tmp_path / "killed", copy_data, *options)
+    assert same(training_state(killed / LAST), expected)
+    plugin = plugin_without(tmp_path, "validation after resume")
+    stock = resumed(whole, "checkpoint2.pt", tmp_path / "stock", copy_data, *options, plugin=plugin)
+    assert not same(training_state(stock / LAST)["scheduler"], expected["scheduler"])
+
+
+def test_finished_run_is_left_alone(uninterrupted, tmp_path):
+    whole, data, options = uninterrupted
+    before = fingerprint(whole)
+    assert "nothing to do: this run has finished (26 of 26 updates" in train(data, whole, *options)
+    assert fingerprint(whole) == before
+    longer = (*options, "--max-update", 99, "--max-epoch", 2)
+    assert "this run has finished (2 of 2 epochs are done)" in train(data, whole, *longer)
+    assert fingerprint(whole) == before
+
+    shutil.copytree(whole, tmp_path / "copy")
+    train(data, tmp_path / "copy", *options, plugin=plugin_without(tmp_path, "finished runs"))
+    assert training_state(tmp_path / "copy" / LAST)["updates"] == 27
+
+
+def test_temporary_files_of_killed_runs_are_removed(uninterrupted, tmp_path):
+    whole, data, options = uninterrupted
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    shutil.copy(whole / LAST, folder)
+    (folder / "checkpoint_best.pt.tmp").write_bytes(b"half a checkpoint")
+    train(data, folder, *options)
+    assert [path.name for path in folder.iterdir()] == [LAST]
+
+
+def test_copies_are_whole_or_absent(tmp_path, monkeypatch):
+    """A failing copy leaves the old file and no temporary."""
+    from fairseq.file_io import PathManager
+
+    source, destination = tmp_path / "new.pt", tmp_path / "last.pt"
+    source.write_bytes(b"new")
+    destination.write_bytes(b"old")
+
+    def fail(_: str, to: str) -> None:
+        Path(to).write_bytes(b"n")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", fail)
+    with pytest.raises(OSError, match="No space"):
+        PathManager.copy(str(source), str(destination), overwrite=True)
+    assert destination.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last.pt", "new.pt"]
+    monkeypatch.undo()
+    assert PathManager.copy(str(source), str(destination), overwrite=True)
+    assert destination.read_bytes() == b"new"
+
+
+def test_curriculum_ends():
+    """Batches are shuffled after the epochs of ``--curriculum``; fairseq forgot to."""
+    from fairseq.data import ListDataset
+    from fairseq.data.iterators import EpochBatchIterator
+
+    batches = [[index] for index in range(20)]
+    iterator = EpochBatchIterator(ListDataset(range(20)), list, batches, reuse_dataloader=True)
+    first = list(iterator.next_epoch_itr(shuffle=False))
+    assert first == batches
+    second = list(iterator.next_epoch_itr(shuffle=True))
+    assert sorted(second) == batches
+    assert second != batches

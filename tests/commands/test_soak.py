@@ -1,0 +1,67 @@
+"""The quick part of tests/soak.sh, and that docs/reliability.md says what its runs have measured.
+
+Other quick parts: test_resume.py and test_files.py (kills), test_bad_input.py (full disks),
+test_processes.py (killed processes), test_locks.py (two runs in one folder).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.soak import table
+from tests.support.harness import REPO, run
+
+DOCUMENT = REPO / "docs" / "reliability.md"
+
+
+def soaked(tmp_path: Path, part: str, *options: object) -> dict:
+    """Run a part at a small size; its report."""
+    report = tmp_path / "report.json"
+    run(sys.executable, "-m", f"tests.soak.{part}", "--json", report, *options, cwd=REPO)
+    return json.loads(report.read_text())
+
+
+@pytest.mark.system
+def test_a_killed_training_ends_with_the_same_bits(tmp_path):
+    """One kill each: at a point in time, at a file operation, at a byte of a checkpoint."""
+    report = soaked(tmp_path, "kills", "--runs", "gru_tiny", "--kills", 3, "--seed", 2)
+    assert report["count"] == 3
+    assert report["failed"] == 0
+    assert len(report["checks"][0]["moments"]) > 1
+
+
+@pytest.mark.system
+def test_flipped_bits_are_noticed_or_harmless(tmp_path):
+    report = soaked(tmp_path, "flips", "--flips", 40)
+    (row,) = report["checks"]
+    assert row["refused"] + row["identical"] == row["count"] == 40
+    assert row["refused"] > 20
+
+
+def test_an_unknown_part_is_refused():
+    script = REPO / "tests" / "soak.sh"
+    done = subprocess.run(["bash", script, "kill"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.search(r"`kill` is no part; there are kills commands disk flips", done.stderr)
+
+
+def test_every_part_of_the_script_exists():
+    named = re.search(r"^PARTS=\((.*)\)", (REPO / "tests/soak.sh").read_text(), re.MULTILINE)
+    for part in named[1].split():
+        assert (REPO / "tests" / "soak" / f"{part}.py").exists(), part
+
+
+def test_the_document_says_what_was_measured():
+    """Its rows are those of ``python -m tests.soak.table``, all of each report that it shows."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    shown = set(re.findall(r"\(results/(reliability_\w+\.json)\)", text))
+    assert len(shown) >= 5
+    measured = table.table(table.RESULTS / name for name in sorted(shown)).splitlines()[2:]
+    rows = [line for line in text.splitlines() if "(results/reliability_" in line]
+    assert rows == measured

@@ -1,0 +1,361 @@
+"""``fairseq-ext translate``, against fairseq-interactive, fairseq-generate and their encoders."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
+from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
+
+from fairseq_ext import cli
+from fairseq_ext.corpora.chunks import Chunk, Tokenize
+from fairseq_ext.decoding.translator import Search, Translator
+from fairseq_ext.evaluation import outputs
+from fairseq_ext.evaluation.outputs import read_lines
+from fairseq_ext.text.pipeline import Pipeline
+from tests.support.harness import BIN, binarise, digits_corpus, fairseq, run, write_lines
+
+WORDS = ["Hello", "world", "small", "tree", "it's", "R&D", "well-known", "(green)", "Bäume", "3.5"]
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 6))) + "." for _ in range(count)]
+
+
+def train(data: Path, folder: Path, *flags: object) -> Path:
+    fairseq(
+        *("train", data, "--optimizer", "adam", "--lr", "0.01", "--max-tokens", "600"),
+        *("--disable-validation", "--no-epoch-checkpoints", "--save-dir", folder, *flags),
+    )
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copying model of Moses tokens and subwords: ``codes``, ``bpe``, ``bin``, ``model.pt``."""
+    folder = tmp_path_factory.mktemp("words")
+    moses = Pipeline("en", "en", tokenize=True).encoder()
+    tokens = [moses(line) for line in sentences(300, 1)]
+    write_lines(folder / "tokens", tokens)
+    run("subword-nmt", "learn-bpe", "-s", "30", "-i", folder / "tokens", "-o", folder / "codes")
+    split = Pipeline("en", "en", subwords="subword-nmt", files=(folder / "codes",)).encoder()
+    for name, count in (("train", 300), ("valid", 10), ("test", 25)):
+        lines = [split(moses(line)) for line in sentences(count, 1 if name == "train" else 2)]
+        for side in ("src", "tgt"):
+            write_lines(folder / "bpe" / f"{name}.{side}", lines)
+    binarise(folder / "bpe", folder / "bin", "--joined-dictionary")
+    flags = ("--arch", "gru_tiny", "--max-update", "60")
+    train(folder / "bin", folder / "run", *flags).rename(folder / "model.pt")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Linformer that reads a start symbol and at most 12 source tokens."""
+    folder = tmp_path_factory.mktemp("digits")
+    binarise(digits_corpus(folder / "text"), folder / "bin")
+    flags = ("--arch", "linformer_tiny", "--max-update", "8", "--max-source-positions", "12")
+    task = ("--task", "translation_ext", "--source-bos")
+    train(folder / "bin", folder / "run", *flags, *task).rename(folder / "model.pt")
+    return folder
+
+
+def translate(*words_: object, capsys: pytest.CaptureFixture[str], stdin: bytes = b"") -> list[str]:
+    """The command's output, run in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["translate", *map(str, words_)])
+    said = capsys.readouterr()
+    assert stopped.value.code == 0, said.err
+    return said.out.removesuffix("\n").split("\n")
+
+
+def printed(text: str, letter: str) -> list[str]:
+    """The last column of fairseq-interactive's lines of one letter."""
+    return [line.split("\t")[-1] for line in text.splitlines() if line.startswith(f"{letter}-")]
+
+
+# ---- the same as fairseq's own commands ----------------------------------------------------------
+
+
+@pytest.mark.system
+def test_text_is_translated_as_by_fairseq_interactive(words: Path) -> None:
+    lines = sentences(20, 7)
+    theirs = fairseq(
+        *("interactive", words / "bin", "--path", words / "model.pt", "--beam", "3"),
+        *("--tokenizer", "moses", "--moses-no-escape", "--moses-no-dash-splits"),
+        *("--source-lang", "src", "--target-lang", "tgt"),
+        *("--bpe", "subword_nmt", "--bpe-codes", words / "codes"),
+        *("--buffer-size", "20", "--max-tokens", "300"),
+        stdin="".join(f"{line}\n" for line in lines),
+    ).stdout
+    with_holes = [part for line in lines for part in (line, " \t" if len(line) % 2 else "")]
+    ours = run(
+        *("fairseq-ext", "translate", words / "bin", "--path", words / "model.pt", "--beam", "3"),
+        *("--tokenize", "--bpe-codes", words / "codes", "--buffer-size", "7"),
+        stdin="".join(f"{line}\n" for line in with_holes),
+    )
+    assert ours.stdout.split("\n")[1::2] == [""] * 20
+    assert ours.stdout.split("\n")[:-1:2] == printed(theirs, "D")
+    assert "40 lines in" in ours.stderr
+    assert "INFO" not in ours.stderr
+
+
+@pytest.mark.system
+def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = ("--path", words / "model.pt", "--beam", "4", "--nbest", "3", "--lenpen", "0.6")
+    length = ("--max-len-a", "1.5", "--max-len-b", "5", "--print-alignment", "soft")
+    done = fairseq("generate", words / "bin", *search, *length)
+    generated = tmp_path / "generated"
+    generated.write_text(done.stdout, encoding="utf-8")
+    theirs = outputs.read_generated(generated)
+    options = ("--max-len-a", "1.5", "--max-len-b", "5", "--max-tokens", "200")
+    details = tmp_path / "details"
+    source = words / "bpe" / "test.src"
+    rows = translate(
+        *(words / "bin", *search, *options, "--input", source, "--json", details, "--remove-bpe"),
+        capsys=capsys,
+    )
+    found = [json.loads(line) for line in details.read_text(encoding="utf-8").splitlines()]
+    assert len(found) == len(theirs) == 25
+    for number, (ours, sentence) in enumerate(zip(found, theirs, strict=True), start=1):
+        assert (ours["line"], ours["source"]) == (number, sentence.source)
+        tokens = [one["tokens"] for one in ours["translations"]]
+        assert tokens == [one.text for one in sentence.hypotheses]
+        scores = [one["score"] for one in ours["translations"]]
+        assert scores == pytest.approx([one.score for one in sentence.hypotheses], abs=1e-4)
+    wanted = [
+        f"{one['line']}\t{rank}\t{best['score']:.4f}\t{outputs.remove_bpe(best['tokens'])}"
+        for one in found
+        for rank, best in enumerate(one["translations"], start=1)
+    ]
+    assert rows == wanted
+    soft = Search(beam=4, nbest=3, lenpen=0.6, max_len_a=1.5, max_len_b=5, attention=True)
+    translator = Translator(words / "bin", [words / "model.pt"], search=soft)
+    for ours, sentence in zip(translator.translate(read_lines(source)), theirs, strict=True):
+        for candidate, hypothesis in zip(ours, sentence.hypotheses, strict=True):
+            rows = [pytest.approx(row, abs=1e-5) for row in hypothesis.soft]
+            assert [*candidate.attention] == rows
+
+
+@pytest.mark.system
+def test_scores_with_gnmts_length_penalty_are_those_of_fairseq_generate(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = ("--path", words / "model.pt", "--nbest", "5", "--gnmt-lenpen", "0.8")
+    done = fairseq("generate", words / "bin", *search, "--task", "translation_ext")
+    generated, details = tmp_path / "generated", tmp_path / "details"
+    generated.write_text(done.stdout, encoding="utf-8")
+    source = words / "bpe" / "test.src"
+    translate(words / "bin", *search, "--input", source, "--json", details, capsys=capsys)
+    found = [json.loads(line)["translations"] for line in read_lines(details)]
+    theirs = [sentence.hypotheses for sentence in outputs.read_generated(generated)]
+    tokens = [[one["tokens"] for one in best] for best in found]
+    assert tokens == [[one.text for one in best] for best in theirs]
+    for ours, best in zip(found, theirs, strict=True):
+        scores = [one["score"] for one in ours]
+        assert scores == pytest.approx([one.score for one in best], abs=1e-4)
+
+
+@pytest.mark.system
+def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The samples are fairseq-interactive's of the same seed, in the same batches."""
+    source = write_lines(tmp_path / "source", read_lines(words / "bpe" / "test.src")[:12])
+    length = ("--max-len-a", "1.5", "--max-len-b", "5", "--max-tokens", "60", "--seed", "3")
+    sampled = fairseq(
+        *("interactive", words / "bin", "--path", words / "model.pt", "--input", source),
+        *("--source-lang", "src", "--target-lang", "tgt", "--task", "translation_ext", *length),
+        *("--sampling", "--beam", "6", "--nbest", "6", "--epsilon-sampling", "0.05"),
+        *("--buffer-size", "100"),
+    ).stdout
+    (tmp_path / "samples").write_text(sampled, encoding="utf-8")
+    wording = ("--utility", "bleu", "--remove-bpe")
+    command = ["mbr", tmp_path / "samples", "--num-candidates", "6", *wording]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*map(str, [*command, "-o", tmp_path / "best"])])
+    assert stopped.value.code == 0
+    capsys.readouterr()
+    ours = ("--path", words / "model.pt", "--input", source, *length, *wording)
+    options = ("--mbr", "6", "--epsilon-sampling", "0.05")
+    assert translate(words / "bin", *ours, *options, capsys=capsys) == read_lines(tmp_path / "best")
+
+
+@pytest.mark.system
+def test_the_task_of_the_training_is_taken_from_the_checkpoint(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = read_lines(digits / "text" / "test.src")[:15]
+    source = write_lines(tmp_path / "source", lines)
+    length = ("--max-len-b", "12")
+    theirs = fairseq(
+        *("interactive", digits / "bin", "--path", f"{digits}/model.pt:{digits}/model.pt"),
+        *("--task", "translation_ext", "--source-bos", "--max-source-positions", "12"),
+        *("--input", source, "--beam", "2", "--buffer-size", "50", "--max-tokens", "200", *length),
+    ).stdout
+    model = digits / "model.pt"
+    both = (digits / "bin", "--path", model, model, "--input", source, "--beam", "2")
+    assert translate(*both, *length, "-o", tmp_path / "out", capsys=capsys) == [""]
+    assert read_lines(tmp_path / "out") == printed(theirs, "H")
+
+
+# ---- text and tokens -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("escape", "aggressive"), [(False, False), (True, True)])
+def test_words_are_split_and_joined_as_by_fairseqs_encoders(
+    words: Path, escape: bool, aggressive: bool
+) -> None:
+    moses = MosesTokenizer(
+        MosesTokenizerConfig(
+            source_lang="en",
+            target_lang="en",
+            moses_no_dash_splits=not aggressive,
+            moses_no_escape=not escape,
+        )
+    )
+    pieces = SubwordNMTBPE(SubwordNMTBPEConfig(bpe_codes=str(words / "codes"), bpe_separator="@@"))
+    pipeline = Pipeline(
+        *("en", "en"),
+        tokenize=True,
+        escape=escape,
+        aggressive=aggressive,
+        subwords="subword-nmt",
+        files=(words / "codes",),
+    )
+    encode, decode = pipeline.encoder(), pipeline.decoder()
+    for sentence in sentences(30, 5):
+        line = f"{sentence} !"  # of a full stop at the very end, fairseq's know less
+        tokens = pieces.encode(moses.encode(line))
+        assert encode(line) == tokens
+        assert decode(tokens) == moses.decode(pieces.decode(tokens))
+
+
+def test_text_is_prepared_as_the_training_corpus_was() -> None:
+    lines = ["»Don’t …« he\u00a0said: 3 – 4\u200b!", "R&D (well-known) “quoted”", "A\x07 b  c"]
+    pipeline = Pipeline(
+        *("en", "en"), normalize=True, lowercase=True, tokenize=True, escape=True, aggressive=True
+    )
+    prepare = Tokenize(pipeline, None, name="x")
+    corpus = prepare(Chunk(1, [(line, "x") for line in lines])).source
+    assert [*map(pipeline.encoder(), lines)] == corpus
+
+
+def test_lower_case_and_kept_tokens(words: Path) -> None:
+    pipeline = Pipeline("en", "en", lowercase=True, tokenize=True, subwords="joined")
+    assert pipeline.encoder()("Hello, R&D!") == "hello , r & d !"
+    assert pipeline.joiner()("Hel@@ lo , you") == "Hello , you"
+    assert pipeline.decoder()("Hel@@ lo , you") == "Hello, you"
+    assert Pipeline("en", "en").encoder()("Hello, you") == "Hello, you"
+
+
+# ---- lines ---------------------------------------------------------------------------------------
+
+
+def test_a_long_line_is_named_after_all_before_it_were_written(
+    digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["1 2", "", "3", " ".join("4" * 11), "5"]  # <s> and </s> make it 13
+    text = "\n".join(lines).encode()
+    command = (digits / "bin", "--path", digits / "model.pt", "--buffer-size", "2")
+    command += ("--max-len-b", "9")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["translate", *map(str, command)])
+    said = capsys.readouterr()
+    assert stopped.value.code == 1
+    assert said.out.count("\n") == 2
+    message = said.err.splitlines()[-1]
+    assert "standard input, line 4: 13 source tokens, but the model takes at most 12." in message
+    skipped = translate(*command, "--skip-long", capsys=capsys, stdin=text)
+    assert [bool(line) for line in skipped] == [True, False, True, False, True]
+
+
+def test_an_empty_line_has_one_row_among_the_nbest(
+    digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = (digits / "bin", "--path", digits / "model.pt", "--nbest", "2", "--max-len-b", "9")
+    rows = translate(*command, capsys=capsys, stdin=b"1 2\r\n\n3")
+    columns = [row.split("\t") for row in rows]
+    assert [cells[:2] for cells in columns] == [
+        ["1", "1"],
+        ["1", "2"],
+        ["2", "1"],
+        ["3", "1"],
+        ["3", "2"],
+    ]
+    assert columns[2] == ["2", "1", "0.0000", ""]
+
+
+@pytest.mark.parametrize(
+    ("options", "stdin", "message"),
+    [
+        (
+            ["--nbest", "6"],
+            b"1",
+            "`--nbest` must be at most `--beam`, which is 5, but is 6 instead.",
+        ),
+        (["--mbr", "0"], b"1", "`--mbr` must be at least 1, but is 0 instead."),
+        (["--mbr", "4", "--nbest", "2"], b"1", "`--nbest` does not go with `--mbr`, which samples"),
+        (["--mbr", "4", "--utility", "ter"], b"1", "`--utility` must be chrf, bleu or mbrs:"),
+        (["--mbr", "4", "--epsilon-sampling", "1"], b"1", "must be at least 0 and less than 1"),
+        (["--seed", "2"], b"1", "`--seed` goes with `--mbr`, which is missing."),
+        (["--gnmt-lenpen", "-1"], b"1", "`--gnmt-lenpen` must be a number from 0 up, but is -1.0"),
+        (["--gnmt-lenpen", "1", "--lenpen", "2"], b"1", "does not go with `--lenpen`, which is"),
+        (["--beam", "0"], b"1", "`--beam` must be at least 1, but is 0 instead."),
+        (["--buffer-size", "0"], b"1", "`--buffer-size` must be at least 1, but is 0 instead."),
+        (["--escape"], b"1", "`--escape` goes with `--tokenize`, which is missing."),
+        (["--bpe-codes", "none"], b"1", "file of `--bpe-codes` none does not exist"),
+        (["--bpe-codes", "bad"], b"1", "bad, line 2: `one two three` is not a merge of two"),
+        (["--path", "none.pt"], b"1", "none.pt does not exist"),
+        (["--path", "bad"], b"1", "bad is not a checkpoint"),
+        (["--input", "none"], b"", "none does not exist"),
+        (["--max-tokens", "4"], b"1\n2 3 4", "line 2: 5 source tokens, but `--max-tokens` allows"),
+        ([], b"1 2\n3 \xff", "standard input, line 2: not UTF-8, byte 0xff"),
+        (["--src", "xx", "--tgt", "tgt"], b"1", "dict.xx.txt does not exist"),
+        (["--src", "src"], b"1", "`--src` and `--tgt` go together; give both, or neither."),
+    ],
+)
+def test_errors_are_one_line(
+    digits: Path,
+    options: list[str],
+    stdin: bytes,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+    write_lines(tmp_path / "bad", ["#version: 0.2", "one two three"])
+    command = [digits / "bin", "--path", digits / "model.pt", "--json", "new", "-o", "out"]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["translate", *map(str, command), *options])
+    assert stopped.value.code == 1
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["bad"]
+
+
+@pytest.mark.system
+def test_a_reader_that_leaves_early_is_no_error_message(digits: Path) -> None:
+    command = [BIN / "fairseq-ext", "translate", digits / "bin", "--path", digits / "model.pt"]
+    command += ["--input", digits / "text" / "train.src", "--buffer-size", "1", "--max-len-b", "5"]
+    with subprocess.Popen(
+        [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline().endswith("\n")
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()
+    assert process.returncode == 1

@@ -1,0 +1,1 @@
+"""Architectures: their layers, laws and trainings."""

@@ -1,0 +1,395 @@
+"""BMT models: presets, counts, stages, schedule, distillation, binary layers in other models."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import fields
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from fairseq.modules import MultiheadAttention
+from fairseq.tasks.translation import TranslationTask
+from omegaconf import open_dict
+from torch import Tensor, nn
+
+from fairseq_ext.base.configuration import BinaryOptions
+from fairseq_ext.binary import distillation, stages, switches
+from fairseq_ext.binary.attention import BinaryAttention
+from fairseq_ext.binary.linear import BinaryLinear
+from fairseq_ext.binary.schedule import StagedCosine, learning_rate
+from fairseq_ext.errors import ConfigError
+from tests.models import test_laws
+from tests.support.models import (
+    ALL_LAYERS,
+    BMT,
+    LINFORMER,
+    MUSE,
+    SMALL,
+    build,
+    configuration,
+    dictionary,
+    padded,
+    previous,
+    random_sentences,
+)
+
+STOCK = ["--arch", "binary_transformer", *SMALL]
+
+
+def binary_layers(model: nn.Module) -> dict[str, BinaryLinear]:
+    return {name: m for name, m in model.named_modules() if isinstance(m, BinaryLinear)}
+
+
+# Table 1: the columns A_QKV W_QKV A_OUT W_OUT QK SCORE-V A_FFN W_FFN.
+ROWS = {
+    "float": "........",
+    "bmt-1": ".x.x...x",
+    "bmt-2": "......xx",
+    "bmt-3": ".x.x..xx",
+    "bmt-4": "xx.x..xx",
+    "bmt-5": ".xxx..xx",
+    "bmt-6": "xxxx..xx",
+    "bmt-7": ".x.xx..x",
+    "bmt-8": ".x.xxx.x",
+    "xnor-base": "......xx",
+}
+
+
+class TestPresets:
+    @pytest.mark.parametrize("name", ROWS)
+    def test_rows_of_the_papers_table(self, name: str) -> None:
+        chosen = switches.PRESETS[name]
+        a, w = chosen.activations, chosen.weights
+        ticks = ["qkv" in a, "qkv" in w, "out" in a, "out" in w, "qk" in a, "score-v" in a]
+        ticks += ["ffn" in a, "ffn" in w]
+        assert "".join("x" if tick else "." for tick in ticks) == ROWS[name]
+
+    @pytest.mark.parametrize("name", [*ROWS, "bmt-s"])
+    def test_models_are_what_the_rows_say(self, name: str) -> None:
+        model, _ = build([*BMT, "--bmt-preset", name])
+        chosen, kinds = switches.PRESETS[name], {"qkv": 0, "out": 0, "ffn": 0}
+        for layer_name, layer in binary_layers(model).items():
+            product = "ffn" if "fc" in layer_name else "out" if "out_proj" in layer_name else "qkv"
+            kinds[product] += 1
+            assert layer.binary_weights == (product in chosen.weights)
+            assert layer.binary_inputs == (product in chosen.activations)
+        assert kinds == {"qkv": 2 * 3 + 2 * 6, "out": 2 + 4, "ffn": 4 + 4}
+        for module in model.modules():
+            if isinstance(module, BinaryAttention):
+                assert module.binary_qk == ("qk" in chosen.activations)
+                assert bool(module.binary_score_v) == ("score-v" in chosen.activations)
+                assert (
+                    module.shortcut
+                    == bool(module.head_norms)
+                    == (name in ROWS and name != "xnor-base")
+                )
+
+    def test_options_change_single_parts_of_a_row(self) -> None:
+        flags = ["--bmt-preset", "float", "--binary-weights", "out", "--binary-activations", "out"]
+        model, _ = build([*BMT, *flags, "--bmt-attention-output", "scale", "--bmt-scale", "8"])
+        layers = binary_layers(model)
+        assert {name for name, m in layers.items() if m.binary_inputs} == {
+            name for name in layers if name.endswith("out_proj")
+        }
+        assert layers["encoder.layers.0.self_attn.out_proj"].scale == 8
+        assert layers["encoder.layers.0.fc1"].scale == 1
+        assert model.encoder.layers[0].self_attn.output_norm is None
+        model, _ = build([*BMT, "--bmt-preset", "bmt-6", "--binary-activations", "none"])
+        assert not any(layer.binary_inputs for layer in binary_layers(model).values())
+
+    def test_bounds_and_gradients_by_option(self) -> None:
+        model, _ = build([*BMT, "--binary-weight-bound", "0.5", "--binary-gradient", "paper"])
+        layer = model.encoder.layers[0].fc1
+        assert layer.binarized_weight().abs().eq(0.25).all()
+        assert layer.weight_binarizer.mask == "paper"
+        model, _ = build([*BMT, "--binary-weight-bound", "tensor"])
+        assert model.encoder.layers[0].fc1.granularity == "tensor"
+        flags = ["--bmt-preset", "bmt-6", "--binary-activation-bound", "2"]
+        model, _ = build([*BMT, *flags])
+        assert model.encoder.layers[0].fc1.input_binarizer.bound == 2
+
+    @pytest.mark.parametrize(
+        ("flags", "message"),
+        [
+            (["--binary-weights", "qkv,fnn"], "`--binary-weights` must be"),
+            (["--binary-weights", "qk"], "`--binary-weights` must be"),
+            (["--binary-activations", "scores"], "`--binary-activations` must be"),
+            (["--binary-weight-bound", "row"], "`--binary-weight-bound` must be"),
+            (["--binary-activation-bound", "-1"], "`--binary-activation-bound` must be"),
+            (["--bmt-scale", "0"], "`--bmt-scale` must be"),
+            (["--stage-updates", "10"], "must have 2 stages"),
+            (["--bmt-preset", "bmt-2", "--stage-updates", "10,10"], "must have 3 stages"),
+            (["--stage-updates", "10,x"], "`--stage-updates` must be"),
+            (["--stage-updates", "1,2,3,4"], "`--stage-updates` must be"),
+            (["--stage-updates", "0,0"], "`--stage-updates` must be"),
+        ],
+    )
+    def test_refuses(self, flags: list[str], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            build([*BMT, *flags])
+
+
+def test_counts_of_the_papers_model() -> None:
+    """96 tensors of 176,160,768 weights: 6 (4 d² + 2 d f) + 6 (8 d² + 2 d f)."""
+    with torch.device("meta"):
+        model, _ = build(["--arch", "bmt_wmt_de_en"], size=64)
+    layers = binary_layers(model)
+    assert all(layer.binary_weights for layer in layers.values())
+    assert len(layers) == 96
+    assert sum(layer.weight.numel() for layer in layers.values()) == 176_160_768
+    d, f = 1024, 4096
+    assert 6 * (4 * d * d + 2 * d * f) + 6 * (8 * d * d + 2 * d * f) == 176_160_768
+    assert not [name for name in layers if "embed" in name or "output_projection" in name]
+    names = dict(model.named_parameters())
+    assert names["encoder.embed_tokens.weight"] is names.get(
+        "decoder.embed_tokens.weight", names["encoder.embed_tokens.weight"]
+    )
+    assert model.decoder.output_projection.weight is model.encoder.embed_tokens.weight
+    assert {m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)} == {1e-6}
+    norm = model.decoder.layers[0].encoder_attn.head_norms["k"]
+    assert norm.weight.shape == (64,)
+
+
+PAPER_STAGES = [50_000, 88_339, 88_339]
+
+
+class TestStages:
+    def test_stage_of_an_update(self) -> None:
+        found = [
+            stages.stage_at(u, PAPER_STAGES) for u in (0, 49_999, 50_000, 138_338, 138_339, 10**6)
+        ]
+        assert found == [0, 0, 1, 1, 2, 2]
+        assert stages.stage_at(0, []) == 2
+        assert [stages.stage_at(u, [3, 0, 4]) for u in (2, 3)] == [0, 2]
+        assert [stages.stage_at(u, [3, 4]) for u in (2, 3, 99)] == [0, 1, 1]
+
+    def test_model_follows_fairseqs_hook(self) -> None:
+        model, _ = build([*BMT, "--bmt-preset", "bmt-6", "--stage-updates", "5,5,5"])
+        layer = model.encoder.layers[0].fc1
+        seen = []
+        for update in range(12):
+            model.set_num_updates(update)
+            seen.append((layer.binary_weights, layer.binary_inputs))
+        assert seen == [(False, False)] * 5 + [(True, False)] * 5 + [(True, True)] * 2
+
+    def test_a_checkpoint_keeps_the_stage_it_was_trained_in(self) -> None:
+        """Saved right after update 5: trained in float, though update 5 will be binary."""
+        flags = [*BMT, "--stage-updates", "5,5"]
+        model, _ = build(flags)
+        for update in range(5):
+            model.set_num_updates(update)
+        other, _ = build(flags, seed=1)
+        other.set_num_updates(5)  # what fairseq does before it loads
+        assert other.binary_stage.index == 1
+        other.load_state_dict(model.state_dict())
+        assert other.binary_stage.index == 0
+        assert same_logits(model, other)
+        other.set_num_updates(5)
+        assert not same_logits(model, other)
+
+    def test_never_returns_to_float(self, caplog: pytest.LogCaptureFixture) -> None:
+        flags = [*BMT, "--stage-updates", "5,5"]
+        model, _ = build(flags)
+        model.set_num_updates(7)
+        other, _ = build(flags, seed=1)
+        other.load_state_dict(model.state_dict())
+        with caplog.at_level(logging.WARNING):
+            other.set_num_updates(0)  # --reset-optimizer
+            other.set_num_updates(1)
+        assert other.binary_stage.index == 1
+        assert [r.getMessage() for r in caplog.records if "stays there" in r.getMessage()] == [
+            "`--stage-updates` would have update 0 in stage `float`, but the checkpoint is in "
+            "`binary weights` and stays there."
+        ]
+        assert same_logits(model, other)
+
+    def test_takes_a_float_models_weights(self) -> None:
+        """A float checkpoint has no stage: it stays float until training says otherwise."""
+        float_model, _ = build(STOCK)
+        binary, _ = build([*STOCK, "--binary-weights", "qkv,out,ffn"], seed=1)
+        binary.load_state_dict(float_model.state_dict())
+        assert same_logits(float_model, binary, atol=1e-6)
+        binary.set_num_updates(0)
+        assert not same_logits(float_model, binary, atol=1e-3)
+
+    def test_stage_survives_half_precision(self) -> None:
+        model, _ = build(BMT)
+        assert model.half().binary_stage.current.dtype == torch.long
+
+
+def logits(model: nn.Module) -> Tensor:
+    source, target = random_sentences([5, 3]), padded([[4, 5, 2]] * 2, left=False)
+    source = padded(source, left=True)
+    return model.eval()(source, source.ne(1).sum(1), previous(target))[0]
+
+
+def same_logits(one: nn.Module, other: nn.Module, atol: float = 0.0) -> bool:
+    return torch.allclose(logits(one), logits(other), rtol=0, atol=atol)
+
+
+class TestSchedule:
+    @pytest.mark.parametrize(
+        ("update", "expected"),
+        [
+            (0, 0.0),
+            (2000, 0.5e-3),
+            (4000, 1e-3),
+            (4000 + 22_999.5, 0.5e-3),
+            (49_999, 0.0),
+            (50_000, 0.0),
+            (54_000, 1e-3),
+            (138_338, 0.0),
+            (138_339, 0.0),
+            (142_339, 1e-3),
+            (226_677, 0.0),
+            (226_678, 0.0),
+            (300_000, 0.0),
+        ],
+    )
+    def test_values(self, update: float, expected: float) -> None:
+        found = learning_rate(update, PAPER_STAGES, 4000, [1e-3])
+        assert found == pytest.approx(expected, abs=1e-12)
+
+    def test_formula(self) -> None:
+        for t in (4001, 10_000, 49_998):
+            x = (t - 4000) / (50_000 - 4000 - 1)
+            expected = 1e-3 * (1 + math.cos(math.pi * x)) / 2
+            assert learning_rate(t, PAPER_STAGES, 4000, [1e-3]) == pytest.approx(expected)
+
+    def test_a_peak_for_each_stage_and_empty_stages(self) -> None:
+        assert learning_rate(110, [100, 0, 100], 10, [1.0, 2.0, 3.0]) == pytest.approx(3.0)
+
+    def make(self, **options: object) -> StagedCosine:
+        optimizer = SimpleNamespace(set_lr=lambda lr: setattr(optimizer, "lr", lr))
+        optimizer.get_lr = lambda: optimizer.lr
+        defaults = {"stage_updates": "100,100", "warmup_updates": 10, "lr": [1.0], "max_update": 0}
+        scheduler = StagedCosine.__new__(StagedCosine)
+        with mock.patch("fairseq.optim.lr_scheduler.FairseqLRScheduler.__init__") as init:
+            init.side_effect = lambda cfg, opt: None
+            scheduler.cfg, scheduler.optimizer = SimpleNamespace(**(defaults | options)), optimizer
+            scheduler.__init__(scheduler.cfg, optimizer)
+        return scheduler
+
+    def test_scheduler_is_stateless(self) -> None:
+        scheduler = self.make()
+        assert scheduler.step_update(10) == pytest.approx(1.0)
+        assert scheduler.step_update(100) == 0
+        assert scheduler.step_update(10) == pytest.approx(1.0) == scheduler.step_begin_epoch(3)
+        assert self.make(stage_updates="", max_update=50).stage_updates == [50]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"stage_updates": ""}, "`--max-update`"),
+            ({"warmup_updates": 100}, "`--warmup-updates` must be below the 100"),
+            ({"lr": [1.0, 2.0, 3.0]}, "`--lr` must be one rate, or one for each of 2 stages"),
+        ],
+    )
+    def test_refuses(self, options: dict, message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            self.make(**options)
+
+
+class TestDistillation:
+    def test_loss_is_the_cross_entropy_with_the_teachers_probabilities(self) -> None:
+        torch.manual_seed(0)
+        student, teacher = torch.randn(2, 3, 7).double(), torch.randn(2, 3, 7).double()
+        found = distillation.distillation_loss(student, teacher, 2.0)
+        p, q = (torch.softmax(x / 2, -1) for x in (teacher, student))
+        torch.testing.assert_close(found, -4 * (p * q.log()).sum(-1))
+
+    @pytest.mark.parametrize("temperature", [1.0, 2.5])
+    def test_a_model_taught_by_itself_has_no_gradient(self, temperature: float) -> None:
+        logits = torch.randn(4, 9, dtype=torch.float64, requires_grad=True)
+        distillation.distillation_loss(logits, logits, temperature).sum().backward()
+        assert logits.grad.abs().max() < 1e-15
+
+    def test_equals_the_labels_where_the_teacher_is_sure(self) -> None:
+        logits, labels = torch.randn(5, 9), torch.randint(9, (5,))
+        sure = torch.full((5, 9), -1e4).scatter(1, labels[:, None], 1e4)
+        torch.testing.assert_close(
+            distillation.distillation_loss(logits, sure),
+            torch.nn.functional.cross_entropy(logits, labels, reduction="none"),
+        )
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("name", switches.PRESETS)
+def test_every_row_decodes_as_it_trains_in_every_stage(name: str, stage: int) -> None:
+    """Step by step as at once, and alone as in a batch with pads on either side."""
+    model, _ = build([*BMT, "--bmt-preset", name])
+    model = model.double()
+    model.binary_stage.enter(stage)
+    test_laws.compare_steps_with_full(model, 1e-12, 1e-12)
+    test_laws.test_result_depends_on_neither_padding_nor_batch_mates(model, name)
+    test_laws.test_future_words_change_nothing_earlier(model, name)
+
+
+COMPOSED = {"transformer": STOCK, "muse": MUSE, "linformer": LINFORMER}
+
+
+@pytest.mark.parametrize("architecture", COMPOSED)
+class TestOtherArchitectures:
+    def test_layers_are_exchanged_and_parameters_kept(self, architecture: str) -> None:
+        plain, _ = build(COMPOSED[architecture])
+        binary, _ = build([*COMPOSED[architecture], *ALL_LAYERS])
+        assert set(binary.state_dict()) - set(plain.state_dict()) == {"binary_stage.current"}
+        for name, parameter in plain.named_parameters():
+            assert parameter.equal(binary.get_parameter(name)), name
+        exchanged = set(binary_layers(binary))
+        kept = {n for n, m in binary.named_modules() if type(m) is nn.Linear} - exchanged
+        assert {name.split(".")[-1] for name in kept} <= {"predictor", "output_projection"}
+        assert not any(type(module) is MultiheadAttention for module in binary.modules())
+
+    def test_float_stage_is_the_float_model(self, architecture: str) -> None:
+        plain, _ = build(COMPOSED[architecture])
+        flags = [*ALL_LAYERS, "--stage-updates", "1,1,1"]
+        binary, _ = build([*COMPOSED[architecture], *flags])
+        assert same_logits(plain, binary, atol=1e-6)
+        binary.set_num_updates(1)
+        assert not same_logits(plain, binary, atol=1e-3)
+
+    def test_only_what_is_named(self, architecture: str) -> None:
+        binary, _ = build([*COMPOSED[architecture], "--binary-weights", "ffn"])
+        names = {name.split(".")[-1] for name in binary_layers(binary)}
+        assert names == {"fc1", "fc2"}
+
+
+@pytest.mark.parametrize("flags", [[*MUSE], [*LINFORMER]])
+def test_products_of_two_activations_need_an_attention_of_ours(flags: list[str]) -> None:
+    with pytest.raises(ConfigError, match="must not name qk or score-v"):
+        build([*flags, "--binary-activations", "qk"])
+
+
+def test_fused_projections_cannot_be_binarized() -> None:
+    with pytest.raises(ConfigError, match="must not be given with `--muse-fused`"):
+        build([*MUSE, "--muse-fused", "--binary-weights", "ffn"])
+
+
+def test_beam_search_may_share_the_source_after_training_with_another_size() -> None:
+    """A generator sets the beam size of attentions; training afterwards has a sentence in a row."""
+    model, _ = build(BMT)
+    before = logits(model)
+    for module in model.modules():
+        if hasattr(module, "set_beam_size"):
+            module.set_beam_size(3)
+    assert logits(model).equal(before)
+
+
+@pytest.mark.parametrize("architecture", COMPOSED)
+def test_checkpoints_older_than_an_option_are_built(architecture: str) -> None:
+    cfg = configuration(COMPOSED[architecture])
+    words = dictionary()
+    task = TranslationTask(cfg.task, words, words)
+    torch.manual_seed(0)
+    expected = task.build_model(cfg.model).state_dict()
+    with open_dict(cfg.model):
+        for option in fields(BinaryOptions):
+            if option.name != "_name":
+                del cfg.model[option.name]
+    torch.manual_seed(0)
+    found = task.build_model(cfg.model, from_checkpoint=True).state_dict()
+    assert all(found[name].equal(expected[name]) for name in expected)

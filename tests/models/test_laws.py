@@ -1,0 +1,277 @@
+"""Laws that every architecture keeps, whatever its mathematics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+from tests.support.models import (
+    ARCHITECTURES,
+    UNSTEADY,
+    attention_tolerance,
+    build,
+    configuration,
+    has_no_gradient,
+    overfitted_loss,
+    overfitting_rate,
+    padded,
+    previous,
+    random_sentences,
+    step_tolerance,
+)
+
+pytestmark = pytest.mark.parametrize("name", ARCHITECTURES)
+
+SOURCE = random_sentences([7, 3, 1, 5])  # unsorted, one of them only </s>
+TARGET = random_sentences([4, 6, 3, 2], seed=4)
+
+
+def logits(model, source: Tensor, target: Tensor) -> Tensor:
+    lengths = source.ne(1).sum(1)
+    return model(source, lengths, previous(target))[0]
+
+
+@pytest.fixture
+def model(name: str):
+    return build(ARCHITECTURES[name])[0].double()
+
+
+def test_result_depends_on_neither_padding_nor_batch_mates(model, name: str) -> None:
+    alone = [
+        logits(model, padded([s], left=True), padded([t], left=False))[0]
+        for s, t in zip(SOURCE, TARGET, strict=True)
+    ]
+    for left in (True, False):
+        for extra in (0, 3):
+            together = logits(
+                model, padded(SOURCE, left=left, extra=extra), padded(TARGET, left=False, extra=1)
+            )
+            for row, single in zip(together, alone, strict=True):
+                torch.testing.assert_close(row[: len(single)], single, rtol=0, atol=1e-12)
+
+
+def test_result_does_not_depend_on_padding_in_fp32(name: str) -> None:
+    model, _ = build(ARCHITECTURES[name])
+    target = padded(TARGET, left=False)
+    left = logits(model, padded(SOURCE, left=True, extra=9), target)
+    right = logits(model, padded(SOURCE, left=False), target)
+    real = target.ne(1)
+    torch.testing.assert_close(left[real], right[real], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_attention_indexes_the_columns_of_the_source(model, name: str, left: bool) -> None:
+    source = padded(SOURCE, left=left, extra=2)
+    target = previous(padded(TARGET, left=False))
+    attention = model(source, source.ne(1).sum(1), target)[1]["attn"][0]
+    if getattr(model, "no_alignment", None):
+        assert attention is None
+        return
+    assert attention.shape == (4, target.size(1), source.size(1))
+    pads = source.eq(1).unsqueeze(1).expand_as(attention)
+    assert attention[pads].eq(0).all()
+    torch.testing.assert_close(attention.sum(-1), torch.ones(4, target.size(1)).double())
+    assert not attention.requires_grad
+    alone = model(padded(SOURCE[1:2], left=True), torch.tensor([3]), target[1:2])[1]["attn"][0]
+    real = attention[1][:, source[1].ne(1)]
+    torch.testing.assert_close(real, alone[0], rtol=0, atol=1e-12)
+
+
+def test_future_words_change_nothing_earlier(model, name: str) -> None:
+    source, target = padded(SOURCE, left=True), previous(padded(TARGET, left=False))
+    before = model(source, source.ne(1).sum(1), target)[0]
+    changed = target.clone()
+    changed[:, 3:] = torch.where(target[:, 3:] == 5, 6, 5)
+    after = model(source, source.ne(1).sum(1), changed)[0]
+    assert after[:, :3].equal(before[:, :3])
+    assert (after[:, 3:] - before[:, 3:]).abs().max() > 1e-6
+
+
+def test_a_source_of_pads_only_is_finite_and_changes_no_other(model, name: str) -> None:
+    """Values and gradients, in training and step by step in inference."""
+    source, target = padded([*SOURCE, [1]], left=True), padded([*TARGET, [9, 2]], left=False)
+    found, gradients = {}, {}
+    for sentences in (4, 5):
+        model.zero_grad()
+        found[sentences] = logits(model, source[:sentences], target[:sentences])
+        found[sentences][:4].square().sum().backward()
+        gradients[sentences] = [parameter.grad.clone() for parameter in model.parameters()]
+    assert found[5].isfinite().all()
+    torch.testing.assert_close(found[5][:4], found[4], rtol=0, atol=1e-12)
+    torch.testing.assert_close(gradients[5], gradients[4], rtol=1e-9, atol=1e-9)
+    model.train()
+    model.zero_grad()
+    logits(model, source, target).square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+    model.eval()
+    model.prepare_for_inference_(configuration(ARCHITECTURES[name]))
+    tokens, real, state = previous(target), target[:4].ne(1), {}
+    with torch.no_grad():
+        encoded = model.encoder(source, src_lengths=source.ne(1).sum(1))
+        for t in range(tokens.size(1)):
+            step, _ = model.decoder(tokens[:, : t + 1], encoded, incremental_state=state)
+            assert step.isfinite().all()
+            one, other = step[:4, 0][real[:, t]], found[4][:, t][real[:, t]]
+            torch.testing.assert_close(one, other, rtol=0, atol=step_tolerance(name))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_incremental_equals_full(model, name: str, grad: bool) -> None:
+    with torch.set_grad_enabled(grad):
+        compare_steps_with_full(model, step_tolerance(name), attention_tolerance(name))
+
+
+def compare_steps_with_full(model, atol: float, attention_atol: float) -> None:
+    source = padded(SOURCE, left=True)
+    target = previous(padded(random_sentences([6] * 4, seed=5), left=False))
+    full, extra = model(source, source.ne(1).sum(1), target)
+    encoded = model.encoder(source, src_lengths=source.ne(1).sum(1))
+    state: dict = {}
+    for t in range(target.size(1)):
+        step, step_extra = model.decoder(target[:, : t + 1], encoded, incremental_state=state)
+        assert step.shape[:2] == (4, 1)
+        torch.testing.assert_close(step[:, 0], full[:, t], rtol=0, atol=atol)
+        attention = step_extra["attn"][0]
+        if attention is None:
+            assert model.no_alignment
+            continue
+        torch.testing.assert_close(
+            attention[:, 0], extra["attn"][0][:, t], rtol=0, atol=attention_atol
+        )
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [
+        [[1, 0, 1, 2, 3, 5, 5, 4, 6]],  # uneven groups of rows
+        [[1, 1, 0, 3, 4, 5, 8, 7, 6], [3, 4, 5, 6, 8, 7]],  # within sentences, then one is done
+        [[8, 7, 6, 0, 1, 2], [0, 3, 1, 4]],  # sentences change places, then rows mix
+    ],
+)
+@torch.no_grad()
+def test_reordering_rows_follows_beam_search(model, name: str, orders: list[list[int]]) -> None:
+    """State after reorderings equals that of decoding each row's own prefix from the start."""
+    beam, sources = 3, [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    source = padded(SOURCE[:3], left=True)
+    encoded = model.encoder(source, src_lengths=source.ne(1).sum(1))
+    encoded = model.encoder.reorder_encoder_out(encoded, torch.arange(3).repeat_interleave(beam))
+    tokens = torch.full((9, 1), 2)
+    state: dict = {}
+    generator = torch.Generator().manual_seed(0)
+    for order in [None, *orders]:
+        if order is not None:
+            index = torch.tensor(order)
+            model.decoder.reorder_incremental_state_scripting(state, index)
+            encoded = model.encoder.reorder_encoder_out(encoded, index)
+            sources = [sources[i] for i in order]
+            words = torch.randint(4, 30, (len(order), 1), generator=generator)
+            tokens = torch.cat([tokens[index], words], dim=1)
+        step, _ = model.decoder(tokens, encoded, incremental_state=state)
+        rows = padded([SOURCE[i] for i in sources], left=True)
+        full = model(rows, rows.ne(1).sum(1), tokens)[0]
+        torch.testing.assert_close(step[:, 0], full[:, -1], rtol=0, atol=step_tolerance(name))
+
+
+def test_beam_search_in_a_batch_equals_one_by_one(name: str) -> None:
+    """Sentences of very different lengths, so that some finish early."""
+    model, task = build(ARCHITECTURES[name], seed=6)
+    model = model.double()
+    for parameter in model.parameters():  # sharper than at initialisation: hypotheses end
+        parameter.data *= 2
+    generator = SequenceGenerator(
+        [model], task.target_dictionary, beam_size=4, max_len_a=1, max_len_b=6
+    )
+    sentences = random_sentences([9, 2, 6, 1, 4], seed=7)
+
+    def search(batch: list[list[int]]) -> list:
+        source = padded(batch, left=True)
+        net_input = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
+        return generator.generate([model], {"net_input": net_input, "id": torch.arange(len(batch))})
+
+    generator.max_len_a, generator.max_len_b = 0, 9  # a limit that batch mates do not move
+    for found, sentence in zip(search(sentences), sentences, strict=True):
+        alone = search([sentence])[0]
+        for one, other in zip(found, alone, strict=True):
+            assert one["tokens"].equal(other["tokens"])
+            assert one["score"].item() == pytest.approx(other["score"].item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_finite_and_near(name: str, dtype: torch.dtype) -> None:
+    model, _ = build(ARCHITECTURES[name])
+    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
+    exact = logits(model, source, target)
+    model = model.to(dtype)
+    found = logits(model, source, target)
+    assert found.dtype == dtype
+    assert found.isfinite().all()
+    if not UNSTEADY.match(name):
+        torch.testing.assert_close(found.float(), exact, rtol=0, atol=0.05)
+    found.float().square().sum().backward()
+    for parameter in model.parameters():
+        assert parameter.grad.isfinite().all()
+
+
+def test_autocast_is_finite_and_near(name: str) -> None:
+    model, _ = build(ARCHITECTURES[name])
+    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
+    exact = logits(model, source, target)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = logits(model, source, target)
+    assert found.isfinite().all()
+    if not UNSTEADY.match(name):
+        torch.testing.assert_close(found.float(), exact, rtol=0, atol=0.05)
+    found.float().square().sum().backward()
+    for parameter in model.parameters():
+        assert parameter.grad.dtype == torch.float32
+        assert parameter.grad.isfinite().all()
+
+
+def test_gradients_flow_to_every_parameter(model, name: str) -> None:
+    model.train()
+    loss = logits(model, padded(SOURCE, left=True), padded(TARGET, left=False)).log_softmax(-1)
+    loss[..., 5].sum().backward()
+    for parameter_name, parameter in model.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        if has_no_gradient(name, parameter_name):
+            assert parameter.grad.abs().max() < 1e-12, parameter_name
+        else:
+            assert parameter.grad.abs().max() > 1e-12, parameter_name
+
+
+def test_pad_embedding_stays_zero(model, name: str) -> None:
+    logits(model, padded(SOURCE, left=True), padded(TARGET, left=False)).sum().backward()
+    embedding = model.encoder.embed_tokens.weight
+    assert embedding[1].eq(0).all()
+    if embedding is not getattr(model.decoder.output_projection, "weight", None):
+        assert embedding.grad[1].eq(0).all()
+
+
+def test_saved_and_loaded_gives_the_same(name: str, tmp_path: Path) -> None:
+    model, _ = build(ARCHITECTURES[name])
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    other, _ = build(ARCHITECTURES[name], seed=99)
+    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
+    assert not logits(other, source, target).equal(logits(model, source, target))
+    other.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    assert logits(other, source, target).equal(logits(model, source, target))
+
+
+def test_overfits_one_batch(name: str) -> None:
+    model, _ = build(ARCHITECTURES[name])
+    model.train()
+    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=overfitting_rate(name))
+    for _ in range(80):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(
+            logits(model, source, target).flatten(0, 1), target.flatten(), ignore_index=1
+        )
+        loss.backward()
+        optimizer.step()
+    assert loss < overfitted_loss(name)

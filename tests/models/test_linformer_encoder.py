@@ -1,0 +1,313 @@
+"""Sentence classification: the encoder-only Linformer and its twin with exact attention."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.checkpoint_utils import load_model_ensemble_and_task
+from fairseq.tasks.sentence_prediction import SentencePredictionTask
+from torch import Tensor, nn
+
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.linformer.attention import LinformerAttention
+from tests.support.harness import fairseq, write_lines
+from tests.support.models import configuration, dictionary, padded, random_sentences
+
+HEAD = "sentence_classification_head"
+TASK = ["--task", "sentence_prediction", "--criterion", "sentence_prediction"]
+SMALL = [
+    *("--encoder-layers", "2", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "48"),
+    *("--encoder-attention-heads", "2", "--dropout", "0"),
+]
+LINFORMER = [
+    *("--arch", "linformer_encoder", *SMALL, "--linformer-k", "4", "--linformer-max-len", "22"),
+]
+EXACT = ["--arch", "transformer_encoder", *SMALL]
+MODELS = {
+    "linformer": LINFORMER,
+    "bos": [*LINFORMER, "--pooling", "bos"],
+    "layerwise": [*LINFORMER, "--linformer-sharing", "layerwise", "--encoder-learned-pos"],
+    "pre-norm": [*LINFORMER, "--encoder-normalize-before", "--linformer-k", "5,3"],
+    "exact": EXACT,
+    "exact-bos": [*EXACT, "--pooling", "bos"],
+}
+SENTENCES = random_sentences([7, 3, 1, 5])  # unsorted, one of them only </s>
+CLASSES = 3
+
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def build(flags: list[str], *, seed: int = 0, classes: int = CLASSES, size: int = 30) -> nn.Module:
+    torch.manual_seed(seed)
+    cfg = configuration([*flags, *TASK, "--num-classes", str(classes)])
+    task = SentencePredictionTask(cfg.task, dictionary(size), dictionary(8))
+    return task.build_model(cfg.model).eval()
+
+
+def logits(model: nn.Module, tokens: Tensor) -> Tensor:
+    return model(tokens, tokens.ne(1).sum(1), features_only=True, classification_head_name=HEAD)[0]
+
+
+@every_model
+def test_result_depends_on_neither_padding_nor_batch_mates(name: str) -> None:
+    # fairseq's exact attention takes its softmax in fp32
+    tolerance = 1e-6 if name.startswith("exact") else 1e-12
+    model = build(MODELS[name]).double()
+    alone = torch.cat([logits(model, torch.tensor([sentence])) for sentence in SENTENCES])
+    assert alone.shape == (len(SENTENCES), CLASSES)
+    assert (alone[0] - alone[3]).abs().max() > 1e-3
+    for left in (True, False):
+        for extra in (0, 3, 30):  # 30: more columns than the projections have
+            together = logits(model, padded(SENTENCES, left=left, extra=extra))
+            torch.testing.assert_close(together, alone, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "bos"])
+def test_pooling_is_what_its_name_says(pooling: str) -> None:
+    model = build([*LINFORMER, "--pooling", pooling]).double()
+    pooled, encoded = model(padded(SENTENCES, left=True))
+    for index, sentence in enumerate(SENTENCES):
+        outputs = encoded["encoder_out"][0][: len(sentence), index]
+        expected = outputs[0] if pooling == "bos" else outputs.mean(0)
+        torch.testing.assert_close(pooled[index], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["linformer", "bos", "pre-norm"])
+def test_nan_in_pad_rows_changes_nothing(name: str) -> None:
+    model = build(MODELS[name])
+    tokens = padded(SENTENCES, left=False, extra=2)
+    before = logits(model, tokens)
+    model.encoder.embed_tokens.weight.data[1] = torch.nan
+    assert logits(model, tokens).equal(before)
+
+
+def test_with_identity_projections_it_is_the_exact_twin() -> None:
+    """k = N and E = F = 1: with the same weights a sentence of N tokens gets the same classes."""
+    linformer = build([*LINFORMER, "--linformer-k", "22"]).double()
+    exact = build(EXACT, seed=9).double()
+    state = linformer.state_dict()
+    exact.load_state_dict({key: state[key] for key in state if "projection" not in key})
+    tokens = torch.tensor(random_sentences([22]))
+    torch.testing.assert_close(logits(linformer, tokens), logits(exact, tokens), rtol=0, atol=1e-6)
+
+
+@every_model
+def test_gradients_flow_to_every_parameter(name: str) -> None:
+    model = build(MODELS[name]).double().train()
+    logits(model, padded(SENTENCES, left=False)).log_softmax(-1)[:, 1].sum().backward()
+    for parameter_name, parameter in model.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        if name.startswith("exact") and parameter_name.endswith("k_proj.bias"):
+            continue  # it shifts every score of a softmax alike
+        assert parameter.grad.abs().max() > 1e-12, parameter_name
+
+
+@every_model
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_finite_and_near(name: str, dtype: torch.dtype) -> None:
+    model = build(MODELS[name])
+    tokens = padded(SENTENCES, left=False)
+    exact = logits(model, tokens)
+    found = logits(model.to(dtype), tokens)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), exact, rtol=0, atol=0.05)
+    found.float().square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_long_sentence_in_half_precision_is_finite_and_near() -> None:
+    flags = [*LINFORMER, "--linformer-max-len", "16384", "--max-positions", "16384"]
+    model = build(flags)
+    tokens = torch.tensor(random_sentences([16384]))
+    with torch.no_grad():
+        exact = logits(model, tokens)
+        torch.testing.assert_close(logits(model.half(), tokens).float(), exact, rtol=0, atol=0.05)
+
+
+@every_model
+def test_saved_and_loaded_gives_the_same(name: str, tmp_path: Path) -> None:
+    model, other = build(MODELS[name]), build(MODELS[name], seed=99)
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    tokens = padded(SENTENCES, left=False)
+    assert not logits(other, tokens).equal(logits(model, tokens))
+    other.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    assert logits(other, tokens).equal(logits(model, tokens))
+
+
+def test_a_head_of_other_classes_starts_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """The encoder is taken over, for tuning on another task."""
+    trained, other = build(LINFORMER), build(LINFORMER, seed=99, classes=5)
+    fresh = {k: v.clone() for k, v in other.classification_heads.state_dict().items()}
+    trained.register_classification_head("second", 2)
+    other.load_state_dict(trained.state_dict())
+    assert f"`{HEAD}` starts anew" in caplog.text
+    assert "`second` is left out" in caplog.text
+    for key, value in other.classification_heads.state_dict().items():
+        assert value.equal(fresh[key])
+    tokens = padded(SENTENCES, left=False)
+    assert other(tokens)[0].equal(trained(tokens)[0])
+    assert logits(other, tokens).shape == (len(SENTENCES), 5)
+
+
+@every_model
+def test_overfits_one_batch(name: str) -> None:
+    model = build(MODELS[name]).train()
+    tokens, labels = padded(SENTENCES, left=False), torch.tensor([2, 0, 1, 0])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    for _ in range(80):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(logits(model, tokens), labels)
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.05
+
+
+def test_probabilities_are_those_of_the_logits() -> None:
+    model = build(LINFORMER).half()
+    tokens = padded(SENTENCES, left=False)
+    output = model(tokens, classification_head_name=HEAD)
+    shares = model.get_normalized_probs(output, log_probs=False)
+    assert shares.dtype == torch.float32
+    torch.testing.assert_close(shares.sum(1), torch.ones(len(SENTENCES)))
+    assert model.get_normalized_probs(output, log_probs=True).allclose(shares.log())
+
+
+def test_sizes_and_parameters() -> None:
+    """Per layer 2 k N parameters more than the twin, and otherwise the same ones."""
+    for suffix, layers in (("", 6), ("_tiny", 4)):
+        linformer, exact = (
+            build(["--arch", f"{kind}_encoder{suffix}"]) for kind in ("linformer", "transformer")
+        )
+        count = [sum(p.numel() for p in model.parameters()) for model in (linformer, exact)]
+        assert count[0] - count[1] == layers * 2 * 32 * 256
+        names = {n for n, _ in linformer.named_parameters() if "projection" not in n}
+        assert names == {n for n, _ in exact.named_parameters()}
+        assert isinstance(linformer.encoder.layers[-1].self_attn, LinformerAttention)
+        assert linformer.max_positions() == 256
+        assert exact.max_positions() == 512
+
+
+def test_a_sentence_too_long_is_one_error() -> None:
+    model = build(LINFORMER)
+    assert model.max_positions() == 22
+    with pytest.raises(DataError, match=r"23 tokens is longer than `--linformer-max-len` \(22\)"):
+        logits(model, torch.tensor(random_sentences([23])))
+
+
+@pytest.mark.parametrize("flag", ["--decoder-layers", "--share-all-embeddings"])
+def test_flags_of_a_decoder_are_refused(flag: str, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        configuration([*LINFORMER, *TASK, "--num-classes", "3", flag])
+    assert flag in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--encoder-attention-heads", "3"], "`--encoder-attention-heads` must divide"),
+        (["--linformer-k", "4,4,4"], r"one for each layer \(encoder 2, decoder 0\)"),
+    ],
+)
+def test_sizes_that_cannot_work_are_named(flags: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build([*LINFORMER, *flags])
+
+
+# ---- through the real commands -------------------------------------------------------------------
+
+
+def again(digits: list[str]) -> str:
+    """Whether the first digit comes again."""
+    return "again" if digits[0] in digits[1:] else "once"
+
+
+def digits_corpus(folder: Path, *, long_line: bool = False) -> Path:
+    """``{train,valid,test}.{text,label}``, both labels about equally frequent; binarised."""
+    generator = random.Random(1)
+    for split, size in {"train": 4000, "valid": 100, "test": 400}.items():
+        lines = []
+        for index in range(size):
+            digits = [str(generator.randrange(10)) for _ in range(generator.randint(3, 10))]
+            digits[1:] = [digit for digit in digits[1:] if digit != digits[0]] or ["x"]
+            if index % 2:
+                digits[generator.randrange(1, len(digits))] = digits[0]
+            lines.append(digits)
+        if long_line and split == "test":
+            lines[7] = lines[7] + ["5"] * 20
+        write_lines(folder / f"{split}.text", [" ".join(line) for line in lines])
+        write_lines(folder / f"{split}.label", [again(line) for line in lines])
+    for part, name in (("text", "input0"), ("label", "label")):
+        fairseq(
+            *("preprocess", "--only-source", "--destdir", folder / "bin" / name),
+            *("--trainpref", folder / f"train.{part}", "--validpref", folder / f"valid.{part}"),
+            *("--testpref", folder / f"test.{part}", "--padding-factor", 1),
+        )
+    return folder / "bin"
+
+
+def train(data: Path, save_dir: Path, arch: str, *flags: object):
+    return fairseq(
+        *("train", data, *TASK, "--num-classes", 2, "--arch", arch, "--save-dir", save_dir),
+        *("--encoder-embed-dim", 64, "--encoder-layers", 2, "--encoder-ffn-embed-dim", 128),
+        *("--max-positions", 16, "--dropout", 0, "--optimizer", "adam", "--lr", 2e-3),
+        *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", 100, "--clip-norm", 1),
+        *("--batch-size", 64, "--cpu", "--num-workers", 0, "--no-progress-bar"),
+        *("--no-epoch-checkpoints", "--best-checkpoint-metric", "accuracy"),
+        *("--maximize-best-checkpoint-metric", *flags),
+    )
+
+
+def validate(data: Path, checkpoint: Path, *flags: object, **how: object):
+    return fairseq(
+        *("validate", data, *TASK, "--path", checkpoint, "--valid-subset", "test"),
+        *("--batch-size", 64, "--cpu", "--no-progress-bar", *flags),
+        **how,
+    )
+
+
+def accuracy(said: str) -> float:
+    return float(re.findall(r"accuracy (\S+)", said)[-1])
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return digits_corpus(tmp_path_factory.mktemp("digits"), long_line=True)
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_linformer_learns_whether_the_first_digit_comes_again(digits: Path, tmp_path: Path) -> None:
+    """Trains, stops, goes on, and is as good on lines it has not seen."""
+    flags = ("--linformer-k", 8, "--linformer-max-len", 16)
+    train(digits, tmp_path, "linformer_encoder_tiny", *flags, "--max-epoch", 5)
+    resumed = train(digits, tmp_path, "linformer_encoder_tiny", *flags, "--max-epoch", 9)
+    assert "(epoch 6 @ 315 updates)" in resumed.stdout + resumed.stderr
+    best = tmp_path / "checkpoint_best.pt"
+    heads = torch.load(best, weights_only=True)["model"]
+    assert heads[f"classification_heads.{HEAD}.out_proj.weight"].shape == (2, 64)
+    shown = validate(digits, best, "--skip-invalid-size-inputs-valid-test").stdout
+    assert accuracy(shown) >= 95, shown
+    refused = validate(digits, best, ok=False)
+    assert re.search(r"error: sentence 8 has \d+ tokens, but the limit is 16", refused.stderr)
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_exact_twin_learns_it_from_its_first_token(digits: Path, tmp_path: Path) -> None:
+    """With <s> before each sentence and long ones cut, so that all of them are labelled."""
+    flags = ("--pooling", "bos", "--init-token", 0, "--shorten-method", "truncate")
+    train(digits, tmp_path, "transformer_encoder_tiny", *flags, "--max-epoch", 12)
+    shown = validate(digits, tmp_path / "checkpoint_best.pt").stdout
+    assert accuracy(shown) >= 95, shown
+    (model,), cfg, task = load_model_ensemble_and_task([str(tmp_path / "checkpoint_best.pt")])
+    assert (cfg.model.pooling, cfg.task.init_token) == ("bos", 0)
+    task.load_dataset("test")
+    batch = task.dataset("test").collater([task.dataset("test")[index] for index in range(400)])
+    found = model.eval()(**batch["net_input"], classification_head_name=HEAD)[0].argmax(1)
+    right = found.eq(batch["target"].view(-1)).float().mean().item()
+    assert 100 * right == pytest.approx(accuracy(shown), abs=0.06)

@@ -1,0 +1,338 @@
+"""The Linformer as fairseq builds it: sizes, sharing, sources, decoding."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.linformer.model import SourceAttention, slots_of_layers
+from tests.support.harness import fairseq, hypotheses
+from tests.support.models import (
+    LINFORMER,
+    build,
+    configuration,
+    dictionary,
+    padded,
+    previous,
+    random_sentences,
+)
+
+SOURCE = random_sentences([7, 3, 1, 5])
+TARGET = random_sentences([4, 6, 3, 2], seed=4)
+
+
+def parameters(flags: list[str], size: int = 30) -> int:
+    """Parameters of a model, built without its memory."""
+    with torch.device("meta"):
+        model, _ = build(flags, size=size)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def encode(model, source: Tensor) -> dict[str, list[Tensor]]:
+    return model.encoder(source, src_lengths=source.ne(1).sum(1))
+
+
+# ---- parameters ----
+
+
+@pytest.mark.parametrize(
+    ("sharing", "projection", "extra"),
+    [
+        ("headwise", "learned", 12 * 2 * 32 * 256),
+        ("key-value", "learned", 12 * 32 * 256),
+        ("layerwise", "learned", 32 * 256),
+        ("headwise", "convolution", 12 * 2 * 8),
+        ("headwise", "mean-pool", 0),
+    ],
+)
+def test_parameters_beyond_the_transformer(sharing: str, projection: str, extra: int) -> None:
+    options = ["--linformer-sharing", sharing, "--linformer-projection", projection]
+    linformer = parameters(["--arch", "linformer", *options])
+    assert linformer - parameters(["--arch", "transformer"]) == extra
+
+
+@pytest.mark.parametrize(("k", "extra"), [("32", 196_608), ("64", 393_216)])
+def test_the_papers_model_has_its_size(k: str, extra: int) -> None:
+    """Section 3: 512/2048/8 heads/6+6, one table of 50,272 pieces, no output bias."""
+    linformer = parameters(["--arch", "linformer_wmt_en_de", "--linformer-k", k], size=50_272)
+    assert linformer == 69_877_760 + extra
+    stock = ["--arch", "transformer_wmt_en_de", "--share-all-embeddings"]
+    assert parameters(stock, size=50_272) == 69_877_760
+
+
+@pytest.mark.parametrize("name", ["wmt_en_de", "iwslt_de_en"])
+def test_named_architectures_are_fairseqs_but_for_the_projections(name: str) -> None:
+    linformer, _ = build(["--arch", f"linformer_{name}", "--share-all-embeddings"])
+    stock, _ = build(["--arch", f"transformer_{name}", "--share-all-embeddings"])
+    shapes = {key: value.shape for key, value in linformer.state_dict().items()}
+    ours = {key: shape for key, shape in shapes.items() if "projection.weight" not in key}
+    ours["decoder.output_projection.weight"] = shapes["decoder.output_projection.weight"]
+    assert ours == {key: value.shape for key, value in stock.state_dict().items()}
+
+
+def test_who_shares_projections() -> None:
+    """Heads always; E and F, layers, encoder and decoder as the option says."""
+
+    def weights(sharing: str) -> list[Tensor]:
+        model, _ = build([*LINFORMER, "--linformer-sharing", sharing])
+        layers = [
+            *(layer.self_attn for layer in model.encoder.layers),
+            *(layer.encoder_attn for layer in model.decoder.layers),
+        ]
+        assert all(isinstance(layer, SourceAttention) for layer in layers)
+        return [layer.projection.weight for layer in layers]
+
+    assert [w.shape for w in weights("headwise")] == [(2, 4, 22)] * 4
+    assert [w.shape for w in weights("key-value")] == [(1, 4, 22)] * 4
+    assert len({id(w) for w in weights("headwise")}) == 4
+    assert len({id(w) for w in weights("key-value")}) == 4
+    assert len({id(w) for w in weights("layerwise")}) == 1
+
+
+def test_decoder_self_attention_is_exact() -> None:
+    model, _ = build(LINFORMER)
+    assert all(type(layer.self_attn) is MultiheadAttention for layer in model.decoder.layers)
+
+
+@pytest.mark.parametrize(
+    ("k", "layers", "slots"),
+    [
+        ("8", (2, 3), [8] * 5),
+        ("8,4", (2, 2), [8, 4, 8, 4]),
+        ("8,4,2", (2, 1), [8, 4, 2]),
+        ("8,4,2,1", (2, 2), [8, 4, 2, 1]),
+    ],
+)
+def test_slots_of_each_layer(k: str, layers: tuple[int, int], slots: list[int]) -> None:
+    flags = ["--encoder-layers", str(layers[0]), "--decoder-layers", str(layers[1])]
+    cfg = configuration(["--arch", "linformer", "--linformer-k", k, *flags]).model
+    assert slots_of_layers(cfg) == slots
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--linformer-k", "4,x"], "`--linformer-k` must be a number, or a list.*`4,x`"),
+        (["--linformer-k", "4,4,4"], r"one for each layer \(encoder 2, decoder 2\), but has 3"),
+        (["--linformer-k", "0"], "from 1 to .* but is 0"),
+        (["--linformer-k", "23"], r"from 1 to .*\(22\), but is 23"),
+        (["--linformer-k", "4,2", "--linformer-sharing", "layerwise"], "one number with"),
+        (["--encoder-attention-heads", "3"], r"divide `--encoder-embed-dim` \(32\), but is 3"),
+        (["--decoder-embed-dim", "48"], r"must equal `--encoder-embed-dim` \(32\), but is 48"),
+    ],
+)
+def test_bad_options_are_refused_by_name(flags: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build([*LINFORMER, *flags])
+
+
+def test_embeddings_of_two_dictionaries_cannot_be_shared() -> None:
+    with pytest.raises(ConfigError, match="one dictionary for both"):
+        build([*LINFORMER, "--share-all-embeddings"], target_size=40)
+
+
+# ---- sources ----
+
+
+def test_encoder_output_is_padded_on_the_right() -> None:
+    model, _ = build(LINFORMER)
+    left, right = padded(SOURCE, left=True), padded(SOURCE, left=False)
+    one, other = encode(model, left), encode(model, right)
+    assert one["encoder_padding_mask"][0].equal(right.eq(1))
+    real = ~one["encoder_padding_mask"][0].t()
+    torch.testing.assert_close(one["encoder_out"][0][real], other["encoder_out"][0][real])
+
+
+def test_given_embeddings_are_brought_to_the_left_edge_too() -> None:
+    model, _ = build(LINFORMER)
+    tokens = padded(SOURCE, left=True)
+    given = model.encoder(tokens, token_embeddings=model.encoder.embed_tokens(tokens))
+    expected = encode(model, tokens)["encoder_out"][0]
+    torch.testing.assert_close(given["encoder_out"][0], expected)
+
+
+@pytest.mark.parametrize("junk", [math.nan, math.inf, 1e4])
+def test_pads_of_the_source_change_no_logits(junk: float) -> None:
+    """In every layer: the decoder's attentions, and the second layer of the encoder."""
+    model, _ = build(LINFORMER)
+    model = model.double()
+    source, target = padded(SOURCE, left=False), previous(padded(TARGET, left=False))
+    encoded = encode(model, source)
+    expected = model.decoder(target, encoded)[0]
+    pads = encoded["encoder_padding_mask"][0].t().unsqueeze(-1)
+    encoded["encoder_out"] = [encoded["encoder_out"][0].masked_fill(pads, junk)]
+    torch.testing.assert_close(model.decoder(target, encoded)[0], expected, rtol=0, atol=1e-12)
+
+    x = torch.randn(source.size(1), source.size(0), 32).double()
+    mask = encoded["encoder_padding_mask"][0]
+    for layer in model.encoder.layers:
+        clean, dirty = layer(x, mask), layer(x.masked_fill(pads, junk), mask)
+        torch.testing.assert_close(clean[~mask.t()], dirty[~mask.t()], rtol=0, atol=1e-12)
+
+
+def test_batch_without_pads_equals_the_same_with_a_column_of_pads() -> None:
+    """fairseq's encoder hands its layers no mask where there are no pads."""
+    model, _ = build(LINFORMER)
+    source = torch.tensor(random_sentences([6, 6, 6]))
+    target = previous(torch.tensor(random_sentences([4, 4, 4])))
+    padded_source = torch.nn.functional.pad(source, (0, 1), value=1)
+    for model_ in (model, model.double()):
+        plain, with_pads = (model_(s, s.ne(1).sum(1), target)[0] for s in (source, padded_source))
+        torch.testing.assert_close(plain, with_pads, rtol=0, atol=1e-5)
+
+
+def test_pads_beyond_the_projection_are_cut_and_words_are_refused() -> None:
+    model, _ = build(LINFORMER)
+    assert model.max_positions() == (22, 1024)
+    wide = padded(random_sentences([22, 3]), left=True, extra=9)
+    assert encode(model, wide)["encoder_out"][0].size(0) == 22
+    with pytest.raises(DataError, match=r"23 tokens is longer than `--linformer-max-len` \(22\)"):
+        encode(model, padded(random_sentences([23, 3]), left=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@torch.no_grad()
+def test_encoder_is_finite_at_32768_tokens_in_half_precision(dtype: torch.dtype) -> None:
+    length = 32_768
+    flags = ["--linformer-max-len", str(length), "--max-source-positions", str(length)]
+    model, _ = build([*LINFORMER, *flags])
+    source = padded(random_sentences([length, 5]), left=True)
+    exact = encode(model, source)["encoder_out"][0]
+    found = encode(model.to(dtype), source)["encoder_out"][0]
+    assert found.dtype == dtype
+    assert found.shape == (length, 2, 32)
+    torch.testing.assert_close(found[:5].float(), exact[:5], rtol=0, atol=0.1)
+    assert found[:, 0].isfinite().all()
+
+
+def test_task_limit_wins_where_it_is_smaller() -> None:
+    model, _ = build([*LINFORMER, "--max-source-positions", "9"])
+    assert model.max_positions() == (9, 1024)
+
+
+# ---- decoding ----
+
+
+@pytest.mark.parametrize("length", [2, 21])
+def test_cache_does_not_grow_with_the_source(length: int) -> None:
+    model, _ = build(LINFORMER)
+    source = padded(random_sentences([length] * 3), left=True)
+    encoded = model.encoder.reorder_encoder_out(
+        encode(model, source), torch.arange(3).repeat_interleave(5)
+    )
+    assert encoded["encoder_out"][0].size(1) == 3  # once for each sentence
+    state: dict = {}
+    model.decoder(torch.full((15, 1), 2), encoded, incremental_state=state)
+    attentions = [layer.encoder_attn for layer in model.decoder.layers]
+    for attention in attentions:
+        saved = attention.get_incremental_state(state, "projected")
+        assert saved["keys"].shape == saved["values"].shape == (3, 2, 4, 16)
+    first = attentions[0].get_incremental_state(state, "projected")["keys"]
+    kept = torch.tensor([1, 1, 0, 4, 2, 11, 10, 10, 14, 13])  # the second sentence is finished
+    model.decoder.reorder_incremental_state_scripting(state, kept)
+    after = attentions[0].get_incremental_state(state, "projected")["keys"]
+    assert after.equal(first[[0, 2]])
+
+
+def test_source_is_projected_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = build(LINFORMER)
+    encoded = encode(model, padded(SOURCE, left=True))
+    calls = []
+    compress = SourceAttention.compress
+    monkeypatch.setattr(
+        SourceAttention, "compress", lambda self, *x: calls.append(self) or compress(self, *x)
+    )
+    state: dict = {}
+    for step in range(1, 4):
+        model.decoder(torch.full((4, step), 2), encoded, incremental_state=state)
+    assert len(calls) == len(set(calls)) == 2  # one call for each decoder layer
+
+
+def test_masks_over_positions_are_refused() -> None:
+    model, _ = build(LINFORMER)
+    x = torch.zeros(3, 1, 32)
+    with pytest.raises(ConfigError, match="attn_mask"):
+        model.encoder.layers[0].self_attn(x, x, x, attn_mask=torch.zeros(3, 3))
+
+
+# ---- the real commands ----
+
+
+@pytest.fixture(scope="module")
+def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint after a few updates on the digits corpus."""
+    folder = tmp_path_factory.mktemp("linformer")
+    fairseq(
+        *("train", copy_data, "--save-dir", folder, *LINFORMER, "--cpu", "--max-update", 60),
+        *("--optimizer", "adam", "--lr", 5e-3, "--max-tokens", 400, "--num-workers", 0),
+        *("--no-epoch-checkpoints", "--seed", 1),
+    )
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_commands_do_not_depend_on_the_side_of_the_pads(copy_data: Path, trained: Path) -> None:
+    """fairseq-generate, by any batches and padding, and fairseq-interactive."""
+
+    def generate(*flags: object) -> list[str]:
+        command = ("generate", copy_data, "--path", trained, "--cpu", "--beam", 4)
+        return hypotheses(fairseq(*command, *flags).stdout)
+
+    together = generate("--max-tokens", 1000)
+    assert len(set(together)) > 10
+    assert generate("--batch-size", 1) == together
+    assert generate("--task", "translation", "--left-pad-source", "--max-tokens", 1000) == together
+    widened = ("--task", "translation", "--required-seq-len-multiple", 8, "--max-tokens", 1000)
+    assert generate(*widened) == together
+    text = (copy_data.parent / "text" / "test.src").read_text()
+    interactive = fairseq(
+        *("interactive", copy_data, "--path", trained, "--cpu", "--beam", 4),
+        *("--buffer-size", 50, "--max-tokens", 1000),
+        stdin=text,
+    )
+    assert hypotheses(interactive.stdout) == together
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_checkpoint_generates_at_another_max_len(copy_data: Path, trained: Path) -> None:
+    def generate(*flags: object) -> list[str]:
+        command = ("generate", copy_data, "--path", trained, "--cpu", "--max-tokens", 1000)
+        return hypotheses(fairseq(*command, *flags).stdout)
+
+    expected = generate()
+    assert generate("--model-overrides", "{'linformer_max_len': 50}") == expected
+    assert generate("--model-overrides", "{'linformer_max_len': 12}") == expected
+    models, _ = checkpoint_utils.load_model_ensemble(
+        [str(trained)], arg_overrides={"linformer_max_len": 50, "data": str(copy_data)}
+    )
+    assert models[0].max_positions()[0] == 50
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_training_goes_on_with_a_larger_max_len(
+    copy_data: Path, trained: Path, tmp_path: Path
+) -> None:
+    flags = ("--finetune-from-model", trained, "--linformer-max-len", 40, "--max-update", 3)
+    fairseq(
+        *("train", copy_data, "--save-dir", tmp_path, *LINFORMER, *flags, "--cpu"),
+        *("--optimizer", "adam", "--lr", 1e-3, "--max-tokens", 400, "--num-workers", 0),
+    )
+    models, cfg = checkpoint_utils.load_model_ensemble(
+        [str(tmp_path / "checkpoint_last.pt")], arg_overrides={"data": str(copy_data)}
+    )
+    assert cfg.model.linformer_max_len == 40
+    assert models[0].encoder.layers[0].self_attn.projection.weight.shape == (2, 4, 40)
+
+
+def test_dictionary_helper_is_exact() -> None:
+    assert len(dictionary(50_272)) == 50_272

@@ -1,0 +1,321 @@
+"""What the MUSE paper and its authors' runs fix, and what the options mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.muse.model import MuseConfig
+from fairseq_ext.muse.projections import FusedProjections
+from tests.support.harness import binarise, digits_corpus, fairseq, hypotheses
+from tests.support.models import SMALL, build, configuration, padded, previous, random_sentences
+
+MUSE = ["--arch", "muse_base", *SMALL]
+DE_EN = {"size": 8848, "target_size": 6632}  # dictionaries of the authors' log
+DEAD_NORM = 2 * 384 * 12  # their decoder's unused layer norms, which their counts include
+
+
+def count(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("arch", "dictionaries", "expected"),
+    [
+        ("muse_iwslt_de_en", DE_EN, 48_193_584 - DEAD_NORM),
+        ("muse_iwslt_en_vi", DE_EN, 48_193_584 - DEAD_NORM),
+        ("muse_base", DE_EN, 48_184_368),
+        ("muse_simple_base", DE_EN, 43_991_040 - DEAD_NORM),
+        ("muse_wmt_en_fr", {"size": 44_512}, 252_088_368 - 2 * DEAD_NORM),
+        ("muse_wmt_en_de", {"size": 32_768}, 243_068_976 - 2 * DEAD_NORM),
+    ],
+)
+def test_parameters_of_the_authors_runs(arch: str, dictionaries: dict, expected: int) -> None:
+    for flags in ([], ["--muse-fused"]):
+        with torch.device("meta"):
+            model, _ = build(["--arch", arch, *flags], **dictionaries)
+        assert count(model) == expected
+
+
+def test_parameters_of_a_layer_by_option() -> None:
+    """C = 32, H = 2: counts written out from the equations, of one encoder layer."""
+    dim, ffn, heads = 32, 48, 2
+    simple = 3 * dim**2 + 3 * dim + dim**2 + dim + 2 * dim * ffn + ffn + dim + 2 * dim
+    convolution = {
+        ("none",): 0,
+        ("3,15",): dim**2 + heads * 18 * dim + 2,
+        ("31",): dim**2 + heads * 31 * dim,
+        ("7", "--muse-separate-projection"): dim**2 + heads * 7 * dim + dim**2 + dim,
+        ("5", "--muse-convolution", "ordinary"): 5 * dim**2 + dim,
+        ("3,15", "--muse-fused"): dim**2 + heads * 18 * dim + 2,
+    }
+    for (kernels, *flags), expected in convolution.items():
+        model, _ = build([*MUSE, "--muse-kernels", kernels, *flags])
+        assert count(model.encoder.layers[0]) == simple + expected
+
+
+def test_large_is_large() -> None:
+    sizes = ("embed_dim", "ffn_embed_dim", "attention_heads", "layers")
+    for arch, expected, kernels in [
+        ("muse", (384, 768, 4, 12), "3,15"),
+        ("muse_base", (384, 768, 4, 12), "3,15"),
+        ("muse_simple_base", (384, 768, 4, 12), "none"),
+        ("muse_large", (768, 3072, 16, 12), "3,15"),
+        ("muse_simple_large", (768, 3072, 16, 12), "none"),
+        ("muse_wmt_en_de", (768, 3072, 16, 12), "3,15"),
+        ("muse_tiny", (128, 256, 4, 4), "3,15"),
+    ]:
+        cfg = configuration(["--arch", arch]).model
+        for side in ("encoder", "decoder"):
+            assert tuple(getattr(cfg, f"{side}_{size}") for size in sizes) == expected
+        assert cfg.muse_kernels == kernels
+
+
+def test_dropout_of_the_tasks() -> None:
+    for arch, dropout, attention, read in [
+        ("muse_iwslt_de_en", 0.4, 0.0, 0.0),
+        ("muse_iwslt_en_vi", 0.3, 0.0, 0.0),
+        ("muse_wmt_en_de", 0.3, 0.1, 0.1),
+        ("muse_wmt_en_fr", 0.1, 0.1, 0.1),
+    ]:
+        cfg = configuration(["--arch", arch]).model
+        assert (cfg.dropout, cfg.attention_dropout, cfg.input_dropout) == (dropout, attention, read)
+        assert cfg.weight_dropout == 0.1
+        assert cfg.share_all_embeddings == (arch.startswith("muse_wmt"))
+
+
+def test_dropout_flags_reach_their_modules() -> None:
+    flags = {"dropout": 0.11, "input-dropout": 0.12, "attention-dropout": 0.13}
+    flags |= {"activation-dropout": 0.14, "weight-dropout": 0.15}
+    words = [word for name, p in flags.items() for word in (f"--{name}", str(p))]
+    model, _ = build([*MUSE, *words])
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        assert layer.dropout.p == 0.11
+        assert layer.input_dropout.p == 0.12
+        assert layer.attention.dropout.p == 0.13
+        assert layer.activation_dropout.p == 0.14
+        assert layer.attention.convolution.dropout.p == 0.15
+    assert model.decoder.layers[0].cross.dropout.p == 0.13
+
+
+@pytest.mark.parametrize(
+    ("kernels", "layers", "expected"),
+    [
+        ("none", 2, [(), ()]),
+        ("7", 3, [(7,)] * 3),
+        ("3,15", 2, [(3, 15), (3, 15)]),
+        ("3/7/15/31", 12, [(3,)] * 3 + [(7,)] * 3 + [(15,)] * 3 + [(31,)] * 3),
+        ("3/5,9", 3, [(3,), (3,), (5, 9)]),
+    ],
+)
+def test_kernels_of_each_layer(kernels: str, layers: int, expected: list) -> None:
+    count = ["--encoder-layers", str(layers), "--decoder-layers", str(layers)]
+    model, _ = build([*MUSE, *count, "--muse-kernels", kernels])
+    for side in (model.encoder, model.decoder):
+        convolutions = [layer.attention.convolution for layer in side.layers]
+        assert [c.kernel_sizes if c is not None else () for c in convolutions] == expected
+        assert all(c is None or c.causal == (side is model.decoder) for c in convolutions)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--muse-kernels", "3,0"], r"`--muse-kernels` must be .none., or sizes.*`3,0` instead"),
+        (["--muse-kernels", "three"], r"`three` instead"),
+        (["--muse-kernels", ""], r"`` instead"),
+        (["--muse-kernels", "3/5/7"], r"at most one group for each of 2 layers.*has 3"),
+        (
+            ["--muse-kernels", "3,5", "--muse-convolution", "ordinary"],
+            r"one size for each layer with `--muse-convolution ordinary`.*`3,5` instead",
+        ),
+        (["--encoder-attention-heads", "5"], r"`--encoder-attention-heads` must divide.*5 instead"),
+    ],
+)
+def test_refuses_by_option_name(flags: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build([*MUSE, *flags])
+
+
+def test_shared_embeddings_refuse_two_dictionaries() -> None:
+    with pytest.raises(ConfigError, match=r"30 source and 40 target.*joined-dictionary"):
+        build([*MUSE, "--share-all-embeddings"], size=30, target_size=40)
+
+
+def test_every_option_has_help() -> None:
+    fields = MuseConfig.__dataclass_fields__
+    missing = [name for name, field in fields.items() if not field.metadata.get("help")]
+    assert missing == ["_name", "max_source_positions", "max_target_positions"]
+
+
+def test_encoder_may_have_another_width_than_the_decoder() -> None:
+    model, _ = build([*MUSE, "--encoder-embed-dim", "24", "--encoder-attention-heads", "3"])
+    source, target = batch()
+    assert model(source, source.ne(1).sum(1), target)[0].isfinite().all()
+
+
+def test_fused_model_prepared_for_generation_finds_the_same() -> None:
+    """With packed weights, in a batch and one by one."""
+    model, task = build([*MUSE, "--muse-fused"], seed=6)
+    sentences = random_sentences([9, 2, 6], seed=7)
+    source = padded(sentences, left=True)
+    learn(model, source, padded(sentences, left=False), updates=40, rate=0.005)
+    generator = SequenceGenerator([model], task.target_dictionary, beam_size=5, max_len_b=20)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
+    expected = generator.generate([model], {**sample, "id": torch.arange(3)})
+    model.make_generation_fast_(need_attn=False)
+    assert model.decoder._output.enabled
+    for found, other in zip(generator.generate([model], sample), expected, strict=True):
+        assert [h["tokens"].tolist() for h in found] == [h["tokens"].tolist() for h in other]
+        scores = [[hypothesis["score"].item() for hypothesis in side] for side in (found, other)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    source = padded(random_sentences([7, 3, 5]), left=True)
+    return source, previous(padded(random_sentences([4, 6, 3], seed=4), left=False))
+
+
+def learn(
+    model: torch.nn.Module, source: Tensor, wanted: Tensor, updates: int, rate: float
+) -> list[float]:
+    """Train on one batch; the losses, and the model in eval mode."""
+    optimizer = torch.optim.Adam(model.train().parameters(), lr=rate)
+    losses = []
+    for _ in range(updates):
+        optimizer.zero_grad()
+        found = model(source, source.ne(1).sum(1), previous(wanted))[0]
+        loss = torch.nn.functional.cross_entropy(
+            found.flatten(0, 1), wanted.flatten(), ignore_index=1
+        )
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    model.eval()
+    return losses
+
+
+@pytest.mark.parametrize("kernels", ["3,15", "none"])
+def test_fused_checkpoint_is_the_same_model(kernels: str) -> None:
+    flags = [*MUSE, "--muse-kernels", kernels]
+    model, _ = build(flags, seed=1)
+    fused, _ = build([*flags, "--muse-fused"], seed=2)
+    fused.load_state_dict(model.state_dict())
+    assert isinstance(fused.decoder.layers[0].projections, FusedProjections)
+    source, target = batch()
+    expected = model(source, source.ne(1).sum(1), target)[0]
+    found = fused(source, source.ne(1).sum(1), target)[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    again, _ = build(flags, seed=3)
+    again.load_state_dict(fused.state_dict())
+    for name, value in model.state_dict().items():
+        assert again.state_dict()[name].equal(value), name
+
+
+@pytest.mark.parametrize("flags", [[], ["--muse-fused"], ["--muse-kernels", "none"]])
+def test_beam_search_with_and_without_its_cache(flags: list[str]) -> None:
+    """Decoding each prefix from the start finds the same, scores included."""
+    model, task = build([*MUSE, *flags], seed=6)
+    model = model.double()
+    sentences = random_sentences([9, 2, 6, 1], seed=7)
+    source = padded(sentences, left=True)
+    learn(model, source, padded(sentences, left=False), updates=40, rate=0.005)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
+    found = []
+    for cached in (True, False):
+        generator = SequenceGenerator(
+            [model], task.target_dictionary, beam_size=5, max_len_a=0, max_len_b=25
+        )
+        generator.model.has_incremental = cached
+        found.append(generator.generate([model], {**sample, "id": torch.arange(4)}))
+    lengths = [len(sentence[0]["tokens"]) for sentence in found[0]]
+    assert min(lengths) < max(lengths)
+    for one, other in zip(*found, strict=True):
+        assert [h["tokens"].tolist() for h in one] == [h["tokens"].tolist() for h in other]
+        scores = [[hypothesis["score"].item() for hypothesis in side] for side in (one, other)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-9)
+
+
+def test_keys_of_a_sentence_are_made_once_for_its_beam() -> None:
+    model, task = build(MUSE)
+    made = []
+    layer = model.decoder.layers[0]
+    layer.cross_key_value.register_forward_hook(lambda m, i, o: made.append(o.shape))
+    generator = SequenceGenerator(
+        [model], task.target_dictionary, beam_size=5, max_len_a=0, max_len_b=6
+    )
+    source = padded(random_sentences([9, 4]), left=True)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
+    generator.generate([model], {**sample, "id": torch.arange(2)})
+    assert made == [(9, 2, 64)]
+
+
+def test_alignment_of_a_chosen_layer_and_of_fewer_heads() -> None:
+    model, _ = build(MUSE)
+    source, target = batch()
+    encoded = model.encoder(source, src_lengths=source.ne(1).sum(1))
+    seen = []
+    for options in ({}, {"alignment_layer": 0}, {"alignment_heads": 1}):
+        full = model.decoder.extract_features(target, encoded, **options)[1]["attn"][0]
+        step = model.decoder.extract_features(target[:, :1], encoded, {}, **options)[1]["attn"][0]
+        torch.testing.assert_close(step[:, 0], full[:, 0])
+        seen.append(full)
+    assert not seen[0].allclose(seen[1])
+    assert not seen[0].allclose(seen[2])
+
+
+def test_generation_returns_attention_only_when_asked() -> None:
+    model, _ = build(MUSE)
+    source, target = batch()
+    model.make_generation_fast_(need_attn=False)
+    assert model(source, source.ne(1).sum(1), target)[1]["attn"] == [None]
+
+
+@pytest.mark.parametrize("flags", [[], ["--muse-convolution", "ordinary", "--muse-kernels", "3"]])
+def test_recomputed_activations_give_the_same_gradients(flags: list[str]) -> None:
+    source, target = batch()
+    gradients = []
+    for more in ([], ["--checkpoint-activations"]):
+        model, _ = build([*MUSE, *flags, *more])
+        model.train()
+        model(source, source.ne(1).sum(1), target)[0].square().sum().backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient)
+
+
+def test_300_updates_learn_by_heart() -> None:
+    """In twelve post-norm layers, which a larger initialisation does not survive."""
+    layers = ["--encoder-layers", "12", "--decoder-layers", "12"]
+    model, _ = build([*MUSE, *layers, "--dropout", "0.1"])
+    sentences = random_sentences([4, 6, 3], seed=4)
+    source, wanted = batch()[0], padded(sentences, left=False)
+    losses = learn(model, source, wanted, updates=300, rate=1e-3)
+    assert losses[-1] < 0.2 < 2 < losses[0]
+
+
+@pytest.mark.system
+def test_commands_with_a_fused_model_find_the_same(tmp_path: Path) -> None:
+    text = digits_corpus(tmp_path / "text", train=200, valid=20, test=30)
+    data = binarise(text, tmp_path / "bin")
+    fairseq(
+        *("train", data, "--arch", "muse_tiny", "--save-dir", tmp_path / "model", "--cpu"),
+        *("--optimizer", "adam", "--lr", 1e-3, "--max-tokens", 400, "--max-update", 20),
+        *("--no-save-optimizer-state", "--num-workers", 0, "--dropout", 0),
+    )
+    model = tmp_path / "model" / "checkpoint_last.pt"
+    found = [
+        fairseq("generate", data, "--path", model, "--cpu", "--beam", 5, *flags).stdout
+        for flags in ((), ("--model-overrides", "{'muse_fused': True}"))
+    ]
+    assert hypotheses(found[0]) == hypotheses(found[1])
+    assert len(hypotheses(found[0])) == 30
+    models, _ = checkpoint_utils.load_model_ensemble(
+        [str(model)], arg_overrides={"muse_fused": True, "data": str(data)}
+    )
+    assert isinstance(models[0].encoder.layers[3].projections, FusedProjections)

@@ -1,0 +1,117 @@
+"""A checkpoint that was saved before an option existed loads with that option's default."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.checkpoint_utils import load_model_ensemble_and_task
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.sentence_prediction import SentencePredictionTask
+from fairseq.tasks.translation import TranslationTask
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from tests.support.models import configuration, dictionary, padded, previous, random_sentences
+
+OURS = sorted(
+    name for name, model in MODEL_REGISTRY.items() if model.__module__.startswith("fairseq_ext.")
+)
+# Small ones, so that they are built quickly; all other options have their defaults.
+SIZES = {
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_embed_dim": 32,
+    "decoder_embed_dim": 32,
+    "encoder_ffn_embed_dim": 32,
+    "decoder_ffn_embed_dim": 32,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_hidden_size": 16,
+    "decoder_hidden_size": 16,
+    "linformer_k": "4",
+}
+SOURCE = padded(random_sentences([7, 3, 1, 5]), left=True)
+TARGET = previous(padded(random_sentences([4, 6, 3, 2], seed=4), left=False))
+HEAD = "sentence_classification_head"
+
+
+def flags_of(name: str) -> list[str]:
+    """The command line of a small model."""
+    options = MODEL_DATACLASS_REGISTRY[name].__dataclass_fields__
+    sizes = [
+        word
+        for option, value in SIZES.items()
+        if option in options
+        for word in (f"--{option.replace('_', '-')}", str(value))
+    ]
+    kind = ["--task", "sentence_prediction", "--criterion", "sentence_prediction"]
+    kind += ["--num-classes", "3"]
+    return ["--arch", name, *sizes, *(kind if name.endswith("_encoder") else [])]
+
+
+def task_of(cfg: Any, name: str) -> FairseqTask:
+    kind = SentencePredictionTask if name.endswith("_encoder") else TranslationTask
+    return kind(cfg.task, dictionary(), dictionary())
+
+
+def output(model: torch.nn.Module, name: str) -> Tensor:
+    if name.endswith("_encoder"):
+        return model(SOURCE, classification_head_name=HEAD, features_only=True)[0]
+    return model(SOURCE, SOURCE.ne(1).sum(1), TARGET)[0]
+
+
+def older(cfg: Any, *options: str) -> dict[str, Any]:
+    """The configuration without some options of its model, in plain Python as it is saved."""
+    plain = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    plain["model"] = {key: value for key, value in plain["model"].items() if key not in options}
+    return plain
+
+
+def loaded(path: Path, task: FairseqTask, **state: Any) -> torch.nn.Module:
+    """The model of a checkpoint with these entries."""
+    torch.save(state, path)
+    ((model,), _, _) = load_model_ensemble_and_task([str(path)], task=task)
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_missing_option_has_its_default(name: str, tmp_path: Path):
+    """Each option in turn, then all of them at once."""
+    cfg = configuration(flags_of(name))
+    task = task_of(cfg, name)
+    model = task.build_model(cfg.model).eval()
+    expected = output(model, name)
+    options = [option for option in cfg.model if option not in {"_name", "arch", *SIZES}]
+    assert len(options) > 5
+    for missing in [*([option] for option in options), options]:
+        cut = older(cfg, *missing)
+        again = loaded(tmp_path / "older.pt", task, model=model.state_dict(), cfg=cut)
+        assert torch.equal(output(again, name), expected), missing
+        assert again.max_positions() == model.max_positions(), missing
+
+
+def test_a_named_architecture_has_its_own_default(tmp_path: Path):
+    cfg = configuration(["--arch", "gru_tiny"])
+    task = task_of(cfg, "gru_tiny")
+    model = task.build_model(cfg.model).eval()
+    cut = older(cfg, "encoder_hidden_size", "decoder_order")
+    again = loaded(tmp_path / "older.pt", task, model=model.state_dict(), cfg=cut)
+    assert torch.equal(output(again, "gru_tiny"), output(model, "gru_tiny"))
+
+
+def test_an_older_form_of_configuration(tmp_path: Path):
+    """Checkpoints of fairseq before 0.12 hold a Namespace instead."""
+    cfg = configuration(["--arch", "gru_tiny"])
+    task = task_of(cfg, "gru_tiny")
+    model = task.build_model(cfg.model).eval()
+    parts = older(cfg, "no_input_feeding", "decoder_order")
+    values = {**parts["task"], **parts["model"]}
+    values |= {"arch": "gru_tiny", "task": "translation", "criterion": "cross_entropy"}
+    state = {"model": model.state_dict(), "args": Namespace(**values)}
+    again = loaded(tmp_path / "older.pt", task, **state)
+    assert torch.equal(output(again, "gru_tiny"), output(model, "gru_tiny"))

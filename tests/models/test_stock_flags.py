@@ -1,0 +1,496 @@
+"""fairseq's own flags keep their meaning for our architectures, or are refused by name.
+
+Every check runs the real commands on a small, half-trained model, for which beam sizes, penalties
+and dropout make a difference, and compares what they print with a plain forward pass or with
+another run that must say the same.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.harness import BIN, binarise, digits_corpus, fairseq, run
+from tests.support.trainings import load
+
+pytestmark = pytest.mark.system
+
+TEST_LINES, VALID_LINES = 40, 50
+UPDATES, HALF_WAY = 150, 110
+
+TRAINING = (
+    *("--arch", "gru_tiny", "--cpu", "--no-progress-bar", "--num-workers", 0, "--log-interval", 1),
+    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1),
+)
+
+
+@dataclass
+class Sentence:
+    """What ``fairseq-generate`` prints on one sentence, best hypothesis first."""
+
+    source: str = ""
+    reference: str = ""
+    texts: list[str] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    positional: list[list[float]] = field(default_factory=list)
+    alignments: list[str] = field(default_factory=list)
+
+
+def parse(output: str) -> list[Sentence]:
+    """Sentences of the output, in corpus order (none stands for one that was left out)."""
+    sentences: dict[int, Sentence] = {}
+    for kind, number, rest in re.findall(r"^([STHPA])-(\d+)\t(.*)$", output, re.MULTILINE):
+        sentence = sentences.setdefault(int(number), Sentence())
+        if kind == "S":
+            sentence.source = rest
+        elif kind == "T":
+            sentence.reference = rest
+        elif kind == "H":
+            score, text = rest.split("\t")
+            sentence.scores.append(float(score))
+            sentence.texts.append(text)
+        elif kind == "P":
+            sentence.positional.append([float(score) for score in rest.split()])
+        else:
+            sentence.alignments.append(rest)
+    return [sentences[number] for number in sorted(sentences)]
+
+
+def soft(alignment: str) -> torch.Tensor:
+    """Rows of a soft alignment, ``[T, S]``."""
+    return torch.tensor([[float(p) for p in row.split(",")] for row in alignment.split()])
+
+
+@dataclass
+class Trained:
+    """A corpus whose odd target words end in ``@@``, and a model half-trained on it."""
+
+    text: Path
+    data: Path
+    folder: Path
+    log: str
+
+    @property
+    def last(self) -> Path:
+        return self.folder / "checkpoint_last.pt"
+
+    @property
+    def earlier(self) -> Path:
+        return next(self.folder.glob(f"checkpoint_*_{HALF_WAY}.pt"))
+
+    def output(self, *flags: object, path: object = None) -> str:
+        path = path or self.last
+        done = fairseq("generate", self.data, "--path", path, "--cpu", *flags)
+        return done.stdout + done.stderr
+
+    def generate(self, *flags: object, path: object = None) -> list[Sentence]:
+        return parse(self.output(*flags, path=path))
+
+    @cached_property
+    def plain(self) -> list[Sentence]:
+        """Three hypotheses of beam 5 with soft alignments, in batches of mixed lengths."""
+        return self.generate("--batch-size", 7, "--nbest", 3, "--print-alignment", "soft")
+
+    @cached_property
+    def twice(self) -> list[Sentence]:
+        """The same, of an ensemble of one model twice, with hard alignments."""
+        path = f"{self.last}:{self.last}"
+        return self.generate("--nbest", 3, "--print-alignment", path=path)
+
+    @cached_property
+    def scored(self) -> list[Sentence]:
+        """Scores of the references."""
+        return self.generate("--score-reference", "--batch-size", 7)
+
+
+def mark_odd(words: list[str]) -> list[str]:
+    return [word + "@@" if int(word) % 2 else word for word in words]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder = tmp_path_factory.mktemp("stock_flags")
+    text = digits_corpus(folder / "text", mark_odd, train=1000, valid=VALID_LINES, test=TEST_LINES)
+    data = binarise(text, folder / "bin", "--joined-dictionary")
+    done = fairseq(
+        "train",
+        data,
+        *TRAINING,
+        *("--optimizer", "adam", "--lr", 0.01, "--max-tokens", 500, "--dropout", 0.2),
+        *("--max-update", UPDATES, "--save-interval-updates", HALF_WAY),
+        *("--no-epoch-checkpoints", "--save-dir", folder / "model"),
+    )
+    return Trained(text, data, folder / "model", done.stdout + done.stderr)
+
+
+Twin = Callable[..., torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def forward(trained: Trained) -> Twin:
+    """Probabilities ``[T, V]`` of a full forward pass of one or several checkpoints."""
+    from fairseq import checkpoint_utils
+
+    loaded = {}
+    for path in (trained.last, trained.earlier):
+        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(path)], arg_overrides={"data": str(trained.data)}
+        )
+        loaded[path] = models[0].eval()
+
+    @torch.no_grad()
+    def probabilities(source: str, prefix: list[int], *paths: Path) -> torch.Tensor:
+        words = task.source_dictionary.encode_line(source, add_if_not_exist=False).long()
+        previous = torch.tensor([[task.target_dictionary.eos(), *prefix]])
+        outputs = [
+            loaded[path](words.unsqueeze(0), torch.tensor([len(words)]), previous)[0]
+            for path in paths or (trained.last,)
+        ]
+        return torch.stack([output[0].softmax(-1) for output in outputs]).mean(0)
+
+    probabilities.dictionary = task.target_dictionary
+    return probabilities
+
+
+def bits(forward: Twin, source: str, target: str, *paths: Path) -> list[float]:
+    """``log2 p`` of each word of the target and of its end."""
+    dictionary = forward.dictionary
+    words = [dictionary.index(word) for word in target.split()]
+    found = forward(source, words, *paths)
+    index = torch.tensor([*words, dictionary.eos()]).unsqueeze(1)
+    return found.gather(1, index).squeeze(1).log2().tolist()
+
+
+def greedy(forward: Twin, source: str, longest: int) -> str:
+    words: list[int] = []
+    while len(words) < longest:
+        best = forward(source, words)[-1]
+        best[forward.dictionary.pad()] = 0  # neither it nor an empty sentence is ever generated
+        if not words:
+            best[forward.dictionary.eos()] = 0
+        words.append(int(best.argmax()))
+        if words[-1] == forward.dictionary.eos():
+            break
+    return forward.dictionary.string(torch.tensor(words))
+
+
+def same(one: list[Sentence], other: list[Sentence]) -> None:
+    """Assert equal texts, and equal scores but for rounding (both print four digits)."""
+    assert [s.texts for s in one] == [s.texts for s in other]
+    for left, right in zip(one, other, strict=True):
+        assert left.scores == pytest.approx(right.scores, abs=1e-4)
+        for ours, theirs in zip(left.positional, right.positional, strict=True):
+            assert ours == pytest.approx(theirs, abs=2e-4)
+
+
+def same_alignments(one: list[Sentence], other: list[Sentence]) -> None:
+    for left, right in zip(one, other, strict=True):
+        for ours, theirs in zip(left.alignments, right.alignments, strict=True):
+            torch.testing.assert_close(soft(ours), soft(theirs), rtol=0, atol=1e-5)
+
+
+# Generation
+
+
+def test_beam_search_scores_are_those_of_a_full_forward(trained: Trained, forward: Twin) -> None:
+    assert [s.source for s in trained.plain] == (trained.text / "test.src").read_text().splitlines()
+    for sentence in trained.plain:
+        assert len(sentence.texts) == len(set(sentence.texts)) == 3
+        assert sentence.scores == sorted(sentence.scores, reverse=True)
+        for text, score, positional in zip(
+            sentence.texts, sentence.scores, sentence.positional, strict=True
+        ):
+            expected = bits(forward, sentence.source, text)
+            assert positional == pytest.approx(expected, abs=1e-3)
+            assert score == pytest.approx(sum(expected) / len(expected), abs=1e-3)
+
+
+def test_soft_alignments_are_distributions_over_the_source(trained: Trained) -> None:
+    for sentence in trained.plain:
+        columns = len(sentence.source.split()) + 1  # with </s>
+        for text, alignment in zip(sentence.texts, sentence.alignments, strict=True):
+            rows = soft(alignment)
+            assert rows.shape == (len(text.split()) + 1, columns)
+            torch.testing.assert_close(rows.sum(1), torch.ones(len(rows)), rtol=0, atol=1e-5)
+    widest = max(soft(s.alignments[0]).max() for s in trained.plain)
+    assert widest > 0.5  # it has learned to look at something
+
+
+def test_alone_as_in_a_batch(trained: Trained) -> None:
+    alone = trained.generate("--batch-size", 1, "--nbest", 3, "--print-alignment", "soft")
+    same(alone, trained.plain)
+    same_alignments(alone, trained.plain)
+
+
+def test_padding_flags_change_nothing(trained: Trained) -> None:
+    """fairseq's `--left-pad-source` takes no value and, its default being true, means false."""
+    output = trained.output(
+        *("--task", "translation", "--left-pad-source", "--required-seq-len-multiple", 8),
+        *("--num-batch-buckets", 3, "--max-tokens", 80),  # buckets need --max-tokens
+        *("--nbest", 3, "--print-alignment", "soft"),
+    )
+    assert "'left_pad_source': False" in output
+    assert "bucketing source lengths" in output
+    padded = parse(output)
+    same(padded, trained.plain)
+    same_alignments(padded, trained.plain)
+
+
+def test_hard_alignments_and_an_ensemble_of_one_model_twice(trained: Trained) -> None:
+    same(trained.twice, trained.plain)
+    for hard, sentence in zip(trained.twice, trained.plain, strict=True):
+        for found, weights in zip(hard.alignments, sentence.alignments, strict=True):
+            words = soft(weights)[:-1, :-1]  # without the end of either side
+            best = words.argmax(1).tolist()
+            for t, pair in enumerate(found.split()):
+                source, target = map(int, pair.split("-"))
+                assert target == t
+                assert words[t, source] >= words[t, best[t]] - 1e-5
+            assert len(found.split()) == len(words)
+
+
+def test_score_reference(trained: Trained, forward: Twin) -> None:
+    references = (trained.text / "test.tgt").read_text().splitlines()
+    assert [s.texts for s in trained.scored] == [[reference] for reference in references]
+    for sentence in trained.scored:
+        expected = bits(forward, sentence.source, sentence.reference)
+        assert sentence.positional[0] == pytest.approx(expected, abs=1e-3)
+        assert sentence.scores[0] == pytest.approx(sum(expected) / len(expected), abs=1e-3)
+
+
+def test_an_ensemble_averages_probabilities(trained: Trained, forward: Twin) -> None:
+    paths = (trained.last, trained.earlier)
+    scored = trained.generate("--score-reference", path=":".join(map(str, paths)))
+    for sentence in scored:
+        expected = bits(forward, sentence.source, sentence.reference, *paths)
+        assert sentence.positional[0] == pytest.approx(expected, abs=1e-3)
+    assert len(scored) == TEST_LINES
+
+
+def test_prefix_size(trained: Trained) -> None:
+    def first(text: str) -> str:
+        return text.split()[0]
+
+    # Words are drawn, because the model's best first words may all be right anyway.
+    flags = ("--sampling", "--sampling-topk", 4, "--temperature", 5, "--beam", 1)
+    plain = trained.generate(*flags)
+    assert any(first(s.texts[0]) != first(s.reference) for s in plain)
+    led = trained.generate(*flags, "--prefix-size", 1, "--batch-size", 7)
+    assert [first(s.texts[0]) for s in led] == [first(s.reference) for s in led]
+    assert len(led) == TEST_LINES
+
+
+def test_greedy_search_up_to_a_length(trained: Trained, forward: Twin) -> None:
+    found = trained.generate("--beam", 1, "--max-len-b", 5)
+    assert [s.texts for s in found] == [[greedy(forward, s.source, 5)] for s in found]
+    lengths = {len(s.texts[0].split()) for s in found}
+    assert max(lengths) == 5
+    assert min(lengths) < 5
+
+
+def test_sampling_follows_the_seed(trained: Trained, forward: Twin) -> None:
+    # Among all symbols it could draw one that is not printed, such as <s>.
+    flags = ("--sampling", "--sampling-topk", 4, "--beam", 1, "--batch-size", 40, "--seed")
+    one, again, other = (trained.generate(*flags, seed) for seed in (3, 3, 4))
+    same(one, again)
+    texts, others = ([s.texts[0] for s in sentences] for sentences in (one, other))
+    assert texts != others
+    assert texts != [s.texts[0] for s in trained.plain]
+    for sentence in one:
+        expected = bits(forward, sentence.source, sentence.texts[0])
+        assert sentence.positional[0] == pytest.approx(expected, abs=1e-3)
+
+
+def test_length_penalty_joined_words_and_longest_source(trained: Trained) -> None:
+    found = trained.generate(
+        *("--lenpen", 0, "--nbest", 5, "--remove-bpe", "--max-source-positions", 6),
+        "--skip-invalid-size-inputs-valid-test",
+    )
+    fitting = [s for s in trained.plain if len(s.source.split()) + 1 <= 6]
+    assert [s.source for s in found] == [s.source for s in fitting]
+    assert 0 < len(found) < TEST_LINES
+    assert [s.reference for s in found] == [
+        (s.reference + " ").replace("@@ ", "").rstrip() for s in fitting
+    ]
+    for sentence in found:
+        totals = [sum(positional) for positional in sentence.positional]
+        assert sentence.scores == pytest.approx(totals, abs=1e-3)  # a sum, not a mean
+        assert sentence.scores == sorted(sentence.scores, reverse=True)
+        assert not any("@@" in text for text in sentence.texts)
+
+
+def test_retained_dropout_changes_scores(trained: Trained) -> None:
+    dropped = trained.generate(
+        *("--retain-dropout", "--retain-dropout-modules", "GRUAttentionDecoder"),
+        *("--batch-size", 7, "--score-reference"),
+    )
+    changes = [
+        abs(one.scores[0] - other.scores[0])
+        for one, other in zip(dropped, trained.scored, strict=True)
+    ]
+    assert min(changes) > 1e-4
+
+
+# The other commands
+
+
+def test_interactive_equals_generate(trained: Trained) -> None:
+    done = fairseq(
+        *("interactive", trained.data, "--path", trained.last, "--cpu", "--nbest", 3),
+        *("--buffer-size", 30, "--batch-size", 7, "--print-alignment"),
+        stdin=(trained.text / "test.src").read_text(),
+    )
+    found = parse(done.stdout)
+    assert [s.source for s in found] == [s.source for s in trained.plain]
+    same(found, trained.plain)
+    assert [s.alignments for s in found] == [s.alignments for s in trained.twice]
+
+
+def losses(log: str) -> tuple[str, str]:
+    """The last validation loss in a log, with label smoothing and without."""
+    return re.findall(r"valid on 'valid' subset \|.*? loss ([\d.]+) \| nll_loss ([\d.]+)", log)[-1]
+
+
+def test_validate_equals_validation_while_training(trained: Trained) -> None:
+    done = fairseq(
+        *("validate", trained.data, "--path", trained.last, "--cpu", "--no-progress-bar"),
+        *("--task", "translation", "--batch-size", 3),
+    )
+    assert losses(done.stdout + done.stderr) == losses(trained.log)
+
+
+HUB = """
+import sys
+import fairseq_ext
+fairseq_ext.register()
+from fairseq_ext.gru.model import GRUAttentionModel
+folder, data, *sentences = sys.argv[1:]
+model = GRUAttentionModel.from_pretrained(folder, "checkpoint_last.pt", data_name_or_path=data)
+print(*model.translate(sentences, beam=5), sep="\\n")
+"""
+
+
+def test_hub_equals_generate(trained: Trained) -> None:
+    sources = [s.source for s in trained.plain]
+    done = run(BIN / "python", "-c", HUB, trained.folder, trained.data, *sources)
+    assert done.stdout.splitlines() == [s.texts[0] for s in trained.plain]
+
+
+# Training
+
+
+def train(data: Path, save: Path, *flags: object, ok: bool = True):
+    common = ("--save-dir", save, "--no-epoch-checkpoints", "--dropout", 0)
+    return fairseq("train", data, *TRAINING, *common, *flags, ok=ok)
+
+
+def test_one_update_whatever_the_batches(trained: Trained, tmp_path: Path) -> None:
+    """All sentences in one batch, or in many with other padding: the same weights."""
+    step = (
+        *("--train-subset", "valid", "--valid-subset", "test", "--max-epoch", 1),
+        *("--optimizer", "sgd", "--lr", 1),
+        *("--required-batch-size-multiple", 1, "--share-decoder-input-output-embed"),
+    )
+    train(trained.data, tmp_path / "one", *step, "--batch-size", VALID_LINES)
+    many = train(
+        *(trained.data, tmp_path / "many", *step, "--batch-size", 9, "--update-freq", 64),
+        *("--num-batch-buckets", 2, "--required-seq-len-multiple", 8, "--max-tokens", 100),
+        *("--task", "translation", "--left-pad-source"),
+    )
+    assert "num_updates 1 " in many.stdout + many.stderr
+    one, many = (load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("one", "many"))
+    for name, weight in one.items():
+        torch.testing.assert_close(many[name], weight, rtol=0, atol=1e-6, msg=name)
+    tied = one["decoder.output_projection.weight"]
+    assert tied.equal(one["decoder.embed_tokens.weight"])
+    assert not tied.equal(one["encoder.embed_tokens.weight"])
+
+
+def test_shared_embeddings_in_bf16(trained: Trained, tmp_path: Path) -> None:
+    done = train(
+        *(trained.data, tmp_path, "--share-all-embeddings", "--bf16", "--optimizer", "adam"),
+        *("--lr", 0.01, "--max-tokens", 500, "--max-update", 60),
+    )
+    model = load(tmp_path / "checkpoint_last.pt")["model"]
+    table = model["encoder.embed_tokens.weight"]
+    assert table.bfloat16().float().equal(table)  # trained in bf16, stored in fp32
+    for name in ("decoder.embed_tokens.weight", "decoder.output_projection.weight"):
+        assert model[name].equal(table)
+    validation, _ = losses(done.stdout + done.stderr)
+    untrained = math.log2(len(table))
+    assert float(validation) < 0.8 * untrained
+    found = trained.generate(path=tmp_path / "checkpoint_last.pt")
+    assert len({s.texts[0] for s in found}) > TEST_LINES / 4
+
+
+def test_shared_embeddings_need_one_dictionary(trained: Trained, tmp_path: Path) -> None:
+    data = binarise(trained.text, tmp_path / "bin")
+    done = train(
+        *(data, tmp_path / "model", "--share-all-embeddings", "--optimizer", "adam"),
+        *("--max-tokens", 500),
+        ok=False,
+    )
+    assert done.stderr.splitlines()[-1].startswith("fairseq-ext: error: `--share-all-embeddings`")
+    assert "--joined-dictionary" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--fp16", "--amp"])
+def test_half_precision_on_the_cpu_is_refused_by_name(
+    trained: Trained, tmp_path: Path, option: str
+) -> None:
+    needed = ("--optimizer", "adam", "--max-tokens", 500)
+    done = train(trained.data, tmp_path / "model", option, *needed, ok=False)
+    assert done.stderr.splitlines()[-1].startswith(f"fairseq-ext: error: `{option}` trains on")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_flag_that_is_not_offered_is_refused_by_name(trained: Trained, tmp_path: Path) -> None:
+    done = train(trained.data, tmp_path / "model", "--encoder-embed-path", "x", ok=False)
+    assert done.returncode == 2
+    assert "unrecognized arguments: --encoder-embed-path x" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "message"),
+    [
+        ("generate", ["--replace-unk"], "`--replace-unk` does not work"),
+        (
+            "generate",
+            ["--score-reference", "--print-alignment", "soft"],
+            "`--print-alignment soft` does not go with `--score-reference`",
+        ),
+        (
+            "interactive",
+            ["--print-alignment", "soft"],
+            "`--print-alignment soft` is for fairseq-generate",
+        ),
+        (
+            "train",
+            ["--valid-subset", "train", "--optimizer", "adam", "--max-tokens", 500],
+            "`--valid-subset` must not be the training subset",
+        ),
+        (
+            "train",
+            ["--num-batch-buckets", 2, "--optimizer", "adam", "--batch-size", 8],
+            "`--num-batch-buckets` must have `--max-tokens`",
+        ),
+    ],
+)
+def test_what_fairseq_cannot_do_is_refused_by_name(
+    trained: Trained, tmp_path: Path, command: str, flags: list[object], message: str
+) -> None:
+    if command == "train":
+        done = train(trained.data, tmp_path / "model", *flags, ok=False)
+    else:
+        done = fairseq(command, trained.data, "--cpu", "--path", trained.last, *flags, ok=False)
+    assert done.stderr.splitlines()[-1].startswith(f"fairseq-ext: error: {message}")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "model").exists()

@@ -1,0 +1,1 @@
+"""Recipes and corpora, as a user runs them."""

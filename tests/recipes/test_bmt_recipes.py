@@ -1,0 +1,340 @@
+"""The BMT paper's recipes: corpus, settings on fairseq's own parts, ablations, and whole runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import ablations
+import pytest
+import smoke_archives
+
+from tests.recipes.test_corpora import complete, names, prepare, read, talk
+from tests.recipes.test_recipes import RECIPES, bash, start
+from tests.support.harness import wait_for, write_lines
+from tests.support.models import configuration
+from tests.support.moses_scripts import ScriptTokenizer
+
+WMT, ABLATIONS = RECIPES / "bmt" / "wmt17_de_en.sh", RECIPES / "bmt" / "ablations.sh"
+TABLE1 = RECIPES / "bmt" / "table1.sh"
+
+
+def commands(shown: str) -> list[list[str]]:
+    """The commands that a recipe shows, as words."""
+    return [shlex.split(line[2:]) for line in shown.splitlines() if line.startswith("+ ")]
+
+
+def value(words: list[str], flag: str) -> str:
+    """What fairseq takes: the last one given."""
+    return words[len(words) - words[::-1].index(flag)]
+
+
+def trainings(found: list[list[str]]) -> dict[str, list[str]]:
+    """The words of fairseq-train by the folder of the model."""
+    return {value(words, "--save-dir"): words for words in found if words[0] == "fairseq-train"}
+
+
+# ---- the corpus ----------------------------------------------------------------------------------
+
+
+def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
+    """From archives with the official names; every pair by hand from the Moses tokeniser."""
+    sides, pairs, out = ("de", "en"), tmp_path / "pairs", tmp_path / "out"
+    for split, size in (("train", 200), ("valid", 11), ("test", 12)):
+        texts = talk(size, size) if split == "train" else complete(talk(size, size))
+        if split == "train":
+            texts = [[*lines, " ".join(["Wort"] * 300), "kurz"] for lines in texts]
+        for side, lines in zip(sides, texts, strict=True):
+            write_lines(pairs / f"{split}.{side}", lines)
+    smoke_archives.write_archives("wmt17_de_en", pairs, tmp_path / "mirror")
+    assert names(tmp_path / "mirror") == [
+        "dev.tgz",
+        "test-full.tgz",
+        "training-parallel-commoncrawl.tgz",
+        "training-parallel-europarl-v7.tgz",
+        "training-parallel-nc-v12.tgz",
+    ]
+    done = prepare("wmt17_de_en", out, "--mirror", tmp_path / "mirror", "--any-counts")
+    assert "--joined-dictionary --nwordssrc 32000 --nwordstgt 32000 --trainpref" in done.stdout
+
+    given = [(pairs / f"train.{side}").read_text().split("\n")[:-1] for side in sides]
+    moses = [ScriptTokenizer(side) for side in sides]
+    expected = []
+    for first in range(3):
+        for pair in list(zip(*given, strict=True))[first::3]:
+            both = [m.tokenize(text, return_str=True) for m, text in zip(moses, pair, strict=True)]
+            if all(both):
+                expected.append(tuple(both))
+    assert read(out / "text", "train", sides) == expected
+    pieces = read(out / "bpe", "train", sides)
+    short = [pair for pair in expected if len(pair[0].split()) < 300]
+    assert [tuple(s.replace("@@ ", "") for s in pair) for pair in pieces] == short
+    assert len(short) == len(expected) - 1
+    assert [len(read(out / "text", split, sides)) for split in ("valid", "test")] == [11, 12]
+
+
+# ---- the paper's settings ------------------------------------------------------------------------
+
+
+def dry_run(script: Path, tmp_path: Path, *options: object, **environment: str) -> list[list[str]]:
+    given = (script, *options, "--out", tmp_path / "run")
+    said = bash(*given, **{"DRY_RUN": "1", "SMOKE": "0", **environment}).stderr
+    assert not (tmp_path / "run").exists()
+    return commands(said)
+
+
+def test_dry_run_has_the_papers_settings(tmp_path: Path) -> None:
+    found = dry_run(WMT, tmp_path)
+    (train,) = trainings(found).values()
+    cfg = configuration(train[train.index("--arch") :])
+    for side in (cfg.model.encoder_layers, cfg.model.decoder_layers):
+        assert side == 6
+    for side in ("encoder", "decoder"):
+        sizes = [getattr(cfg.model, f"{side}_{name}") for name in ("embed_dim", "ffn_embed_dim")]
+        assert sizes == [1024, 4096]
+        assert getattr(cfg.model, f"{side}_attention_heads") == 16
+    assert cfg.model.share_all_embeddings
+    assert (cfg.model.dropout, cfg.model.attention_dropout) == (0.1, 0.1)
+    assert cfg.dataset.batch_size * cfg.optimization.update_freq[0] == 1024
+    assert cfg.dataset.max_tokens is None
+    assert cfg.optimization.max_update == 50_000 + 2 * 88_339
+    assert cfg.optimization.lr == [0.001]
+    assert (eval(cfg.optimizer.adam_betas), cfg.optimizer.adam_eps) == ((0.9, 0.98), 1e-9)
+    assert cfg.optimizer.weight_decay == 0
+    assert cfg.lr_scheduler._name == "staged_cosine"
+    assert cfg.lr_scheduler.stage_updates == cfg.model.stage_updates == "50000,88339,88339"
+    assert cfg.model.bmt_preset == "bmt-1"
+    generate = next(words for words in found if words[0] == "fairseq-generate")
+    assert value(generate, "--beam") == "4"
+    assert value(generate, "--gnmt-lenpen") == "0.6"
+    assert value(generate, "--task") == "translation_ext"
+    assert "--lenpen" not in generate
+    preprocess = next(words for words in found if words[0] == "fairseq-preprocess")
+    assert value(preprocess, "--nwordssrc") == value(preprocess, "--nwordstgt") == "32000"
+
+
+def test_distillation_from_an_own_or_a_given_teacher(tmp_path: Path) -> None:
+    own = trainings(dry_run(WMT, tmp_path, "--preset", "bmt-6", "--kd"))
+    assert own == trainings(dry_run(WMT, tmp_path, "--preset", "bmt-6", KD="1"))
+    assert list(own) == ["teacher", "checkpoints"]
+    assert value(own["teacher"], "--bmt-preset") == "float"
+    assert value(own["teacher"], "--criterion") == "label_smoothed_cross_entropy"
+    assert value(own["teacher"], "--max-update") == value(own["checkpoints"], "--max-update")
+    given = write_lines(tmp_path / "teacher.pt", ["x"])
+    for student, teacher in (
+        (own["checkpoints"], "teacher/checkpoint_last.pt"),
+        (trainings(dry_run(WMT, tmp_path, "--teacher", given))["checkpoints"], str(given)),
+    ):
+        cfg = configuration(student[student.index("--arch") :])
+        assert cfg.criterion._name == "distillation"
+        assert cfg.criterion.teacher == teacher
+
+
+@pytest.mark.parametrize(
+    ("preset", "stages", "updates"), [("float", "9000", 9000), ("bmt-1", "9000,8000", 17_000)]
+)
+def test_rows_without_binary_activations_need_no_third_stage(preset, stages, updates, tmp_path):
+    train = trainings(dry_run(WMT, tmp_path, "--preset", preset, "--stages", stages))
+    assert value(train["checkpoints"], "--max-update") == str(updates)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--preset", "bmt-9"], "`--preset` must be a row of Table 1"),
+        (["--preset", "bmt-2", "--stages", "9,9"], "`--stages` must have 3 numbers for `bmt-2`"),
+        (["--stages", "9"], "`--stages` must have 2 numbers for `bmt-1`"),
+        (["--stages", "9,x"], "`--stages` must be up to three numbers of updates"),
+        (["--stages", "9000,4000"], "`--warmup` must be less than the 4000 updates of a stage"),
+        (["--batch-size", "0"], "`--batch-size` must be a positive whole number"),
+        (["--bpe", "0"], "`--bpe` must be a positive whole number"),
+        (["--teacher", "absent.pt"], "absent.pt does not exist"),
+        (["--lenpen", "1"], "`--lenpen` is no option"),
+        (["--", "--max-update=9"], "`--max-update` after `--`"),
+    ],
+)
+def test_wrong_options_of_the_recipe_are_named(options: list[str], message: str) -> None:
+    done = bash(WMT, *options, ok=False, SMOKE="0")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_two_teachers_are_one_too_many(tmp_path: Path) -> None:
+    teacher = write_lines(tmp_path / "teacher.pt", ["x"])
+    done = bash(WMT, "--teacher", teacher, ok=False, SMOKE="0", KD="1")
+    assert "`--teacher` does not go with `--kd`" in done.stderr
+
+
+# ---- the ablations -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    for split in ("train", "valid", "test"):
+        for side in ("src", "tgt"):
+            write_lines(tmp_path / "text" / f"{split}.{side}", ["1 2 3"])
+    return tmp_path / "text"
+
+
+def ablation(text: Path, tmp_path: Path, *options: object) -> list[list[str]]:
+    return dry_run(ABLATIONS, tmp_path, text, "src", "tgt", *options)
+
+
+def test_scales_are_the_papers_and_go_on_from_one_float_stage(text, tmp_path: Path) -> None:
+    found = ablation(text, tmp_path, "--only", "scale")
+    models = trainings(found)
+    sweep = [f"models/scale-{2**power}" for power in range(13)]
+    assert list(models) == ["models/scale-float", "models/stage-scale", *sweep]
+    copies = [tuple(words[1:]) for words in found if words[0] == "cp"]
+    last = "checkpoint_last.pt"
+    assert copies == [(f"models/stage-scale/{last}", f"{folder}/{last}") for folder in sweep]
+    assert value(models["models/stage-scale"], "--max-update") == "2000"
+    for folder in sweep:
+        assert value(models[folder], "--bmt-preset") == "bmt-s"
+        assert value(models[folder], "--bmt-scale") == folder.rpartition("-")[2]
+    cfg = configuration(models[sweep[-1]][models[sweep[-1]].index("--arch") :])
+    assert (cfg.model.bmt_scale, cfg.optimization.max_update) == (4096, 4000)
+    assert cfg.lr_scheduler.stage_updates == cfg.model.stage_updates == "2000,1000,1000"
+
+
+def test_outputs_alone_are_binarized_at_once(text, tmp_path: Path) -> None:
+    models = trainings(ablation(text, tmp_path, "--only", "output"))
+    variants = ["plain", "scale", "layer", "shortcut"]
+    assert list(models) == [f"models/output-{name}" for name in ("float", *variants)]
+    for name in variants:
+        words = models[f"models/output-{name}"]
+        cfg = configuration(words[words.index("--arch") :])
+        assert (cfg.model.bmt_preset, cfg.model.bmt_attention_output) == ("float", name)
+        assert cfg.model.binary_weights == cfg.model.binary_activations == "out"
+        assert cfg.model.stage_updates == "2000,0,1000"
+        assert cfg.optimization.max_update == 3000
+        assert cfg.model.bmt_scale == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--only", "x"), "`--only` must be scale or output"),
+        (("--scales", "1,x"), "`--scales` must be whole numbers"),
+        (("--outputs", "plain,other"), "`--outputs` must be of plain,scale,layer,shortcut"),
+        (("--stages", "5,5"), "`--stages` must be three numbers"),
+        (("--bpe", "0"), "`--bpe` must be a positive whole number"),
+        (("--nothing",), "`--nothing` is no option"),
+    ],
+)
+def test_wrong_options_of_the_ablations_are_named(options, message, text, tmp_path) -> None:
+    given = (ABLATIONS, text, "src", "tgt", "--out", tmp_path / "run", *options)
+    said = bash(*given, ok=False, DRY_RUN="1", SMOKE="0").stderr
+    assert message in said.strip().split("\n")[-1]
+
+
+def test_rows_of_table_1_go_on_from_their_float_stage(tmp_path: Path) -> None:
+    found = dry_run(TABLE1, tmp_path, SMOKE="1")
+    models = trainings(found)
+    stems = {"float": "stage-float", "bmt-6": "stage-float", "xnor-base": "stage-xnor-base"}
+    assert set(models) == {f"models/{name}" for name in (*stems, *stems.values())}
+    last = "checkpoint_last.pt"
+    copies = [tuple(words[1:]) for words in found if words[0] == "cp"]
+    assert copies == [(f"models/{s}/{last}", f"models/{n}/{last}") for n, s in stems.items()]
+    for name, stem in stems.items():
+        row, start = models[f"models/{name}"], models[f"models/{stem}"]
+        assert value(row, "--bmt-preset") == name
+        assert value(start, "--bmt-preset") == ("xnor-base" if name == "xnor-base" else "float")
+        assert (value(start, "--max-update"), value(row, "--max-update")) == ("8", "16")
+        assert value(row, "--stage-updates") == value(start, "--stage-updates") == "8,4,4"
+
+
+def finished_model(folder: Path, train: dict[int, float], valid: float, bleu: float) -> None:
+    """A folder as compare.sh leaves it; losses in bits, as fairseq logs them."""
+    lines = [
+        json.dumps({"epoch": 1, "loss": "9", "nll_loss": str(loss), "num_updates": str(update)})
+        for update, loss in train.items()
+    ]
+    last = {"epoch": 1, "valid_loss": "8", "valid_nll_loss": str(valid)}
+    lines.append(json.dumps({**last, "valid_num_updates": str(max(train))}))
+    write_lines(folder / "train.log", lines)
+    scores = [{"name": "BLEU", "value": bleu}, {"name": "chrF", "value": 1.0}]
+    (folder / "scores.json").write_text(json.dumps({"scores": scores}))
+
+
+@pytest.mark.parametrize("figure", ["scale", "output"])
+def test_figures_have_the_losses_of_the_logs(figure, tmp_path, monkeypatch, capsys) -> None:
+    order = ["float", "2", "16", "128"] if figure == "scale" else ["float", "plain", "shortcut"]
+    for place, name in enumerate(reversed(order)):
+        # 1000 is the last update, so the training loss is the mean of what comes after 900
+        train = {850: 7.0, 950: 3.0 + place, 1000: 4.0 + place}
+        finished_model(tmp_path / "models" / f"{figure}-{name}", train, 2.0 + place, 10.0 * place)
+    (tmp_path / "models" / f"{figure}-9.old-1").mkdir()
+    (tmp_path / "models" / f"{figure}-9.old-1" / "scores.json").write_text("{}")
+    monkeypatch.setattr(sys, "argv", ["ablations.py", figure, "--dir", str(tmp_path)])
+    ablations.main()
+    said = capsys.readouterr().out
+    models = json.loads((tmp_path / f"{figure}.json").read_text())["models"]
+    assert [model["name"] for model in models] == order
+    for place, model in enumerate(reversed(models)):
+        assert model["valid_loss"] == pytest.approx((2 + place) * math.log(2))
+        assert model["train_loss"] == pytest.approx((3.5 + place) * math.log(2))
+        assert (model["bleu"], model["updates"]) == (10.0 * place, 1000)
+    assert (tmp_path / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
+    assert "</svg>" in (tmp_path / f"{figure}.svg").read_text()
+    assert [line.split()[0] for line in said.splitlines()[1:]] == order
+    assert f"| {order[1]} | 1,000 |" in (tmp_path / f"{figure}.md").read_text()
+
+
+def test_nothing_finished_is_said_in_the_last_line(tmp_path: Path, monkeypatch) -> None:
+    finished_model(tmp_path / "models" / "scale-float", {10: 1.0}, 1.0, 1.0)
+    for figure in ("scale", "output"):
+        monkeypatch.setattr(sys, "argv", ["ablations.py", figure, "--dir", str(tmp_path)])
+        with pytest.raises(SystemExit, match=f"error: .* holds no finished model of `{figure}`"):
+            ablations.main()
+
+
+def test_values_of_s_are_in_the_order_of_numbers(tmp_path: Path) -> None:
+    for name in ("1024", "8", "float", "64"):
+        finished_model(tmp_path / "models" / f"scale-{name}", {10: 1.0}, 1.0, 1.0)
+    assert list(ablations.finished(tmp_path, "scale")) == ["float", "8", "64", "1024"]
+
+
+# ---- whole runs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_a_distilled_run_killed_in_training_goes_on_to_the_end(tmp_path: Path) -> None:
+    out = tmp_path / "my run"
+    words = (WMT, "--out", out, "--preset", "bmt-3", "--kd")
+    killed = start(*words)
+    wait_for((out / "checkpoints" / "checkpoint_last.pt").exists, killed)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    done = bash(*words)
+    assert "teacher: done before" in done.stderr
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert results["updates"] == 22
+    assert [score["name"] for score in results["scores"]][:2] == ["BLEU", "chrF"]
+    log = (out / "checkpoints" / "train.log").read_text()
+    assert "binary weights and activations from here on" in log
+    for picture in ("curves", "lengths"):
+        assert (out / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
+    assert done.stdout.splitlines()[-1].startswith("The paper: ")
+    assert bash(*words).stdout == done.stdout
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_all_ablations_run(tmp_path: Path) -> None:
+    said = bash(ABLATIONS, "--out", tmp_path / "run").stdout
+    for figure, expected in (
+        ("scale", ["float", "1", "64"]),
+        ("output", ["float", "plain", "shortcut"]),
+    ):
+        data = json.loads((tmp_path / "run" / f"{figure}.json").read_text())
+        assert [model["name"] for model in data["models"]] == expected
+        assert all(0 < model["valid_loss"] < 20 for model in data["models"])
+        assert (tmp_path / "run" / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
+    assert said.splitlines()[-1].startswith("Everything is in")

@@ -1,0 +1,156 @@
+"""The recipes that compare architectures, and the corpus they train on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import BIN, REPO, run, write_lines
+from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
+
+RECIPES = REPO / "recipes"
+COMPARE_ALL, MULTI30K = RECIPES / "compare_all.sh", RECIPES / "multi30k.sh"
+PLAIN = {
+    "en": ["Two young, White males are outside.", "A man's “hat” …", "R&D, a well-known dog!"],
+    "de": ["Zwei junge weiße Männer sind im Freien.", "Ein „Hut“ …", "Ein Hund – bekannt!"],
+}
+
+
+def bash(*words: object, ok: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run("bash", *words, ok=ok, PATH=f"{BIN}:/usr/local/bin:/usr/bin:/bin", **environment)
+
+
+def commands(shown: str) -> list[list[str]]:
+    """The commands that a recipe shows, as words."""
+    return [shlex.split(line[2:]) for line in shown.splitlines() if line.startswith("+ ")]
+
+
+# ---- the corpus ----------------------------------------------------------------------------------
+
+
+def tokens(line: str, language: str) -> str:
+    line = ScriptNormalizer(language).normalize(line)
+    return ScriptTokenizer(language).tokenize(line, return_str=True).lower()
+
+
+@pytest.mark.parametrize("name", ["multi30k", "multi30k_tok"])
+def test_multi30k_is_read_from_its_official_files(tmp_path: Path, name: str) -> None:
+    expected = {side: [tokens(line, side) for line in lines] for side, lines in PLAIN.items()}
+    files = tmp_path / "files"
+    files.mkdir()
+    for split in ("train", "val", "test_2016_flickr"):
+        for side, lines in PLAIN.items():
+            if name == "multi30k":
+                data = "".join(f"{line}\n" for line in lines).encode()
+                (files / f"{split}.{side}.gz").write_bytes(gzip.compress(data))
+            else:
+                write_lines(files / f"{split}.lc.norm.tok.{side}", expected[side])
+    out = tmp_path / "out"
+    command = (sys.executable, REPO / "preprocess" / "corpus.py", name, "--out", out, "--bpe", 0)
+    done = run(*command, "--mirror", files, "--workers", 1, ok=False)
+    assert "train read: 3 pairs instead of 29,000" in done.stderr
+    for split in ("train", "valid", "test"):
+        for side in PLAIN:
+            text = (out / "text" / f"{split}.{side}").read_text(encoding="utf-8")
+            assert text.splitlines() == expected[side]
+    reference = (out / "reference" / "test.en").read_text(encoding="utf-8").splitlines()
+    assert reference[0] == PLAIN["en"][0].lower()
+
+
+# ---- what the recipes would do -------------------------------------------------------------------
+
+
+def test_compare_all_trains_every_architecture_and_compares(tmp_path: Path) -> None:
+    done = bash(COMPARE_ALL, "--out", tmp_path / "out", "--updates", 7, DRY_RUN="1")
+    corpus, training, curves, comparison = commands(done.stderr)
+    assert corpus[2:5] == ["multi30k", "--bpe", "0"]
+    models = [word for word in training if re.match(r"[\w-]+=\w+", word)]
+    names = [model.partition("=")[0] for model in models]
+    assert names == ["transformer", "gru", "linformer", "muse", "muse-simple", "bmt", "binary"]
+    assert models[-1].endswith("--binary-weights qkv,out,ffn")
+    assert training[training.index("--updates") + 1] == "7"
+    systems = [word for word in comparison if ",checkpoint=" in word]
+    assert [system.partition("=")[0] for system in systems] == names
+    assert comparison[comparison.index("--baseline") + 1] == "transformer"
+    assert curves.count("--log") == len(names)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compare_all_takes_some_architectures_and_other_text(tmp_path: Path) -> None:
+    options = ("--data", tmp_path, "--src", "es", "--tgt", "en", "--tokenize", "--out", "/x")
+    done = bash(COMPARE_ALL, *options, "muse", "gru", DRY_RUN="1")
+    training, _, comparison = commands(done.stderr)
+    assert training[1:5] == [str(RECIPES / "compare.sh"), str(tmp_path), "es", "en"]
+    assert [word.partition("=")[0] for word in training[-2:]] == ["gru", "muse"]
+    text = " ".join(comparison)
+    assert f"--ref {tmp_path}/test.en --detokenize en --tokenized-ref /x/text/test.en" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["lstm"], "`lstm` must be one of transformer gru linformer muse muse-simple bmt binary"),
+        (["gru", "--baseline", "muse"], "`--baseline` must be one of the models, but is `muse`"),
+        (["--updates", "0"], "`--updates` must be a positive whole number"),
+        (["--data", "/no/such"], "`--data` must be a folder"),
+        (["--layers", "2"], "`--layers` is no option"),
+    ],
+)
+def test_wrong_options_are_named(options: list[str], message: str) -> None:
+    done = bash(COMPARE_ALL, *options, ok=False)
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_multi30k_trains_any_architecture_on_either_form(tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "out")
+    shown = commands(bash(MULTI30K, "--tok", *out, DRY_RUN="1").stderr)
+    programs = [Path(words[1] if words[0] == "python" else words[0]).name for words in shown]
+    wanted = ["corpus.py", "fairseq-preprocess", "fairseq-train", "fairseq-ext", "fairseq-generate"]
+    assert [name for name in dict.fromkeys(programs) if name in wanted] == [
+        *wanted[:3],
+        *wanted[3:],
+    ]
+    assert shown[1][2] == "multi30k_tok"
+    train = next(words for words in shown if words[0] == "fairseq-train")
+    assert train[train.index("--encoder-layers") + 1] == "4"
+    other = commands(bash(MULTI30K, "--arch", "gru_attention", *out, DRY_RUN="1").stderr)
+    train = next(words for words in other if words[0] == "fairseq-train")
+    assert "gru_attention" in train
+    assert "--encoder-layers" not in train
+
+
+# ---- whole runs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = bash(COMPARE_ALL, "--out", out, "gru", "muse", SMOKE="1")
+    assert re.search(r"^gru .*\nmuse ", done.stdout[done.stdout.rindex("system ") :], re.MULTILINE)
+    systems = json.loads((out / "compare.json").read_text(encoding="utf-8"))["systems"]
+    assert [system["name"] for system in systems] == ["gru", "muse"]
+    for system in systems:
+        assert system["updates"] == 20
+        assert system["parameters"] > 0
+        assert system["generation_speed"] > 0
+    assert (out / "compare.png").read_bytes().startswith(b"\x89PNG")
+    again = bash(COMPARE_ALL, "--out", out, "gru", "muse", SMOKE="1")
+    assert "fairseq-train" not in again.stderr
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_multi30k_from_nothing_to_the_report(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = bash(MULTI30K, "--arch", "gru_tiny", "--out", out, SMOKE="1")
+    assert "about 41 BLEU on tokens" in done.stdout
+    assert json.loads((out / "results.json").read_text(encoding="utf-8"))["updates"] == 24

@@ -1,0 +1,348 @@
+"""Corpora: from archives of the official shapes to subwords, against the papers' protocols."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import regex
+
+from fairseq_ext.corpora import report
+from tests.support.harness import REPO, run, wait_for, write_lines
+from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
+from tests.support.troubled_server import Server, member, names, serving, sha256, tgz
+
+import smoke_archives  # isort: skip
+from fairseq_ext.corpora.catalogue import CORPORA
+
+SCRIPT = REPO / "preprocess" / "corpus.py"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+# ---- whole corpora -------------------------------------------------------------------------------
+
+WORDS = [
+    "Hallo",
+    "Welt",
+    "E-Mail",
+    "z.B.",
+    "„ja“",
+    "don't",
+    "2,5 %",
+    "Über\u00a0uns",
+    "A&B",
+    "»x«",
+    "I",
+]
+
+
+def talk(size: int, seed: int) -> list[list[str]]:
+    """Two sides of noisy sentences of unequal lengths, some empty."""
+    dice = random.Random(seed)
+    side = lambda: " ".join(dice.choices(WORDS, k=dice.choice([0, *range(1, 9)])))  # noqa: E731
+    return [[side() for _ in range(size)] for _ in range(2)]
+
+
+def complete(sides: list[list[str]]) -> list[list[str]]:
+    return [[line or "leer" for line in side] for side in sides]
+
+
+def iwslt14(train: list[list[str]], tests: list[list[list[str]]]) -> bytes:
+    """``de-en.tgz`` as the evaluation of 2014 has it, written out here."""
+    members = []
+    for place, side in enumerate(("de", "en")):
+        text = "<url>u</url>\n<keywords>k</keywords>\n<talkid>7</talkid>\n"
+        text += f"<title>{train[place][0]}</title>\n"
+        text += f"<description>{train[place][1]}</description>\n"
+        text += "".join(f"{line}\n" for line in train[place][2:])
+        members.append((member(f"de-en/train.tags.de-en.{side}"), text.encode()))
+        for name, test in zip(
+            ("TED.dev2010", "TED.tst2010", "TED.tst2011", "TED.tst2012", "TEDX.dev2012"),
+            tests,
+            strict=True,
+        ):
+            segments = "".join(f'<seg id="{i}"> {s} </seg>\n' for i, s in enumerate(test[place], 1))
+            path = f"de-en/IWSLT14.{name}.de-en.{side}.xml"
+            members.append((member(path), f"<mteval>\n<doc>\n{segments}</doc>\n".encode()))
+    return tgz(*members)
+
+
+def expected_iwslt14(
+    train: list[list[str]], tests: list[list[list[str]]]
+) -> dict[str, list[tuple[str, str]]]:
+    """prepare-iwslt14.sh, literally: pairs of tokens for each split."""
+    moses = [ScriptTokenizer(lang=language) for language in ("de", "en")]
+    pairs = []
+    for pair in zip(*train, strict=True):
+        de, en = (m.tokenize(s, return_str=True) for m, s in zip(moses, pair, strict=True))
+        sizes = [len(de.split()), len(en.split())]
+        if min(sizes) >= 1 and max(sizes) <= 175 and max(sizes) / min(sizes) <= 1.5:
+            pairs.append((de.lower(), en.lower()))
+    order = [tests[place] for place in (0, 4, 1, 2, 3)]
+    return {
+        "train": [pair for number, pair in enumerate(pairs, 1) if number % 23],
+        "valid": [pair for number, pair in enumerate(pairs, 1) if not number % 23],
+        "test": [
+            tuple(
+                m.tokenize(s.replace("’", "'"), return_str=True).lower()
+                for m, s in zip(moses, pair, strict=True)
+            )
+            for test in order
+            for pair in zip(*test, strict=True)
+        ],
+    }
+
+
+@pytest.fixture(scope="module")
+def talks() -> tuple[list[list[str]], list[list[list[str]]]]:
+    return talk(900, 1), [complete(talk(9, seed)) for seed in range(2, 7)]
+
+
+def prepare(name: str, out: Path, *options: object, **how: object) -> subprocess.CompletedProcess:
+    """The command, as a user runs it, with small encodings."""
+    bpe = () if name == "iwslt15_en_vi" else ("--bpe", 120)
+    return run(sys.executable, SCRIPT, name, "--out", out, *bpe, *options, **how)
+
+
+def read(folder: Path, split: str, sides: tuple[str, str]) -> list[tuple[str, str]]:
+    texts = [(folder / f"{split}.{side}").read_text().split("\n")[:-1] for side in sides]
+    return list(zip(*texts, strict=True))
+
+
+def test_iwslt14_is_fairseqs_protocol_from_download_to_subwords(
+    tmp_path: Path, server: Server, talks
+) -> None:
+    server.files["de-en.tgz"] = iwslt14(*talks)
+    server.troubles = ["truncate", "truncate"]
+    out = tmp_path / "out"
+    where = ("--mirror", server.address, "--workers", 2)
+    done = prepare("iwslt14_de_en", out, *where, "--any-counts")
+    expected = expected_iwslt14(*talks)
+    for split, pairs in expected.items():
+        assert read(out / "text", split, ("de", "en")) == pairs
+    assert 0 < len(expected["train"]) < 850
+    # the subwords are those of the subword-nmt commands
+    both = write_lines(tmp_path / "both", [de for de, _ in expected["train"]])
+    with both.open("a") as file:
+        file.writelines(f"{en}\n" for _, en in expected["train"])
+    codes = tmp_path / "codes"
+    run("subword-nmt", "learn-bpe", "-s", 120, "-i", both, "-o", codes)
+    assert (out / "bpe" / "codes").read_text() == codes.read_text()
+    for name in ("train.de", "valid.en", "test.en"):
+        apply = ("subword-nmt", "apply-bpe", "-c", codes, "-i", out / "text" / name)
+        assert run(*apply).stdout == (out / "bpe" / name).read_text()
+    # references as they were, but for case
+    first = talks[1][0][1][0].replace("\u00a0", " ").lower()
+    assert read(out / "reference", "test", ("de", "en"))[0][1] == first
+
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["archives"]["de-en.tgz"]["sha256"] == sha256(server.files["de-en.tgz"])
+    fates = manifest["fates"]["train"]
+    assert sum(numbers[0] for numbers in fates.values()) == 900
+    assert set(fates) == {"kept", "empty side", "lengths differ more than 1.5-fold"}
+    assert manifest["splits"]["train"]["words"][0] == len(expected["train"])
+    assert manifest["sha256"]["bpe/codes"] == sha256(codes.read_bytes())
+    assert "train read: 900 pairs, but 174,443 are known" in done.stdout
+    assert "fairseq-preprocess --source-lang de --target-lang en --trainpref" in done.stdout
+
+    # again: nothing is asked for, nothing written; also with the intermediate files deleted
+    before, asked = manifest, len(server.requests)
+    for folder in ("raw", "parts", "download"):
+        shutil.rmtree(out / folder)
+    again = prepare("iwslt14_de_en", out, *where, "--any-counts")
+    assert again.stdout == done.stdout
+    assert len(server.requests) == asked
+    assert "subwords: done before" in again.stderr
+    # another process count, another folder: the same bytes
+    prepare("iwslt14_de_en", tmp_path / "o2", *where[:2], "--workers", 1, "--any-counts")
+    assert json.loads((tmp_path / "o2" / "manifest.json").read_text()) == before
+
+
+def test_other_numbers_of_pairs_than_the_known_ones_are_an_error(tmp_path, server, talks) -> None:
+    server.files["de-en.tgz"] = iwslt14(*talks)
+    done = prepare("iwslt14_de_en", tmp_path, "--mirror", server.address, ok=False)
+    assert (
+        "train read: 900 pairs instead of 174,443; test: 45 pairs instead of 6,750" in done.stderr
+    )
+    assert "`--any-counts` accepts it" in done.stderr
+    assert (tmp_path / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [
+        ((160_239, 7_283, 6_750, 174_443), 0),
+        ((160_200, 7_281, 6_750, 174_443), 0),  # another release of the tokeniser
+        ((160_000, 7_272, 6_750, 174_443), 2),
+        ((160_239, 7_283, 6_749, 174_443), 1),
+        ((160_239, 7_283, 6_750, 174_444), 1),
+    ],
+)
+def test_known_numbers(found: tuple[int, ...], wrong: int) -> None:
+    corpus = CORPORA["iwslt14_de_en"]
+    text = {
+        "parts": {"train": {"origin": {}, "fates": {"kept": [found[3], 1, 1]}}},
+        "splits": {
+            name: [size, 1, 1]
+            for name, size in zip(("train", "valid", "test"), found[:3], strict=True)
+        },
+    }
+    manifest = report.manifest("iwslt14_de_en", corpus, {}, text, None, {})
+    assert len(report.wrong_counts(manifest)) == wrong
+    assert "known" in report.summary(manifest, Path("text"))
+
+
+def test_the_papers_numbers_add_up() -> None:
+    corpus = CORPORA["iwslt14_de_en"]
+    kept = sum(corpus.expected.values())
+    assert kept == 167_522  # what the scripts print: 174,443 in, 167,522 out
+    assert corpus.expected["valid"] == kept // corpus.valid
+
+
+def test_a_killed_preparation_goes_on(tmp_path: Path, server: Server) -> None:
+    big = talk(12_000, 1), [complete(talk(9, seed)) for seed in range(2, 7)]
+    server.files["de-en.tgz"] = iwslt14(*big)
+    out = tmp_path / "out"
+    options = ("iwslt14_de_en", "--out", out, "--mirror", server.address, "--bpe", "120")
+    words = [sys.executable, str(SCRIPT), *map(str, options), "--any-counts", "--workers", "2"]
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)
+    wait_for(lambda: list(out.glob("parts/.partial-*")), process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert (out / ".steps" / "unpack.de-en.tgz.json").exists()
+    assert not (out / "text").exists()
+    done = prepare("iwslt14_de_en", out, "--mirror", server.address, "--any-counts")
+    assert "unpack.de-en.tgz: done before" in done.stderr
+    assert len(server.requests) == 1
+    expected = expected_iwslt14(*big)
+    assert read(out / "text", "valid", ("de", "en")) == expected["valid"]
+    assert not list(out.glob("*/.partial-*"))
+
+
+def archives_of(name: str, tmp_path: Path) -> Path:
+    corpus = CORPORA[name]
+    for split, size in (("train", 500), ("valid", 31), ("test", 20)):
+        texts = talk(size, size) if split == "train" else complete(talk(size, size))
+        for side, lines in zip((corpus.src, corpus.tgt), texts, strict=True):
+            write_lines(tmp_path / "pairs" / f"{split}.{side}", lines)
+    smoke_archives.write_archives(name, tmp_path / "pairs", tmp_path / "mirror")
+    return tmp_path / "mirror"
+
+
+def test_wmt14_english_french_cleans_subwords(tmp_path: Path) -> None:
+    mirror, out = archives_of("wmt14_en_fr", tmp_path), tmp_path / "out"
+    assert names(mirror) == [
+        "dev.tgz",
+        "test-full.tgz",
+        "training-giga-fren.tar",
+        "training-parallel-commoncrawl.tgz",
+        "training-parallel-europarl-v7.tgz",
+        "training-parallel-nc-v9.tgz",
+        "training-parallel-un.tgz",
+    ]
+    done = prepare("wmt14_en_fr", out, "--mirror", mirror, "--any-counts")
+    assert "--joined-dictionary --trainpref" in done.stdout
+    sides = ("en", "fr")
+    order = [pair for start in range(5) for pair in list(zip(
+        *((tmp_path / "pairs" / f"train.{side}").read_text().split("\n")[:-1] for side in sides),
+        strict=True,
+    ))[start::5]]  # fmt: skip
+    expected = []
+    for pair in order:
+        both = []
+        for text, side in zip(pair, sides, strict=True):
+            text = ScriptNormalizer(side).normalize(text)
+            text = regex.sub(r"\p{C}", " ", text)
+            moses = ScriptTokenizer(lang=side)
+            both.append(moses.tokenize(text, aggressive_dash_splits=True, return_str=True))
+        if all(both):
+            expected.append(tuple(both))
+    assert read(out / "text", "train", sides) == expected
+    assert any("E @-@ Mail" in en for en, _ in expected)
+    kept = read(out / "bpe", "train", sides)
+    words = [tuple(side.replace("@@ ", "") for side in pair) for pair in kept]
+    lengths = [[side.count(" ") + 1 for side in pair] for pair in kept]
+    assert all(max(pair) <= 1.5 * min(pair) for pair in lengths)
+    assert [pair for pair in expected if pair in set(words)] == words
+    assert 0 < len(kept) < len(expected)
+    assert len(read(out / "bpe", "valid", sides)) <= 31
+    assert len(read(out / "bpe", "test", sides)) == 20
+
+
+def test_wmt14_english_german(tmp_path: Path) -> None:
+    mirror, out = archives_of("wmt14_en_de", tmp_path), tmp_path / "out"
+    done = prepare("wmt14_en_de", out, "--mirror", mirror, "--any-counts")
+    assert "--joined-dictionary --nwordssrc 32768 --nwordstgt 32768 --trainpref" in done.stdout
+    assert len(read(out / "bpe", "valid", ("en", "de"))) == 31
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert list(manifest["fates"]) == sorted(manifest["fates"])
+    assert sum(len(read(out / "text", s, ("en", "de"))) for s in ("train", "valid", "test")) > 300
+    assert "E-Mail" in (out / "text" / "train.de").read_text()
+
+
+def test_iwslt15_stays_words_and_subwords_are_an_option(tmp_path: Path) -> None:
+    mirror, out = archives_of("iwslt15_en_vi", tmp_path), tmp_path / "out"
+    done = prepare("iwslt15_en_vi", out, "--mirror", mirror, "--any-counts")
+    assert f"--thresholdsrc 5 --thresholdtgt 5 --trainpref {out / 'text' / 'train'}" in done.stdout
+    assert not (out / "bpe").exists()
+    source = [line.split() for line in (mirror / "tst2013.en").read_text().split("\n")[:-1]]
+    assert [en.split() for en, _ in read(out / "text", "test", ("en", "vi"))] == source
+    done = prepare("iwslt15_en_vi", out, "--mirror", mirror, "--any-counts", "--bpe", 9)
+    assert "--threshold" not in done.stdout
+    assert "@@ " in (out / "bpe" / "test.en").read_text()
+
+
+def test_a_member_that_is_missing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "de-en.tgz").write_bytes(tgz((member("de-en/train.tags.de-en.de"), b"x\n")))
+    done = prepare("iwslt14_de_en", tmp_path / "out", "--mirror", tmp_path, ok=False)
+    assert done.stderr.splitlines()[-1].startswith("corpus: error: `")
+    assert "train.tags.de-en.en` does not exist: the archive is not" in done.stderr
+
+
+def test_without_a_network_the_command_says_what_to_do(tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        done = prepare("iwslt15_en_vi", tmp_path / "out", "--mirror", address, ok=False)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"corpus: error: `{address}/train.en` cannot be downloaded")
+    assert "get the file elsewhere and put it into" in last
+
+
+def test_memory_stays_bounded(tmp_path: Path) -> None:
+    """Seven times as many pairs take no more memory, beyond their words."""
+    peaks = []
+    for size in (2_000, 14_000):
+        folder = tmp_path / str(size)
+        archive = iwslt14(talk(size, 1), [complete(talk(9, seed)) for seed in range(2, 7)])
+        folder.mkdir()
+        (folder / "de-en.tgz").write_bytes(archive)
+        script = (
+            "import runpy, sys; sys.argv = sys.argv[1:]\n"
+            "sys.path.insert(0, sys.argv[0].rpartition('/')[0])\n"
+            "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+            "print(*[line for line in open('/proc/self/status') if 'VmHWM' in line])"
+        )
+        options = ("--mirror", folder, "--workers", 1, "--bpe", 120, "--any-counts")
+        done = run(
+            *(sys.executable, "-c", script, SCRIPT, "iwslt14_de_en", "--out", folder / "out"),
+            *options,
+        )
+        peaks.append(int(re.search(r"VmHWM:\s+(\d+) kB", done.stdout)[1]))
+    assert peaks[1] < peaks[0] + 15_000  # kB
+    assert peaks[1] < 150_000

@@ -1,0 +1,146 @@
+"""Recipes on several GPUs and nodes: what they would start, and how nodes meet."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.recipes.test_recipes import ENVIRONMENT, RECIPES, bash, library
+
+IWSLT, SLURM = RECIPES / "muse" / "iwslt14_de_en.sh", RECIPES / "slurm.sh"
+TWO_NODES = {"GPUS": "4", "NODES": "2", "RENDEZVOUS": "first:29500"}
+MEET = ["torchrun", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint"]
+
+
+def training(*command: object, **environment: str) -> tuple[list[str], list[str]]:
+    """What a dry run would start in order to train: all before ``fairseq-train``, and its flags."""
+    shown = bash(*command, DRY_RUN="1", SMOKE="0", **environment).stderr
+    lines = [shlex.split(line[2:]) for line in shown.splitlines() if line.startswith("+ ")]
+    (words,) = [words for words in lines if "fairseq-train" in words]
+    place = words.index("fairseq-train")
+    return words[:place], words[place:]
+
+
+def value(words: list[str], flag: str) -> int:
+    return int(words[words.index(flag) + 1])
+
+
+@pytest.mark.parametrize(
+    ("environment", "launcher", "update_freq", "max_tokens"),
+    [
+        ({}, [], 4, 4000),
+        ({"GPUS": "4"}, ["torchrun", "--standalone"], 1, 4000),
+        (TWO_NODES, [*MEET, "first:29500", "--rdzv-id", "checkpoints"], 1, 2000),
+    ],
+)
+def test_an_update_is_the_same_on_any_number_of_gpus(
+    environment: dict[str, str],
+    launcher: list[str],
+    update_freq: int,
+    max_tokens: int,
+    tmp_path: Path,
+) -> None:
+    before, flags = training(IWSLT, "--out", tmp_path / "run", **environment)
+    ending = ["--nproc-per-node", "4", "--no-python"] if launcher else []
+    assert before == [*launcher, *ending]
+    assert value(flags, "--update-freq") == update_freq
+    assert value(flags, "--max-tokens") == max_tokens
+
+
+@pytest.mark.parametrize(
+    ("processes", "given", "expected"),
+    [
+        (1, "--batch-size=32", "--batch-size 32"),
+        (4, "--batch-size 32", "--batch-size 8"),
+        (6, "--update-freq 4 --max-tokens=1000 --x 1", "--update-freq 2 --max-tokens 333 --x 1"),
+        (2, "--update-freq 3 --update-freq 4", "--update-freq 3 --update-freq 2"),
+    ],
+)
+def test_flags_are_spread(processes: int, given: str, expected: str) -> None:
+    done = library(f'spread_update {given}; echo "${{spread[@]}}"', GPUS=str(processes))
+    assert done.stdout == f"{expected}\n"
+
+
+def test_one_gpu_is_seen_unless_more_are_asked_for() -> None:
+    script = 'echo "${CUDA_VISIBLE_DEVICES-all}"'
+    assert library(script).stdout == "0\n"
+    assert library(script, GPUS="2").stdout == "all\n"
+    assert library(script, CUDA_VISIBLE_DEVICES="3").stdout == "3\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"GPUS": "0"}, "`GPUS` must be a positive whole number, but is `0`."),
+        ({"NODES": "2"}, "`RENDEZVOUS` must be HOST:PORT of the first of 2 nodes, but is ``."),
+        ({"NODES": "2", "RENDEZVOUS": "first"}, "`RENDEZVOUS` must be HOST:PORT"),
+        ({"JOIN": "1"}, "`JOIN=1` must come with the `NODES`"),
+        ({"GPUS": "3"}, "3 processes must share a batch of 32 sentences"),
+    ],
+)
+def test_what_cannot_be_launched_is_said(environment: dict[str, str], message: str) -> None:
+    done = library("spread_update --batch-size 32", ok=False, **environment)
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_node_that_joins_only_trains(tmp_path: Path) -> None:
+    command = (IWSLT, "--out", tmp_path / "run")
+    assert training(*command, **TWO_NODES) == training(*command, JOIN="1", **TWO_NODES)
+    said = bash(*command, DRY_RUN="1", SMOKE="0", JOIN="1", **TWO_NODES).stderr
+    words = [line.split()[1] for line in said.splitlines() if line.startswith("+ ")]
+    assert words == ["cd", "mkdir", "torchrun"]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_slurm_starts_the_recipe_on_all_its_nodes(nodes: int, tmp_path: Path) -> None:
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text("#!/bin/sh\necho node7; echo node8\n")
+    scontrol.chmod(0o755)
+    job = {"SLURM_JOB_ID": "123456", "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_GPUS_ON_NODE": "4"}
+    job |= {"SLURM_JOB_NODELIST": "node[7-8]", "PATH": f"{scontrol.parent}:{ENVIRONMENT['PATH']}"}
+    before, _ = training(SLURM, IWSLT, "--out", tmp_path / "run", **job)
+    if nodes == 1:
+        assert before == ["torchrun", "--standalone", "--nproc-per-node", "4", "--no-python"]
+    else:
+        per_node = ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
+        assert before[:4] == ["srun", *per_node]
+        assert before[5:12] == [*MEET, "node7:23456"]
+    assert "slurm.sh: error: use it as: sbatch" in bash(SLURM, ok=False).stderr
+
+
+@pytest.mark.system
+def test_two_nodes_meet_in_one_folder(tmp_path: Path) -> None:
+    """Real rendezvous of two processes each; the program they start notes its rank."""
+    program = tmp_path / "bin" / "fairseq-train"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\necho "$WORLD_SIZE" >"rank$RANK"; echo 1 >made/checkpoint_last.pt\n'
+    )
+    program.chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**ENVIRONMENT, "PATH": f"{program.parent}:{ENVIRONMENT['PATH']}", "GPUS": "2"}
+    environment |= {"NODES": "2", "RENDEZVOUS": f"127.0.0.1:{port}"}
+    script = f"""
+        source "{RECIPES}/lib.sh"
+        open_run "{tmp_path}/run" x=1
+        stage corpus touch corpus-made
+        stage train train made --max-tokens 8
+        stage score touch "scored-by-${{JOIN:-0}}"
+    """
+    command = ["bash", "-c", script]
+    joining = subprocess.Popen(command, env={**environment, "JOIN": "1"})
+    first = subprocess.Popen(command, env=environment)
+    assert [first.wait(300), joining.wait(300)] == [0, 0]
+    found = {path.name for path in (tmp_path / "run").iterdir()}
+    ranks = {f"rank{rank}" for rank in range(4)}
+    assert found >= {*ranks, "corpus-made", "scored-by-0"}
+    assert "scored-by-1" not in found
+    assert {(tmp_path / "run" / rank).read_text() for rank in ranks} == {"4\n"}

@@ -1,0 +1,311 @@
+"""The Linformer paper's recipe: its schedule on fairseq's scheduler, its options, whole runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import table3
+import torch
+from fairseq.optim.adam import FairseqAdam
+from fairseq.optim.lr_scheduler import build_lr_scheduler
+from updates import schedule, sentences, updates
+
+from fairseq_ext.decoding.translation_ext import TranslationExtTask
+from tests.recipes.test_recipes import RECIPES, bash, library, start
+from tests.support.harness import REPO, fairseq, run, wait_for
+from tests.support.models import build, configuration
+
+RECIPE = RECIPES / "linformer" / "wmt14_en_de.sh"
+RATES = (1e-7, 1e-4, 1e-6)  # the paper's, sections 5
+PAPER_PAIRS = 2_231_849  # half of the 4,508,785 training rows, less 1 %
+
+
+def words(*flags: object) -> list[str]:
+    return [*("--task", "translation_ext", "--arch", "transformer_tiny"), *map(str, flags)]
+
+
+# ---- the number of updates -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 33, 88, 125, 499, 500, 501])
+def test_updates_are_counted_as_fairseq_makes_them(copy_data: Path, batch_size: int) -> None:
+    cfg = configuration(words("--random-batches", "--batch-size", batch_size))
+    cfg.task.data = str(copy_data)
+    task = TranslationExtTask.setup_task(cfg.task)
+    task.load_dataset("train")
+    batches = task.get_batch_iterator(
+        task.dataset("train"),
+        max_sentences=cfg.dataset.batch_size,
+        max_positions=(1024, 1024),
+        required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
+    )
+    made = sum(len(batches.next_epoch_itr()) for _ in range(3))
+    assert sentences(copy_data, "src", "tgt") == 500
+    assert updates(500, batch_size, epochs=3) == made
+
+
+def test_the_papers_number_of_updates() -> None:
+    assert updates(PAPER_PAIRS, 88, 10) == 253_620
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "does not exist"), (b"", "is damaged"), (b"x" * 40, "is damaged")],
+)
+def test_data_that_cannot_be_counted_is_named(tmp_path: Path, content, message) -> None:
+    path = tmp_path / "train.en-de.en.idx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        sentences(tmp_path, "en", "de")
+    assert str(path) in str(caught.value)
+
+
+# ---- the schedule --------------------------------------------------------------------------------
+
+
+def learning_rates(flags: list[str], last: int) -> list[float]:
+    """What fairseq's scheduler, built from the flags, says from update 0 to ``last``."""
+    cfg = configuration(words("--optimizer", "adam", *flags))
+    optimizer = FairseqAdam(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
+    scheduler = build_lr_scheduler(cfg.lr_scheduler, optimizer)
+    return [scheduler.step_update(update) for update in range(last + 1)]
+
+
+@pytest.mark.parametrize(
+    ("total", "warmup"), [(updates(PAPER_PAIRS, 88, 10), 4000), (4001, 4000), (28, 8), (5, 0)]
+)
+def test_the_cosine_ends_low_and_stays_there(total: int, warmup: int) -> None:
+    init, top, bottom = RATES
+    rates = learning_rates(schedule(total, warmup, *RATES), total + min(total, 999))
+    for update in {0, 1, warmup // 2, warmup - 1, warmup} & set(range(warmup)):
+        assert rates[update] == pytest.approx(init + (top - init) * update / warmup, rel=1e-9)
+    assert rates[warmup] == top
+    for update in range(warmup, total + 1, max(1, total // 99)):
+        angle = math.pi * (update - warmup) / (total - warmup)
+        expected = bottom + (top - bottom) * (1 + math.cos(angle)) / 2
+        assert rates[update] == pytest.approx(expected, rel=1e-9)
+    assert all(rates[u] <= rates[u - 1] * (1 + 1e-12) for u in range(warmup + 1, total + 1))
+    assert bottom <= rates[total] <= 1.01e-6
+    assert max(rates[total:]) <= rates[total]
+
+
+def test_without_our_shrink_factor_fairseq_jumps_back_at_the_end() -> None:
+    """What the test above would find."""
+    flags = schedule(1000, 100, *RATES)
+    stock = learning_rates(flags[: flags.index("--lr-shrink")], 1001)
+    assert stock[1000] == pytest.approx(1e-5)
+    assert stock[999] < 1.01e-6
+
+
+@pytest.mark.parametrize("warmup", [28, 29, -1])
+def test_a_warm_up_as_long_as_the_run_is_refused(warmup: int) -> None:
+    with pytest.raises(ValueError, match=f"less than the 28 updates of the run, but is {warmup}"):
+        schedule(28, warmup, *RATES)
+
+
+@pytest.mark.parametrize("rates", [(1e-3, 1e-4, 1e-6), (1e-7, 1e-4, 1e-3), (1e-7, 1e-4, 0.0)])
+def test_rates_in_disorder_are_refused(rates) -> None:
+    with pytest.raises(ValueError, match="must not be above `--lr`"):
+        schedule(100, 10, *rates)
+
+
+def test_the_command_prints_the_flags(copy_data: Path) -> None:
+    command = (sys.executable, RECIPES / "updates.py", "--bin", copy_data, "--src", "src")
+    command += ("--tgt", "tgt", "--batch-size", 88, "--epochs", 10)
+    done = run(*command, "--warmup", 7)
+    assert done.stdout.split() == schedule(60, 7, *RATES)
+    assert done.stderr == "60 updates in 10 epochs\n"
+    done = run(*command, ok=False)
+    assert done.stderr.startswith("updates: error: `--warmup` must be less than the 60 updates")
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+LOG = """\
+2026 | INFO | fairseq_cli.validate | loading model(s) from x
+2026 | INFO | valid | valid on 'test' subset | loss 1.986 | ppl 3.96 | wps 0 | wpb 9 | bsz 9
+"""
+
+
+def test_perplexity_is_read_from_one_line() -> None:
+    assert table3.read_perplexity(LOG) == (1.986, 3.96)
+    assert table3.read_perplexity(LOG.replace("| ppl", "| nll_loss 1 | ppl")) == (1.986, 3.96)
+    for log in ("", LOG + LOG):
+        with pytest.raises(ValueError, match="one line with `loss` and `ppl`"):
+            table3.read_perplexity(log)
+
+
+def test_the_table_shows_runs_before_the_papers_figures(tmp_path: Path) -> None:
+    for name, bleu in (("a", 1), ("b", 2)):
+        (tmp_path / name).mkdir()
+        scores = [{"name": "PPL", "value": 9}, {"name": "BLEU", "value": bleu}]
+        (tmp_path / name / "results.json").write_text(json.dumps({"scores": scores}))
+        (tmp_path / name / "model.txt").write_text(f"model {name}\n")
+    command = (sys.executable, RECIPES / "linformer" / "table3.py", "table", tmp_path / "a")
+    rows = run(*command, tmp_path / "b", "--out", tmp_path).stdout.splitlines()
+    assert [row.split()[-2:] for row in rows[1:3]] == [["9.00", "1.00"], ["9.00", "2.00"]]
+    assert rows[4] == "paper: Linformer (k=32)  3.96        30.08"
+    figures = json.loads((tmp_path / "table3.json").read_text())
+    assert figures[1] == {"model": "model b", "ppl_test": 9, "bleu_test": 2}
+    assert (tmp_path / "table3.md").read_text().startswith("| Model | PPL (test) | BLEU (test) |\n")
+    assert run(*command, tmp_path / "c", "--out", tmp_path, ok=False).stderr.startswith("table3:")
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "`--data` must name the folder or .zip"),
+        (["--data", "."], "give `--vocabulary` and `--merges`, or `--download`."),
+        (["--data", ".", "--merges", "x"], "give `--vocabulary` and `--merges`"),
+        (["--data", ".", "--download", "x", "--merges", "y"], "`--download` goes without"),
+        (["--data", "/no/such", "--download", "x"], "`--data /no/such` cannot be read"),
+        (["--epochs", "0"], "`--epochs` must be a positive whole number"),
+        (["--batch-size", "x"], "`--batch-size` must be a positive whole number"),
+        (["--beam", "5"], "`--beam` is no option"),
+        (["--", "--lr", "1"], "`--lr` after `--`"),
+        (["--", "--max-tokens=4000"], "`--max-tokens` after `--`"),
+        (["--", "--dropout", "0", "--update-freq", "2"], "`--update-freq` after `--`"),
+    ],
+)
+def test_wrong_options_are_named(options: list[str], message: str) -> None:
+    done = bash(RECIPE, *options, ok=False, SMOKE="0")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def dry_run(tmp_path: Path, *options: str) -> dict[str, str]:
+    """The commands of a dry run, by their first word."""
+    given = ("--data", REPO, "--download", tmp_path / "gpt2", "--out", tmp_path / "run")
+    said = bash(RECIPE, *given, *options, DRY_RUN="1", SMOKE="0").stderr
+    assert list(tmp_path.iterdir()) == []
+    return {line.split()[1]: line for line in said.splitlines() if line.startswith("+ ")}
+
+
+def test_a_dry_run_has_the_papers_settings(tmp_path: Path) -> None:
+    commands = dry_run(tmp_path, "--", "--dropout", "0.3")
+    train = commands["fairseq-train"]
+    for flags in (
+        *("--arch linformer_wmt_en_de --linformer-k 32 --linformer-max-len 256",),
+        *("--truncate-source --truncate-target --source-bos", "--random-batches"),
+        *("--max-source-positions 256 --max-target-positions 256", "--batch-size 88"),
+        *("--criterion cross_entropy", "--max-epoch 10", "--adam-betas"),
+    ):
+        assert flags in train
+    assert train.endswith("--dropout 0.3")
+    assert "--beam 1 --max-len-a 0 --max-len-b 255" in commands["fairseq-generate"]
+    assert "--valid-subset test" in commands["fairseq-validate"]
+    for command in ("train", "validate", "generate"):
+        assert "--task translation_ext" in commands[f"fairseq-{command}"]
+
+
+def test_the_baseline_has_no_linformer_flags(tmp_path: Path) -> None:
+    train = dry_run(tmp_path, "--arch", "transformer_wmt_en_de")["fairseq-train"]
+    assert "--arch transformer_wmt_en_de" in train
+    assert "linformer" not in train
+
+
+@pytest.mark.parametrize(
+    ("options", "parameters"),
+    [
+        (["--arch", "transformer_wmt_en_de"], 69_877_760),
+        ([], 69_877_760 + 12 * 2 * 32 * 256),
+        (["--k", "64"], 69_877_760 + 12 * 2 * 64 * 256),
+    ],
+)
+def test_the_flags_give_models_of_the_papers_size(tmp_path: Path, options, parameters) -> None:
+    train = shlex.split(dry_run(tmp_path, *options)["fairseq-train"])
+    flags = [word for word in train[train.index("--task") :] if word != "<schedule.txt>"]
+    model, _ = build([*flags, "--cpu"], size=50_272)
+    assert sum(weights.numel() for weights in model.parameters()) == parameters
+    # fairseq-generate takes one step less than that and then writes </s>.
+    assert model.max_decoder_positions() == 256
+
+
+def test_into_leaves_no_half_written_file(tmp_path: Path) -> None:
+    library(f"cd {tmp_path}; into whole printf text; into half bash -c 'echo x; exit 3'", ok=False)
+    assert (tmp_path / "whole").read_text() == "text"
+    assert not (tmp_path / "half").exists()
+
+
+# ---- whole runs ----------------------------------------------------------------------------------
+
+
+def check_run(out: Path, model: str, said: str) -> None:
+    """All that a smoke run leaves behind, against what it must be."""
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    pairs = len((out / "bpe" / "train.en").read_text().splitlines())
+    assert pairs == 297
+    assert results["updates"] == updates(pairs, 22, 2) == 28
+    assert sum(results["stages"].values()) < 180
+    values = {score["name"]: score["value"] for score in results["scores"]}
+    assert list(values)[:3] == ["PPL", "BLEU", "chrF"]
+    table = json.loads((out / "table3.json").read_text())
+    assert table[0] == {"model": model, "ppl_test": values["PPL"], "bleu_test": values["BLEU"]}
+    assert said.splitlines()[-4].startswith(model)
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    log = (out / "checkpoints" / "train.log").read_text()
+    assert "'random_batches': True" in log
+    assert "'source_bos': True" in log
+    last = re.findall(r"epoch 002 \| loss .*", log)[-1]
+    assert "num_updates 28 | lr 1e-06" in last
+    assert "lr_shrink" in log
+
+
+def likelihoods(out: Path, *flags: str) -> list[list[float]]:
+    """The scores (log 2) of all tokens of each test sentence, from ``fairseq-generate``."""
+    limits = ("--max-source-positions", 256, "--max-target-positions", 256)
+    cut = ("--task", "translation_ext", "--truncate-source", "--truncate-target", "--source-bos")
+    path = ("--path", out / "checkpoints" / "checkpoint_best.pt", "--gen-subset", "test")
+    done = fairseq("generate", out / "bin", *path, *cut, *limits, "--batch-size", 7, *flags)
+    lines = re.findall(r"^P-\d+\t(.*)$", done.stdout, re.MULTILINE)
+    return [[float(score) for score in line.split()] for line in lines]
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_the_papers_protocol_killed_in_training_goes_on_to_both_figures(tmp_path: Path) -> None:
+    out = tmp_path / "my run"
+    killed = start(RECIPE, "--out", out)
+    wait_for((out / "checkpoints" / "checkpoint_last.pt").exists, killed)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert not (out / ".stages" / "train").exists()
+
+    done = bash(RECIPE, "--out", out)
+    assert "schedule: done before" in done.stderr
+    assert "update 14:" not in done.stderr
+    check_run(out, "linformer_tiny (k=8)", done.stdout)
+
+    scores = json.loads((out / "perplexity.json").read_text())["scores"]
+    tokens = [score for line in likelihoods(out, "--score-reference") for score in line]
+    assert scores[0]["value"] == pytest.approx(2 ** -(sum(tokens) / len(tokens)), rel=2e-3)
+    generated = re.findall(r"^P-\d+\t(.*)$", (out / "generated.txt").read_text(), re.MULTILINE)
+    assert len(generated) == 20
+    assert max(len(line.split()) for line in generated) <= 256
+    text = (out / "text" / "test.de").read_text(encoding="utf-8")
+    files = ("--vocabulary", out / "bpe" / "encoder.json", "--merges", out / "bpe" / "vocab.bpe")
+    decode = (sys.executable, REPO / "preprocess" / "byte_bpe.py", "decode")
+    assert run(*decode, out / "bpe" / "test.de", *files).stdout == text
+
+    again = bash(RECIPE, "--out", out)
+    assert done.stdout.endswith(again.stdout)
+    assert "fairseq-train" not in again.stderr
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_the_baseline_runs_too(tmp_path: Path) -> None:
+    done = bash(RECIPE, "--arch", "transformer_tiny", "--out", tmp_path / "run")
+    check_run(tmp_path / "run", "transformer_tiny", done.stdout)

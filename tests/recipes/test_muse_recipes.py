@@ -1,0 +1,313 @@
+"""The MUSE paper's recipes: their settings on fairseq's own parts, and whole runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.optim.adam import FairseqAdam
+from fairseq.optim.lr_scheduler import build_lr_scheduler
+
+from fairseq_ext.evaluation.compounds import COMPOUND_BLEU, compound_bleu, split_compounds
+from fairseq_ext.evaluation.score import tokenized_bleu
+from tests.recipes.test_recipes import RECIPES, bash, start
+from tests.support.harness import REPO, run, wait_for, write_lines
+from tests.support.models import build, configuration
+
+MUSE = RECIPES / "muse"
+TASKS = ("iwslt14_de_en", "iwslt15_en_vi", "wmt14_en_de", "wmt14_en_fr")
+
+
+def dry_run(task: str, tmp_path: Path, *options: object) -> dict[str, list[str]]:
+    """The words of the commands of a dry run, by their first word (the last one of a name)."""
+    given = (MUSE / f"{task}.sh", "--out", tmp_path / "run", *options)
+    said = bash(*given, DRY_RUN="1", SMOKE="0").stderr
+    assert list(tmp_path.iterdir()) == []
+    lines = [shlex.split(line[2:]) for line in said.splitlines() if line.startswith("+ ")]
+    found = {}
+    for line in lines:
+        words = [word for word in line if "/bin/python" not in word]
+        count = 3 if words[1] == "plot" else 2 if words[0] == "fairseq-ext" else 1
+        found[" ".join(words[:count])] = line
+        if words[0] == "python":
+            found[Path(words[1]).name] = line
+    return found
+
+
+def value(words: list[str], flag: str) -> str:
+    return words[words.index(flag) + 1]
+
+
+def model_flags(train: list[str]) -> list[str]:
+    """All that follows the flags of the harness's own kind: from the architecture on."""
+    return train[train.index("--arch") :]
+
+
+# ---- settings ------------------------------------------------------------------------------------
+
+PAPER = {
+    "iwslt14_de_en": ("muse_iwslt_de_en", 0.4, 4000 * 4, 20_000, 0.001, 4_000, "1"),
+    "iwslt15_en_vi": ("muse_iwslt_en_vi", 0.3, 4000 * 4, 10_000, 0.001, 4_000, "1"),
+    "wmt14_en_de": ("muse_wmt_en_de", 0.3, 3584 * 32 * 4, 30_000, 0.001, 10_000, "0.6"),
+    "wmt14_en_fr": ("muse_wmt_en_fr", 0.1, 5120 * 32 * 4, 80_000, 0.0007, 10_000, "0.8"),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_dry_runs_have_the_papers_settings(task: str, tmp_path: Path) -> None:
+    arch, dropout, batch, updates, lr, warmup, lenpen = PAPER[task]
+    commands = dry_run(task, tmp_path)
+    train, generate = commands["fairseq-train"], commands["fairseq-generate"]
+    assert value(train, "--arch") == arch
+    assert float(value(train, "--dropout")) == dropout
+    assert int(value(train, "--max-tokens")) * int(value(train, "--update-freq")) == batch
+    assert int(value(train, "--max-update")) == updates
+    assert float(value(train, "--lr")) == lr
+    assert int(value(train, "--warmup-updates")) == warmup
+    assert value(train, "--criterion") == "label_smoothed_cross_entropy"
+    assert value(generate, "--beam") == "5"
+    assert value(generate, "--lenpen") == lenpen
+    assert value(commands["corpus.py"], "--out").endswith(f"runs/data/{task}")
+    if task == "wmt14_en_fr":
+        assert "fairseq-ext average" not in commands
+    else:
+        assert value(commands["fairseq-ext average"], "--last-epochs") == "10"
+    assert ("--split-compounds" in commands["fairseq-ext score"]) == (task == "wmt14_en_de")
+    assert "--tokenized-ref" in commands["fairseq-ext score"]
+    preprocess = commands["fairseq-preprocess"]
+    assert ("--joined-dictionary" in preprocess) == task.startswith("wmt")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_fairseq_takes_every_flag(task: str, tmp_path: Path) -> None:
+    """Parsed by fairseq itself, and with the model they give."""
+    train = dry_run(task, tmp_path)["fairseq-train"]
+    cfg = configuration(model_flags(train))
+    dropout = PAPER[task][1]
+    assert cfg.model.dropout == dropout
+    assert (cfg.model.encoder_layers, cfg.model.decoder_layers) == (12, 12)
+    assert cfg.model.attention_dropout == cfg.model.input_dropout == 0.1 * task.startswith("wmt")
+    assert cfg.model.share_all_embeddings == task.startswith("wmt")
+    assert cfg.optimization.clip_norm == (0 if task.startswith("wmt") else 25)
+    assert cfg.optimizer.weight_decay == (0 if task.startswith("wmt") else 1e-4)
+
+
+def learning_rates(train: list[str], last: int) -> list[float]:
+    """What fairseq's scheduler, built from the flags, says from update 0 to ``last``."""
+    cfg = configuration(model_flags(train))
+    optimizer = FairseqAdam(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
+    scheduler = build_lr_scheduler(cfg.lr_scheduler, optimizer)
+    return [scheduler.step_update(update) for update in range(last + 1)]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_rate_rises_falls_and_never_jumps(task: str, tmp_path: Path) -> None:
+    _, _, _, updates, lr, warmup, _ = PAPER[task]
+    rates = learning_rates(dry_run(task, tmp_path)["fairseq-train"], updates + 2000)
+    assert rates[0] == pytest.approx(1e-7)
+    assert rates[warmup] == pytest.approx(lr)
+    assert rates[warmup // 2] == pytest.approx(1e-7 + (lr - 1e-7) / 2, rel=1e-3)
+    for update in range(warmup, updates + 1, 997):
+        if task.startswith("iwslt"):
+            expected = lr * math.sqrt(warmup / update)
+        else:
+            angle = math.pi * (update - warmup) / (updates - warmup)
+            expected = 1e-9 + (lr - 1e-9) * (1 + math.cos(angle)) / 2
+        assert rates[update] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    falling = zip(rates[warmup:-1], rates[warmup + 1 :], strict=True)
+    assert all(new <= old * (1 + 1e-9) for old, new in falling)
+
+
+@pytest.mark.parametrize("task", ["wmt14_en_de", "wmt14_en_fr"])
+def test_another_length_of_training_is_another_cosine(task: str, tmp_path: Path) -> None:
+    train = dry_run(task, tmp_path, "--updates", 900, "--warmup", 100)["fairseq-train"]
+    rates = learning_rates(train, 950)
+    assert rates[100] == max(rates)
+    assert max(rates[899:]) < 1e-5 * rates[100]
+
+
+def test_the_flags_give_the_papers_model(tmp_path: Path) -> None:
+    train = dry_run("iwslt14_de_en", tmp_path)["fairseq-train"]
+    model, _ = build([*model_flags(train), "--cpu"], size=8848, target_size=6632)
+    assert sum(weights.numel() for weights in model.parameters()) == 48_184_368
+
+
+def test_options_reach_the_commands(tmp_path: Path) -> None:
+    options = ("--arch", "transformer_iwslt_de_en", "--dropout", "0.3", "--average", "1")
+    options += ("--bpe", "0", "--mirror", "http://127.0.0.1/x", "--any-counts", "--data", tmp_path)
+    commands = dry_run("iwslt14_de_en", tmp_path, *options, "--", "--seed", "5")
+    assert "--mirror http://127.0.0.1/x --bpe 0 --any-counts" in " ".join(commands["corpus.py"])
+    train = commands["fairseq-train"]
+    assert value(train, "--arch") == "transformer_iwslt_de_en"
+    assert value(train, "--dropout") == "0.3"
+    assert train[-2:] == ["--seed", "5"]
+    assert "fairseq-ext average" not in commands
+
+
+def test_pictures_are_those_of_the_model(tmp_path: Path) -> None:
+    commands = dry_run("iwslt14_de_en", tmp_path)
+    assert value(commands["fairseq-ext plot gates"], "-o") == "gates.png"
+    lengths = commands["fairseq-ext plot lengths"]
+    assert value(lengths, "--system") == "muse_iwslt_de_en=generated.txt"
+    assert value(lengths, "--tokenized-ref") == "text/test.en"
+    for options in (
+        ("--arch", "muse_simple_base"),
+        ("--arch", "transformer_iwslt_de_en"),
+        ("--", "--muse-kernels", "3/7/15/31"),
+        ("--", "--muse-kernels=none"),
+    ):
+        commands = dry_run("iwslt14_de_en", tmp_path, *options)
+        assert "fairseq-ext plot gates" not in commands
+        assert "fairseq-ext plot lengths" in commands
+    other = REPO / "README.md"  # any file
+    against = ("--against", f"other run={other}", "--", "--muse-kernels", "3,7/15")
+    commands = dry_run("iwslt14_de_en", tmp_path, *against)
+    assert f"other run={other}" in commands["fairseq-ext plot lengths"]
+    assert "fairseq-ext plot gates" in commands
+
+
+def test_word_level_english_vietnamese_and_its_subwords(tmp_path: Path) -> None:
+    words = dry_run("iwslt15_en_vi", tmp_path)
+    assert value(words["fairseq-preprocess"], "--thresholdtgt") == "5"
+    assert "--bpe" not in words["corpus.py"]
+    pieces = dry_run("iwslt15_en_vi", tmp_path, "--bpe", 10000)
+    assert "--thresholdtgt" not in pieces["fairseq-preprocess"]
+    assert value(pieces["corpus.py"], "--bpe") == "10000"
+    assert value(pieces["corpus.py"], "--out").endswith("iwslt15_en_vi-10000")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--updates", "0"], "`--updates` must be a positive whole number"),
+        (["--updates", "4000"], "`--warmup` must be less than the 4000 updates"),
+        (["--average", "x"], "`--average` must be a positive whole number"),
+        (["--bpe", "-1"], "`--bpe` must be a whole number"),
+        (["--beam", "5"], "`--beam` is no option"),
+        (["--against", "x"], "`--against` must be NAME=GENERATED"),
+        (["--against", "muse_iwslt_de_en=x"], "with another name than muse_iwslt_de_en"),
+        (["--against", "x=absent.txt"], "absent.txt does not exist"),
+        (["--", "--max-update=9"], "`--max-update` after `--`"),
+        (["--", "--warmup-updates", "9"], "`--warmup-updates` after `--`"),
+    ],
+)
+def test_wrong_options_are_named(options: list[str], message: str) -> None:
+    done = bash(MUSE / "iwslt14_de_en.sh", *options, ok=False, SMOKE="0")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_help_shows_the_defaults(task: str) -> None:
+    said = bash(MUSE / f"{task}.sh", "--help", SMOKE="0").stdout
+    arch, _, _, updates, *_ = PAPER[task]
+    assert f"recipes/muse/{task}.sh [OPTION]" in said
+    assert f"({arch})" in said
+    assert f"({updates})" in said
+
+
+# ---- compounds -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ("Rad-Tour am 5 - 6 .", "Rad ##AT##-##AT## Tour am 5 - 6 ."),
+        ("a-b-c x-yz-w", "a ##AT##-##AT## b-c x ##AT##-##AT## yz ##AT##-##AT## w"),
+        ("- -a b- --", "- -a b- --"),
+        ("x---y", "x ##AT##-##AT## --y"),
+        ("ä-ö", "ä ##AT##-##AT## ö"),
+    ],
+)
+def test_compounds_are_split_as_by_the_literatures_script(tokens: str, expected: str) -> None:
+    """Expectations by hand from Perl's ``s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g``."""
+    assert split_compounds(tokens) == expected
+
+
+def test_split_compounds_score_their_common_parts(tmp_path: Path) -> None:
+    hypotheses = ["die Rad-Tour war sehr schön heute", "x"]
+    references = ["die Rad-Fahrt war sehr schön heute", "x"]
+    whole, split = tokenized_bleu(hypotheses, references), compound_bleu(hypotheses, references)
+    assert split.name == COMPOUND_BLEU
+    # by hand: of 9 tokens 8 match, of 7 pairs 5, of 6 triples 3 and of 5 quadruples 1
+    matches = [8 / 9, 5 / 7, 3 / 6, 1 / 5]
+    assert split.value == pytest.approx(100 * math.prod(matches) ** 0.25)
+    hyp, ref = write_lines(tmp_path / "h", hypotheses), write_lines(tmp_path / "r", references)
+    scores = tmp_path / "scores.json"
+    pieces = ["die Rad-Tour war sehr schö@@ n heute", "x"]
+    lines = [line for i, text in enumerate(pieces) for line in (f"S-{i}\tx", f"H-{i}\t-1\t{text}")]
+    generated = write_lines(tmp_path / "g", lines)
+    given = (["--hyp", hyp, "--tokenized-hyp", hyp], ["--generated", generated])
+    for translations in given:
+        options = ("--ref", ref, "--tokenized-ref", ref, "--split-compounds", "--json", scores)
+        assert f"{split.value:.2f}" in run("fairseq-ext", "score", *translations, *options).stdout
+        found = json.loads(scores.read_text())["scores"]
+        assert [score["name"] for score in found[2:]] == [whole.name, COMPOUND_BLEU]
+        assert [score["value"] for score in found[2:]] == [whole.value, split.value]
+
+
+# ---- whole runs ----------------------------------------------------------------------------------
+
+
+def check_run(task: str, out: Path, said: str) -> None:
+    """All that a smoke run leaves behind, against what it must be."""
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert results["updates"] == 24
+    assert sum(results["stages"].values()) < 180
+    names = [score["name"] for score in results["scores"]]
+    assert names[:2] == ["BLEU", "chrF"]
+    assert names[2].startswith("BLEU-tok (")
+    assert names[3:] == ([COMPOUND_BLEU] if task == "wmt14_en_de" else [])
+    arch = re.search(r"arch=(\w+)", (out / "settings.txt").read_text())[1]
+    for picture in ("curves", "lengths", *(["gates"] if arch.startswith("muse") else [])):
+        assert (out / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
+    target = task[-2:]
+    texts = [out / f"hyp.{target}", out / "reference" / f"test.{target}"]
+    assert [len(path.read_text().split("\n")) for path in texts] == [41, 41]
+    assert said.splitlines()[-1].startswith("The paper: ")
+    log = (out / "checkpoints" / "train.log").read_text()
+    lr = float(re.findall(r"epoch \d+ \| loss .* num_updates 24 \| lr ([\d.e-]+)", log)[-1])
+    highest = PAPER[task][4]
+    assert lr == pytest.approx(
+        highest / 2 if task.startswith("iwslt") else highest * 1e-6, rel=0.01
+    )
+    generated = (out / "generated.txt").read_text()
+    assert "@@ " in generated if (out / "data" / "bpe").exists() else "<unk>" in generated
+    # what the tokenised BLEU was computed on
+    assert not any("@@" in line for line in texts[0].read_text().split())
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "task", [TASKS[0], *(pytest.param(task, marks=pytest.mark.long) for task in TASKS[1:])]
+)
+def test_a_run_killed_in_training_goes_on_to_the_end(task: str, tmp_path: Path) -> None:
+    script, out = MUSE / f"{task}.sh", tmp_path / "my run"
+    killed = start(script, "--out", out)
+    wait_for((out / "checkpoints" / "checkpoint_last.pt").exists, killed)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert not (out / ".stages" / "train").exists()
+
+    done = bash(script, "--out", out)
+    assert "binarise: done before" in done.stderr
+    check_run(task, out, done.stdout)
+
+    again = bash(script, "--out", out)
+    assert done.stdout.endswith(again.stdout)
+    assert "fairseq-train" not in again.stderr
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_the_baseline_runs_too(tmp_path: Path) -> None:
+    done = bash(MUSE / "wmt14_en_de.sh", "--arch", "transformer_tiny", "--out", tmp_path / "run")
+    check_run("wmt14_en_de", tmp_path / "run", done.stdout)

@@ -1,0 +1,329 @@
+"""The recipes as a user runs them, and the functions that they share."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import prepare
+import pytest
+import report
+
+from tests.support.harness import BIN, REPO, wait_for, write_lines
+
+RECIPES = REPO / "recipes"
+
+QUICKSTART = RECIPES / "quickstart.sh"
+# A clean shell: no settings of ours, no terminal, an old-fashioned locale, this environment first.
+ENVIRONMENT = {
+    "PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin",
+    "HOME": "/nonexistent",
+    "LANG": "C",
+    "SMOKE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+TINY = ("--arch", "gru_tiny")
+
+
+def bash(*words: object, ok: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        ["bash", *map(str, words)],
+        env={**ENVIRONMENT, **environment},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=600,
+    )
+    said = f"{words}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert (done.returncode == 0) if ok else (done.returncode > 0), said
+    assert "Traceback" not in done.stderr, said
+    return done
+
+
+def library(script: str, *, ok: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
+    return bash("-c", f'source "{RECIPES}/lib.sh"\n{script}', ok=ok, **env)
+
+
+# ---- the shared functions ------------------------------------------------------------------------
+
+
+def test_a_finished_stage_is_skipped_and_an_unfinished_one_repeated(tmp_path: Path) -> None:
+    script = f"""
+        work() {{ echo worked; [[ -e go ]]; }}
+        open_run "{tmp_path}/a run" x=1
+        stage one work
+        stage two echo later
+    """
+    first = library(script, ok=False)
+    assert first.stdout == "worked\n"
+    assert "stopped in stage `one`" in first.stderr
+    assert "the same command again" in first.stderr
+    (tmp_path / "a run" / "go").touch()
+    assert library(script).stdout == "worked\nlater\n"
+    assert library(script).stdout == ""
+
+
+def test_other_settings_start_a_new_run_and_keep_the_former_one(tmp_path: Path) -> None:
+    script = 'open_run "{}/run" "updates={}"\nstage one touch "made{}"'
+    for updates in (1, 2, 3):
+        library(script.format(tmp_path, updates, updates))
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["run", "run.old-1", "run.old-2"]
+    assert (tmp_path / "run" / "made3").exists()
+    assert not (tmp_path / "run" / "made1").exists()
+    assert (tmp_path / "run.old-1" / "made1").exists()
+    said = library(script.format(tmp_path, 4, 4)).stderr
+    assert "< updates=3" in said
+    assert "> updates=4" in said
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
+    write_lines(tmp_path / "thesis.tex", ["do not touch"])
+    said = library(f'open_run "{tmp_path}" x=1', ok=False).stderr
+    assert "no run of this recipe" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.skipif(not shutil.which("flock"), reason="needs flock")
+def test_two_processes_never_work_in_one_run_at_once(tmp_path: Path) -> None:
+    script = f'open_run "{tmp_path}/run" x=1; echo "begin $$" >>log; sleep 0.5; echo "end $$" >>log'
+    command = ["bash", "-c", f'source "{RECIPES}/lib.sh"\n{script}']
+    both = [subprocess.Popen(command, env=ENVIRONMENT) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    words = [line.split() for line in (tmp_path / "run" / "log").read_text().splitlines()]
+    assert [word for word, _ in words] == ["begin", "end"] * 2
+    assert words[0][1] == words[1][1] != words[2][1] == words[3][1]
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_quietly_hides_output_only_of_success(tmp_path: Path, status: int) -> None:
+    script = f"cd {tmp_path}; quietly log bash -c 'echo text; exit {status}'"
+    said = library(script, ok=status == 0).stderr
+    assert ("\ntext\n" in said) == bool(status)
+    assert (tmp_path / "log").read_text() == "text\n"
+
+
+def test_commands_are_shown_so_that_they_can_be_pasted(tmp_path: Path) -> None:
+    said = library("show printf '%s ' \"it's\" 'a  $HOME' '>' out").stderr
+    assert said.startswith("+ printf ")
+    bash("-c", f"cd {tmp_path}; {said[1:]}")
+    assert (tmp_path / "out").read_text() == "it's a  $HOME "
+
+
+def test_an_environment_of_another_clone_does_not_count(tmp_path: Path) -> None:
+    shutil.copytree(RECIPES, tmp_path / "recipes")
+    script = f'source "{tmp_path}/recipes/lib.sh"; unusable'
+    assert "another copy" in bash("-c", script, ok=False).stdout
+    assert "no no_such_module" in library("unusable no_such_module", ok=False).stdout
+
+
+# ---- options and data ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--updates", "many"], "`--updates` must be a positive whole number, but is `many`."),
+        (["--updates", "0"], "`--updates` must be"),
+        (["--bpe"], "`--bpe` needs a value"),
+        (["--layers", "2"], "`--layers` is no option"),
+        (["--src", "de"], "both `de`"),
+        (["--tokenize"], "`--tokenize` goes with `--data`."),
+        (["--data", "/no/such/folder"], "`--data` must be a folder"),
+    ],
+)
+def test_wrong_options_are_named(options: list[str], message: str) -> None:
+    done = bash(QUICKSTART, *options, ok=False)
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_dry_run_prints_every_command_and_does_nothing(tmp_path: Path) -> None:
+    options = ("--out", tmp_path / "new", "--updates", "77", "--", "--dropout", "0.3")
+    said = bash(QUICKSTART, *options, DRY_RUN="1").stderr
+    commands = [line.split()[1] for line in said.splitlines() if line.startswith("+ ")]
+    for command in ("fairseq-ext", "fairseq-preprocess", "fairseq-train", "fairseq-generate"):
+        assert command in commands
+    assert re.search(r"fairseq-train .*--max-update 77 .*--dropout 0\.3$", said, re.MULTILINE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def corpus(folder: Path, **wrong: list[str]) -> Path:
+    for split in ("train", "valid", "test"):
+        for side in ("en", "de"):
+            name = f"{split}.{side}"
+            write_lines(folder / name, wrong.get(f"{split}_{side}", ["a b", "c d", "e f"]))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"valid_de": ["x"]}, r"valid\.en has 3 lines but .*valid\.de has 1"),
+        ({"train_en": ["a", "b\rb", "c"]}, r"train\.en, line 2: carriage return"),
+        ({"test_de": ["a", "", "c"]}, r"test\.de, line 2: empty"),
+    ],
+)
+def test_bad_text_is_refused_before_anything_is_written(
+    tmp_path: Path, wrong: dict[str, list[str]], message: str
+) -> None:
+    folder = corpus(tmp_path / "data", **wrong)
+    with pytest.raises(ValueError, match=message):
+        prepare.check_corpus(folder, "en", "de")
+
+
+def test_missing_files_are_listed(tmp_path: Path) -> None:
+    folder = corpus(tmp_path / "data")
+    (folder / "valid.en").unlink()
+    (folder / "test.de").unlink()
+    with pytest.raises(ValueError, match=r"lacks valid\.en, test\.de;"):
+        prepare.check_corpus(folder, "en", "de")
+
+
+def test_text_is_copied_line_by_line_and_tokenised_only_on_request(tmp_path: Path) -> None:
+    # NEL and U+2028 are no line ends here, and entities stay as they are written.
+    lines = ["Hi, \u0085 you & I!", "It's\u2028so.", "Grüße"]
+    folder = corpus(tmp_path / "data", train_en=lines)
+    prepare.copy_corpus(folder, tmp_path / "plain", "en", "de", False)
+    assert (tmp_path / "plain" / "train.en").read_text() == "".join(f"{x}\n" for x in lines)
+    prepare.copy_corpus(folder, tmp_path / "tokens", "en", "de", True)
+    tokens = (tmp_path / "tokens" / "train.en").read_text().split("\n")
+    assert len(tokens) == 4
+    assert tokens[0].startswith("Hi , ")
+    assert tokens[0].endswith("you & I !")
+    assert tokens[2] == "Grüße"
+
+
+# ---- the report ----------------------------------------------------------------------------------
+
+LOG = """\
+… | INFO | fairseq_cli.train | num. shared model params: 1,234,567 (num. trained: 1,234,567)
+… | INFO | train_inner | epoch 001:  100 / 300 loss=9, wps=1, num_updates=100, train_wall=5
+… | INFO | train | epoch 001 | loss 8.1 | wps 10 | wpb 90 | num_updates 299 | train_wall 9 | wall 20
+… | INFO | valid | epoch 001 | valid on 'valid' subset | loss 7 | wpb 5 | num_updates 299
+… | INFO | train | epoch 001 | loss 8 | wps 10 | wpb 100 | num_updates 300 | train_wall 10 | wall 30
+… | INFO | train | epoch 002 | loss 6 | wps 90 | wpb 50 | num_updates 500 | train_wall 15 | wall 99
+"""
+
+
+def test_speed_counts_target_tokens_over_the_seconds_in_updates() -> None:
+    training = report.read_training(LOG)
+    assert training.parameters == 1_234_567
+    assert training.updates == 500
+    assert training.seconds == 25
+    assert training.tokens_per_second == (300 * 100 + 200 * 50) / 25
+
+
+@pytest.mark.parametrize("log", ["", LOG.splitlines()[0], LOG.replace("params", "x")])
+def test_a_log_without_a_finished_epoch_is_refused(log: str) -> None:
+    with pytest.raises(ValueError, match="no finished epoch"):
+        report.read_training(log)
+
+
+# ---- whole runs ----------------------------------------------------------------------------------
+
+
+def start(*words: object) -> subprocess.Popen[bytes]:
+    """A recipe in a process group of its own, so that it can be killed with its children."""
+    return subprocess.Popen(
+        ["bash", *map(str, words)],
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_quickstart_killed_in_training_goes_on_and_is_then_complete(tmp_path: Path) -> None:
+    out = tmp_path / "my run"
+    command = (QUICKSTART, *TINY, "--out", out)
+    killed = start(*command)
+    wait_for((out / "checkpoints" / "checkpoint_1_8.pt").exists, killed)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert not (out / ".stages" / "train").exists()
+
+    done = bash(*command)
+    assert "binarise: done before" in done.stderr
+    assert "update 4:" not in done.stderr
+    assert "update 20:" in done.stderr
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert results["updates"] == 20
+    assert [score["name"] for score in results["scores"][:2]] == ["BLEU", "chrF"]
+    assert all("version:" in score["signature"] for score in results["scores"])
+    for name in ("BLEU", "chrF", "parameters", "training speed", "wall time"):
+        # less than a second of training is too short for a speed
+        assert re.search(rf"^{name} +(\d|–)", done.stdout, re.MULTILINE)
+    assert done.stdout.count("  translation  ") == 10
+    for picture in ("curves.png", "alignment.png"):
+        assert (out / picture).read_bytes().startswith(b"\x89PNG")
+
+    # What it says at its end translates a sentence.
+    advice = done.stdout.partition("Translate a sentence of yours:\n")[2].splitlines()
+    assert len(bash("-c", "\n".join(advice[:2])).stdout.splitlines()) == 1
+
+    before = {path: path.stat().st_mtime_ns for path in out.glob("**/*.pt")}
+    again = bash(*command)
+    assert again.stdout.startswith("Sample translations")
+    assert done.stdout.endswith(again.stdout)
+    assert "done before" in again.stderr
+    assert "fairseq-train" not in again.stderr
+    assert {path: path.stat().st_mtime_ns for path in out.glob("**/*.pt")} == before
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_the_papers_protocol_runs_from_text_to_both_scores(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = bash(RECIPES / "gru" / "europarl_es_en.sh", "--arch", "gru_tiny", "--out", out)
+    for beam in (1, 5):
+        assert f"es → en, gru_tiny, beam {beam}, 30 unseen sentences" in done.stdout
+        assert (out / f"beam{beam}" / "results.json").exists()
+    train = (out / "text" / "train.es").read_text(encoding="utf-8").splitlines()
+    assert len(train) == 300
+    assert all(line == line.lower() and len(line.split()) <= 50 for line in train)
+    said = (out / "checkpoints" / "train.log").read_text()
+    assert "'batch_size': 32" in said
+    assert "'patience': 1" in said
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_compare_shares_data_and_shows_models_of_several_calls_in_one_table(
+    tmp_path: Path,
+) -> None:
+    lines = [f"{a} {b}" for a in "abcdef" for b in "ghijkl"]
+    data = corpus(tmp_path / "data", train_en=lines, train_de=lines)
+    command = (RECIPES / "compare.sh", data, "en", "de", "--updates", "3", "--bpe", "0")
+    command += ("--out", tmp_path / "out")
+    bash(*command, "gru_tiny")
+    small = "small=lstm --encoder-embed-dim 8 --decoder-embed-dim 8 --decoder-out-embed-dim 8"
+    done = bash(*command, f"{small} --encoder-hidden-size 8 --decoder-hidden-size 8")
+    assert "binarise: done before" in done.stderr
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert sorted(results) == ["gru_tiny", "small"]
+    assert {model["updates"] for model in results.values()} == {3}
+    assert len(results["small"]["scores"]) == 3
+    table = (tmp_path / "out" / "results.md").read_text().splitlines()
+    assert table[0].startswith("| model | BLEU | chrF | BLEU-tok |")
+    assert [row.split(" ")[1] for row in table[2:4]] == ["gru_tiny", "small"]
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_quickstart_averages_where_every_update_ends_an_epoch(tmp_path: Path) -> None:
+    """fairseq then writes no checkpoint with the update in its name."""
+    lines = [f"{first} {second}\n" for first in ("one", "two", "ten") for second in ("tea", "toe")]
+    for split in ("train", "valid", "test"):
+        for language in ("en", "de"):
+            (tmp_path / f"{split}.{language}").write_text("".join(lines))
+    options = ("--data", tmp_path, "--updates", "3", "--bpe", "5", "--out", tmp_path / "run")
+    done = bash(QUICKSTART, *TINY, *options)
+    assert "--inputs checkpoints/checkpoint_last.pt -o" in done.stderr
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["updates"] == 3

@@ -1,0 +1,201 @@
+"""However a corpus is made: its raw test text becomes the pieces of the binarised test set.
+
+``text.json`` in the binarised folder is all that is known then, as for ``fairseq-ext translate``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import unicodedata
+from pathlib import Path
+
+import pytest
+from fairseq.data import Dictionary, data_utils
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_ext import cli
+from fairseq_ext.commands import text_options
+from fairseq_ext.corpora import SPLITS
+from fairseq_ext.corpora.catalogue import CORPORA
+from fairseq_ext.corpora.command_lines import CSV_NAMES
+from fairseq_ext.corpora.locale_corpus import corpus as locale_corpus
+from fairseq_ext.text import byte_level, pipeline, subwords
+from fairseq_ext.text.cleaning import one_spaced
+from fairseq_ext.text.corpus import split_into_subwords
+from tests.support import troubled_server  # noqa: F401  for smoke_archives
+from tests.support.harness import fairseq, write_lines
+from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
+
+import smoke_archives  # isort: skip
+
+ODD = (
+    'Er sagte: "Das ist gut."',
+    "Linie A.",
+    "It’s a well-known thing (R&D), isn't it?",
+    "e\u0301te\u0301  with\u00a0spaces",
+    "“No,” he said — z.B. at 3,5 % …",
+)
+"""Lines on which the rules of Moses, and the order of steps, make a difference."""
+
+
+@pytest.fixture(scope="module")
+def sentences() -> dict[str, list[tuple[str, str]]]:
+    """Some pairs of locale data, with odd ones among them."""
+    taken = locale_corpus("en", "de", {"train": 90, "valid": 6, "test": 15})
+    pairs = {name: [(one.source, one.target) for one in taken[name]] for name in SPLITS}
+    for name in SPLITS:
+        pairs[name] += [(line, line) for line in ODD]
+    return pairs
+
+
+def run(*words: object) -> None:
+    """A subcommand, in this process."""
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*map(str, words)])
+    assert stopped.value.code == 0
+
+
+def write_pairs(folder: Path, sentences, sides: tuple[str, str], to_file=lambda line, _: line):
+    """``{train,valid,test}.{src,tgt}``."""
+    for split in SPLITS:
+        for place, side in enumerate(sides):
+            lines = [to_file(pair[place], side) for pair in sentences[split]]
+            write_lines(folder / f"{split}.{side}", lines)
+    return folder
+
+
+def check(folder: Path, sides: tuple[str, str], raw: list[str], *flags: object) -> list[str]:
+    """Binarise ``folder``; raw test lines must give its pieces and ids. Returns the pieces."""
+    binary = folder / "bin"
+    fairseq(
+        *("preprocess", "--source-lang", sides[0], "--target-lang", sides[1]),
+        *("--trainpref", folder / "train", "--testpref", folder / "test", "--destdir", binary),
+        *flags,
+    )
+    parser = argparse.ArgumentParser()
+    text_options.add_text_options(parser)
+    codec = text_options.chosen_codec(parser.parse_args([]), *sides, [binary])
+    pieces = [codec.encode(line) for line in raw]
+    stored = (folder / f"test.{sides[0]}").read_text(encoding="utf-8").split("\n")[:-1]
+    assert pieces == stored
+    words = Dictionary.load(str(binary / f"dict.{sides[0]}.txt"))
+    data = data_utils.load_indexed_dataset(f"{binary}/test.{'-'.join(sides)}.{sides[0]}", words)
+    ids = [words.encode_line(line, add_if_not_exist=False).tolist() for line in pieces]
+    assert [row.tolist() for row in data] == ids
+    return pieces
+
+
+def official_tokens(name: str):
+    """What the authors of files that come as tokens did to text, by the scripts they name."""
+
+    def multi30k(line: str, side: str) -> str:
+        line = ScriptNormalizer(side).normalize(line.lower())
+        return ScriptTokenizer(side).tokenize(line, return_str=True)
+
+    def iwslt15(line: str, side: str) -> str:
+        return ScriptTokenizer(side).tokenize(line, return_str=True)
+
+    made = {"multi30k_tok": multi30k, "iwslt15_en_vi": iwslt15}
+    return made.get(name, lambda line, _: line)
+
+
+KINDS = {"multi30k": "sentencepiece-unigram", "wmt14_en_de": "tokenizers", "wmt17_de_en": "none"}
+"""Of the corpora that are not made as in their papers."""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", sorted(CORPORA))
+def test_the_corpora_of_the_literature(name: str, sentences, tmp_path: Path) -> None:
+    corpus = CORPORA[name]
+    sides = (corpus.src, corpus.tgt)
+    pairs = write_pairs(tmp_path / "pairs", sentences, sides, official_tokens(name))
+    smoke_archives.write_archives(name, pairs, tmp_path / "mirror")
+    kind = KINDS.get(name, "bpe")
+    size = {"none": 0, "bpe": 60 if corpus.merges else 0}.get(kind, 200)
+    options = ("--mirror", tmp_path / "mirror", "--workers", 1, "--bpe", size, "--any-counts")
+    out = tmp_path / "out"
+    run("corpus", name, "--out", out, *options, "--subwords", kind)
+    # smoke_archives deals the lines out to the sources of a set, which stand one after the other
+    raw = [pair[0] for pair in sentences["test"]]
+    count = len(corpus.test)
+    raw = [line for number in range(count) for line in raw[number::count]]
+    pieces = check(out / ("bpe" if size else "text"), sides, raw)
+    assert any(piece not in " ".join(raw).split() for piece in " ".join(pieces).split())
+    if size:
+        words = (out / "text" / f"test.{sides[0]}").read_text(encoding="utf-8")
+        assert pieces != words.split("\n")[:-1]
+
+
+@pytest.mark.system
+def test_split_pairs(sentences, tmp_path: Path) -> None:
+    pairs = write_pairs(tmp_path / "pairs", sentences, ("en", "de"))
+    wording = ("--src-lang", "en", "--tgt-lang", "de", "--tokenize", "--lowercase")
+    for split in SPLITS:
+        given_ = ("--source", pairs / f"{split}.en", "--target", pairs / f"{split}.de")
+        run("corpus", "pairs", *given_, *wording, "--as", split, "--out", tmp_path / "text")
+    raw = [pair[0] for pair in sentences["test"]]
+    check(tmp_path / "text", ("en", "de"), raw)
+    split_into_subwords(tmp_path / "text", tmp_path / "bpe", "en", "de", kind="bpe", size=60)
+    assert "@@ " in " ".join(check(tmp_path / "bpe", ("en", "de"), raw))
+    given_ = ("--source", pairs / "train.en", "--target", pairs / "train.de")
+    sizes = ("--valid", 9, "--test", 9, "--out", tmp_path / "split")
+    run("corpus", "pairs", *given_, *wording, *sizes)
+    encode = pipeline.load(tmp_path / "split").encoder()
+    known = {encode(pair[0]) for pair in sentences["train"]}
+    assert {*(tmp_path / "split" / "test.en").read_text().split("\n")[:-1]} <= known
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("kind", [*subwords.LEARNT, "none"])
+@pytest.mark.parametrize("tokenize", [True, False], ids=["tokens", "text"])
+def test_own_files(kind: str, tokenize: bool, sentences, tmp_path: Path) -> None:
+    if not tokenize and kind != "sentencepiece-unigram":
+        pytest.skip("one kind is enough for text that is not tokenised")
+    data = write_pairs(tmp_path / "data", sentences, ("en", "de"))
+    languages = ("--src", "en", "--tgt", "de", *(["--tokenize"] if tokenize else []))
+    run("prepare", "--data", data, *languages, "--out", tmp_path / "text")
+    size = 60 if kind == "bpe" else 200
+    split_into_subwords(tmp_path / "text", tmp_path / "bpe", "en", "de", kind=kind, size=size)
+    raw = [pair[0] for pair in sentences["test"]]
+    pieces = check(tmp_path / "bpe", ("en", "de"), raw)
+    decode = pipeline.load(tmp_path / "bpe").joiner()
+    words = pipeline.load(tmp_path / "text").words()
+    form = "NFKC" if kind.startswith("sentencepiece") else "NFC"  # which SentencePiece leaves
+    for line, text in zip(pieces, raw, strict=True):
+        if "<unk>" not in line:  # a character that is not in the training text
+            assert decode(line) == one_spaced(unicodedata.normalize(form, words(text)))
+
+
+@pytest.mark.system
+def test_csv(sentences, tmp_path: Path) -> None:
+    for split in SPLITS:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([("en", "de"), *sentences[split]])
+        (tmp_path / CSV_NAMES[split]).write_text(text.getvalue(), encoding="utf-8")
+    lines = [line for pair in sentences["train"] for line in pair]
+    byte_level.train([write_lines(tmp_path / "lines", lines)], 300, tmp_path)
+    encoding = [tmp_path / name for name in byte_level.FILES]
+    options = ("--vocabulary", encoding[0], "--merges", encoding[1], "--fraction", "1")
+    run("corpus", "wmt14-csv", "--data", tmp_path, *options, "--out", tmp_path / "out")
+    raw = [pair[0] for pair in sentences["test"]]
+    dictionary = ("--srcdict", tmp_path / "out/bpe/dict.txt", "--joined-dictionary")
+    pieces = check(tmp_path / "out" / "bpe", ("en", "de"), raw, *dictionary)
+    assert all(piece.isdecimal() for piece in " ".join(pieces).split())
+    decode = pipeline.load(tmp_path / "out" / "bpe").decoder()
+    assert [decode(line) for line in pieces] == [one_spaced(line) for line in raw]
+
+
+@pytest.fixture(scope="module")
+def encoding(tmp_path_factory: pytest.TempPathFactory) -> subwords.Subwords:
+    folder = tmp_path_factory.mktemp("encoding")
+    byte_level.train([write_lines(folder / "text", ["a line of text", "noch eine"])], 270, folder)
+    return subwords.load("byte-level", [folder / name for name in byte_level.FILES])
+
+
+@settings(max_examples=300)
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_bytes_come_back_but_for_white_space(encoding: subwords.Subwords, text: str) -> None:
+    assert encoding.decode(encoding.encode(text)) == one_spaced(text)

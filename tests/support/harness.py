@@ -1,0 +1,144 @@
+"""What the tests share: the real fairseq commands as processes, and tiny corpora.
+
+Nothing here imports fairseq, so a test that only runs commands starts at once.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support import forking
+
+REPO = Path(__file__).resolve().parents[2]
+USER_DIR = REPO / "user_dir"
+BIN = Path(sys.executable).parent
+FRESH = bool(os.environ.get("FRESH_COMMANDS"))  # every command from a new interpreter
+
+
+def run(
+    *command: object,
+    ok: bool = True,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    timeout: float = 600,
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command (a console script's name or a path, then arguments), one thread, text output.
+
+    A script of fairseq's or ours is forked from a process that has imported fairseq, which saves
+    seconds, unless the test sets ``environment`` variables or ``FRESH_COMMANDS`` is set.
+
+    With ``ok`` the exit status must be 0; without, it must not be, and no signal may have ended it.
+    """
+    words = [str(word) for word in command]
+    forked = words[0].startswith("fairseq-") and not environment and not FRESH
+    if (BIN / words[0]).exists():
+        words[0] = str(BIN / words[0])
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    if forked:
+        done = forking.run(words, cwd, stdin, timeout, variables)
+    else:
+        done = subprocess.run(
+            words,
+            cwd=cwd,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=variables,
+            check=False,
+        )
+    said = f"{' '.join(words)}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
+    if ok:
+        assert done.returncode == 0, said
+    else:
+        assert done.returncode > 0, said
+    return done
+
+
+def wait_for(
+    appears: Callable[[], object], process: subprocess.Popen[bytes], seconds: float = 900
+) -> None:
+    """Wait until ``process`` has done something, which it must before it ends."""
+    end = time.monotonic() + seconds
+    while not appears():
+        assert process.poll() is None, "it ended before"
+        assert time.monotonic() < end, f"nothing within {seconds:.0f} s"
+        time.sleep(0.005)
+
+
+def fairseq(name: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run ``fairseq-<name>`` with our plugin."""
+    if name == "preprocess":
+        return run("fairseq-preprocess", "--user-dir", USER_DIR, *arguments, **options)
+    return run(f"fairseq-{name}", *arguments, "--user-dir", USER_DIR, **options)
+
+
+def write_lines(path: Path, lines: list[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def digits_corpus(
+    folder: Path,
+    transform: Callable[[list[str]], list[str]] = list,
+    *,
+    train: int = 500,
+    valid: int = 50,
+    test: int = 50,
+    max_len: int = 9,
+    seed: int = 1,
+) -> Path:
+    """Write ``{train,valid,test}.{src,tgt}``: random digits, and ``transform`` of them.
+
+    ``transform=list`` is the copy task, ``transform=sorted`` the sorting task.
+    """
+    generator = random.Random(seed)
+    for split, size in {"train": train, "valid": valid, "test": test}.items():
+        source = [
+            [str(generator.randrange(10)) for _ in range(generator.randint(1, max_len))]
+            for _ in range(size)
+        ]
+        write_lines(folder / f"{split}.src", [" ".join(words) for words in source])
+        write_lines(folder / f"{split}.tgt", [" ".join(transform(words)) for words in source])
+    return folder
+
+
+def binarise(text: Path, destination: Path, *extra: object) -> Path:
+    """``fairseq-preprocess`` on ``{train,valid,test}.{src,tgt}`` in ``text``; the new folder."""
+    fairseq(
+        "preprocess",
+        *("--source-lang", "src", "--target-lang", "tgt"),
+        *("--trainpref", text / "train", "--validpref", text / "valid"),
+        *("--testpref", text / "test", "--destdir", destination),
+        *extra,
+    )
+    return destination
+
+
+def hypotheses(generated: str) -> list[str]:
+    """The best hypotheses in ``fairseq-generate``'s output, in corpus order."""
+    best: dict[int, str] = {}
+    for line in generated.splitlines():
+        if line.startswith("H-"):
+            name, _, text = line.split("\t")
+            best.setdefault(int(name[2:]), text)
+    return [best[index] for index in sorted(best)]
+
+
+def refused(done: subprocess.CompletedProcess[str], *said: object) -> None:
+    """The command ended with status 1 and exactly one message, which contains ``said``."""
+    output = done.stdout + done.stderr
+    messages = [line for line in output.splitlines() if line.startswith("fairseq-ext: error: ")]
+    assert done.returncode == 1, output
+    assert len(messages) == 1, output
+    assert "Traceback" not in output
+    for part in said:
+        assert str(part) in messages[0]

@@ -1,0 +1,192 @@
+"""GPT-2's encoding as fairseq writes it, its dictionary; downloads and folders that are whole."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import random
+import sys
+import threading
+import unicodedata
+from pathlib import Path
+
+import pytest
+from fairseq.data import Dictionary
+from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+
+from fairseq_ext.corpora.downloads import RECORD, fetch
+from fairseq_ext.files import sha256
+from fairseq_ext.text.byte_level import FILES, ByteBPE, train
+from fairseq_ext.text.writing import staged, writers
+from tests.support.harness import REPO, run, write_lines
+from tests.unit.test_wmt14_csv import SCRIPT, encoding, flat, write_files
+
+DECODE = REPO / "preprocess" / "byte_bpe.py"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_files(tmp_path_factory.mktemp("bpe"))
+
+
+# ---- ids -----------------------------------------------------------------------------------------
+
+
+def odd_texts() -> list[str]:
+    """Text in many scripts, contractions, digits, runs of spaces, and combining marks."""
+    generator = random.Random(3)
+    letters = [chr(c) for c in range(0x20, 0x3000) if unicodedata.category(chr(c))[0] in "LNPSMZ"]
+    letters += list("中文字日本語😀🇩🇪") + [" "] * 500
+    made = ["".join(generator.choices(letters, k=generator.randrange(1, 60))) for _ in range(300)]
+    return [*made, "I'm  sure they'LL've 3,141 € <|endoftext|> <s> ", "a", "\u0085 "]
+
+
+def test_ids_and_text_are_those_of_fairseqs_own_encoder(files: Path) -> None:
+    ours = ByteBPE.load(files / FILES[0], files / FILES[1])
+    theirs = get_encoder(str(files / FILES[0]), str(files / FILES[1]))
+    texts = odd_texts()
+    encoded = ours.encode(texts)
+    assert encoded == [theirs.encode(text) for text in texts]
+    for text, ids in zip(texts, encoded, strict=True):
+        assert ours.decode(map(str, ids)) == flat(text)
+        broken = ids[: len(ids) // 2 + 1]  # may end inside a character
+        assert ours.decode(map(str, broken)) == flat(theirs.decode(broken))
+
+
+def test_what_a_model_may_write_becomes_one_line(tmp_path: Path, files: Path) -> None:
+    bpe = ByteBPE.load(files / FILES[0], files / FILES[1])
+    broken = " ".join(map(str, bpe.encode(["a\n\nb\u2028c"])[0]))
+    ids = write_lines(
+        tmp_path / "ids", [f"<unk> {broken} madeupword0002 <mask> 99999", "", "<unk>"]
+    )
+    done = run(sys.executable, DECODE, "decode", ids, *encoding(files))
+    assert done.stdout == "a b c\n\n\n"
+
+
+def vocabulary(folder: Path, *more: str) -> ByteBPE:
+    """An encoding as large as GPT-2's, with ``more`` entries."""
+    train([write_lines(folder / "text", ["a b"])], 257, folder)
+    ids = json.loads((folder / FILES[0]).read_text(encoding="utf-8"))
+    for piece in (*(f"piece{n}" for n in range(50_257 - len(ids))), *more):
+        ids[piece] = len(ids)
+    (folder / FILES[0]).write_text(json.dumps(ids), encoding="utf-8")
+    return ByteBPE.load(folder / FILES[0], folder / FILES[1])
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "madeupword0000", "madeupword0001")]
+)
+def test_gpt2_and_bart_both_give_the_papers_dictionary(tmp_path: Path, more) -> None:
+    path = write_lines(tmp_path / "dict.txt", vocabulary(tmp_path, *more).dictionary())
+    words = Dictionary.load(str(path))
+    assert len(words) == 50_272
+    assert words.symbols[4:6] == ["0", "1"]
+    assert words.index("50256") == 50_260
+    assert words.index("madeupword0002") == 50_263
+    assert words.index("<mask>") == 50_264  # BART's own index
+    assert len(set(words.symbols)) == 50_272
+
+
+@pytest.mark.parametrize("multiple", [1, 8, 64])
+def test_a_dictionary_is_filled_up_to_the_multiple(files: Path, multiple: int) -> None:
+    bpe = ByteBPE.load(files / FILES[0], files / FILES[1])
+    size = len(bpe.dictionary(multiple)) + 4
+    assert size % multiple == 0
+    assert 0 <= size - (len(bpe.ids) + 5) < 2 * multiple
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (FILES[0], "{", r"line 1: not JSON"),
+        (FILES[0], '{"a": "b"}', "must map pieces to ids"),
+        (FILES[0], '{"a": 1, "b": 1}', "one id to two pieces"),
+        (FILES[0], '{"a": 1}', "must have all 256 bytes as pieces, but lacks 255"),
+        (FILES[1], "#version: 0.2\na b c\n", r"line 2: `a b c` is not two pieces"),
+        (FILES[1], "#version: 0.2\n\nq zz\n", r"line 3: the piece `zz` is not in"),
+    ],
+)
+def test_files_that_are_no_encoding_are_refused(tmp_path, files, name, text, message) -> None:
+    for each in FILES:
+        (tmp_path / each).write_text((files / each).read_text("utf-8"), encoding="utf-8")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        ByteBPE.load(tmp_path / FILES[0], tmp_path / FILES[1])
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def test_training_again_gives_the_same_files(tmp_path: Path, files: Path) -> None:
+    assert train([files / "text"], 400, tmp_path / "again") == 400
+    for name in FILES:
+        assert (tmp_path / "again" / name).read_bytes() == (files / name).read_bytes()
+    with pytest.raises(ValueError, match="at least 257, but is 256"):
+        train([files / "text"], 256, tmp_path)
+
+
+# ---- downloads and folders -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def address(files: Path):
+    """A web server with the encoding; a name with ``broken`` in it breaks off."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None: ...
+
+        def do_GET(self) -> None:
+            if "broken" not in self.path:
+                return super().do_GET()
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"short")
+
+    handler = functools.partial(Handler, directory=str(files))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_the_first_download_is_recorded_and_another_file_refused(tmp_path, files, address) -> None:
+    path = fetch(f"{address}/{FILES[1]}", tmp_path / "gpt2")
+    assert path.read_bytes() == (files / FILES[1]).read_bytes()
+    record = json.loads((tmp_path / "gpt2" / RECORD).read_text())
+    assert record == {FILES[1]: sha256(path)}
+    assert fetch("http://127.0.0.1:9/" + FILES[1], tmp_path / "gpt2") == path  # no network needed
+    path.write_text("other")
+    with pytest.raises(ValueError, match="when it was first downloaded"):
+        fetch(f"{address}/{FILES[1]}", tmp_path / "gpt2")
+
+
+@pytest.mark.parametrize("name", ["broken.bpe", "absent.bpe"])
+def test_a_failed_download_leaves_nothing(tmp_path: Path, address: str, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        fetch(f"{address}/{name}", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_downloads(tmp_path: Path, files: Path, address: str) -> None:
+    words = (sys.executable, SCRIPT, "--data", files, "--out", tmp_path / "out", "--url", address)
+    run(*words, "--download", tmp_path / "gpt2")
+    for folder in ("gpt2", "out/bpe"):
+        for name in FILES:
+            assert (tmp_path / folder / name).read_bytes() == (files / name).read_bytes()
+
+
+def write_both(one: Path, two: Path, fail: bool) -> None:
+    with staged(one, two) as (first, second), writers([first / "x", second / "y"]) as files:
+        files[0].write("text")
+        if fail:
+            raise ValueError("stop")
+
+
+def test_folders_appear_whole_or_not_at_all(tmp_path: Path) -> None:
+    one, two = tmp_path / "a" / "one", tmp_path / "two"
+    two.mkdir()
+    with pytest.raises(ValueError, match="stop"):
+        write_both(one, two, fail=True)
+    assert [path.name for path in tmp_path.rglob("*")] == ["two"]
+    write_both(one, two, fail=False)
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["a", "one", "x", "two", "y"]

@@ -1,0 +1,55 @@
+"""The parts of a checkpoint: of the present form, of the older one, of weights alone."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import pytest
+from omegaconf import OmegaConf
+
+from fairseq_ext.checkpoints import layout
+from tests.support.models import build
+
+OPTIONS = {"_name": "muse", "muse_kernels": "${other}"}
+
+
+@pytest.mark.parametrize("form", [dict, lambda options: Namespace(**options), OmegaConf.create])
+def test_options_in_every_form_are_plain_and_unresolved(form):
+    assert layout.section({"model": form(OPTIONS)}, "model") == OPTIONS
+    assert layout.section({"model": form(OPTIONS)}, "task") == {}
+
+
+def test_older_checkpoints_have_all_options_in_one_place():
+    args = Namespace(arch="transformer", maximize_best_checkpoint_metric=True)
+    old = {"args": args, "cfg": None}
+    assert layout.architecture(old) == "transformer"
+    assert layout.options(old, "checkpoint")["maximize_best_checkpoint_metric"]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [({"arch": "a", "_name": "b"}, "a"), ({"_name": "b"}, "b"), ({}, "unknown"), (None, "unknown")],
+)
+def test_architecture(model, name):
+    assert layout.architecture({"args": None, "cfg": {"model": model}}) == name
+
+
+def test_changed_options_leave_the_given_checkpoint_alone():
+    given = {"args": None, "cfg": {"model": dict(OPTIONS), "task": {"_name": "t"}}, "model": {}}
+    changed = layout.with_model(given, {"w": 1}, muse_fused=True)
+    assert changed["model"] == {"w": 1}
+    assert changed["cfg"] == {"model": {**OPTIONS, "muse_fused": True}, "task": {"_name": "t"}}
+    assert given["model"] == {}
+    assert given["cfg"]["model"] == OPTIONS
+
+
+def test_a_checkpoint_without_history_is_at_no_update():
+    assert layout.num_updates({}) is None
+    assert layout.num_updates(layout.before_training()) == 0
+    assert layout.position(layout.before_training())["epoch"] == 1
+    assert layout.position({"extra_state": None}) == {}
+
+
+def test_the_stage_of_a_binary_model_has_its_name():
+    model, _ = build(["--arch", "bmt_tiny"])
+    assert layout.BINARY_STAGE in model.state_dict()

@@ -1,0 +1,152 @@
+"""Parts of preparing a corpus: reading, rules, processes, steps."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import regex
+
+from fairseq_ext.corpora import chunks
+from fairseq_ext.corpora.catalogue import Limits
+from fairseq_ext.corpora.parallel import ordered_map
+from fairseq_ext.corpora.raw_pairs import raw_pairs
+from fairseq_ext.corpora.recorded import Steps
+from fairseq_ext.text import cleaning
+from fairseq_ext.text.pipeline import Pipeline
+from tests.support import troubled_server  # noqa: F401  puts the scripts on the path
+from tests.support.harness import write_lines
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def test_forms_of_text(tmp_path: Path) -> None:
+    (tmp_path / "t.de").write_text(
+        "<url>http://x</url>\n<keywords>a, b</keywords>\n<talkid>1</talkid>\n<title>Titel</title>\n"
+        "<description>Über\u2028dies</description>\n Ein Satz. \n\n<url>y</url>\nZwei\r\n"
+    )
+    (tmp_path / "t.en").write_text("<title>A\n<talkid>\nB\nC\nD\nE\n<keywords>\n")
+    found = list(raw_pairs(tmp_path / "t.de", tmp_path / "t.en", "tagged"))
+    expected = [
+        ("Titel", "A"),
+        ("Über\u2028dies", "B"),
+        (" Ein Satz. ", "C"),
+        ("", "D"),
+        ("Zwei", "E"),
+    ]
+    assert found == expected
+    (tmp_path / "s.de").write_text(
+        '<?xml version="1.0"?>\n<doc docid="1">\n<title>nicht</title>\n<p>\n'
+        '<seg id="1"> Ja &amp; nein </seg>\n</p><p><seg id="12">Zwei</seg></p>\n</doc>\n'
+    )
+    (tmp_path / "s.en").write_text('<hl>\n<seg id="1">A\n</hl>\n<seg id="2">B’s</seg>\n')
+    found = list(raw_pairs(tmp_path / "s.de", tmp_path / "s.en", "segments"))
+    assert found == [("Ja &amp; nein", "A"), ("Zwei", "B’s")]
+
+
+def test_gzipped_text_a_byte_order_mark_and_wrong_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"\xef\xbb\xbfone\ntw\xffo\n"))
+    write_lines(tmp_path / "b", ["eins", "zwei"])
+    assert list(raw_pairs(tmp_path / "a.gz", tmp_path / "b", "lines")) == [
+        ("one", "eins"),
+        (None, "zwei"),
+    ]
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"one\n" * 9)[:-4])
+    with pytest.raises(ValueError, match="is damaged"):
+        list(raw_pairs(tmp_path / "a.gz", tmp_path / "b", "lines"))
+
+
+def test_sides_of_unequal_length_are_named(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a", ["1", "2", "3"])
+    write_lines(tmp_path / "b", ["1"])
+    with pytest.raises(ValueError, match=r"a` has 3 sentences, `.*b` 1;"):
+        list(raw_pairs(tmp_path / "a", tmp_path / "b", "lines"))
+    with pytest.raises(ValueError, match=r"c` does not exist: the archive"):
+        list(raw_pairs(tmp_path / "a", tmp_path / "c", "lines"))
+
+
+# ---- rules ---------------------------------------------------------------------------------------
+
+
+def test_cleaning_is_that_of_the_moses_script() -> None:
+    """Against its conditions, over all small lengths and the limits' neighbourhood."""
+    limits = Limits(longest=6, ratio=1.5)
+    for first in range(9):
+        for second in range(9):
+            pair = " ".join("x" * first), " ".join("y" * second)
+            keep = all(1 <= n <= 6 for n in (first, second)) and not (
+                first / second > 1.5 or second / first > 1.5
+            )
+            assert (chunks.why_dropped(*pair, limits) == chunks.KEPT) == keep
+    assert chunks.why_dropped("x" * 1000, "y", limits) == chunks.KEPT
+    assert chunks.why_dropped("x y", "a " + "y" * 1001, limits).startswith("token of more than")
+    assert chunks.why_dropped("x " * 9 + "x", "y", Limits()) == chunks.KEPT
+
+
+def test_unprintable_characters_become_spaces() -> None:
+    text = "a\u200bb\u00adc\ufeff d\x07\ue000e\u0378"
+    assert cleaning.printable(text) == regex.sub(r"\p{C}", " ", text)
+    assert cleaning.printable("Grüße, 你好 – “x”") == "Grüße, 你好 – “x”"
+
+
+def test_a_set_that_is_not_cleaned_must_be_whole() -> None:
+    work = chunks.Tokenize(
+        Pipeline("en", "de", straight=True, tokenize=True, escape=True), None, "tst2010"
+    )
+    lines = work(chunks.Chunk(1, [("It’s", "x " * 400)]))
+    assert lines.source == ["It &apos;s"]
+    for pair, reason in ((("a", " "), "empty side"), ((None, "b"), "not UTF-8")):
+        with pytest.raises(ValueError, match=f"tst2010, sentence 8: {reason}"):
+            work(chunks.Chunk(7, [("a", "b"), pair]))
+
+
+def double(number: int) -> int:
+    if number == 13:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 2 * number
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_work_stays_in_order_and_does_not_run_ahead(workers: int) -> None:
+    taken = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(14, 64):
+            taken.append(number)
+            yield number
+
+    for place, result in enumerate(ordered_map(double, numbers(), workers)):
+        assert result == 2 * (14 + place)
+        assert len(taken) - place <= 3 * workers
+
+
+def test_a_killed_worker_is_an_error_and_not_a_hang() -> None:
+    with pytest.raises(ValueError, match="a worker process was killed"):
+        list(ordered_map(double, range(40), 2))
+
+
+def test_steps_are_done_once_unless_settings_or_files_change(tmp_path: Path) -> None:
+    done = []
+
+    def step(settings: dict, fail: bool = False) -> dict:
+        def work() -> dict:
+            done.append(settings)
+            write_lines(tmp_path / "out", ["text"])
+            if fail:
+                raise ValueError("stop")
+            return {"count": len(done)}
+
+        return Steps(tmp_path).run("a", settings, [tmp_path / "out"], work)
+
+    with pytest.raises(ValueError, match="stop"):
+        step({"x": 1}, fail=True)
+    assert [step({"x": 1})["count"] for _ in range(2)] == [2, 2]
+    assert step({"x": 2})["count"] == 3
+    write_lines(tmp_path / "out", ["text", "more"])
+    assert step({"x": 2})["count"] == 4
+    (tmp_path / "out").unlink()
+    assert step({"x": 2})["count"] == 5

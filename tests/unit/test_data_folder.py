@@ -1,0 +1,331 @@
+"""A data folder's manifest: what it lists, what is checked against it, and how often."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from fairseq_ext.data_folder import indexed, manifest, seen
+from fairseq_ext.errors import DataError
+from tests.support.harness import BIN, USER_DIR, digits_corpus, fairseq, refused, run
+
+NAME = "data-manifest.json"
+LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
+
+
+@pytest.fixture
+def data(copy_data: Path, tmp_path: Path) -> Path:
+    """A copy of the binarised corpus that a test may damage."""
+    copied = shutil.copytree(copy_data, tmp_path / "data", ignore=shutil.ignore_patterns(".*"))
+    return Path(copied)
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The user's cache folder."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
+def flip(path: Path, at: int = 100) -> None:
+    """Flip the lowest bit of one byte; size and time stay, as when a disk fails."""
+    status = path.stat()
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+
+
+def files(folder: Path) -> dict[str, dict[str, object]]:
+    """Size and checksum of every file that fairseq-preprocess writes, taken here."""
+    return {
+        path.name: {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
+        for path in folder.iterdir()
+        if path.name not in (NAME, "preprocess.log") and not path.name.startswith(".")
+    }
+
+
+def listed(folder: Path) -> dict[str, dict[str, object]]:
+    return json.loads((folder / NAME).read_text(encoding="utf-8"))["files"]
+
+
+# --- What fairseq-preprocess lists --------------------------------------------------------------
+
+
+@pytest.mark.system
+def test_each_call_into_a_folder_extends_its_manifest(tmp_path: Path) -> None:
+    text, out = digits_corpus(tmp_path / "text"), tmp_path / "out"
+
+    def preprocess(*options: object, ok: bool = True) -> CompletedProcess[str]:
+        return fairseq("preprocess", *LANGUAGES, "--destdir", out, *options, ok=ok)
+
+    preprocess("--trainpref", text / "train", "--workers", 2)
+    assert listed(out) == files(out)
+    assert {"dict.src.txt", "train.src-tgt.tgt.bin"} <= listed(out).keys()
+    own = ("--srcdict", out / "dict.src.txt", "--tgtdict", out / "dict.tgt.txt")
+    preprocess("--validpref", text / "valid", *own)
+    preprocess("--testpref", text / "test", "--only-source", *own[:2])
+    assert listed(out) == files(out)
+    assert {"valid.src-tgt.src.idx", "test.src-tgt.src.bin"} <= listed(out).keys()
+    # a file that is gone is listed no more
+    for path in out.glob("valid.*"):
+        path.unlink()
+    preprocess("--testpref", f"{text / 'test'},{text / 'valid'}", *own)
+    assert listed(out) == files(out)
+    assert "test1.src-tgt.tgt.bin" in listed(out)
+    # another dictionary would turn what is there into other words
+    (tmp_path / "other.txt").write_text("9 1\n8 1\n7 1\n")
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    other = ("--srcdict", tmp_path / "other.txt", "--tgtdict", out / "dict.tgt.txt")
+    refused(
+        preprocess("--validpref", text / "valid", *other, ok=False),
+        *("dict.src.txt would be replaced", ".idx was made with it: line 1 is `9`, but was `"),
+    )
+    # a damaged manifest is refused before the work
+    (out / NAME).write_text("{")
+    refused(preprocess("--testpref", text / "test", *own, ok=False), NAME, "not JSON")
+    (out / NAME).write_bytes(before[out / NAME])
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+
+
+# --- What loading checks ------------------------------------------------------------------------
+
+
+@pytest.mark.system
+def test_one_flipped_bit_is_noticed(data: Path, copy_model: Path) -> None:
+    """The token stays in the dictionary, so nothing but the checksum can tell."""
+    command = ("generate", data, "--path", copy_model, "--cpu")
+    whole = fairseq(*command).stdout
+    flip(data / "test.src-tgt.src.bin")
+    refused(fairseq(*command, ok=False), "test.src-tgt.src.bin is damaged: its checksum is not")
+    (data / NAME).unlink()  # as a folder of stock fairseq
+    assert fairseq(*command).stdout.count("\nH-") == whole.count("\nH-") == 50
+    assert (data / seen.NOTES).is_file()
+
+
+@pytest.mark.parametrize("name", ["train.src-tgt.src.bin", "train.src-tgt.src.idx"])
+def test_files_are_compared_with_the_manifest(data: Path, name: str) -> None:
+    prefix, path = data / "train.src-tgt.src", data / name
+    indexed.check(prefix, 14)
+    content = path.read_bytes()
+    with path.open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(DataError, match=rf"{name} is damaged: [\d,]+ bytes"):
+        indexed.check(prefix, 14, contents=False)
+    path.write_bytes(content)
+    indexed.check(prefix, 14)
+    flip(path)
+    with pytest.raises(DataError, match=f"{name} is damaged"):
+        indexed.check(prefix, 14)
+    with pytest.raises(DataError, match=f"{name} is damaged"):  # no note says that it is fine
+        indexed.check(prefix, 14)
+    indexed.check(prefix, 14, contents=False)
+
+
+def test_a_replaced_dictionary_is_noticed(data: Path) -> None:
+    words = (data / "dict.src.txt").read_text().splitlines()
+    manifest.check_dictionary(data / "dict.src.txt")
+    (data / "dict.src.txt").write_text("".join(word + "\n" for word in reversed(words)))
+    with pytest.raises(DataError, match=r"dict\.src\.txt is damaged: its checksum"):
+        manifest.check_dictionary(data / "dict.src.txt")
+    manifest.check_dictionary(data / "dict.tgt.txt")
+
+
+def test_other_layouts_are_compared_with_the_manifest(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fairseq(
+        *("preprocess", *LANGUAGES, "--destdir", out, "--dataset-impl", "cached"),
+        *("--trainpref", digits_corpus(tmp_path / "text") / "train"),
+    )
+    indexed.check(out / "train.src-tgt.src", 14)
+    flip(out / "train.src-tgt.src.bin")
+    with pytest.raises(DataError, match=r"train\.src-tgt\.src\.bin is damaged: its checksum"):
+        indexed.check(out / "train.src-tgt.src", 14)
+
+
+# --- How often ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of data files and indexes as they are read."""
+    names: list[str] = []
+    for function in ("read_data", "bytes_of_data"):
+        original = getattr(indexed, function)
+
+        def count(path: Path, *rest: object, original=original, **options: object) -> object:
+            names.append(path.name)
+            return original(path, *rest, **options)
+
+        monkeypatch.setattr(indexed, function, count)
+    return names
+
+
+BOTH = ["train.src-tgt.src.idx", "train.src-tgt.src.bin"]
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_a_file_is_read_once(data: Path, readings: list[str], stock: bool) -> None:
+    if stock:
+        (data / NAME).unlink()
+    prefix = data / "train.src-tgt.src"
+    for _ in range(3):
+        indexed.check(prefix, 14)
+    assert readings == BOTH
+    with pytest.raises(DataError, match="its dictionary only 13 entries"):
+        indexed.check(prefix, 13)  # what is remembered is compared each time
+    assert readings == BOTH
+    os.utime(data / BOTH[1])
+    indexed.check(prefix, 14)
+    assert readings == [*BOTH, BOTH[1]]
+    copied = Path(shutil.copytree(data, data.parent / "copied"))
+    indexed.check(copied / prefix.name, 14)
+    assert readings == [*BOTH, BOTH[1], *BOTH]
+    assert not [path for path in data.iterdir() if path.suffix == ".tmp"]
+
+
+def test_a_manifest_that_comes_later_is_compared(data: Path, readings: list[str]) -> None:
+    """Notes on a folder without one say nothing about checksums."""
+    (data / NAME).rename(data / "later")
+    indexed.check(data / "train.src-tgt.src", 14)
+    (data / "later").rename(data / NAME)
+    flip(data / BOTH[1])
+    with pytest.raises(DataError, match="its checksum"):
+        indexed.check(data / "train.src-tgt.src", 14)
+    assert readings == [*BOTH, *BOTH]
+
+
+def test_notes_go_where_they_can(data: Path, readings: list[str], cache: Path) -> None:
+    prefix = data / "train.src-tgt.src"
+    (data / seen.NOTES).mkdir()  # stands for a folder that cannot be written
+    for _ in range(2):
+        indexed.check(prefix, 14)
+    assert readings == BOTH
+    notes = list(cache.rglob("*.json"))
+    assert len(notes) == 1
+    shutil.rmtree(cache)
+    cache.write_text("no folder")
+    indexed.check(prefix, 14)
+    indexed.check(prefix, 14)
+    assert readings == BOTH * 3
+
+
+@pytest.mark.parametrize(
+    "notes", ["", "{", "[]", "null", "[" * 100_000, '{"train.src-tgt.src.bin": 1}', "1" * 5000]
+)
+def test_notes_that_make_no_sense_are_not_used(data: Path, readings: list[str], notes: str) -> None:
+    (data / seen.NOTES).write_text(notes)
+    for _ in range(2):
+        indexed.check(data / "train.src-tgt.src", 14)
+    assert readings == BOTH
+
+
+def test_notes_of_the_wrong_types_are_not_used(data: Path, readings: list[str]) -> None:
+    prefix = data / "train.src-tgt.src"
+    indexed.check(prefix, 14)
+    notes = json.loads((data / seen.NOTES).read_text())
+    for facts in notes.values():
+        facts.update(largest="none", data_bytes=None, sha256=[])
+    (data / seen.NOTES).write_text(json.dumps(notes))
+    indexed.check(prefix, 14)
+    assert readings == BOTH * 2
+
+
+# --- Bad manifests ------------------------------------------------------------------------------
+
+
+def with_entry(name: str, size: object = 1, digest: object = "0" * 64) -> str:
+    entry = {"bytes": size, "sha256": digest}
+    return json.dumps({"format": "fairseq-ext data", "version": 1, "files": {name: entry}})
+
+
+BAD = {
+    "empty": ("", "not JSON"),
+    "torn": (with_entry("a")[:-20], "not JSON"),
+    "no-text": ("\udcff\udcfe", "not UTF-8"),
+    "deep": ("[" * 100_000, "nested too deeply"),
+    "many-digits": (with_entry("a").replace(": 1,", f": {'1' * 5000},"), "out of range"),
+    "list": ("[]", "its `format` is not"),
+    "another": ('{"format": "x", "version": 1, "files": {}}', "its `format` is not"),
+    "later": ('{"format": "fairseq-ext data", "version": 2, "files": {}}', "its `version` is not"),
+    "no-files": ('{"format": "fairseq-ext data", "version": 1}', "it lists no `files`"),
+    "above": (with_entry("../dict.src.txt"), "is not the name of a file in the folder"),
+    "root": (with_entry("/etc/passwd"), "is not the name of a file in the folder"),
+    "dots": (with_entry(".."), "is not the name of a file in the folder"),
+    "nothing": (with_entry(""), "is not the name of a file in the folder"),
+    "nul": (with_entry("a\0"), "is not the name of a file in the folder"),
+    "negative": (with_entry("a", -1), "has no size and checksum"),
+    "fraction": (with_entry("a", 1.5), "has no size and checksum"),
+    "not-a-number": (with_entry("a", float("nan")), "out of range"),
+    "short": (with_entry("a", 1, "0" * 63), "has no size and checksum"),
+    "number": (with_entry("a", 1, 5), "has no size and checksum"),
+    "line-break": (with_entry("a", 1, "0" * 64 + "\n"), "has no size and checksum"),
+    "huge": (" " * (manifest.MOST_BYTES + 1), "more than 16,777,216 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_manifest_that_is_none_is_refused(data: Path, case: str) -> None:
+    content, said = BAD[case]
+    (data / NAME).write_text(content, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(DataError) as caught:
+        indexed.check(data / "train.src-tgt.src", 14)
+    assert f"{data / NAME} is not a manifest of fairseq-preprocess" in str(caught.value)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.system
+def test_commands_refuse_bad_manifests(data: Path, copy_model: Path) -> None:
+    command = ("generate", data, "--path", copy_model, "--cpu")
+    whole = (data / NAME).read_text()
+    for content, said in (
+        (whole[: len(whole) // 2], ": not JSON ("),
+        (with_entry("test.src-tgt.src.bin", 7), "test.src-tgt.src.bin is damaged: "),
+        (with_entry("../x"), "is not the name of a file in the folder"),
+    ):
+        (data / NAME).write_text(content)
+        refused(fairseq(*command, ok=False), said)
+    (data / NAME).unlink()
+    os.mkfifo(data / NAME)
+    refused(fairseq(*command, ok=False), "is not a regular file")
+
+
+@pytest.mark.system
+def test_what_is_listed_and_not_loaded_may_be_missing(data: Path, copy_model: Path) -> None:
+    """As in a folder that was copied for translation alone; times and inodes are others there."""
+    for path in [*data.glob("train.*"), *data.glob("valid.*"), data / "preprocess.log"]:
+        path.unlink()
+    for path in data.iterdir():
+        os.utime(path)
+    done = fairseq("generate", data, "--path", copy_model, "--cpu")
+    assert done.stdout.count("\nH-") == 50
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_a_job_of_two_processes_ends_with_one_message(data: Path, tmp_path: Path) -> None:
+    """The first process reads; the second waits for it and is ended with it."""
+    command = (
+        *("torchrun", "--standalone", "--nproc_per_node", 2, BIN / "fairseq-train", data),
+        *("--arch", "gru_tiny", "--optimizer", "adam", "--batch-size", 50, "--max-update", 2),
+        *("--cpu", "--save-dir", tmp_path / "save", "--user-dir", USER_DIR),
+    )
+    flip(data / "train.src-tgt.src.bin")
+    done = run(*command, ok=False)
+    lines = [line.removeprefix("[rank0]: ") for line in done.stderr.splitlines()]
+    said = [line for line in lines if line.startswith("fairseq-ext: error: ")]
+    assert len(said) == 1
+    assert "train.src-tgt.src.bin is damaged: its checksum" in said[0]
+    flip(data / "train.src-tgt.src.bin")
+    run(*command)

@@ -1,0 +1,238 @@
+"""A model is used with the dictionaries it was trained with: the first differing line is named."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_ext.checkpoints import dictionaries, layout
+from fairseq_ext.checkpoints.dictionaries import difference
+from fairseq_ext.checkpoints.layout import DICTIONARIES as KEY
+from fairseq_ext.errors import CheckpointError
+from tests.support.harness import fairseq, refused, run, write_lines
+from tests.support.trainings import load
+
+WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "c"]
+
+# --- Records ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        (WORDS, None),
+        ([*WORDS[:5], "c", "b"], "line 2 is `c`, but was `b`"),
+        (WORDS[:-1], "line 3 is missing, but was `c`"),
+        ([*WORDS, "d"], "line 4 is `d`, but was missing"),
+        (["<S>", *WORDS[1:]], "symbol 0 is `<S>`, but was `<s>`"),
+        ([*WORDS[:-1], "\x1b[31m"], r"line 3 is `\x1b[31m`, but was `c`"),
+        ([*WORDS[:-1], "c" * 1000], f"line 3 is `{'c' * 40}`, but was `c`"),
+    ],
+    ids=["equal", "order", "shorter", "longer", "special", "control", "long"],
+)
+def test_the_first_difference_is_named(ours: list[str], said: str | None) -> None:
+    assert difference(ours, WORDS) == said
+
+
+def test_a_shared_dictionary_is_stored_once(tmp_path: Path) -> None:
+    words = [f"word{number}" for number in range(20_000)]
+    sizes = []
+    for target in (list(words), [*words[1:], "other"]):
+        path = tmp_path / "checkpoint.pt"
+        torch.save({"extra_state": {KEY: dictionaries.record(words, target)}}, path)
+        found = dictionaries.recorded(torch.load(path, weights_only=True), path)
+        assert {side: found[side].split("\n") for side in found} == {
+            "source": words,
+            "target": target,
+        }
+        sizes.append(path.stat().st_size)
+    assert sizes[0] < 1.2 * len("\n".join(words))
+    assert sizes[1] > 1.9 * len("\n".join(words))
+
+
+def test_what_leaves_the_training_state_out_keeps_the_record() -> None:
+    """As `fairseq-ext fuse` and the averages do."""
+    record = dictionaries.record(WORDS, WORDS)
+    state = {"model": {}, "extra_state": {KEY: record, "ema": {}}, "last_optimizer_state": {}}
+    kept = layout.without_training_state(state)
+    assert kept == {"model": {}, "extra_state": {KEY: record}}
+
+
+@pytest.mark.parametrize(
+    "record", ["words", ["a"], {}, {"source": "a"}, {"source": 1, "target": 2}]
+)
+def test_a_record_that_is_none_is_refused(record: object) -> None:
+    with pytest.raises(CheckpointError, match="is damaged: its dictionaries are no text"):
+        dictionaries.recorded({"extra_state": {KEY: record}}, "a.pt")
+
+
+# --- Commands -----------------------------------------------------------------------------------
+
+HUB = """
+import sys, fairseq_ext
+fairseq_ext.register()
+from fairseq.hub_utils import from_pretrained
+from_pretrained(*sys.argv[1:])
+"""
+TINY = (
+    *("--arch", "gru_tiny", "--optimizer", "adam", "--batch-size", 50, "--cpu"),
+    *("--no-epoch-checkpoints",),
+)
+
+
+@pytest.fixture(scope="module")
+def other_data(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpus with lines 3 and 4 of the target dictionary exchanged; all of it fits itself."""
+    folder = tmp_path_factory.mktemp("other")
+    lines = (copy_data / "dict.tgt.txt").read_text().splitlines()
+    lines[2:4] = lines[3:1:-1]
+    write_lines(folder / "dict.tgt.txt", lines)
+    text = copy_data.parent / "text"
+    fairseq(
+        *("preprocess", "--source-lang", "src", "--target-lang", "tgt"),
+        *("--trainpref", text / "train", "--validpref", text / "valid"),
+        *("--testpref", text / "test", "--destdir", folder / "bin"),
+        *("--srcdict", copy_data / "dict.src.txt", "--tgtdict", folder / "dict.tgt.txt"),
+    )
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def said(copy_data: Path, other_data: Path) -> str:
+    """What every command says of `other_data`, after the name of the checkpoint."""
+    ours, theirs = (
+        (folder / "dict.tgt.txt").read_text().splitlines()[2].split()[0]
+        for folder in (other_data, copy_data)
+    )
+    return (
+        "was trained with another target dictionary: in dict.tgt.txt of the data, line 3 is "
+        f"`{ours}`, but was `{theirs}`. Use the dictionaries it was trained with."
+    )
+
+
+@pytest.mark.system
+def test_commands_that_translate_refuse_another_order(
+    other_data: Path, copy_model: Path, said: str, tmp_path: Path
+) -> None:
+    for name in ("generate", "interactive", "validate"):
+        more = ("--task", "translation", "--batch-size", 50) if name == "validate" else ()
+        command = (name, other_data, "--path", copy_model, "--cpu", *more)
+        refused(fairseq(*command, ok=False, stdin="1 2\n"), f"{copy_model} {said}")
+    hub = (sys.executable, "-c", HUB, copy_model.parent, copy_model.name, other_data)
+    refused(run(*hub, ok=False), f"{copy_model} {said}")
+    translate = ("fairseq-ext", "translate", other_data, "--path", copy_model, "--cpu")
+    refused(run(*translate, ok=False, stdin="1 2\n"), f"{copy_model} {said}")
+    demo = ("fairseq-ext", "demo", f"a={copy_model}", "--data", other_data, "--port", 0, "--cpu")
+    refused(run(*demo, ok=False), f"{copy_model} {said}")
+
+
+@pytest.mark.system
+def test_trainings_refuse_another_order(
+    other_data: Path, copy_data: Path, copy_model: Path, said: str, tmp_path: Path
+) -> None:
+    """Resuming, another start and a teacher; with their own data they go on."""
+    save = tmp_path / "save"
+    distill = ("--criterion", "distillation", "--teacher", copy_model)
+    for name, options in (
+        ("resume", ()),
+        ("finetune", ("--finetune-from-model", copy_model)),
+        ("teacher", distill),
+    ):
+        shutil.rmtree(save, ignore_errors=True)
+        save.mkdir()
+        if name == "resume":
+            shutil.copy(copy_model, save / "checkpoint_last.pt")
+        train = (*TINY, "--max-update", 6, "--save-dir", save, *options)
+        checkpoint = save / "checkpoint_last.pt" if name == "resume" else copy_model
+        refused(fairseq("train", other_data, *train, ok=False), f"{checkpoint} {said}")
+        fairseq("train", copy_data, *train)
+
+
+@pytest.mark.system
+def test_a_dictionary_of_another_size_is_named_before_the_weights(
+    copy_data: Path, copy_model: Path, tmp_path: Path
+) -> None:
+    """Resuming builds the model first, so torch would speak of sizes of tensors."""
+    text = copy_data.parent / "text"
+    lines = (copy_data / "dict.src.txt").read_text().splitlines()
+    write_lines(tmp_path / "dict.src.txt", lines[:-1])
+    fairseq(
+        *("preprocess", "--source-lang", "src", "--target-lang", "tgt"),
+        *("--trainpref", text / "train", "--validpref", text / "valid"),
+        *("--destdir", tmp_path / "bin", "--tgtdict", copy_data / "dict.tgt.txt"),
+        *("--srcdict", tmp_path / "dict.src.txt"),
+    )
+    (tmp_path / "save").mkdir()
+    shutil.copy(copy_model, tmp_path / "save" / "checkpoint_last.pt")
+    train = (*TINY, "--max-update", 6, "--save-dir", tmp_path / "save")
+    refused(
+        fairseq("train", tmp_path / "bin", *train, ok=False),
+        "was trained with another source dictionary: in dict.src.txt of the data, line "
+        f"{len(lines)} is missing, but was `{lines[-1].split()[0]}`",
+    )
+
+
+@pytest.mark.system
+def test_a_checkpoint_without_a_record_loads_with_one_warning(
+    copy_data: Path, copy_model: Path, tmp_path: Path
+) -> None:
+    state = load(copy_model)
+    del state["extra_state"][KEY]
+    (tmp_path / "save").mkdir()
+    old = tmp_path / "save" / "checkpoint_last.pt"
+    torch.save(state, old)
+    warning = f"{old} does not say with which dictionaries it was trained"
+    done = fairseq("generate", copy_data, "--path", old, "--cpu")
+    assert (done.stdout + done.stderr).count(warning) == 1
+    assert done.stdout.count("\nH-") == 50
+    done = fairseq("train", copy_data, *TINY, "--max-update", 6, "--save-dir", old.parent)
+    assert (done.stdout + done.stderr).count(warning) == 1
+    assert load(old)["extra_state"][KEY] == load(copy_model)["extra_state"][KEY]
+    done = fairseq("generate", copy_data, "--path", old, "--cpu")
+    assert "does not say" not in done.stdout + done.stderr
+
+
+@pytest.mark.system
+def test_averages_keep_the_record_and_mix_no_dictionaries(copy_model: Path, tmp_path: Path) -> None:
+    state = load(copy_model)
+    out = tmp_path / "average.pt"
+    run("fairseq-ext", "average", "--inputs", copy_model, copy_model, "-o", out)
+    assert load(out)["extra_state"][KEY] == state["extra_state"][KEY]
+    words = state["extra_state"][KEY]["target"].split("\n")
+    words[5:7] = words[6:4:-1]
+    state["extra_state"][KEY]["target"] = "\n".join(words)
+    torch.save(state, tmp_path / "other.pt")
+    both = ("--inputs", copy_model, tmp_path / "other.pt")
+    refused(
+        run("fairseq-ext", "average", *both, "-o", tmp_path / "no.pt", ok=False),
+        *(f"`{tmp_path / 'other.pt'}` was trained with another target dictionary", "line 2 is"),
+    )
+    assert not (tmp_path / "no.pt").exists()
+
+
+@pytest.mark.system
+def test_packing_and_unpacking_keep_the_record(
+    copy_data: Path, other_data: Path, tmp_path: Path
+) -> None:
+    small = ("--encoder-layers", 1, "--decoder-layers", 1, "--encoder-embed-dim", 32)
+    fairseq(
+        *("train", copy_data, "--arch", "bmt", *small, "--decoder-embed-dim", 32),
+        *("--encoder-ffn-embed-dim", 32, "--decoder-ffn-embed-dim", 32, "--optimizer", "adam"),
+        *("--encoder-attention-heads", 2, "--decoder-attention-heads", 2, "--batch-size", 50),
+        *("--max-update", 2, "--cpu", "--no-epoch-checkpoints", "--save-dir", tmp_path),
+    )
+    last, packed, out = (tmp_path / n for n in ("checkpoint_last.pt", "a.safetensors", "out.pt"))
+    pack = ("fairseq-ext", "pack", last, "-o", packed, "--data")
+    refused(run(*pack, other_data, ok=False), last, "line 3 is")
+    run(*pack, copy_data)
+    refused(
+        fairseq("generate", other_data, "--path", packed, "--cpu", ok=False),
+        *("was packed with another target dictionary", "line 3 is"),
+    )
+    run("fairseq-ext", "unpack", packed, "-o", out)
+    assert load(out)["extra_state"][KEY] == load(last)["extra_state"][KEY]
+    refused(fairseq("generate", other_data, "--path", out, "--cpu", ok=False), "line 3 is")

@@ -1,0 +1,215 @@
+"""Downloads that suffer, and archives that lie."""
+
+from __future__ import annotations
+
+import json
+import random
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.corpora import unpacking
+from fairseq_ext.corpora.downloads import RECORD, fetch
+from tests.support.harness import write_lines
+from tests.support.troubled_server import Server, downloads, member, names, serving, sha256, tgz
+
+DATA = random.Random(1).randbytes(300_000)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as running:
+        running.files["a.bin"] = DATA
+        yield running
+
+
+# ---- downloads -----------------------------------------------------------------------------------
+
+
+def check_whole(folder: Path) -> None:
+    """The file and its record, and no trace of the way there."""
+    assert (folder / "a.bin").read_bytes() == DATA
+    assert json.loads((folder / RECORD).read_text()) == {"a.bin": sha256(DATA)}
+    assert names(folder) == ["a.bin", RECORD]
+
+
+def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, server: Server) -> None:
+    server.troubles = ["truncate", "503", "truncate", "truncate"]
+    fetch(f"{server.address}/a.bin", tmp_path)
+    check_whole(tmp_path)
+    third = len(DATA) // 3
+    starts = [None, third, third, third + 2 * third // 3]
+    asked = [wanted for _, wanted in server.requests]
+    assert asked[:4] == [start and f"bytes={start}-" for start in starts]
+    assert len(asked) == 5
+
+
+def test_another_process_goes_on_too(tmp_path: Path, server: Server) -> None:
+    server.troubles = ["truncate", *["503"] * downloads.ATTEMPTS]
+    with pytest.raises(ValueError, match="first 100,000 bytes are kept; the same command"):
+        fetch(f"{server.address}/a.bin", tmp_path)
+    assert names(tmp_path) == ["a.bin.part", "a.bin.part.json"]
+    fetch(f"{server.address}/a.bin", tmp_path)
+    check_whole(tmp_path)
+    assert server.requests[-1] == ("/a.bin", "bytes=100000-")
+
+
+@pytest.mark.parametrize("how", ["no ranges", "no version", "other version"])
+def test_what_cannot_be_continued_starts_anew(tmp_path: Path, server: Server, how: str) -> None:
+    server.troubles = ["truncate"]
+    server.ranges = how != "no ranges"
+    if how == "no version":
+        server.version = ""
+    if how == "other version":
+        part = tmp_path / "a.bin.part"
+        part.write_bytes(b"x" * 5000)
+        part.with_name("a.bin.part.json").write_text('{"version": "\\"0\\"", "total": 9000}')
+    fetch(f"{server.address}/a.bin", tmp_path)
+    check_whole(tmp_path)
+
+
+def test_bytes_of_unknown_origin_are_not_continued(tmp_path: Path, server: Server) -> None:
+    (tmp_path / "a.bin.part").write_bytes(b"x" * 5000)
+    fetch(f"{server.address}/a.bin", tmp_path)
+    check_whole(tmp_path)
+    assert server.requests == [("/a.bin", None)]
+
+
+def test_an_answer_with_other_bytes_than_asked_for_is_refused(
+    tmp_path: Path, server: Server
+) -> None:
+    server.troubles = ["truncate", "wrong range"]
+    fetch(f"{server.address}/a.bin", tmp_path)
+    check_whole(tmp_path)
+    assert [wanted for _, wanted in server.requests] == [None, "bytes=100000-", None]
+
+
+def test_a_stalling_server_is_left(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "TIMEOUT", 0.3)
+    server.troubles = ["stall"]
+    fetch(f"{server.address}/a.bin", tmp_path)
+    check_whole(tmp_path)
+
+
+@pytest.mark.parametrize(("trouble", "requests"), [("404", 1), ("403", 1), ("503", 4)])
+def test_hopeless_downloads_end(
+    tmp_path: Path, server: Server, trouble: str, requests: int
+) -> None:
+    server.troubles = [trouble] * 9
+    with pytest.raises(ValueError, match=f"a.bin` cannot be downloaded .*{trouble}") as caught:
+        fetch(f"{server.address}/a.bin", tmp_path)
+    assert f"put it into `{tmp_path}`" in str(caught.value)
+    assert len(server.requests) == requests
+    assert names(tmp_path) == []
+
+
+def test_a_file_that_has_changed_is_refused_with_both_checksums(
+    tmp_path: Path, server: Server
+) -> None:
+    fetch(f"{server.address}/a.bin", tmp_path)
+    (tmp_path / "a.bin").write_bytes(b"other")
+    with pytest.raises(ValueError, match=f"{sha256(b'other')}, but had {sha256(DATA)}"):
+        fetch(f"{server.address}/a.bin", tmp_path)
+    (tmp_path / "a.bin").unlink()
+    server.files["a.bin"] = b"other"
+    with pytest.raises(ValueError, match=sha256(b"other")):
+        fetch(f"{server.address}/a.bin", tmp_path)
+
+
+def test_mirrors(tmp_path: Path, server: Server) -> None:
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / "a.bin").write_bytes(DATA)
+    official = "http://127.0.0.1:9/far/away/a.bin"
+    assert fetch(official, tmp_path / "one", str(mirror)) == mirror / "a.bin"
+    assert names(tmp_path / "one") == [RECORD]
+    (mirror / "a.bin").write_bytes(b"other")
+    with pytest.raises(ValueError, match="when it was first"):
+        fetch(official, tmp_path / "one", str(mirror))
+    with pytest.raises(ValueError, match=r"has no file `b.bin` \(from http://x/b.bin\)"):
+        fetch("http://x/b.bin", tmp_path / "one", str(mirror))
+    fetch(official, tmp_path / "two", f"{server.address}/")
+    check_whole(tmp_path / "two")
+
+
+def test_two_processes_download_once(tmp_path: Path, server: Server) -> None:
+    threads = [
+        threading.Thread(target=fetch, args=(f"{server.address}/a.bin", tmp_path)) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    check_whole(tmp_path)
+    assert len(server.requests) == 1
+
+
+# ---- archives ------------------------------------------------------------------------------------
+
+
+HOSTILE = {
+    "parent": member("../evil"),
+    "absolute": member("/tmp/evil-fairseq-ext"),
+    "link out": member("link", tarfile.SYMTYPE, "/etc"),
+    "hard link out": member("link", tarfile.LNKTYPE, "../../x"),
+    "device": member("null", tarfile.CHRTYPE),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_archives_write_nothing(tmp_path: Path, server: Server, kind: str) -> None:
+    info = HOSTILE[kind]
+    server.files["x.tgz"] = tgz((member("good.txt"), b"text"), (info, b"evil" * info.isreg()))
+    path = fetch(f"{server.address}/x.tgz", tmp_path / "download")
+    with pytest.raises(ValueError, match="unsafe"):
+        unpacking.unpack(path, tmp_path / "raw")
+    assert names(tmp_path) == ["download"]
+    assert names(tmp_path / "download") == [RECORD, "x.tgz.refused"]
+    assert not Path("/tmp/evil-fairseq-ext").exists()
+
+
+def test_a_bomb_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.tgz").write_bytes(tgz((member("zeros"), bytes(10_000_000))))
+    with pytest.raises(ValueError, match="unpacks to more than"):
+        unpacking.unpack(tmp_path / "x.tgz", tmp_path / "raw", max_bytes=1_000_000)
+    assert names(tmp_path) == ["x.tgz"]  # a file that was not downloaded stays where it is
+
+
+GOOD = tgz((member("a/b.txt"), DATA))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        GOOD[:-1000],
+        GOOD[:200_000] + bytes(10) + GOOD[200_010:],
+        GOOD[:-8] + bytes(8),
+        b"<html>Not found</html>",
+        b"",
+        DATA,
+    ],
+    ids=["truncated", "damaged", "checksum", "web page", "empty", "noise"],
+)
+def test_a_damaged_archive_is_set_aside_and_downloaded_again(
+    tmp_path: Path, server: Server, data: bytes
+) -> None:
+    server.files["x.tgz"] = data
+    path = fetch(f"{server.address}/x.tgz", tmp_path / "d")
+    with pytest.raises(ValueError, match=r"is now `x\.tgz\.refused`; run the same command again"):
+        unpacking.unpack(path, tmp_path / "raw")
+    assert not (tmp_path / "raw").exists()
+    server.files["x.tgz"] = GOOD
+    unpacking.unpack(fetch(f"{server.address}/x.tgz", tmp_path / "d"), tmp_path / "raw")
+    assert (tmp_path / "raw" / "a" / "b.txt").read_bytes() == DATA
+
+
+def test_what_a_killed_unpacking_left_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "x.tgz").write_bytes(GOOD)
+    write_lines(tmp_path / "raw" / "a" / "b.txt", ["half"])
+    unpacking.unpack(tmp_path / "x.tgz", tmp_path / "raw")
+    assert (tmp_path / "raw" / "a" / "b.txt").read_bytes() == DATA

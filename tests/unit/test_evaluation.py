@@ -1,0 +1,507 @@
+"""Averaging, generated text, scores and pictures, each against an independent truth."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+import weakref
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_ext.checkpoints import averaging
+from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
+from fairseq_ext.evaluation import outputs, plots, score, training_log
+from tests.support.harness import fairseq, hypotheses, run, write_lines
+
+GENERATED = """\
+2026-01-01 00:00:00 | INFO | fairseq_cli.generate | H-9 is not a hypothesis here
+S-1\tein@@ s zwei
+T-1\tone two
+H-1\t-0.25\to@@ ne <unk>
+D-1\t-0.25\tone <unk>
+P-1\t-0.1000 -0.2000 -0.3000 -0.4000
+A-1\t0.1,0.2,0.3,0.4 0.4,0.3,0.2,0.1 0.25,0.25,0.25,0.25 0,0,0,1
+H-1\t-1.5e-05\tsecond best
+D-1\t-1.5e-05\tsecond best
+P-1\t-0.1000 -0.2000 -0.3000
+A-1\t0.1,0.2,0.3,0.4 0.4,0.3,0.2,0.1 0.25,0.25,0.25,0.25
+S-0\tđông
+T-0\teast
+H-0\t-inf\t
+D-0\t-inf\t
+P-0\t-0.5000
+A-0\t0.5,0.5
+Generate test with beam=2: BLEU4 = 0.00
+"""
+
+
+@pytest.fixture
+def generated(tmp_path) -> Path:
+    path = tmp_path / "generated.txt"
+    path.write_text(GENERATED, encoding="utf-8")
+    return path
+
+
+# Generated text
+
+
+def test_generated_is_in_corpus_order(generated):
+    first, second = outputs.read_generated(generated, expected=2)
+    assert (first.index, first.source, first.target) == (0, "đông", "east")
+    assert first.best == outputs.Hypothesis("", -math.inf, "", (-0.5,), ((0.5, 0.5),))
+    assert [one.text for one in second.hypotheses] == ["o@@ ne <unk>", "second best"]
+    assert [one.score for one in second.hypotheses] == [-0.25, -1.5e-05]
+    assert second.best.token_scores == (-0.1, -0.2, -0.3, -0.4)
+    assert np.array(second.best.soft).shape == (4, 4)
+    assert second.best.soft[1] == (0.4, 0.3, 0.2, 0.1)
+    assert outputs.best_hypotheses([first, second], bpe=True) == ["", "one <unk>"]
+
+
+def test_hard_alignment(tmp_path):
+    path = write_lines(tmp_path / "g", ["S-0\ta b", "H-0\t-1\tc d", "A-0\t1-0 0-1"])
+    assert outputs.read_generated(path)[0].best.hard == ((1, 0), (0, 1))
+    assert outputs.read_generated(path)[0].best.soft == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected", "message"),
+    [
+        (
+            ["H-0\t-1\ta", "H-2\t-1\tb", "H-5\t-1\tc"],
+            None,
+            "lacks 3 of 6 sentences: number 1, 3, 4",
+        ),
+        (["H-0\t-1\ta"], 3, "lacks 2 of 3 sentences: number 1, 2"),
+        (["H-0\t-1\ta", "H-1\t-1\tb"], 1, "translates 2 sentences, but 1 were expected"),
+        (["S-0\ta", "S-1\tb", "H-1\t-1\tb"], None, "number 0"),
+        (["S-0\ta", "H-0\t-1\ta", "S-0\ta", "H-0\t-1\ta"], None, "line 3: sentence 0 occurs twice"),
+        (["S-0\ta", "D-0\t-1\ta"], None, "line 2: `D-0` comes before"),
+        (["H-0\tnoscore"], None, "line 1: expected a score"),
+        (["H-0\t-1\ta", "P-0\t-1 x"], None, "line 2"),
+        (["H-0\t-1\ta", "A-0\t0.5,0.5 1.0"], None, "line 2: the rows"),
+        (["S-0\ta", "T-0\tb"], None, "no hypotheses"),
+    ],
+)
+def test_incomplete_or_malformed_output_is_refused(tmp_path, lines, expected, message):
+    path = write_lines(tmp_path / "g", lines)
+    with pytest.raises(DataError, match=message):
+        outputs.read_generated(path, expected)
+
+
+def test_lines_end_at_line_feeds_only(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes("a\u2028b\u0085c\r\n\nd".encode())
+    assert outputs.read_lines(path) == ["a\u2028b\u0085c", "", "d"]
+    path.write_bytes(b"fine\nnot \xff\n")
+    with pytest.raises(DataError, match="line 2: byte 0xff"):
+        outputs.read_lines(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [("a@@ b@@ c d", "abc d"), ("a@@", "a"), ("", ""), ("x@y @@z", "x@y @@z")],
+)
+def test_remove_bpe_is_fairseqs(text, whole):
+    from fairseq.data.data_utils import post_process
+
+    assert outputs.remove_bpe(text) == post_process(text, "subword_nmt") == whole
+
+
+def test_hypotheses_command(generated, tmp_path):
+    path = tmp_path / "out"
+    text = GENERATED.replace("o@@ ne <unk>", "do@@ n &apos;t , he said .")
+    generated.write_text(text, encoding="utf-8")
+    options = ("--remove-bpe", "--detokenize", "en", "--expected", "2")
+    run("fairseq-ext", "hypotheses", generated, "-o", path, *options)
+    assert path.read_text(encoding="utf-8") == "\ndon't, he said.\n"
+
+
+# Scores
+
+
+def naive_bleu(translations: list[str], references: list[str]) -> float:
+    """Papineni et al. (2002), corpus level, up to 4-grams, no smoothing."""
+    right, total = [0] * 4, [0] * 4
+    for translation, reference in zip(translations, references, strict=True):
+        hyp, ref = translation.split(), reference.split()
+        for n in range(1, 5):
+            grams = [Counter(zip(*(x[i:] for i in range(n)), strict=False)) for x in (hyp, ref)]
+            right[n - 1] += (grams[0] & grams[1]).total()
+            total[n - 1] += grams[0].total()
+    lengths = [sum(len(line.split()) for line in side) for side in (translations, references)]
+    brevity = min(0.0, 1 - lengths[1] / lengths[0])
+    if 0 in right:
+        return 0.0
+    return 100 * math.exp(
+        brevity + sum(math.log(r / t) for r, t in zip(right, total, strict=True)) / 4
+    )
+
+
+REFERENCES = ["The cat sat on the mat today.", "A dog, he said, barks at night."]
+TRANSLATIONS = ["The cat sat on a mat today.", "A dog, he said, barks."]
+
+
+def test_scores_are_those_of_the_sacrebleu_command(tmp_path):
+    reference = write_lines(tmp_path / "ref", REFERENCES)
+    translation = write_lines(tmp_path / "hyp", TRANSLATIONS)
+    command = ("sacrebleu", reference, "-i", translation, "-m", "bleu", "chrf", "-w", "10")
+    truth = json.loads(run(*command).stdout)
+    found = tmp_path / "scores.json"
+    done = run("fairseq-ext", "score", "--ref", reference, "--hyp", translation, "--json", found)
+    scores = json.loads(found.read_text())["scores"]
+    assert [one["name"] for one in scores] == ["BLEU", "chrF"]
+    for ours, theirs in zip(scores, truth, strict=True):
+        assert ours["value"] == pytest.approx(theirs["score"], abs=1e-9)
+        assert ours["signature"] == theirs["signature"]
+        assert theirs["signature"] in done.stdout
+
+
+@pytest.mark.parametrize(
+    "translations",
+    [TRANSLATIONS, REFERENCES, ["x", "y"], ["The cat sat x y z", "A dog, x y z"]],
+)
+def test_tokenized_bleu_is_the_papers_formula(translations):
+    result = score.tokenized_bleu(translations, REFERENCES)
+    assert result.value == pytest.approx(naive_bleu(translations, REFERENCES), abs=1e-9)
+    assert "not comparable" in result.name
+    assert "tok:none" in result.signature
+
+
+def test_score_generated(tmp_path):
+    tokens = ["The cat sat on a mat to@@ day .", "A dog , he said , barks ."]
+    targets = ["The cat sat on the mat to@@ day .", "A dog , he said , barks at <<unk>> ."]
+    lines = []
+    for i in (1, 0):
+        lines += [f"S-{i}\tx", f"T-{i}\t{targets[i]}", f"H-{i}\t-1\t{tokens[i]}"]
+    generated = write_lines(tmp_path / "g", lines)
+    reference = write_lines(tmp_path / "ref", REFERENCES)
+    scores = score.score_generated(generated, reference, "en")
+    truth = score.sacre_scores(TRANSLATIONS, REFERENCES)
+    assert scores[:2] == truth
+    whole = [[outputs.remove_bpe(line) for line in side] for side in (tokens, targets)]
+    assert scores[2].value == pytest.approx(naive_bleu(*whole), abs=1e-9)
+    whole[1][1] = whole[1][1].replace("<<unk>>", "night")
+    tokenized = write_lines(tmp_path / "tok", whole[1])
+    better = score.score_generated(generated, reference, "en", tokenized)[2].value
+    assert better == pytest.approx(naive_bleu(*whole), abs=1e-9)
+    with pytest.raises(DataError, match="lacks 1 of 3"):
+        score.score_generated(generated, write_lines(tmp_path / "ref", [*REFERENCES, "x"]), "en")
+
+
+# Averaging
+
+
+def checkpoint(seed: int, arch: str = "gru_tiny", **others: torch.Tensor) -> dict:
+    random = torch.Generator().manual_seed(seed)
+    embedding = torch.randn(5, 3, generator=random)
+    model = {
+        "encoder.embed.weight": embedding,
+        "decoder.embed.weight": embedding,  # tied
+        "decoder.slice": embedding[:2],  # overlaps, but is not tied
+        "decoder.half": torch.randn(4, generator=random).half(),
+        "decoder.steps": torch.tensor([seed]),
+        "decoder.flag": torch.tensor(seed % 2 == 0),
+        **others,
+    }
+    return {
+        "args": None,
+        "cfg": {"model": {"_name": arch}, "checkpoint": {"maximize_best_checkpoint_metric": False}},
+        "model": model,
+        "optimizer_history": [{"num_updates": seed}],
+        "extra_state": {"epoch": seed, "ema": {"w": torch.zeros(2)}},
+        "last_optimizer_state": {"exp_avg": torch.zeros(9)},
+    }
+
+
+def save(folder: Path, count: int, name: str = "checkpoint{}.pt", **options) -> list[Path]:
+    paths = [folder / name.format(i) for i in range(1, count + 1)]
+    for seed, path in enumerate(paths, start=1):
+        torch.save(checkpoint(seed, **options), path)
+    return paths
+
+
+def test_average_is_the_exact_mean(tmp_path):
+    paths = save(tmp_path, 7)
+    averaging.write_average(paths, tmp_path / "mean.pt")
+    result = torch.load(tmp_path / "mean.pt", weights_only=True)
+    inputs = [checkpoint(seed)["model"] for seed in range(1, 8)]
+    for name in ("encoder.embed.weight", "decoder.embed.weight", "decoder.slice", "decoder.half"):
+        stacked = torch.stack([model[name] for model in inputs]).double().numpy()
+        mean = np.apply_along_axis(lambda x: math.fsum(x) / 7, 0, stacked)
+        truth = torch.from_numpy(mean).to(inputs[0][name].dtype)
+        assert result["model"][name].dtype == truth.dtype
+        assert torch.equal(result["model"][name], truth), name
+    assert result["model"]["decoder.steps"].item() == 7
+    assert result["model"]["decoder.flag"].item() is False
+    tied = [result["model"][f"{side}.embed.weight"].data_ptr() for side in ("encoder", "decoder")]
+    assert tied[0] == tied[1]
+    assert "last_optimizer_state" not in result
+    assert result["cfg"] == checkpoint(7)["cfg"]
+    assert result["optimizer_history"] == [{"num_updates": 7}]
+    assert result["extra_state"] == {"epoch": 7, "averaged": [path.name for path in paths]}
+
+
+def test_average_sums_in_float64():
+    # In float32 the sum 2^24 + 1 + 1 + … never leaves 2^24.
+    values = iter([2.0**24, 1.0, 1.0, 1.0])
+    result = averaging.average_checkpoints(
+        ["x"] * 4, lambda _: checkpoint(1, w=torch.tensor([next(values)]))
+    )
+    assert result["model"]["w"].item() == np.float32((2**24 + 3) / 4)
+
+
+def test_tie_of_only_some_checkpoints_is_not_kept():
+    states = [checkpoint(1), checkpoint(2)]
+    states[1]["model"]["decoder.embed.weight"] = torch.ones(5, 3)
+    both = [dict(state["model"]) for state in states]
+    result = averaging.average_checkpoints(["a", "b"], lambda _: states.pop(0))["model"]
+    for name in ("encoder.embed.weight", "decoder.embed.weight"):
+        mean = (both[0][name].double() + both[1][name].double()) / 2
+        assert torch.equal(result[name], mean.float())
+
+
+def test_memory_does_not_grow_with_the_number_of_checkpoints():
+    class Marker:
+        pass
+
+    alive: weakref.WeakSet = weakref.WeakSet()
+    counts = []
+
+    def load(seed: str) -> dict:
+        state = {**checkpoint(int(seed)), "marker": Marker()}
+        alive.add(state["marker"])
+        counts.append(len(alive))
+        return state
+
+    averaging.average_checkpoints([str(seed) for seed in range(8)], load)
+    assert len(counts) == 8
+    assert max(counts) <= 2  # the one being read, and the one before
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"arch": "lstm"}, "is a `lstm`, but .* a `gru_tiny`"),
+        ({"decoder.half": torch.zeros(2, 2)}, "`decoder.half` 4 and 2×2"),
+        ({"extra": torch.zeros(1)}, "`extra` missing and 1"),
+        ({"decoder.half": torch.full((4,), math.nan)}, "second.pt`: .*`decoder.half` holds NaN"),
+    ],
+)
+def test_unlike_checkpoints_are_refused(tmp_path, other, message):
+    first, second = tmp_path / "first.pt", tmp_path / "second.pt"
+    torch.save(checkpoint(1), first)
+    torch.save(checkpoint(2, **other), second)
+    output = tmp_path / "mean.pt"
+    output.write_text("precious")
+    with pytest.raises(CheckpointError, match=message):
+        averaging.write_average([first, second], output)
+    assert output.read_text() == "precious"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_average_into_a_missing_folder(tmp_path):
+    with pytest.raises(EnvironmentProblem, match="absent"):
+        averaging.write_average(save(tmp_path, 1), tmp_path / "absent/mean.pt")
+
+
+def test_choice_of_checkpoints(tmp_path):
+    save(tmp_path, 11)
+    save(tmp_path, 10, "checkpoint_1_{}0.pt")
+    for value in ("3.1234", "3.0001", "12.5000"):
+        torch.save(checkpoint(1), tmp_path / f"checkpoint.best_loss_{value}.pt")
+    save(tmp_path, 1, "checkpoint_last.pt")
+
+    def names(paths):
+        return [path.name for path in paths]
+
+    assert names(averaging.last_epochs(tmp_path, 3)) == [f"checkpoint{i}.pt" for i in (9, 10, 11)]
+    assert names(averaging.last_updates(tmp_path, 2)) == [
+        "checkpoint_1_90.pt",
+        "checkpoint_1_100.pt",
+    ]
+    lowest = ["checkpoint.best_loss_3.1234.pt", "checkpoint.best_loss_3.0001.pt"]
+    assert names(averaging.best(tmp_path, 2)) == lowest
+    for path in tmp_path.glob("checkpoint.best*"):
+        state = checkpoint(1)
+        state["cfg"]["checkpoint"]["maximize_best_checkpoint_metric"] = True
+        torch.save(state, path)
+    highest = ["checkpoint.best_loss_3.1234.pt", "checkpoint.best_loss_12.5000.pt"]
+    assert names(averaging.best(tmp_path, 2)) == highest
+    for count in (0, 12):
+        with pytest.raises(CheckpointError, match=rf"holds 11 .*, but {count} were asked"):
+            averaging.last_epochs(tmp_path, count)
+
+
+# Learning curves
+
+
+def write_log(path: Path, log_format: str) -> Path:
+    """What fairseq's own progress bar writes for known numbers, twice where it would."""
+    from fairseq.logging.progress_bar import logger, progress_bar
+
+    for epoch in (1, 2):
+        bar = progress_bar(range(10), log_format, 5, str(path), epoch, default_log_format="json")
+        for step, _ in enumerate(bar, start=1):
+            update = (epoch - 1) * 10 + step
+            stats = {"loss": 9 - update / 4, "ppl": 2.0**update, "num_updates": update}
+            bar.log(stats, tag="train_inner", step=update)
+        prefix = "valid on 'valid' subset"
+        valid = progress_bar([], log_format, 5, None, epoch, prefix, default_log_format="json")
+        valid.print({"loss": 8 / epoch, "bleu": 40.0, "num_updates": update}, tag="valid")
+        bar.print({"loss": 77.0, "num_updates": update}, tag="train")
+    for handler in logger.handlers[:]:
+        handler.close()
+        logger.removeHandler(handler)
+    return path
+
+
+@pytest.mark.parametrize("log_format", ["json", "simple"])
+def test_log_reading(tmp_path, caplog, log_format):
+    caplog.set_level("INFO", logger="fairseq.logging.progress_bar")
+    curves = training_log.read_log(write_log(tmp_path / "log", log_format))
+    assert curves.train["loss"] == {5: 7.75, 10: 6.5, 15: 5.25, 20: 4.0}
+    assert curves.train["ppl"] == {5: 32, 10: 1024, 15: 32768, 20: pytest.approx(1048576, rel=1e-5)}
+    assert curves.valid == {"loss": {10: 8.0, 20: 4.0}, "bleu": {10: 40.0, 20: 40.0}}
+
+
+def test_log_of_epochs_only(tmp_path):
+    lines = [
+        "2026 | INFO | train | epoch 001 | loss 5 | ppl 32 | num_updates 7",
+        "2026 | INFO | train | epoch 002 | loss nan | ppl inf | num_updates 14",
+        "2026 | INFO | other | epoch 002 | valid on 'other' subset | loss 4 | num_updates 14",
+    ]
+    curves = training_log.read_log(write_lines(tmp_path / "log", lines))
+    assert (curves.train, curves.valid) == ({"loss": {7: 5.0}, "ppl": {7: 32.0}}, {})
+
+
+def test_curves_are_drawn(tmp_path):
+    train = {"loss": {1: 3.0, 2: 2.0}, "ppl": {1: 8.0, 2: 4.0}}
+    runs = {
+        "gru": training_log.Curves(train, {"loss": {2: 2.5}, "bleu": {2: 12.0}}),
+        "lstm $x_1": training_log.Curves(train, {}),
+    }
+    written = plots.plot_curves(runs, tmp_path / "curves.v1.png")
+    assert [path.name for path in written] == [f"curves.v1.{end}" for end in ("png", "svg", "json")]
+    check_picture(written)
+    data = json.loads(written[2].read_text())["runs"]
+    assert data["gru"]["train"]["loss"] == [[1, 3.0], [2, 2.0]]
+    assert data["gru"]["valid"] == {"loss": [[2, 2.5]], "bleu": [[2, 12.0]]}
+    first = [path.read_bytes() for path in written]
+    plots.plot_curves(runs, tmp_path / "curves.v1.png")
+    assert [path.read_bytes() for path in written] == first
+
+
+def check_picture(written: list[Path]) -> None:
+    """The PNG shows something and the SVG is XML."""
+    from xml.etree import ElementTree
+
+    from matplotlib.image import imread
+
+    pixels = imread(written[0])
+    assert min(pixels.shape[:2]) > 300
+    assert pixels[..., :3].std() > 0.02
+    assert ElementTree.parse(written[1]).getroot().tag.endswith("svg")
+
+
+# Alignments
+
+
+def test_alignment_merges_pieces(generated):
+    sentence = outputs.read_generated(generated)[1]
+    pieces = plots.alignment(sentence)
+    assert pieces.source == ("ein@@", "s", "zwei", "</s>")
+    assert pieces.target == ("o@@", "ne", "<unk>", "</s>")
+    words = plots.alignment(sentence, merge_bpe=True)
+    assert words.source == ("eins", "zwei", "</s>")
+    assert words.target == ("one", "<unk>", "</s>")
+    truth = [[0.5, 0.25, 0.25], [0.5, 0.25, 0.25], [0, 0, 1]]
+    assert np.allclose(words.weights, truth, atol=1e-12)
+
+
+def test_alignment_knows_a_start_symbol_that_is_not_printed(generated):
+    """Of a model trained with `translation_ext --source-bos`."""
+    text = GENERATED.replace("A-0\t0.5,0.5", "A-0\t0.25,0.25,0.5")
+    generated.write_text(text, encoding="utf-8")
+    found = plots.alignment(outputs.read_generated(generated)[0])
+    assert found.source == ("<s>", "đông", "</s>")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("S-0\tđông", "S-0\tđ ông", "alignment is 1 × 2, but the sentences have 1 × 3"),
+        ("A-0\t0.5,0.5", "A-0\t0.5,0.1", "sum to 0.600 instead of 1"),
+        ("A-0\t0.5,0.5", "A-0\tnan,0.1", "sum to nan instead of 1"),
+        ("A-0\t0.5,0.5", "A-0\t1-0", "no soft alignment"),
+    ],
+)
+def test_alignment_of_other_tokens_is_refused(generated, old, new, message):
+    generated.write_text(GENERATED.replace(old, new), encoding="utf-8")
+    sentence = outputs.read_generated(generated)[0]
+    with pytest.raises(DataError, match=message):
+        plots.alignment(sentence)
+
+
+def test_alignment_is_drawn_with_every_letter(tmp_path):
+    source = ("Größe", "Giêng", "đông", "$5", "$x^{$", "</s>")  # the last but one is no formula
+    shown = plots.Alignment(3, source, ("ñandú", "</s>"), ((1.0, 0, 0, 0, 0, 0),) * 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a missing letter is a warning
+        written = plots.plot_alignments([shown] * 3, tmp_path / "heat.png")
+    check_picture(written)
+    data = json.loads(written[2].read_text(encoding="utf-8"))["sentences"]
+    assert data[0]["source"] == list(source)
+    assert data[0]["weights"] == [[1.0, 0, 0, 0, 0, 0]] * 2
+
+
+# The whole way, with the real commands
+
+
+@pytest.mark.system
+def test_train_average_generate_score_plot(copy_data, tmp_path):
+    """A stock tied Transformer and its attention: what comes out belongs to what went in."""
+    run_dir, mean = tmp_path / "run", tmp_path / "mean.pt"
+    small = [f"--{side}-{size}" for side in ("encoder", "decoder") for size in ("layers=1",)]
+    small += ["--encoder-embed-dim=16", "--decoder-embed-dim=16", "--encoder-ffn-embed-dim=32"]
+    small += ["--decoder-ffn-embed-dim=32", "--encoder-attention-heads=2"]
+    done = fairseq(
+        "train",
+        *(copy_data, "--arch", "transformer", "--share-decoder-input-output-embed", *small),
+        *("--decoder-attention-heads=2", "--cpu", "--optimizer", "adam", "--lr", "0.005"),
+        *("--max-tokens", "400", "--max-epoch", "3", "--save-dir", run_dir, "--seed", "1"),
+        *("--log-format", "json", "--log-interval", "2", "--log-file", tmp_path / "log"),
+    )
+    (tmp_path / "captured").write_text(done.stdout + done.stderr, encoding="utf-8")
+    run("fairseq-ext", "average", "--dir", run_dir, "--last-epochs", "2", "-o", mean)
+    assert mean.stat().st_size < (run_dir / "checkpoint3.pt").stat().st_size / 2
+
+    user_dir = run("fairseq-ext", "user-dir").stdout.strip()
+    options = ("--beam", "2", "--nbest", "2", "--print-alignment", "soft", "--cpu")
+    done = run(
+        *("fairseq-generate", copy_data, "--path", mean, "--user-dir", user_dir, *options),
+        *("--max-len-b", "10"),
+    )
+    generated = tmp_path / "generated"
+    generated.write_text(done.stdout, encoding="utf-8")
+    sentences = outputs.read_generated(generated, expected=50)
+    assert outputs.best_hypotheses(sentences) == hypotheses(done.stdout)
+    assert all(len(sentence.hypotheses) == 2 for sentence in sentences)
+    text = copy_data.parent / "text"
+    assert [one.source for one in sentences] == outputs.read_lines(text / "test.src")
+    for sentence in sentences:  # every row sums to 1 over exactly the printed source
+        plots.alignment(sentence)
+
+    done = run("fairseq-ext", "score", "--generated", generated, "--ref", text / "test.tgt")
+    assert "BLEU-tok (multi-bleu style, not comparable)" in done.stdout
+    run("fairseq-ext", "plot", "alignment", generated, "--index", "0", "7", "-o", tmp_path / "a")
+    logs = [f"--log={name}={tmp_path / name}" for name in ("log", "captured")]
+    run("fairseq-ext", "plot", "curves", *logs, "-o", tmp_path / "c.png")
+    data = json.loads((tmp_path / "c.json").read_text())["runs"]
+    assert data["log"] == data["captured"]
+    assert len(data["log"]["valid"]["loss"]) == 3
+    check_picture([tmp_path / "a.png", tmp_path / "a.svg"])

@@ -1,0 +1,236 @@
+"""BLEU by length and the gates of MUSE, against sacrebleu and the model itself."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import sacrebleu
+import torch
+from omegaconf import OmegaConf
+
+from fairseq_ext import cli
+from fairseq_ext.errors import CheckpointError
+from fairseq_ext.evaluation import lengths, outputs
+from fairseq_ext.muse import gates
+from tests.support.harness import run, write_lines
+from tests.support.models import MUSE, SMALL, build, configuration
+from tests.unit.test_evaluation import check_picture, naive_bleu
+
+WORDS = [f"w{number}" for number in range(12)]
+LENGTHS = [1, 9, 10, 11, 20, 21, 35, *range(2, 30)]  # of sources; between and on the limits
+
+
+def pieces(words: list[str], generator: random.Random) -> str:
+    """Some words in two subword pieces."""
+    return " ".join(f"{w[0]}@@ {w[1:]}" if generator.random() < 0.4 else w for w in words)
+
+
+def generated(path: Path, seed: int, wrong: float) -> Path:
+    """Output of fairseq-generate in an order of its own; a word in ``wrong`` is another one."""
+    source, reference = random.Random(1), random.Random(2)  # the same in every system
+    generator, lines = random.Random(seed), []
+    for index, length in enumerate(LENGTHS):
+        words = reference.choices(WORDS, k=length + 2)
+        translated = [w if generator.random() > wrong else generator.choice(WORDS) for w in words]
+        text = pieces(source.choices(WORDS, k=length), generator)
+        lines.append(
+            [f"S-{index}\t{text}", f"H-{index}\t-1\t{pieces(translated, generator)}"],
+        )
+    generator.shuffle(lines)
+    return write_lines(path, [line for pair in lines for line in pair])
+
+
+@pytest.fixture
+def systems(tmp_path) -> dict[str, Path]:
+    generator = random.Random(2)
+    references = [" ".join(generator.choices(WORDS, k=length + 2)) for length in LENGTHS]
+    write_lines(tmp_path / "ref", references)
+    return {
+        "good": generated(tmp_path / "good.out", 3, 0.1),
+        "worse, 50%": generated(tmp_path / "worse.out", 4, 0.5),
+    }
+
+
+def in_bucket(first: int, last: float) -> list[int]:
+    return [index for index, length in enumerate(LENGTHS) if first <= length <= last]
+
+
+@pytest.mark.parametrize("tokenized", [False, True])
+def test_buckets_are_scored_as_corpora_of_their_own(systems, tmp_path, tokenized):
+    bounds = lengths.parse_bounds("10,20,40,60")
+    found = lengths.score_by_length(systems, tmp_path / "ref", bounds, tokenized=tokenized)
+    references = (tmp_path / "ref").read_text().splitlines()
+    limits = [(1, 10), (11, 20), (21, 40), (41, 60), (61, float("inf"))]
+    assert [bucket.label for bucket in found.buckets] == ["1–10", "11–20", "21–40", "41–60", "> 60"]
+    assert [bucket.sentences for bucket in found.buckets[3:]] == [0, 0]
+    for name, path in systems.items():
+        texts = outputs.best_hypotheses(outputs.read_generated(path), bpe=True)
+        for bucket, (first, last) in zip(found.buckets, limits, strict=True):
+            chosen = in_bucket(first, last)
+            assert bucket.sentences == len(chosen)
+            sides = [texts[i] for i in chosen], [references[i] for i in chosen]
+            if chosen and tokenized:
+                assert bucket.bleu[name] == pytest.approx(naive_bleu(*sides), abs=1e-9)
+            elif chosen:
+                truth = sacrebleu.corpus_bleu(sides[0], [sides[1]]).score
+                assert bucket.bleu[name] == pytest.approx(truth, abs=1e-9)
+            else:
+                assert bucket.bleu == {}
+        truth = sacrebleu.corpus_bleu(texts, [references]).score
+        assert tokenized or found.whole[name] == pytest.approx(truth, abs=1e-9)
+
+
+def test_lengths_command(systems, tmp_path):
+    named = [word for name, path in systems.items() for word in ("--system", f"{name}={path}")]
+    options = ("--tokenized-ref", tmp_path / "ref", "--buckets", "10,20,60")
+    done = run("fairseq-ext", "plot", "lengths", *named, *options, "-o", tmp_path / "out.png")
+    written = [tmp_path / f"out.{kind}" for kind in ("png", "svg", "json")]
+    check_picture(written)
+    assert done.stderr == ""
+    data = json.loads(written[2].read_text())
+    assert data["metric"] == "BLEU on tokens"
+    assert [bucket["last"] for bucket in data["buckets"]] == [10, 20, 60, None]
+    assert data["buckets"][3] == {"first": 61, "last": None, "sentences": 0, "bleu": {}}
+    lines = done.stdout.splitlines()
+    assert lines[:3] == [str(path) for path in written]
+    assert lines[4].split() == [
+        "1–10",
+        str(data["buckets"][0]["sentences"]),
+        *(f"{data['buckets'][0]['bleu'][name]:.2f}" for name in systems),
+    ]
+    assert lines[7].split() == [">", "60", "0", "–", "–"]
+    assert lines[8].split()[:2] == ["all", str(len(LENGTHS))]
+
+
+def test_text_is_detokenised_for_sacrebleu(tmp_path):
+    out = write_lines(tmp_path / "g", ["S-0\ta b", "H-0\t-1\tWell , it 's so !"])
+    reference = write_lines(tmp_path / "ref", ["Well, it's so!"])
+    found = lengths.score_by_length({"a": out}, reference, [10], language="en")
+    assert found.buckets[0].bleu["a"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--buckets", "20,10"],
+            "must be rising lengths like 10,20,30, but is `20,10`",
+        ),
+        (["--buckets", "10,10"], "`10,10` instead"),
+        (["--buckets", "ten"], "`ten` instead"),
+        (["--buckets", "0,5"], "`0,5` instead"),
+        (["--system", "x"], "`--system` must be NAME=FILE"),
+        (["--system", "one=two.out"], "`--system` must be NAME=FILE with a name of its own"),
+        (["--system", "two=two.out"], "sentence 1 has 2 words in one and 1 in the other"),
+        (["--system", "bare=bare.out"], "`bare` has no sources"),
+        (["--system", "three=absent.out"], "absent.out"),
+        (["--detokenize", "de"], "`--detokenize` goes with `--ref`"),
+        (["-o", "absent/out.png"], "absent/out.png"),
+    ],
+)
+def test_lengths_errors(options, message, tmp_path, monkeypatch, capsys):
+    write_lines(tmp_path / "ref", ["a b", "c d"])
+    for name, text in (("one", "b c"), ("two", "b@@ c")):
+        lines = ["S-0\ta", "H-0\t-1\tx", f"S-1\t{text}", "H-1\t-1\ty"]
+        write_lines(tmp_path / f"{name}.out", lines)
+    write_lines(tmp_path / "bare.out", ["H-0\t-1\tx", "H-1\t-1\ty"])
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.chdir(tmp_path)
+    given = ["plot", "lengths", "--system", "one=one.out", "--tokenized-ref", "ref", "-o", "out"]
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*given, *options])
+    assert ended.value.code == 1
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+# Gates
+
+
+def save_checkpoint(path: Path, flags: list[str], model: torch.nn.Module) -> Path:
+    """What fairseq writes, as far as it describes the model."""
+    cfg = OmegaConf.to_container(configuration(flags), resolve=True, enum_to_str=True)
+    torch.save({"args": None, "cfg": cfg, "model": model.state_dict()}, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--muse-kernels", "3,15"],
+        ["--muse-kernels", "3,15", "--muse-fused"],
+        ["--muse-kernels", "3,7,31/15"],
+        ["--muse-kernels", "5/3,15", "--muse-separate-projection"],
+    ],
+)
+def test_gates_are_the_models(flags, tmp_path):
+    model, _ = build([*MUSE, *flags])
+    random_gates = torch.Generator().manual_seed(1)
+    truth = {}
+    for side in ("encoder", "decoder"):
+        truth[side] = []
+        for layer in getattr(model, side).layers:
+            convolution = layer.attention.convolution
+            if convolution.gate is not None:
+                convolution.gate.data.normal_(generator=random_gates)
+            values = convolution.gate_values().tolist()
+            truth[side].append(dict(zip(convolution.kernel_sizes, values, strict=True)))
+    found = gates.read_gates(save_checkpoint(tmp_path / "a.pt", [*MUSE, *flags], model))
+    for side, layers in truth.items():
+        for ours, theirs in zip(getattr(found, side), layers, strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-6)
+
+
+def test_equal_kernel_sizes_count_together():
+    assert gates.shares((3, 5, 3), torch.zeros(3)) == pytest.approx({3: 2 / 3, 5: 1 / 3})
+
+
+def test_gates_command(tmp_path):
+    """As a process, on a checkpoint with what ``--eval-bleu`` leaves behind."""
+    flags = [*MUSE, "--muse-kernels", "3,15/7"]
+    model, _ = build(flags)
+    model.encoder.layers[0].attention.convolution.gate.data = torch.tensor([0.0, 1.0]).log_softmax(
+        0
+    )
+    path = save_checkpoint(tmp_path / "a.pt", flags, model)
+    state = torch.load(path, weights_only=True)
+    counts = torch.arange(4).numpy()
+    torch.save({**state, "extra_state": {"metrics": {"_bleu_counts": counts}}}, path)
+    done = run("fairseq-ext", "plot", "gates", path, "-o", tmp_path / "out.png")
+    written = [tmp_path / f"out.{kind}" for kind in ("png", "svg", "json")]
+    check_picture(written)
+    assert done.stderr == ""
+    share = 1 / (1 + 2.718281828)
+    data = json.loads(written[2].read_text())
+    assert data["encoder"][0] == pytest.approx({"3": share, "15": 1 - share})
+    assert data["encoder"][1] == data["decoder"][1] == {"7": 1.0}
+    table = [line.split() for line in done.stdout.splitlines()[3:]]
+    assert table[1:3] == [
+        ["encoder", "1", f"{share:.4f}", "–", f"{1 - share:.4f}", "0.368"],
+        ["encoder", "2", "–", "1.0000", "–", "–"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([*MUSE, "--muse-kernels", "7"], r"has no gate.*`--muse-kernels 7`"),
+        ([*MUSE, "--muse-kernels", "none"], r"has no gate.*`--muse-kernels none`"),
+        (
+            [*MUSE, "--muse-convolution", "ordinary", "--muse-kernels", "3"],
+            "has no gate: none of its layers has several dynamic kernels",
+        ),
+        (["--arch", "transformer", *SMALL], "holds the architecture `transformer`; give a"),
+        (["--arch", "linformer", *SMALL], "holds the architecture `linformer`; give a"),
+        (["--arch", "gru_tiny"], "holds the architecture `gru_tiny`; give a"),
+    ],
+)
+def test_checkpoints_without_gates_are_refused(flags, message, tmp_path):
+    path = save_checkpoint(tmp_path / "a.pt", flags, build(flags)[0])
+    with pytest.raises(CheckpointError, match=message):
+        gates.read_gates(path)

@@ -1,0 +1,176 @@
+"""Some hundred damaged and half-right inputs for every reader; ``tests/soak`` has the long part."""
+
+from __future__ import annotations
+
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.binary.scaling import table as scaling_table
+from fairseq_ext.errors import DataError, printable
+from fairseq_ext.evaluation import outputs, training_log, training_run
+from fairseq_ext.json_files import parse_json, read_json
+from fairseq_ext.text import check_merges
+from tests.support.harness import write_lines
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+from tests.soak import fuzz_binary, fuzz_readers, fuzzing
+
+READERS = {reader.name: reader for reader in fuzz_readers.readers() + fuzz_binary.readers()}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_documented_errors_only(name: str) -> None:
+    by_hypothesis = fuzzing.fuzz(READERS[name], 40)  # which draws every choice, and the edges first
+    by_seed = fuzzing.fuzz(READERS[name], 400, first=1)
+    for outcome in (by_hypothesis, by_seed):
+        assert not outcome.failed, "\n".join(outcome.failures)
+    assert by_seed.inputs == 400
+    assert by_seed.accepted + by_seed.refused.total() == 400
+    assert by_seed.accepted >= 2
+    assert by_seed.refused.total() >= 40
+
+
+def test_the_harness_notices_what_it_should(tmp_path: Path) -> None:
+    """An exception, a vague message, a write outside, a process, and an endless loop."""
+
+    def reader(read) -> fuzzing.Reader:
+        return fuzzing.Reader("x", lambda draw: {"a.txt": draw.randbytes(2)}, read)
+
+    def refuse(folder: Path) -> None:
+        raise DataError("something is wrong")
+
+    def write(folder: Path) -> None:
+        (tmp_path / "outside").write_text("x")
+
+    def link(folder: Path) -> None:
+        (folder / "link").symlink_to(tmp_path)
+        (folder / "link" / "through").write_text("x")
+
+    for read, said in (
+        (lambda folder: {}[0], "KeyError"),
+        (refuse, "without the file's name"),
+        (write, "outside: open of"),
+        (link, "outside: open of"),
+        (lambda folder: __import__("os").system("true"), "outside: os.system"),
+    ):
+        found = fuzzing.fuzz(reader(read), 3, first=1)
+        assert found.failed >= 3
+        assert said in found.failures[0]
+    assert not fuzzing.fuzz(reader(lambda folder: (folder / "new").mkdir()), 3, first=1).failed
+
+
+# ---- one by one ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a":\n1e999}', "x, line 2: the number 1e999 is out of range."),
+        ('{"a": NaN}', "x, line 1: the number NaN is out of range."),
+        ("[-Infinity]", "the number -Infinity is out of range."),
+        ("9" * 400, "the number 99999999999999999999 is out of range."),
+        ("9" * 5000, "is out of range."),
+        ("[" * 100_000, "x is JSON that is nested too deeply."),
+        ('{"a": [1,\n2', "x, line 2: not JSON"),
+        ('["\\ud800"]', "x has half of a surrogate pair"),
+    ],
+)
+def test_json(text: str, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        parse_json(text, "x")
+    assert message in str(caught.value)
+
+
+def test_json_files(tmp_path: Path) -> None:
+    assert parse_json('["\\ud83d\\ude00", -12, 1.5e3, null]', "x") == ["😀", -12, 1500.0, None]
+    (tmp_path / "a").write_bytes(b"[1,\n2\xff]")
+    with pytest.raises(DataError, match="a`, line 2: not UTF-8"):
+        read_json(tmp_path / "a")
+    with pytest.raises(DataError, match="does not exist"):
+        read_json(tmp_path / "b")
+
+
+def test_a_damaged_sentence_number_costs_no_memory(tmp_path: Path) -> None:
+    lines = ["S-0\ta", "H-0\t-1\tb", "S-1\ta", "H-30000000\t-1\tb"]
+    path = write_lines(tmp_path / "out", lines)
+    tracemalloc.start()
+    with pytest.raises(DataError) as caught:
+        outputs.read_generated(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "lacks 29999999 of 30000001 sentences: number 1, 2, 3, 4, 5, …" in str(caught.value)
+    assert peak < 1 << 20
+    path = write_lines(tmp_path / "out", ["H-" + "9" * 400 + "\t-1\tb"])
+    with pytest.raises(DataError, match=r"line 1: the sentence number 9{20}… is out of range"):
+        outputs.read_generated(path)
+
+
+def test_a_log_with_damaged_numbers(tmp_path: Path) -> None:
+    lines = [
+        '{"epoch": 1, "update": 1, "loss": "4", "num_updates": "100"}',
+        '{"epoch": 1, "update": 1, "loss": "3", "num_updates": 1e999}',
+        '{"epoch": 1, "update": 1, "loss": ' + "9" * 400 + ', "num_updates": "200"}',
+        '{"epoch": 1, "update": 1, "loss": "nan", "num_updates": "300"}',
+        '{"epoch": 1, "a": ' + "[" * 100_000 + "}",
+        '{"epoch": 1, "update": 1, "loss": "2", "num_upd',
+    ]
+    found = training_log.read_log(write_lines(tmp_path / "log", lines))
+    assert found.train == {"loss": {100: 4.0}}
+    with pytest.raises(DataError, match="no finished epoch"):
+        training_run.read_training("num. shared model params: ,\nepoch 001 | loss 1.2.3 | wpb e")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.json", '[{"name": "a", "loss": 1e999}]', "line 1: the number 1e999 is out of range"),
+        ("t.json", '[{"name": "a"', "line 1: not JSON"),
+        ("t.csv", "name,loss\na\rb,1\n", "line 2: carriage return inside the line"),
+        ("t.csv", 'name,loss\n"a,1\n', "t.csv`, line 1: unexpected end of data"),
+        ("t.csv", "name,loss\na,1,2\n", "line 2: the row has more than the 2 columns"),
+    ],
+)
+def test_scaling_tables(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content, newline="")
+    with pytest.raises(DataError, match=message):
+        scaling_table.read_table(tmp_path / name)
+
+
+@pytest.mark.parametrize("size", [1, 1e18])
+@pytest.mark.parametrize("loss", [1e-9, 1e18])
+def test_a_fit_to_extreme_numbers_is_a_fit_or_refused(size: float, loss: float) -> None:
+    sizes = [(size, 1), (2, 1), (4, 1), (1, size), (1, 2), (1, 4)]
+    models = [
+        scaling_table.Model(f"m{i}", int(e), int(d), loss * (1 + i / 10))
+        for i, (e, d) in enumerate(sizes)
+    ]
+    base = scaling_table.baseline(models)
+    with suppress(DataError):
+        (group,) = scaling_table.fit_groups(models, base, resamples=lambda _: range(3))
+        assert group.fit.models == 6
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("#version: 0.3\na b\n", "line 1: `#version: 0.3` is not a version that subword-nmt"),
+        ("#version: 0.2\n", "line 2: `` is not a merge"),
+        ("#version: 0.2\na b\nc\n", "line 3: `c` is not a merge of two pieces"),
+        ("", "line 1: `` is not a merge"),
+    ],
+)
+def test_merges(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "codes").write_text(content)
+    with pytest.raises(DataError, match=message):
+        check_merges(tmp_path / "codes")
+    for good in ("a b\n", "#version: 0.2\na b\n", "#version: 0.1\r\na b\r\n"):
+        (tmp_path / "codes").write_text(good, newline="")
+        check_merges(tmp_path / "codes")
+
+
+def test_an_error_is_one_line() -> None:
+    assert str(DataError("a\nb\x1b[31m\u202e\udcff")) == "a\\nb\\x1b[31m\\u202e\\udcff"
+    assert printable("größer “ 😀") == "größer “ 😀"

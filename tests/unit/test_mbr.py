@@ -1,0 +1,292 @@
+"""Minimum Bayes risk decoding against sacrebleu pair by pair, and through the real command."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+
+from fairseq_ext.decoding import mbr
+from fairseq_ext.decoding.mbr import Candidates
+from fairseq_ext.decoding.mbr_utilities import (
+    BleuUtility,
+    ChrfUtility,
+    build_utility,
+    pair_matches,
+)
+from fairseq_ext.errors import ConfigError, DataError
+from tests.commands.test_bad_input import refused
+from tests.support.harness import run, write_lines
+
+NAIVE = {
+    "chrf": lambda h, y: sacrebleu.sentence_chrf(h, [y]).score,
+    "bleu": lambda h, y: sacrebleu.sentence_bleu(h, [y]).score,
+}
+OWN = {"chrf": ChrfUtility, "bleu": BleuUtility}
+WORDS = [
+    *("the", "a", "cat", "dog,", "sat", "on", "mat.", "U.S.", "3.5", "it's", "naïve", "—", "“so”"),
+    *("(", "he", ")", "ein", "Straße", "猫", "said"),
+]
+
+
+def sentences(count: int, seed: int, longest: int = 12) -> list[str]:
+    """Distinct sentences of 0 to ``longest`` words, with odd ones among them."""
+    generator = random.Random(seed)
+    found = ["", " ", "a", "ab", "....", "a a a a a a", "cat  cat\u00a0cat "]
+    found += [
+        " ".join(generator.choices(WORDS, k=generator.randint(0, longest))) for _ in range(count)
+    ]
+    return list(dict.fromkeys(found))
+
+
+# ---- utilities -----------------------------------------------------------------------------------
+
+
+def test_matches_of_bags_against_counters() -> None:
+    generator = random.Random(2)
+    bags = [generator.choices("abcd", k=size) for size in (0, 1, 5, 9, 30)]
+    found = pair_matches(bags)
+    for i, one in enumerate(bags):
+        for j, other in enumerate(bags):
+            assert found[i, j] == (Counter(one) & Counter(other)).total()
+    assert pair_matches([[], []]).tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_pair_has_sacrebleus_score(name: str) -> None:
+    candidates = sentences(30, seed=1)
+    found = OWN[name]().matrix(candidates)
+    expected = [[NAIVE[name](h, y) for y in candidates] for h in candidates]
+    assert np.abs(found - np.array(expected)).max() < 1e-9
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_signatures_are_sacrebleus(name: str) -> None:
+    metric = sacrebleu.CHRF() if name == "chrf" else sacrebleu.BLEU(effective_order=True)
+    metric.sentence_score("a", ["a"])
+    assert str(metric.get_signature()) in build_utility(name).signature
+
+
+# ---- decisions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("seed", range(5))
+def test_decision_is_the_papers_argmax(name: str, seed: int) -> None:
+    generator = random.Random(seed)
+    texts = generator.choices(sentences(9, seed), k=16)  # with repetitions
+    decision = mbr.decide(Candidates(3, None, tuple(texts)), OWN[name](), range(16))
+    means = [sum(NAIVE[name](h, y) for y in texts) / 16 for h in texts]
+    assert decision.index == 3
+    assert decision.expected_utility == pytest.approx(max(means), abs=1e-9)
+    assert means[decision.candidate] == pytest.approx(max(means), abs=1e-9)
+    assert texts[decision.candidate] == decision.text
+    assert texts.index(decision.text) == decision.candidate
+    assert decision.mean_utility == pytest.approx(sum(means) / 16, abs=1e-9)
+    assert decision.distinct == len(set(texts))
+
+
+def test_repetition_counts_and_the_first_of_equals_wins() -> None:
+    chrf = ChrfUtility()
+    split = Candidates(0, None, ("abc", "xyz"))
+    assert mbr.decide(split, chrf, range(2)).text == "abc"
+    assert mbr.decide(Candidates(0, None, ("abc", "xyz", "xyz")), chrf, range(3)).text == "xyz"
+    empty = mbr.decide(Candidates(0, None, ("", "", "abc")), chrf, range(3))
+    assert empty.text == "abc"  # nothing matches an empty reference, not even itself
+    assert mbr.decide(Candidates(0, None, ("", "")), chrf, range(2)).expected_utility == 0
+
+
+def test_subsets_are_random_nested_and_of_the_sentence_alone() -> None:
+    texts = tuple(str(i) for i in range(64))
+    one, other = (Candidates(index, None, texts) for index in (0, 1))
+    draws = {size: mbr.random_subset(one, size, seed=1) for size in (4, 16, 64)}
+    assert set(draws[4]) < set(draws[16]) < set(draws[64]) == set(range(64))
+    assert list(draws[16]) == sorted(draws[16])
+    assert draws[16] == mbr.random_subset(one, 16, seed=1)
+    assert draws[16] != mbr.random_subset(one, 16, seed=2)
+    assert draws[16] != mbr.random_subset(other, 16, seed=1)
+    first = Counter(place for seed in range(400) for place in mbr.random_subset(one, 16, seed=seed))
+    assert min(first.values()) > 60  # every place is drawn about 100 times
+    assert max(first.values()) < 140
+
+
+def test_decode_draws_where_fewer_are_wanted() -> None:
+    many = [Candidates(i, None, tuple(sentences(12, seed=i)[:12])) for i in range(4)]
+    decisions = list(mbr.decode(many, ChrfUtility(), 5, seed=7))
+    for candidates, decision in zip(many, decisions, strict=True):
+        places = mbr.random_subset(candidates, 5, 7)
+        chosen = [candidates.texts[place] for place in places]
+        means = [sum(NAIVE["chrf"](h, y) for y in chosen) / 5 for h in chosen]
+        assert decision.candidate in places
+        assert decision.expected_utility == pytest.approx(max(means), abs=1e-9)
+    with pytest.raises(ConfigError, match="Cannot draw 13 of 12"):
+        list(mbr.decode(many, ChrfUtility(), 13))
+
+
+# ---- reading samples -----------------------------------------------------------------------------
+
+
+def generated(path: Path, samples: dict[int, list[str]], sources: str = "source") -> Path:
+    """A file as fairseq-generate prints it, sentences in the order given."""
+    lines = []
+    for index, texts in samples.items():
+        lines.append(f"S-{index}\t{sources} {index}")
+        for text in texts:
+            lines += [f"H-{index}\t-0.5\t{text}", f"D-{index}\t-0.5\t{text}", f"P-{index}\t-0.5"]
+    return write_lines(path, ["some log line", *lines, "Generate test with beam=2"])
+
+
+def test_samples_are_sorted_joined_and_empty_ones_kept(tmp_path: Path) -> None:
+    one = generated(tmp_path / "1.txt", {1: ["c@@ d", ""], 0: ["a", "b"]})
+    two = generated(tmp_path / "2.txt", {0: ["x", ""], 1: ["y", "z"]})
+    found = mbr.read_candidates([one, two], 4, bpe=True)
+    assert [(c.index, c.source, c.texts) for c in found] == [
+        (0, "source 0", ("a", "b", "x", "")),
+        (1, "source 1", ("cd", "", "y", "z")),
+    ]
+    text = write_lines(tmp_path / "raw", ["Eins.", "Zwei."])
+    assert [c.source for c in mbr.read_candidates([one], 2, sources=text)] == ["Eins.", "Zwei."]
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    good = generated(tmp_path / "good", {0: ["a", "b"], 1: ["c", "d"]})
+    few = generated(tmp_path / "few", {0: ["a", "b"], 1: ["c"]})
+    with pytest.raises(DataError, match="Sentence 1 has 1 candidates instead of 2"):
+        mbr.read_candidates([few], 2)
+    with pytest.raises(DataError, match="Sentence 0 has 2 candidates instead of 4"):
+        mbr.read_candidates([good], 4)
+    with pytest.raises(DataError, match=r"same samples as .*another `--seed`"):
+        mbr.read_candidates([good, good], 4)
+    short = generated(tmp_path / "short", {0: ["e", "f"]})
+    with pytest.raises(DataError, match=r"has 1 sentences, but .* has 2"):
+        mbr.read_candidates([good, short], 4)
+    other = generated(tmp_path / "other", {0: ["e", "f"], 1: ["g", "h"]}, sources="Quelle")
+    with pytest.raises(DataError, match="different sources in sentence 0"):
+        mbr.read_candidates([good, other], 4)
+    text = write_lines(tmp_path / "raw", ["Eins."])
+    with pytest.raises(DataError, match=r"has 1 lines, but .* has 2 sentences"):
+        mbr.read_candidates([good], 2, sources=text)
+
+
+# ---- the library mbrs ----------------------------------------------------------------------------
+
+
+class _Metric:
+    """What ``mbrs.metrics.Metric`` promises, for a metric that counts common words."""
+
+    HIGHER_IS_BETTER = True
+
+    @dataclass
+    class Config:
+        bonus: int = 0
+        label: str = ""
+
+    def __init__(self, cfg: Config) -> None:
+        self.cfg = cfg
+
+    def pairwise_scores(self, hypotheses, references, source=None) -> torch.Tensor:
+        rows = [
+            [len({*h.split()} & {*y.split(), source}) + self.cfg.bonus for y in references]
+            for h in hypotheses
+        ]
+        return torch.tensor(rows, dtype=torch.float32)
+
+
+class _Error(_Metric):
+    HIGHER_IS_BETTER = False
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that looks like mbrs, which the tests never install."""
+    metrics = ModuleType("mbrs.metrics")
+    metrics.Metric = _Metric
+    metrics.get_metric = {"common": _Metric, "error": _Error, "kiwi": object}.__getitem__
+    package = ModuleType("mbrs")
+    package.metrics = metrics
+    monkeypatch.setitem(sys.modules, "mbrs", package)
+    monkeypatch.setitem(sys.modules, "mbrs.metrics", metrics)
+
+
+@pytest.mark.usefixtures("library")
+def test_metrics_of_mbrs_see_candidates_and_source() -> None:
+    candidates = ["a b", "a c", "src"]
+    plain = build_utility("mbrs:common")
+    assert plain.matrix(candidates, "src").tolist() == [[2, 1, 0], [1, 2, 0], [1, 1, 1]]
+    more = build_utility("mbrs:common", {"bonus": "3", "label": "x/y"})
+    assert more.metric.cfg.label == "x/y"
+    assert (more.matrix(candidates, None) - plain.matrix(candidates, None) == 3).all()
+    error = build_utility("mbrs:error")
+    assert (error.matrix(candidates, None) == -plain.matrix(candidates, None)).all()
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mbrs:nothing", {}, "mbrs has no such metric"),
+        ("mbrs:kiwi", {}, "looks at no reference"),
+        ("mbrs:common", {"size": "1"}, "`--mbrs-option` does not fit `common`: .*size"),
+        ("chrf", {"size": "1"}, "`--mbrs-option` goes with `--utility mbrs:METRIC`"),
+        ("ter", {}, "must be chrf, bleu or mbrs:METRIC, but is `ter` instead"),
+    ],
+)
+def test_utilities_that_do_not_exist(name: str, options: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_utility(name, options)
+
+
+def test_without_mbrs_the_message_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "mbrs", None)
+    with pytest.raises(ConfigError, match=r"needs the library mbrs.*fairseq-ext\[mbr\]"):
+        build_utility("mbrs:bleurt")
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_command_writes_text_and_expected_utilities(tmp_path: Path) -> None:
+    samples = {i: sentences(8, seed=i)[2:10] for i in (2, 0, 1)}
+    path = generated(tmp_path / "samples", samples)
+    out, details = tmp_path / "best", tmp_path / "best.json"
+    said = run(
+        *("fairseq-ext", "mbr", path, "--num-candidates", 8, "--utility", "bleu"),
+        *("-o", out, "--json", details),
+    )
+    assert "utility of the chosen one" in said.stdout
+    found = json.loads(details.read_text())
+    assert found["num_candidates"] == found["candidates_of"] == 8
+    chosen = out.read_text().split("\n")[:-1]
+    for index, text in enumerate(chosen):
+        means = {h: sum(NAIVE["bleu"](h, y) for y in samples[index]) / 8 for h in samples[index]}
+        assert means[text] == pytest.approx(max(means.values()), abs=1e-9)
+        one = found["sentences"][index]
+        assert (one["index"], one["text"]) == (index, text)
+        assert one["expected_utility"] == pytest.approx(means[text], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--num-candidates", 3), "Sentence 0 has 2 candidates instead of 3"),
+        (("--num-candidates", 0), "`--num-candidates` must be 1 or more, but is 0 instead"),
+        (("--num-candidates", 2, "--candidates-of", 1), "`--candidates-of` must be at least"),
+        (("--num-candidates", 2, "--seed", -1), "`--seed` must be 0 or more, but is -1 instead"),
+        (("--num-candidates", 2, "--utility", "x"), "`--utility` must be"),
+        (("--num-candidates", 2, "--mbrs-option", "x"), "`--mbrs-option` must be KEY=VALUE"),
+    ],
+)
+def test_command_refuses_with_one_line_and_writes_nothing(flags, message, tmp_path: Path) -> None:
+    path = generated(tmp_path / "samples", {0: ["a", "b"]})
+    done = run("fairseq-ext", "mbr", path, *flags, "-o", tmp_path / "out", ok=False)
+    refused(done, message)
+    assert [file.name for file in tmp_path.iterdir()] == ["samples"]

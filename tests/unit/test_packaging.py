@@ -1,0 +1,186 @@
+"""What is built from a clone: complete archives, which install anywhere, and honest extras."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext import extras
+from tests.support.harness import REPO, run
+
+tomllib = pytest.importorskip("tomllib")  # of Python 3.11
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+DISTRIBUTIONS = {"subword_nmt": "subword-nmt"}  # where it is not the module's name
+NOT_BUILT = (".venv", "runs", "build", "dist", "site", ".git", "__pycache__")
+AS_FAIRSEQ_DOES = """
+import sys
+from argparse import Namespace
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.utils import import_user_module
+import_user_module(Namespace(user_dir=sys.argv[1]))
+print(*ARCH_MODEL_REGISTRY)
+"""
+
+
+def names(requirements: list[str]) -> set[str]:
+    """Distributions, with those of the extras that are named among them."""
+    found = set()
+    for requirement in requirements:
+        inner = re.fullmatch(r"fairseq-ext\[(.*)\]", requirement)
+        if inner:
+            found |= names([one for extra in inner[1].split(",") for one in EXTRAS[extra]])
+        else:
+            found.add(re.match(r"[\w-]+", requirement)[0].lower())
+    return found
+
+
+def test_every_library_names_the_extra_that_installs_it() -> None:
+    for module, extra in extras.EXTRAS.items():
+        assert module in names(EXTRAS[extra]), module
+        assert module not in names(PROJECT["dependencies"])
+
+
+def test_an_installation_by_hand_satisfies_the_recipes() -> None:
+    """The README installs the extra `recipes`, and what the tests use is in `dev`."""
+    assert "-e '.[recipes]'" in (REPO / "README.md").read_text("utf-8")
+    installed = names([*PROJECT["dependencies"], "fairseq-ext[recipes]"])
+    wanted = {
+        module
+        for script in (REPO / "recipes").rglob("*.sh")
+        for words in re.findall(r"^ +use_environment (.*)$", script.read_text("utf-8"), re.M)
+        for module in words.split()
+        if module.isidentifier()
+    }
+    assert {"babel", "num2words", "scipy", "subword_nmt"} <= wanted
+    assert {DISTRIBUTIONS.get(module, module) for module in wanted} <= installed
+    assert installed <= names([*PROJECT["dependencies"], "fairseq-ext[dev]"])
+
+
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [
+        (("plot", "curves", "--log", "a=b", "-o", "c.png"), "matplotlib"),
+        (("scaling-fit", "table.json"), "scipy"),
+        (("mbr", "out", "--num-candidates", "2", "-o", "best"), "scipy"),
+    ],
+)
+def test_a_library_that_is_missing_is_one_line_with_its_extra(tmp_path, command, module) -> None:
+    hide = (
+        "import sys; from importlib.abc import MetaPathFinder\n"
+        "class Hide(MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] == {module!r}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "import importlib.util\n"
+        "plain = importlib.util.find_spec\n"
+        f"importlib.util.find_spec = lambda name, *_: None if name == {module!r} else plain(name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+        "from fairseq_ext.cli import main; main(sys.argv[1:])\n"
+    )
+    done = run(sys.executable, "-c", hide, *command, cwd=tmp_path, ok=False)
+    said = f"fairseq-ext: error: `{module}` is not installed: "
+    assert done.stderr == f"{said}`pip install 'fairseq-ext[{extras.EXTRAS[module]}]'`.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_build_without_the_kernels_says_so(tmp_path: Path) -> None:
+    build = (sys.executable, "setup.py", "-q", "build_ext")
+    where = ("--build-lib", tmp_path / "lib", "--build-temp", tmp_path / "temp")
+    done = run(*build, *where, cwd=REPO, CC="false")
+    assert "WARNING: fairseq-ext is built WITHOUT its native 1-bit kernels" in done.stderr
+    run(*build, *where, cwd=REPO, CC="false", FAIRSEQ_EXT_REQUIRE_KERNELS="1", ok=False)
+
+
+def clone(folder: Path) -> set[str]:
+    """Copy the files of the repository, without what a build or a run has left there."""
+
+    def left_out(parent: str, found: list[str]) -> set[str]:
+        return {
+            name
+            for name in found
+            if name in NOT_BUILT or name.endswith((".so", ".egg-info", ".pyc", "_cache"))
+        }
+
+    shutil.copytree(REPO, folder, ignore=left_out)
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> tuple[set[str], Path, Path]:
+    """The files of a clone, the sdist made of them, and the wheel made of the sdist."""
+    folder = tmp_path_factory.mktemp("built")
+    files = clone(folder / "clone")
+    code = "from setuptools import build_meta; build_meta.build_sdist('../dist')"
+    run(sys.executable, "-c", code, cwd=folder / "clone")
+    (sdist,) = (folder / "dist").glob("*.tar.gz")
+    pip = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation")
+    run(*pip, "--no-index", "-w", folder / "wheels", sdist, cwd=folder)
+    (wheel,) = (folder / "wheels").glob("*.whl")
+    return files, sdist, wheel
+
+
+def test_the_source_distribution_is_the_whole_clone(built) -> None:
+    files, sdist, _ = built
+    with tarfile.open(sdist) as archive:
+        found = {name.partition("/")[2] for name in archive.getnames()}
+    ignored = {".gitignore", ".git"}
+    assert files - found - ignored == set()
+
+
+def test_the_wheel_has_every_file_of_the_package(built) -> None:
+    files, _, wheel = built
+    with zipfile.ZipFile(wheel) as archive:
+        found = set(archive.namelist())
+        (metadata,) = (name for name in found if name.endswith(".dist-info/METADATA"))
+        described = archive.read(metadata).decode()
+    package = {name for name in files if name.startswith("fairseq_ext/")}
+    assert {"fairseq_ext/py.typed", "fairseq_ext/binary/kernels/avx2.c"} <= package
+    assert "fairseq_ext/plugin/fairseq_ext_plugin/__init__.py" in package
+    assert package - found == set()
+    assert {name.partition("/")[0].partition("-")[0] for name in found} == {"fairseq_ext"}
+    if shutil.which("cc"):
+        assert any("/_native." in name for name in found)
+    assert "License-Expression: MIT" in described
+
+
+@pytest.mark.long
+def test_the_wheel_works_in_an_empty_environment(built, tmp_path: Path) -> None:
+    """From any folder: the commands first alone, then with this environment's libraries."""
+    venv = tmp_path / "venv"
+    run(sys.executable, "-m", "venv", "--without-pip", venv)
+    python = venv / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", f"--python={python}", "install", "-q", "--no-deps")
+    run(*pip, "--no-index", built[2])
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+    def call(*command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=elsewhere, env=clean, capture_output=True, text=True, check=False
+        )
+
+    command = venv / "bin" / "fairseq-ext"
+    assert call(command, "--version").stdout.startswith("fairseq-ext ")
+    assert call(command, "--help").returncode == 0
+    empty = call(command, "doctor")
+    assert empty.returncode == 1
+    assert "ERROR    torch" in empty.stdout
+    (site,) = (venv / "lib").glob("python*/site-packages")
+    (site / "others.pth").write_text(f"{Path(pytest.__file__).parent.parent}\n")
+    full = call(command, "doctor")
+    assert full.stdout.endswith("\nready\n"), full.stdout
+    folder = call(command, "user-dir").stdout.strip()
+    assert Path(folder).is_relative_to(site)
+    said = call(python, "-c", AS_FAIRSEQ_DOES, folder)
+    assert {"gru_attention", "muse", "linformer", "bmt"} <= set(said.stdout.split()), said.stderr
+    assert list(elsewhere.iterdir()) == []

@@ -1,0 +1,67 @@
+"""The prose of docs/ against the tree: equations stand where the tables say, files exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import REPO
+
+PAGES = [
+    REPO / "README.md",
+    REPO / "CONTRIBUTING.md",
+    *sorted((REPO / "docs").rglob("*.md")),
+    *sorted(REPO.glob("*/README.md")),
+]
+PAPERS = {"gru": "gru", "linformer": "linformer", "muse": "muse", "bmt": "binary"}
+FOLDERS = "fairseq_ext|tests|recipes|benchmarks|preprocess|docs"
+
+
+def names(path: Path) -> set[str]:
+    """Functions, classes, methods and attributes that a module defines."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+    return found
+
+
+@pytest.mark.parametrize("page", PAPERS)
+def test_each_equation_stands_where_the_table_says(page: str) -> None:
+    """`file.py`, `name` in the last column: the file of the wing, or of another room, has it."""
+    text = (REPO / "docs" / f"{page}.md").read_text("utf-8")
+    section = text.partition("## Equations and where they stand")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\|.*\| ([^|]*) \|$", section, re.M)[1:]
+    checked = 0
+    for where in rows:
+        known: set[str] = set()
+        for word in re.findall(r"`([^`]+)`", where):
+            if word.endswith(".py"):
+                wing, package = REPO / "fairseq_ext" / PAPERS[page], REPO / "fairseq_ext"
+                path = next(one / word for one in (wing, package) if (one / word).exists())
+                known = names(path)
+            elif re.fullmatch(r"[A-Za-z_][\w.]*", word):
+                assert set(word.split(".")) <= known, (where, word)
+                checked += 1
+    assert checked >= 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPO)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    for path in re.findall(
+        rf"`(?:bash |python )?((?:{FOLDERS})/[\w./-]+\.(?:py|sh|md|json))", text
+    ):
+        if not re.search(r"NAME|PART|WING", path):  # to be filled in by the reader
+            assert (REPO / path).exists(), f"{page.name}: {path}"
+    for module in re.findall(r"\bfrom (fairseq_ext[\w.]*) import|`(fairseq_ext\.[\w.]+)`", text):
+        found = REPO / "/".join("".join(module).split("."))
+        parents = [found, found.parent]
+        assert any(one.is_dir() or one.with_suffix(".py").exists() for one in parents), module

@@ -1,0 +1,437 @@
+"""How text was made is saved with the data, and done again to what is translated."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from fairseq_ext import cli
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.evaluation import outputs, score
+from fairseq_ext.text import corpus, pipeline, subwords
+from fairseq_ext.text import generated as generated_text
+from fairseq_ext.text.pipeline import FILE, Pipeline
+from tests.support.harness import REPO, fairseq, run
+from tests.support.trainings import ARCHITECTURES, TRAINING
+
+SIZES = {"bpe": 12, "sentencepiece-unigram": 36, "sentencepiece-bpe": 40, "tokenizers": 40}
+
+
+def write_corpus(folder: Path, train: int = 200) -> Path:
+    """Sentences of a small vocabulary, in two languages that are one."""
+    draw = Random(1)
+    vocabulary = [*"aeiou", "men", "dog", "sleeping", "U.S.", "red.", "it's", "well-known", "»no«"]
+    folder.mkdir(parents=True)
+    for name, count in (("train", train), ("valid", 10), ("test", 12)):
+        lines = [" ".join(draw.choices(vocabulary, k=draw.randrange(3, 9))) for _ in range(count)]
+        for side in ("en", "de"):
+            (folder / f"{name}.{side}").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+# ---- the steps -----------------------------------------------------------------------------------
+
+
+def test_the_order_of_the_steps():
+    words = Pipeline("en", "de", normalize=True, tokenize=True, escape=True, lowercase=True).words()
+    assert words("Mr. X said „No“.") == "mr. x said &quot; no . &quot;"
+    first = Pipeline("en", "de", normalize=True, tokenize=True, lowercase_first=True).words()
+    assert first("Mr. X said No.") == "mr. x said no ."
+    assert Pipeline("en", "de", clean=True).words()("e\u0301\u200b \u00a0x ") == "é x"
+
+
+def test_options_that_need_tokens():
+    with pytest.raises(ConfigError, match="`--escape` goes with `--tokenize`"):
+        Pipeline("en", "de", escape=True)
+
+
+@pytest.mark.parametrize("kind", [*SIZES, "none"])
+def test_text_comes_back_from_every_kind_of_subwords(kind: str, tmp_path: Path):
+    if kind != "none" and kind.startswith("sentencepiece"):
+        pytest.importorskip("sentencepiece")
+    text = write_corpus(tmp_path / "text")
+    size = SIZES.get(kind, 1)
+    counts = corpus.split_into_subwords(text, tmp_path / "bpe", "en", "de", kind=kind, size=size)
+    assert counts == {
+        f"{name}.{side}": n
+        for name, n in (("train", 200), ("valid", 10), ("test", 12))
+        for side in ("en", "de")
+    }
+    saved = pipeline.load(tmp_path / "bpe")
+    encode, decode = saved.encoder(), saved.decoder()
+    for name in ("train", "test"):
+        words, pieces = (lines_of(tmp_path / f / f"{name}.en") for f in ("text", "bpe"))
+        assert [encode(line) for line in words] == pieces
+        assert [decode(line) for line in pieces] == words
+    if kind != "none":
+        assert sum(map(len, map(str.split, pieces))) > sum(map(len, map(str.split, words)))
+
+
+def test_a_text_too_small_for_the_size(tmp_path: Path):
+    pytest.importorskip("sentencepiece")
+    text = write_corpus(tmp_path / "text")
+    with pytest.raises(DataError, match=r"`--size` must be at most \d+ .* but is 9,000"):
+        corpus.split_into_subwords(
+            text, tmp_path / "out", "en", "de", kind="sentencepiece-unigram", size=9000
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_merges_are_those_of_subword_nmt(tmp_path: Path):
+    text = write_corpus(tmp_path / "text")
+    corpus.split_into_subwords(text, tmp_path / "bpe", "en", "de", kind="bpe", size=40)
+    run(
+        "subword-nmt",
+        "learn-joint-bpe-and-vocab",
+        "--symbols",
+        40,
+        "--input",
+        text / "train.en",
+        text / "train.de",
+        "--output",
+        tmp_path / "codes",
+        "--write-vocabulary",
+        tmp_path / "v.en",
+        tmp_path / "v.de",
+    )
+    assert (tmp_path / "bpe" / "codes").read_text() == (tmp_path / "codes").read_text()
+    run(
+        "subword-nmt",
+        "apply-bpe",
+        "--codes",
+        tmp_path / "codes",
+        "--input",
+        text / "test.en",
+        "--output",
+        tmp_path / "test.en",
+    )
+    assert lines_of(tmp_path / "bpe" / "test.en") == lines_of(tmp_path / "test.en")
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+def made(folder: Path) -> Path:
+    """A folder with a pipeline of merges."""
+    folder.mkdir()
+    (folder / "codes").write_text("#version: 0.2\na b\n")
+    files = (folder / "codes",)
+    Pipeline("en", "de", clean=True, tokenize=True, subwords="subword-nmt", files=files).save(
+        folder
+    )
+    return folder
+
+
+def test_saved_and_loaded(tmp_path: Path):
+    folder = made(tmp_path / "a")
+    first = pipeline.load(folder)
+    assert (first.tokenize, first.clean, first.lowercase) == (True, True, False)
+    assert first.files == (folder / "codes",)
+    (tmp_path / "b").mkdir()
+    pipeline.copy(folder, tmp_path / "b")
+    second = pipeline.load(tmp_path / "b")
+    assert pipeline.same(first, second)
+    assert second.files == (tmp_path / "b" / "codes",)
+    assert pipeline.load(tmp_path) is None
+    assert pipeline.find([tmp_path, folder]) == first
+
+
+def test_another_pipeline_is_not_overwritten(tmp_path: Path):
+    folder = made(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    Pipeline("en", "de").save(tmp_path / "b")
+    with pytest.raises(DataError, match=r"made otherwise \(en → de: text as it is\)"):
+        pipeline.copy(folder, tmp_path / "b")
+    assert pipeline.load(tmp_path / "b") == Pipeline("en", "de")
+
+
+BROKEN = {
+    "torn": ('{"format": 1, "src"', "not JSON"),
+    "list": ("[1]", "no JSON object"),
+    "deep": ("[" * 100_000, "nested"),
+    "later": ('{"format": 2, "src": "en", "tgt": "de"}', "this version reads 1"),
+    "no language": ('{"format": 1, "src": "en"}', "lacks the languages"),
+    "unknown": ('{"format": 1, "src": "en", "tgt": "de", "x": 1}', "unknown entry `x`"),
+    "kind": ('{"format": 1, "src": "en", "tgt": "de", "subwords": "pickle"}', "`subwords`"),
+    "type": ('{"format": 1, "src": "en", "tgt": "de", "tokenize": "yes"}', "`tokenize` is 'yes'"),
+    "number": ('{"format": 1, "src": 5, "tgt": "de"}', "`src` is 5"),
+    "outside": (
+        '{"format": 1, "src": "en", "tgt": "de", "files": [{"name": "../codes"}]}',
+        "`files` has",
+    ),
+    "absent": (
+        '{"format": 1, "src": "en", "tgt": "de", "files": [{"name": "c", "sha256": ""}]}',
+        "does not exist",
+    ),
+    "large": ('"' + "a" * (1 << 20) + '"', "too large"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_refused_in_one_line(name: str, tmp_path: Path):
+    content, reason = BROKEN[name]
+    (tmp_path / FILE).write_text(content)
+    with pytest.raises(DataError, match=reason) as caught:
+        pipeline.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_changed_merges_are_noticed(tmp_path: Path):
+    folder = made(tmp_path / "a")
+    (folder / "codes").write_text("#version: 0.2\nb a\n")
+    with pytest.raises(DataError, match=r"codes is not the file that .* was written with"):
+        pipeline.load(folder)
+
+
+@pytest.mark.parametrize("kind", ["subword-nmt", "sentencepiece", "tokenizers"])
+def test_files_that_are_no_subwords(kind: str, tmp_path: Path):
+    pytest.importorskip({"subword-nmt": "subword_nmt"}.get(kind, kind))
+    (tmp_path / "x").write_text("#version: 0.3\nno such thing\n")
+    with pytest.raises(DataError, match=r"must be|is not a version"):
+        subwords.load(kind, [tmp_path / "x"])
+
+
+# ---- the commands --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """From ``raw`` text over ``text``, ``bpe`` and ``bin`` to a ``run``, by a user's commands."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_corpus(folder / "raw")
+    run(
+        *(sys.executable, REPO / "recipes" / "prepare.py", "--data", folder / "raw"),
+        *("--src", "en", "--tgt", "de", "--out", folder / "text", "--tokenize"),
+    )
+    run(
+        *("fairseq-ext", "subwords", folder / "text", "--src", "en", "--tgt", "de"),
+        *("--size", 12, "-o", folder / "bpe"),
+    )
+    fairseq(
+        *("preprocess", "--source-lang", "en", "--target-lang", "de", "--destdir", folder / "bin"),
+        *("--trainpref", folder / "bpe/train", "--validpref", folder / "bpe/valid"),
+        *("--testpref", folder / "bpe/test", "--joined-dictionary"),
+    )
+    fairseq(
+        *("train", folder / "bin", "--save-dir", folder / "run", *ARCHITECTURES["gru_tiny"]),
+        *(*TRAINING, "--max-update", 3, "--max-source-positions", 100),
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def generated(trained: Path) -> Path:
+    """What fairseq-generate prints for the test set."""
+    done = fairseq(
+        *("generate", "bin", "--path", "run/checkpoint_last.pt", "--cpu"),
+        *("--max-len-b", 20, "--beam", 5),
+        cwd=trained,
+    )
+    (trained / "out").mkdir()
+    (trained / "out" / "generated").write_text(done.stdout, encoding="utf-8")
+    return trained / "out" / "generated"
+
+
+@pytest.mark.system
+def test_every_folder_on_the_way_knows_how_the_text_was_made(trained: Path):
+    words, *pieces = (pipeline.load(trained / name) for name in ("text", "bpe", "bin", "run"))
+    assert words == Pipeline("en", "de", tokenize=True)
+    for one in pieces:
+        assert dataclasses.replace(one, subwords="none", files=()) == words
+        assert one.subwords == "subword-nmt"
+        assert one.files[0].read_text() == (trained / "bpe" / "codes").read_text()
+
+
+@pytest.mark.system
+def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path):
+    """Raw source lines become the binarised test set's pieces, and its translations."""
+    details, out = tmp_path / "details.json", tmp_path / "out"
+    command = (
+        "fairseq-ext",
+        "translate",
+        trained / "bin",
+        "--path",
+        trained / "run/checkpoint_last.pt",
+        "--input",
+        trained / "raw/test.en",
+        "--cpu",
+        "-o",
+        out,
+        "--max-len-b",
+        20,
+    )
+    done = run(*command, "--json", details)
+    assert "instead of text.json" not in done.stderr
+    sentences = outputs.read_generated(generated)
+    ours = [json.loads(line) for line in lines_of(details)]
+    encode = pipeline.load(trained / "run").encoder()
+    assert [encode(one["source"]) for one in ours] == [one.source for one in sentences]
+    assert [one["translations"][0]["tokens"] for one in ours] == [s.best.text for s in sentences]
+    decode = pipeline.load(trained / "run").decoder()
+    assert lines_of(out) == [decode(sentence.best.text) for sentence in sentences]
+
+    said = run(*command, "--no-tokenize").stderr
+    assert "options instead of text.json (en → de: tokenize, subword-nmt): en → de: subword" in said
+
+
+@pytest.mark.system
+def test_data_of_another_pipeline_is_not_mixed(trained: Path, tmp_path: Path):
+    corpus.split_into_subwords(trained / "raw", tmp_path / "other", "en", "de", kind="bpe", size=9)
+    dictionaries = (
+        "--srcdict",
+        trained / "bin/dict.en.txt",
+        "--tgtdict",
+        trained / "bin/dict.de.txt",
+    )
+    done = fairseq(
+        *("preprocess", "--source-lang", "en", "--target-lang", "de", *dictionaries),
+        *("--testpref", tmp_path / "other/test", "--destdir", trained / "bin"),
+        ok=False,
+    )
+    assert done.returncode == 1
+    assert "was made otherwise" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.system
+def test_text_is_not_tokenized_twice(trained: Path, tmp_path: Path):
+    done = run(
+        *(sys.executable, REPO / "recipes" / "prepare.py", "--data", trained / "text"),
+        *("--src", "en", "--tgt", "de", "--out", tmp_path / "text", "--tokenize"),
+        ok=False,
+    )
+    assert "Moses tokens already" in done.stderr
+    assert not (tmp_path / "text").exists()
+
+
+# ---- translations become text --------------------------------------------------------------------
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    """Exit status and standard error of a subcommand, run in this process."""
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*map(str, words)])
+    return stopped.value.code, capsys.readouterr().err
+
+
+@pytest.mark.system
+def test_scoring_needs_no_flag(
+    trained: Path, generated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    decode = pipeline.load(trained / "run").decoder()
+    texts = [decode(one.best.text) for one in outputs.read_generated(generated)]
+    assert any("." in text.rstrip(".") for text in texts)  # there is something to detokenize
+    hyp, ref = tmp_path / "hyp", trained / "raw/test.de"
+
+    status, said = command(capsys, "hypotheses", generated, "-o", hyp)
+    assert (status, lines_of(hyp)) == (0, texts)
+    steps = "(en → de: tokenize, subword-nmt)"
+    file = trained / "run" / FILE
+    assert said == f"{generated}: becomes text as {file} says {steps}\n"
+
+    found = tmp_path / "scores.json"
+    assert command(capsys, "score", "--generated", generated, "--ref", ref, "--json", found)[0] == 0
+    wanted = [one.value for one in score.score_files(ref, hyp)]
+    assert [one["value"] for one in json.loads(found.read_text())["scores"][:2]] == wanted
+
+    table = tmp_path / "table.json"
+    systems = ("--system", f"a={generated}", "--system", f"b=text:{hyp}", "--samples", 100)
+    status, said = command(capsys, "compare", *systems, "--ref", ref, "--json", table)
+    assert (status, said.count("becomes text as")) == (0, 1)
+    one, other = (row["scores"] for row in json.loads(table.read_text())["systems"])
+    assert one["BLEU"]["value"] == other["BLEU"]["value"]
+
+
+@pytest.mark.system
+def test_flags_override_and_say_so(
+    trained: Path, generated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    best = [one.best.text for one in outputs.read_generated(generated)]
+    hyp = tmp_path / "hyp"
+    read = ("hypotheses", generated, "-o", hyp)
+    _, said = command(capsys, *read, "--no-remove-bpe")
+    assert lines_of(hyp) == best
+    assert "options instead of" in said
+    assert said.endswith("(en → de: tokenize, subword-nmt): en → de: text as it is\n")
+    _, said = command(capsys, *read, "--keep-tokens")
+    assert lines_of(hyp) == [outputs.remove_bpe(line) for line in best]
+    assert said.endswith(": en → de: subword-nmt\n")
+    _, said = command(capsys, *read, "--detokenize", "en", "--remove-bpe")
+    assert said.endswith(": en → en: tokenize, subword-nmt\n")
+    _, said = command(capsys, *read, "--detokenize", "de", "--remove-bpe")
+    assert "becomes text as" in said  # what it says anyway
+
+
+@pytest.mark.system
+def test_the_text_of_a_moved_run_is_found_and_of_another_is_not(
+    trained: Path, generated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    moved = tmp_path / "moved"
+    (moved / "run").mkdir(parents=True)
+    content = generated.read_text(encoding="utf-8")
+    (moved / "out").write_text(content.replace(str(trained), str(tmp_path / "gone")))
+    assert generated_text.find(moved / "out") is None
+    status, said = command(capsys, "hypotheses", moved / "out", "-o", tmp_path / "hyp")
+    assert status == 0
+    assert f"{tmp_path / 'gone' / 'run' / FILE} is gone, or is of another run" in said
+    pipeline.copy(trained / "run", moved / "run")
+    folder, made_ = generated_text.find(moved / "out")
+    assert (folder, made_.tokenize) == (moved / "run", True)
+    (moved / "run" / FILE).write_text('{"format": 1, "src": "en", "tgt": "de"}')
+    assert generated_text.find(moved / "out") is None
+
+
+def test_a_model_of_the_other_direction(tmp_path: Path):
+    folder = made(tmp_path / "a")
+    (tmp_path / "out").write_text(f"{generated_text.note([folder], 'de', 'en')}\nS-0\tx\n")
+    _, turned = generated_text.find(tmp_path / "out")
+    assert (turned.src, turned.tgt, turned.tokenize) == ("de", "en", True)
+    assert turned.towards("de", "fr") is None
+    assert generated_text.note([tmp_path], "de", "en") is None
+
+
+def test_a_note_cannot_speak_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    note = f"Text of en-de as in /x\x1b[31m/{FILE} (SHA-256 {'0' * 64})"
+    (tmp_path / "out").write_text(f"{note}\nS-0\ta\nH-0\t-1\ta@@ b\n")
+    assert generated_text.find(tmp_path / "out") is None
+    status, said = command(capsys, "hypotheses", tmp_path / "out", "-o", tmp_path / "hyp")
+    assert (status, lines_of(tmp_path / "hyp")) == (0, ["a@@ b"])
+    assert said.startswith(f"{tmp_path}/out: /x\\x1b[31m/{FILE} is gone")
+
+
+def test_pieces_of_sentencepiece_are_never_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("sentencepiece")
+    text = write_corpus(tmp_path / "text")
+    corpus.split_into_subwords(
+        text, tmp_path / "run", "en", "de", kind="sentencepiece-unigram", size=36
+    )
+    pieces, words = (lines_of(tmp_path / name / "test.de") for name in ("run", "text"))
+    for name, lines in (("pieces", pieces), ("words", words)):  # as of --remove-bpe sentencepiece
+        rows = [f"{letter}-{n}\t{x}" for n, line in enumerate(lines) for letter, x in
+                (("S", line), ("T", line), ("H", f"-1\t{line}"))]  # fmt: skip
+        (tmp_path / name).write_text("\n".join(rows), encoding="utf-8")
+    score_it = ("score", "--ref", text / "test.de", "--generated")
+    status, said = command(capsys, *score_it, tmp_path / "pieces")
+    assert status == 1
+    assert "holds pieces of SentencePiece (`▁`), not text. Put the text.json" in said
+    status, said = command(
+        capsys, "score", "--ref", text / "test.de", "--hyp", tmp_path / "run" / "test.de"
+    )
+    assert (status, "holds pieces of SentencePiece" in said) == (1, True)
+    pipeline.copy(tmp_path / "run", tmp_path)
+    for name in ("pieces", "words"):
+        found = tmp_path / "scores.json"
+        assert command(capsys, *score_it, tmp_path / name, "--json", found)[0] == 0
+        values = [one["value"] for one in json.loads(found.read_text())["scores"]]
+        assert values == pytest.approx([100, 100, 100])

@@ -1,0 +1,323 @@
+"""The scaling-law fit against planted laws, scipy's curve_fit, and through the real command."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scaling_paper import (
+    BASE,
+    DECODER_LAYER,
+    DEPTHS,
+    DESIGN,
+    ENCODER_LAYER,
+    LAWS,
+    TABLE_3,
+    rows,
+)
+from scipy.optimize import approx_fprime, curve_fit
+
+from fairseq_ext.binary.scaling import law as scaling
+from fairseq_ext.binary.scaling import plot as scaling_plot
+from fairseq_ext.binary.scaling import table as scaling_table
+from fairseq_ext.binary.scaling.law import PARAMETERS, Fit, Law, fit_law
+from fairseq_ext.binary.scaling.table import Model
+from fairseq_ext.errors import ConfigError, DataError
+from tests.support.harness import run
+
+NOISE = 0.003  # run-to-run standard deviation of the loss (Ghorbani et al.)
+LAW = LAWS["Train Subset", "float"]
+
+
+def sizes(design: Sequence[tuple[int, int]] = DESIGN) -> tuple[np.ndarray, np.ndarray]:
+    layers = np.array(design, float)
+    return layers[:, 0] * ENCODER_LAYER, layers[:, 1] * DECODER_LAYER
+
+
+def models(noise: float = 0.0) -> list[Model]:
+    """The paper's 11 · 2 · 24 models, with its slopes."""
+    return [Model(**row) for row in rows(noise)]
+
+
+def fitted(losses: np.ndarray, design: Sequence[tuple[int, int]] = DESIGN, **options) -> Fit:
+    options = {"resamples": range(0), **options}
+    return fit_law(*sizes(design), losses, BASE, **options)
+
+
+# ---- the fit -------------------------------------------------------------------------------------
+
+
+def test_the_law_is_the_papers_equation() -> None:
+    law = Law(alpha=0.4, p_e=0.2, p_d=0.3, L_inf=0.5, base=(10, 20))
+    assert law(10, 20) == pytest.approx(0.9)
+    assert law(40, 5) == pytest.approx(0.4 * (10 / 40) ** 0.2 * (20 / 5) ** 0.3 + 0.5, rel=1e-12)
+
+
+def test_every_law_of_table_3_is_found_again() -> None:
+    groups = scaling_table.fit_groups(models(), BASE, resamples=lambda _: range(0))
+    assert [(group.dataset, group.family) for group in groups] == list(LAWS)
+    for group in groups:
+        planted = LAWS[group.dataset, group.family]
+        for name in PARAMETERS:
+            assert getattr(group.fit.law, name) == pytest.approx(getattr(planted, name), abs=1e-4)
+        assert group.fit.models == 24
+        assert group.fit.r_squared == pytest.approx(1)
+        assert group.fit.at_bound == ()
+
+
+def test_intervals_cover_the_truth() -> None:
+    """Of 44 constants with noise 0.003, 95 % intervals should miss two or three."""
+    chosen = [model for model in models(NOISE) if model.family == "binary"]
+    groups = scaling_table.fit_groups(chosen, BASE, resamples=lambda _: range(100))
+    for kind in ("jacobian", "bootstrap"):
+        covered = sum(
+            getattr(LAWS[group.dataset, group.family], name) in getattr(group.fit, kind)[name]
+            for group in groups
+            for name in PARAMETERS
+        )
+        assert covered >= 38, kind
+    for group in groups:
+        assert group.fit.r_squared > 0.99
+        assert group.fit.residual_sd == pytest.approx(NOISE, rel=0.5)
+
+
+def noisy(seed: int = 3) -> np.ndarray:
+    return LAW(*sizes()) + np.random.default_rng(seed).normal(0, NOISE, len(DESIGN))
+
+
+def test_estimate_and_errors_agree_with_curve_fit() -> None:
+    encoder, decoder = sizes()
+
+    def law(_: object, a: float, p_e: float, p_d: float, floor: float) -> np.ndarray:
+        return np.exp(a) * (BASE[0] / encoder) ** p_e * (BASE[1] / decoder) ** p_d + floor
+
+    losses = noisy()
+    found, covariance = curve_fit(law, None, losses, p0=(-1, 0.2, 0.3, 0.5), xtol=1e-14, ftol=1e-14)
+    fit = fitted(losses)
+    assert fit.law.theta == pytest.approx(found, rel=1e-5)
+    quantile = 2.085963447265864  # Student's t, 20 degrees of freedom, 97.5 %
+    half = quantile * np.sqrt(np.diag(covariance))
+    for name, value, width in zip(PARAMETERS, found, half, strict=True):
+        ends = np.array([value - width, value + width])
+        expected = np.exp(ends) if name == "alpha" else ends
+        interval = fit.jacobian[name]
+        assert (interval.low, interval.high) == pytest.approx(tuple(expected), rel=1e-4)
+
+
+def test_bootstrap_is_about_as_wide_and_repeatable() -> None:
+    losses = noisy()
+    fit = fitted(losses, resamples=range(200), seed=4)
+    for name in PARAMETERS:
+        curvature, resampled = fit.jacobian[name], fit.bootstrap[name]
+        ratio = (resampled.high - resampled.low) / (curvature.high - curvature.low)
+        assert 0.6 < ratio < 1.6, name
+    assert fit == fitted(losses, resamples=range(200), seed=4)
+    assert fit.bootstrap != fitted(losses, resamples=range(200), seed=5).bootstrap
+
+
+def test_jacobian_against_finite_differences() -> None:
+    x, y = scaling._logs(*sizes(), BASE)
+    numeric = approx_fprime(LAW.theta, lambda theta: scaling._predict(theta, x, y), 1e-7)
+    assert scaling._jacobian(LAW.theta, x, y) == pytest.approx(numeric, abs=1e-6)
+
+
+def test_the_unit_of_parameters_does_not_matter() -> None:
+    encoder, decoder = sizes()
+    losses = noisy()
+    whole = fit_law(encoder, decoder, losses, BASE, resamples=range(20))
+    millions = fit_law(
+        encoder / 1e6,
+        decoder / 1e6,
+        losses,
+        (BASE[0] / 1e6, BASE[1] / 1e6),
+        resamples=range(20),
+    )
+    assert millions.law.theta == pytest.approx(whole.law.theta, rel=1e-6)
+    for name in PARAMETERS:
+        assert millions.bootstrap[name].low == pytest.approx(whole.bootstrap[name].low, rel=1e-5)
+
+
+def test_five_sizes_are_enough_for_an_exact_law_and_say_so_in_their_intervals() -> None:
+    design = [(6, 6), (12, 6), (24, 6), (6, 12), (6, 24)]
+    fit = fitted(LAW(*sizes(design)), design)
+    assert fit.law.theta == pytest.approx(LAW.theta, abs=1e-4)
+    rough = LAW(*sizes(design)) + np.array([1, -1, 1, -1, 1]) * NOISE
+    width = fitted(rough, design).jacobian["p_d"]
+    assert width.high - width.low > 1  # one degree of freedom
+
+
+def test_an_exponent_of_zero_is_reported_as_a_bound() -> None:
+    flat = Law(0.4, 0.0, 0.3, 0.6, BASE)
+    fit = fitted(flat(*sizes()))
+    assert fit.law.p_e == pytest.approx(0, abs=1e-6)
+    assert fit.at_bound == ("p_e",)
+
+
+# ---- designs that determine nothing --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("design", "message"),
+    [
+        (DESIGN[:4], "at least 5 different sizes, but `x` has 4"),
+        ([*DESIGN[:4], *DESIGN[:4]], "at least 5 different sizes, but `x` has 4"),
+        (DESIGN[:12], "same decoder size.*add decoder-scaling models to the encoder-scaling ones"),
+        (DESIGN[12:], "same encoder size.*add encoder-scaling models to the decoder-scaling ones"),
+        ([(depth, depth) for depth in DEPTHS], "only grow together"),
+    ],
+)
+def test_refuses_designs_that_determine_nothing(design, message) -> None:
+    with pytest.raises(DataError, match=message):
+        fitted(LAW(*sizes(design)), design, what="`x`")
+
+
+def test_refuses_losses_that_are_no_power_law() -> None:
+    with pytest.raises(DataError, match=r"All losses of `x` are equal \(1.5\)"):
+        fitted(np.full(len(DESIGN), 1.5), what="`x`")
+    growing = 2 - LAW(*sizes())  # larger models are worse
+    with pytest.raises(DataError, match="losses of `x` do not determine"):
+        fitted(growing, what="`x`")
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+HEADING = ("name", "encoder_parameters", "decoder_parameters", "loss", "family", "dataset")
+
+
+def write_table(path: Path, chosen: Sequence[Model], *more: str) -> Path:
+    rows = [{name: getattr(model, name) for name in (*HEADING, *more)} for model in chosen]
+    if path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        with path.open("w", newline="") as file:
+            delimiter = "\t" if path.suffix == ".tsv" else ","
+            writer = csv.DictWriter(file, (*HEADING, *more), delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["json", "csv", "tsv"])
+def test_tables_are_read_alike(suffix: str, tmp_path: Path) -> None:
+    chosen = models()[:30]
+    assert scaling_table.read_table(write_table(tmp_path / f"t.{suffix}", chosen)) == chosen
+
+
+def test_optional_columns_may_be_missing_or_empty(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(",".join(HEADING[:4]) + ",train_loss\na,10,20,1.5,\nb,10,30,1.25,1.125\n")
+    first, second = scaling_table.read_table(path)
+    assert first == Model("a", 10, 20, 1.5)
+    assert (second.train_loss, second.parameters) == (1.125, 40)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error", "message"),
+    [
+        ("t.txt", "x", ConfigError, "must end in .json, .csv or .tsv"),
+        ("t.json", "[", DataError, "t.json`, line 1: not JSON"),
+        ("t.json", "{}", DataError, "JSON list of objects"),
+        ("t.json", "[]", DataError, "holds no models"),
+        ("t.csv", "name,loss\na,1\n", DataError, "model 1: `encoder_parameters` is missing"),
+        ("t.csv", "{},\na,1,2,nan\n", DataError, "model 1: `loss` must be a positive number"),
+        ("t.csv", "{},\na,1,2,1\nb,x,2,1\n", DataError, "model 2: .* but is `x` instead"),
+        ("t.csv", "{},\na,0,2,1\n", DataError, "`encoder_parameters` must be a positive number"),
+    ],
+)
+def test_bad_tables_are_refused_by_row(name, text, error, message, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text.replace("{},", ",".join(HEADING[:4])))
+    with pytest.raises(error, match=message):
+        scaling_table.read_table(path)
+
+
+def test_baseline_is_where_the_arms_meet_or_what_is_named() -> None:
+    chosen = models()
+    assert scaling_table.baseline(chosen) == BASE
+    assert scaling_table.baseline(chosen, "8L6L") == (8 * ENCODER_LAYER, BASE[1])
+    with pytest.raises(ConfigError, match="`7L7L` is the name of none; there are 6L6L, 8L6L"):
+        scaling_table.baseline(chosen, "7L7L")
+
+
+# ---- pictures ------------------------------------------------------------------------------------
+
+
+def test_arms_share_the_baseline() -> None:
+    chosen = [*models()[:24], Model("12L12L", 12 * ENCODER_LAYER, 12 * DECODER_LAYER, 1.0)]
+    found = scaling_plot.arms(chosen, BASE)
+    assert [model.name for model in found["encoder-scaling"]].count("6L6L") == 2
+    assert len(found["encoder-scaling"]) == len(found["decoder-scaling"]) == 13
+    assert [model.name for model in found["other"]] == ["12L12L"]
+
+
+def test_curves_go_through_the_losses() -> None:
+    (group,) = scaling_table.fit_groups(models()[:24], BASE, resamples=lambda _: range(0))
+    for arm, members in scaling_plot.arms(group.models, BASE).items():
+        line = np.array(scaling_plot.curve(group, arm, BASE, points=200))
+        losses = np.interp([model.parameters for model in members], *line.T)
+        assert losses == pytest.approx([model.loss for model in members], abs=1e-4)
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def with_train_losses(chosen: Sequence[Model]) -> list[Model]:
+    return [Model(**{**vars(model), "train_loss": 0.9 * model.loss}) for model in chosen]
+
+
+def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
+    chosen = with_train_losses(models()[:48])  # float and binary, one dataset
+    table = write_table(tmp_path / "losses.tsv", chosen, "train_loss")
+    figure, fits = tmp_path / "law.png", tmp_path / "fits.json"
+    said = run(
+        "fairseq-ext", "scaling-fit", table, "--bootstrap", 100, "--json", fits, "-o", figure
+    )
+    assert said.stdout.count("24 models, R² = 100.00 %") == 2
+    assert said.stdout.count("(Jacobian)") == said.stdout.count("(bootstrap)") == 2
+    found = json.loads(fits.read_text())
+    assert found["base"] == {"encoder_parameters": BASE[0], "decoder_parameters": BASE[1]}
+    for one, family, slopes in zip(
+        found["fits"], ("float", "binary"), TABLE_3["Train Subset"], strict=True
+    ):
+        assert one["family"] == family
+        estimates = [one["parameters"][name]["estimate"] for name in ("p_e", "p_d")]
+        assert estimates == pytest.approx(slopes, abs=1e-4)
+        for name in PARAMETERS:
+            for kind in ("jacobian", "bootstrap"):
+                low, high = one["parameters"][name][kind]
+                assert low <= high
+    for stem in ("law", "law-training"):
+        assert (tmp_path / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (tmp_path / f"{stem}.svg").read_text()
+    drawn = json.loads((tmp_path / "law.json").read_text())["groups"]
+    assert [group["family"] for group in drawn] == ["float", "binary"]
+    training = json.loads((tmp_path / "law-training.json").read_text())["groups"]
+    assert training[0]["train_and_test"][0] == pytest.approx([0.9 * chosen[0].loss, chosen[0].loss])
+
+
+def test_command_draws_no_second_picture_without_training_losses(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "losses.json", models()[:24])
+    run("fairseq-ext", "scaling-fit", table, "--bootstrap", 100, "-o", tmp_path / "law.png")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("losses.json", "law.png", "law.svg", "law.json"),
+    }
+
+
+def test_command_refuses_with_one_line_and_writes_nothing(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "losses.csv", models()[:12])
+    figure = tmp_path / "law.png"
+    said = run("fairseq-ext", "scaling-fit", table, "-o", figure, ok=False)
+    assert said.stderr.startswith("fairseq-ext: error: All models of `Train Subset, float`")
+    assert said.stderr.count("\n") == 1
+    said = run("fairseq-ext", "scaling-fit", table, "--bootstrap", 5, ok=False)
+    assert "`--bootstrap` must be at least 100, but is 5 instead." in said.stderr
+    said = run(
+        *("fairseq-ext", "scaling-fit", table, "-o", figure, "--json", tmp_path / "law.json"),
+        ok=False,
+    )
+    assert "`--json` must be another file" in said.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["losses.csv"]

@@ -1,0 +1,372 @@
+"""The task ``translation_ext`` against plain lists, and through the real commands."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from fairseq_ext.decoding.translation_ext import TranslationExtConfig, TranslationExtTask
+from fairseq_ext.errors import ConfigError
+from tests.commands.test_bad_input import refused
+from tests.support.harness import binarise, digits_corpus, fairseq, hypotheses
+from tests.support.models import configuration, dictionary
+from tests.support.trainings import load, same, training_state
+
+BOS, PAD, EOS = 0, 1, 2
+LINES, LIMIT = 523, 6  # an odd size: no multiple of any batch size here
+
+LIMITS = ("--max-source-positions", LIMIT, "--max-target-positions", LIMIT - 1)
+CUT = ("--truncate-source", "--truncate-target", *LIMITS)
+TASK = ("--task", "translation_ext")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Digits and their repetition: lengths of source and target differ."""
+    folder = tmp_path_factory.mktemp("ext")
+    text = digits_corpus(folder / "text", lambda words: words + words[:2], train=LINES)
+    return binarise(text, folder / "bin")
+
+
+def task_with(data: Path, *flags: object) -> TranslationExtTask:
+    """The task as ``fairseq-train`` sets it up."""
+    words = [str(flag) for flag in (*TASK, "--arch", "gru_tiny", *flags)]
+    cfg = configuration(words)
+    cfg.task.data = str(data)
+    return TranslationExtTask.setup_task(cfg.task)
+
+
+def loaded(data: Path, split: str, *flags: object):
+    task = task_with(data, *flags)
+    task.load_dataset(split)
+    return task, task.dataset(split)
+
+
+def numbers(data: Path, task: TranslationExtTask, split: str, side: str) -> list[list[int]]:
+    """The corpus in symbols of the dictionary, read from the text."""
+    words = task.src_dict if side == "src" else task.tgt_dict
+    lines = (data.parent / "text" / f"{split}.{side}").read_text().splitlines()
+    return [[*map(words.index, line.split()), EOS] for line in lines]
+
+
+def naive(sentence: list[int], limit: int | None, bos: bool) -> list[int]:
+    """``<s>`` + words + ``</s>``, at most ``limit`` symbols in all."""
+    words = sentence[:-1]
+    if limit is not None:
+        words = words[: limit - 1 - bos]
+    return [BOS] * bos + words + [EOS]
+
+
+# ---- sentences -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+@pytest.mark.parametrize(
+    ("flags", "source", "target", "bos"),
+    [
+        ((), None, None, False),
+        (CUT, LIMIT, LIMIT - 1, False),
+        ((*CUT, "--source-bos"), LIMIT, LIMIT - 1, True),
+        (("--truncate-source", "--source-bos", *LIMITS), LIMIT, None, True),
+        (("--truncate-target", *LIMITS), None, LIMIT - 1, False),
+        (("--source-bos", "--random-batches"), None, None, True),
+    ],
+)
+def test_sentences_and_sizes_against_lists(data, split, flags, source, target, bos) -> None:
+    task, dataset = loaded(data, split, *flags)
+    sources = numbers(data, task, split, "src")
+    targets = numbers(data, task, split, "tgt")
+    assert len(dataset) == len(sources)
+    for index, pair in enumerate(zip(sources, targets, strict=True)):
+        expected = naive(pair[0], source, bos), naive(pair[1], target, False)
+        item = dataset[index]
+        assert item["source"].tolist() == expected[0]
+        assert item["target"].tolist() == expected[1]
+        assert tuple(dataset.size(index)) == tuple(map(len, expected))
+        assert dataset.num_tokens(index) == max(map(len, expected))
+    if source:
+        assert dataset.src_sizes.max() == source  # something was cut, to just the limit
+
+
+def test_paper_limit_of_256() -> None:
+    """``<s>``, 254 words, ``</s>``; of a target 255 words and ``</s>``."""
+    words = dictionary(30)
+    cfg = OmegaConf.structured(TranslationExtConfig)
+    cfg = OmegaConf.merge(cfg, {"truncate_source": True, "source_bos": True})
+    cfg.max_source_positions = 256
+    task = TranslationExtTask(cfg, words, words)
+    long = torch.tensor([5, *[7] * 300, EOS])
+    dataset = task.build_dataset_for_inference([long, long[-3:]], [302, 3])
+    assert dataset[0]["source"].tolist() == [BOS, 5, *[7] * 253, EOS]
+    assert dataset[1]["source"].tolist() == [BOS, 7, 7, EOS]
+    assert dataset.src_sizes.tolist() == [256, 4]
+
+
+def test_inference_prepares_sentences_as_training_does(data: Path) -> None:
+    task, dataset = loaded(data, "test", *CUT, "--source-bos")
+    sentences = [torch.tensor(s) for s in numbers(data, task, "test", "src")]
+    for lengths in (list(map(len, sentences)), torch.tensor(list(map(len, sentences)))):
+        inference = task.build_dataset_for_inference(sentences, lengths)
+        assert inference.src_sizes.tolist() == dataset.src_sizes.tolist()
+        for index in range(len(dataset)):
+            assert inference[index]["source"].equal(dataset[index]["source"])
+
+
+def test_without_options_it_is_the_stock_task(data: Path) -> None:
+    from fairseq.tasks.translation import TranslationTask
+
+    task, _ = loaded(data, "train")
+    stock = TranslationTask(task.cfg, task.src_dict, task.tgt_dict)
+    stock.load_dataset("train")
+    ours, theirs = (
+        list(t.get_batch_iterator(t.dataset("train"), max_tokens=60, seed=3).next_epoch_itr())
+        for t in (task, stock)
+    )
+    assert len(ours) == len(theirs) > 20
+    for a, b in zip(ours, theirs, strict=True):
+        assert same(a, b)
+
+
+def test_buckets_keep_working(data: Path) -> None:
+    flags = (*CUT, "--source-bos", "--num-batch-buckets", 2, "--max-tokens", 60)
+    _, dataset = loaded(data, "train", *flags)
+    assert set(map(len, (dataset[i]["source"] for i in range(len(dataset))))) == set(
+        dataset.src.buckets
+    )
+    assert dataset.src.buckets.max() == LIMIT
+
+
+# ---- batches -------------------------------------------------------------------------------------
+
+
+def epochs(task: TranslationExtTask, count: int, *, seed: int = 1, **options) -> list[list]:
+    """The batches of some epochs, as fairseq's trainer asks for them."""
+    found = []
+    for epoch in range(1, count + 1):
+        iterator = task.get_batch_iterator(
+            task.dataset("train"),
+            seed=seed,
+            epoch=epoch,
+            required_batch_size_multiple=8,  # fairseq's default
+            ignore_invalid_inputs=True,
+            **options,
+        )
+        found.append(list(iterator.next_epoch_itr()))
+    return found
+
+
+def ids(batches: list[dict]) -> list[list[int]]:
+    return [sorted(batch["id"].tolist()) for batch in batches]
+
+
+def sentences(batches: list[dict]) -> list[int]:
+    return sorted(index for batch in ids(batches) for index in batch)
+
+
+@pytest.mark.parametrize("size", [88, 90, 7])
+def test_random_batches_have_the_size_asked_for(data: Path, size: int) -> None:
+    task, _ = loaded(data, "train", "--random-batches")
+    for batches in epochs(task, 2, max_sentences=size):
+        sizes = sorted((len(batch["id"]) for batch in batches), reverse=True)
+        assert sizes == [size] * (LINES // size) + [LINES % size]
+        assert sentences(batches) == list(range(LINES))
+
+
+def test_random_batches_are_trimmed_and_not_sorted_by_length(data: Path) -> None:
+    task, dataset = loaded(data, "train", "--random-batches")
+    batches = epochs(task, 1, max_sentences=8)[0]
+    spans = []
+    for batch in batches:
+        sizes = dataset.src_sizes[batch["id"].numpy()]
+        assert batch["net_input"]["src_tokens"].size(1) == sizes.max()
+        assert batch["target"].size(1) == dataset.tgt_sizes[batch["id"].numpy()].max()
+        spans.append(sizes.max() - sizes.min())
+    # 8 uniform lengths of 1 to 9 span some 6; sorted ones hardly anything
+    assert np.mean(spans) > 5
+    task, dataset = loaded(data, "train")
+    sizes = [dataset.src_sizes[b["id"].numpy()] for b in epochs(task, 1, max_sentences=8)[0]]
+    assert np.mean([s.max() - s.min() for s in sizes]) < 1
+
+
+def test_random_batches_differ_by_epoch_and_follow_the_seed(data: Path) -> None:
+    task, _ = loaded(data, "train", "--random-batches")
+    first, second = map(ids, epochs(task, 2, max_sentences=8))
+    together = {frozenset(batch) for batch in first} & {frozenset(batch) for batch in second}
+    assert not together  # other batches, not the same ones in another order
+    again, _ = loaded(data, "train", "--random-batches")
+    assert [ids(epoch) for epoch in epochs(again, 2, max_sentences=8)] == [first, second]
+    assert ids(epochs(again, 1, seed=2, max_sentences=8)[0]) != first
+
+
+def test_random_batches_under_a_limit_of_tokens(data: Path) -> None:
+    task, dataset = loaded(data, "train", "--random-batches")
+    batches = epochs(task, 1, max_tokens=100)[0]
+    assert sentences(batches) == list(range(LINES))
+    for batch in batches:
+        longest = max(dataset.num_tokens(index) for index in batch["id"].tolist())
+        assert len(batch["id"]) * longest <= 100
+    assert len(batches) < LINES / 6
+
+
+def test_random_batches_of_what_the_limit_leaves(data: Path) -> None:
+    task, dataset = loaded(data, "train", "--random-batches")
+    kept = [i for i in range(LINES) if dataset.src_sizes[i] <= 5 and dataset.tgt_sizes[i] <= 6]
+    batches = epochs(task, 1, max_sentences=40, max_positions=(5, 6))[0]
+    assert sentences(batches) == kept
+    assert sorted(map(len, ids(batches)), reverse=True)[:-1] == [40] * (len(kept) // 40)
+
+
+def test_other_splits_keep_the_stock_order(data: Path) -> None:
+    for split in ("valid", "test"):
+        _, ours = loaded(data, split, "--random-batches")
+        _, stock = loaded(data, split)
+        assert type(ours) is type(stock)
+        np.random.seed(5)
+        order = ours.ordered_indices()
+        np.random.seed(5)
+        assert order.tolist() == stock.ordered_indices().tolist()
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--load-alignments", "--source-bos"), "`--load-alignments` .* `--source-bos`"),
+        (("--load-alignments", *CUT), "`--load-alignments` .* `--truncate-source`"),
+        (("--random-batches", "--num-batch-buckets", 3), "`--random-batches` .*-buckets`"),
+        (
+            ("--truncate-source", "--source-bos", "--max-source-positions", 2),
+            "`--max-source-positions` must be at least 3 .* but is 2 instead",
+        ),
+        (("--truncate-target", "--max-target-positions", 1), "`--max-target-positions` .* 1 inst"),
+    ],
+)
+def test_refuses_what_cannot_work(data: Path, flags: tuple, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        task_with(data, *flags)
+    task_with(data, "--load-alignments", "--random-batches")  # this can
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+TRAINING = (
+    *("--arch", "gru_tiny", "--optimizer", "adam", "--lr", 0.01, "--batch-size", 44, "--cpu"),
+    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1, "--dropout", 0.1),
+    *("--no-progress-bar", "--num-workers", 0, "--log-interval", 1),
+)
+OPTIONS = (*TASK, *CUT, "--source-bos", "--random-batches")
+RUN = (*TRAINING, "--max-update", 40, "--save-interval-updates", 9)  # 12 updates per epoch
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of 40 updates, ending in its fourth epoch."""
+    return train(data, tmp_path_factory.mktemp("ext") / "run")
+
+
+def train(data: Path, folder: Path, *flags: object) -> Path:
+    done = fairseq("train", data, *OPTIONS, *RUN, *flags, "--save-dir", folder)
+    folder.with_name("log").write_text(done.stdout + done.stderr)
+    return folder
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("moment", ["checkpoint_1_9.pt", "checkpoint_2_18.pt", "checkpoint3.pt"])
+def test_resumes_exactly(data: Path, trained: Path, moment: str, tmp_path: Path) -> None:
+    """In the first epoch, in the middle of a later one, and between two."""
+    shutil.copy(trained / moment, tmp_path / "checkpoint_last.pt")
+    fairseq("train", data, *OPTIONS, *RUN, "--save-dir", tmp_path)
+    states = (training_state(folder / "checkpoint_last.pt") for folder in (tmp_path, trained))
+    assert same(*states)
+
+
+@pytest.mark.system
+def test_checkpoint_keeps_the_options(trained: Path) -> None:
+    task = load(trained / "checkpoint_last.pt")["cfg"]["task"]
+    assert task["_name"] == "translation_ext"
+    assert task["truncate_target"] is task["source_bos"] is task["random_batches"] is True
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("architecture", ["gru_tiny", "linformer_tiny"])
+def test_interactive_translates_as_generate_does(
+    data: Path, trained: Path, architecture: str, tmp_path: Path
+) -> None:
+    """With cut sources, and with ``<s>``; without these the scores would be others."""
+    if architecture != "gru_tiny":
+        trained = train(data, tmp_path / "run", "--arch", architecture)
+    path = ("--path", trained / "checkpoint_last.pt", "--cpu", "--beam", 2, "--nbest", 2)
+    text = (data.parent / "text" / "test.src").read_text()
+    options = (*TASK, *CUT, "--source-bos")
+    generated = fairseq("generate", data, *options, *path, "--batch-size", 9)
+    interactive = fairseq(
+        *("interactive", data, *options, *path, "--batch-size", 7, "--buffer-size", 20),
+        stdin=text,
+    )
+    results = [scored(done.stdout) for done in (generated, interactive)]
+    assert len(results[0]) == 50
+    for one, other in zip(*(result.items() for result in results), strict=True):
+        assert one[0] == other[0]
+        assert [words for _, words in one[1]] == [words for _, words in other[1]]
+        for (a, _), (b, _) in zip(one[1], other[1], strict=True):
+            assert abs(a - b) < 1e-4
+    assert hypotheses(generated.stdout) == hypotheses(interactive.stdout)
+    sources = [line for line in interactive.stdout.splitlines() if line.startswith("S-")]
+    assert max(len(line.split("\t")[1].split()) for line in sources) == LIMIT - 2
+
+
+def scored(output: str) -> dict[str, list[tuple[float, str]]]:
+    """Score and text of every hypothesis, by sentence number, in order."""
+    found: dict[str, list[tuple[float, str]]] = {}
+    for line in output.splitlines():
+        if line.startswith("H-"):
+            name, score, words = line.split("\t")
+            found.setdefault(name, []).append((float(score), words))
+    return dict(sorted(found.items()))
+
+
+@pytest.mark.system
+def test_hub_model_cuts_and_begins_sources(data: Path, trained: Path) -> None:
+    from fairseq import hub_utils
+
+    found = hub_utils.from_pretrained(str(trained), "checkpoint_last.pt", str(data))
+    hub = hub_utils.GeneratorHubInterface(found["args"], found["task"], found["models"])
+    tokens = [hub.encode("1 2 3 4 5 6 7 8"), hub.encode("1 2 3 4"), hub.encode("1 2 3")]
+    long, just, short = hub.generate(tokens, beam=1, skip_invalid_size_inputs=False)
+    assert long[0]["score"] == just[0]["score"] != short[0]["score"]
+    (batch,) = hub._build_batches(tokens[:2], skip_invalid_size_inputs=False)
+    assert batch["net_input"]["src_tokens"].tolist() == [[BOS, *tokens[1].tolist()]] * 2
+
+
+@pytest.mark.system
+def test_validate_reads_the_options_from_the_checkpoint(data: Path, trained: Path) -> None:
+    """The same loss as at the end of training, without one of the flags given again."""
+    loss = r"subset \| loss (\S+)"
+    expected = re.findall(loss, trained.with_name("log").read_text())[-1]
+    options = (data, *TASK, "--path", trained / "checkpoint_last.pt", "--batch-size", 44, "--cpu")
+    done = fairseq("validate", *options)
+    assert re.findall(loss, done.stdout + done.stderr) == [expected]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("command", ["generate", "interactive"])
+def test_a_forgotten_start_symbol_is_named(data: Path, trained: Path, command: str) -> None:
+    path = ("--path", trained / "checkpoint_last.pt", "--cpu")
+    done = fairseq(command, data, *path, ok=False, stdin="1 2\n")
+    refused(done, "was trained with `--source-bos`", "--task translation_ext --source-bos")
+
+
+@pytest.mark.system
+def test_refuses_alignments_of_cut_sentences_in_one_line(data: Path, tmp_path: Path) -> None:
+    save = tmp_path / "save"
+    options = (*OPTIONS, *RUN, "--load-alignments", "--save-dir", save)
+    refused(fairseq("train", data, *options, ok=False), "`--load-alignments`", "`--truncate-source")
+    assert not save.exists()

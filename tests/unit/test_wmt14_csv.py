@@ -1,0 +1,247 @@
+"""The WMT14 CSV files: every row in its place, both as text and as ids."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+
+from fairseq_ext.corpora.command_lines import CSV_NAMES
+from fairseq_ext.corpora.csv_pairs import locate, rows
+from fairseq_ext.corpora.wmt14_csv import plan
+from fairseq_ext.files import sha256
+from fairseq_ext.text.byte_level import FILES, train
+from tests.support.harness import REPO, run, write_lines
+
+SCRIPT = REPO / "preprocess" / "wmt14_csv.py"
+COLUMNS = ("en", "de")
+TRAIN, TEST = 203, 7  # odd, so that a half is not whole
+
+
+def cells(number: int) -> tuple[str, str]:
+    """The cells (de, en) of a row, with all that a CSV field may hold."""
+    odd = ["", ' "Ja", sagte er', "\nzweite Zeile", "\u2028Öl\r", ' ""', ",,"][number % 6]
+    return f"Satz {number}{odd}", f"Sentence, {number}{odd}"
+
+
+def flat(cell: str) -> str:
+    return " ".join(cell.split())
+
+
+def write_csv(path: Path, table: list[tuple[str, ...]], heading: tuple[str, ...] = ("de", "en")):
+    # Carriage returns stay outside quotes, as pandas writes them.
+    quoted = [
+        ",".join(f'"{c.replace(chr(34), chr(34) * 2)}"' if set(c) & set(',"\n') else c for c in row)
+        for row in (heading, *table)
+    ]
+    return write_lines(path, quoted)
+
+
+def write_files(folder: Path) -> Path:
+    """The three CSV files and a small encoding."""
+    write_csv(folder / CSV_NAMES["train"], [cells(n) for n in range(TRAIN)])
+    write_csv(folder / CSV_NAMES["valid"], [(f"v {n}", f"w {n}") for n in range(5)])
+    write_csv(folder / CSV_NAMES["test"], [cells(n) for n in range(1000, 1000 + TEST)])
+    text = write_lines(folder / "text", [flat(c) for n in range(TRAIN) for c in cells(n)])
+    train([text], 400, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_files(tmp_path_factory.mktemp("csv"))
+
+
+def encoding(folder: Path) -> tuple[object, ...]:
+    return ("--vocabulary", folder / FILES[0], "--merges", folder / FILES[1])
+
+
+def convert(data: Path, out: Path, *options: object, files: Path | None = None, ok: bool = True):
+    words = (sys.executable, SCRIPT, "--data", data, *encoding(files or data), "--out", out)
+    return run(*words, *options, ok=ok)
+
+
+def refused(data: Path, out: Path, *options: object, files: Path) -> str:
+    """The one line of an error after which nothing has been written."""
+    done = convert(data, out, *options, files=files, ok=False)
+    said = [line for line in done.stderr.splitlines() if line and "rows" not in line]
+    assert len(said) == 1, done.stderr
+    assert not out.exists()
+    return said[0]
+
+
+def read(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def test_rows_are_those_of_the_csv_module(files: Path) -> None:
+    found = list(rows(files / CSV_NAMES["train"], COLUMNS))
+    assert found == [(flat(en), flat(de)) for de, en in map(cells, range(TRAIN))]
+    assert list(rows(files / CSV_NAMES["train"], ("de", "en"))) == [(de, en) for en, de in found]
+
+
+@pytest.mark.parametrize("place", ["folder", "zip", "nested zip", "zip in folder"])
+def test_files_are_found_in_folders_and_archives(tmp_path: Path, files: Path, place: str) -> None:
+    name, data = CSV_NAMES["test"], tmp_path
+    if place == "folder":
+        write_csv(tmp_path / name, [("a", "b")])
+    else:
+        data = tmp_path / ("archive.zip" if place != "zip in folder" else f"{name}.zip")
+        with zipfile.ZipFile(data, "w") as archive:
+            archive.writestr(f"{'deep/' if place == 'nested zip' else ''}{name}", "de,en\na,b\n")
+            archive.writestr("other.txt", "")
+        data = tmp_path if place == "zip in folder" else data
+    path, member = locate(data, name)
+    assert list(rows(path, COLUMNS, member)) == [("b", "a")]
+    with pytest.raises(ValueError, match=CSV_NAMES["train"]):
+        locate(data, CSV_NAMES["train"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"de,fr\na,b\n", r"must name a column `en`, but is `de,fr`"),
+        (b"", "must name a column `en`"),
+        (b'de,en\na,b\n"c\nd",e,f\n', r"row 2 \(line 3\): 3 fields, but the heading has 2"),
+        (b"de,en\na,b\n\nc,d\n", r"row 2 \(line 3\): 0 fields"),
+        (b'de,en\n"a\nb",c\n"d,e\nf,g\n', r"row 2 \(from line 4\): .*quotation mark"),
+        (b'de,en\na,b\nc,"d"e\n', r"row 2 \(from line 3\): .*quotation mark"),
+        (b"de,en\na,b\nc,\xff\n", r"line 3, byte 3 \(0xff\): not UTF-8"),
+    ],
+)
+def test_malformed_files_are_named_with_row_and_line(
+    tmp_path: Path, text: bytes, message: str
+) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        list(rows(path, COLUMNS))
+    assert str(path) in str(caught.value)
+
+
+def test_a_quotation_mark_that_never_closes_does_not_swallow_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text('de,en\na,b\n"c,d\n' + "e,f\n" * 50_000)
+    with pytest.raises(ValueError, match=r"row 2 \(from line 3\): field larger than"):
+        list(rows(path, COLUMNS))
+
+
+# ---- splits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("total", "fraction", "valid", "expected"),
+    [
+        (4_508_785, "1/2", "0.01", (2_231_849, 22_543)),
+        (203, "0.5", "1/100", (100, 1)),
+        (1000, "0.3", "1/10", (270, 30)),  # 0.3 as a float would give 299 rows
+        (10, "1", "0", (10, 0)),
+    ],
+)
+def test_rows_are_cut_by_exact_arithmetic(total, fraction, valid, expected) -> None:
+    cut = plan(total, Fraction(fraction), Fraction(valid))
+    assert (cut.train, cut.valid) == expected
+
+
+def test_too_few_rows_are_an_error() -> None:
+    with pytest.raises(ValueError, match=r"1/2` of 3 training rows leaves 1, and 1 of them"):
+        plan(3, Fraction(1, 2), Fraction(1, 100))
+
+
+def test_every_row_is_in_its_split_and_every_line_in_both_forms(
+    tmp_path: Path, files: Path
+) -> None:
+    done = convert(files, tmp_path / "out")
+    bpe = get_encoder(str(files / FILES[0]), str(files / FILES[1]))
+    ranges = {"train": range(100), "valid": range(100, 101), "test": range(1000, 1000 + TEST)}
+    for split, numbers in ranges.items():
+        for side, language in enumerate(("de", "en")):
+            text = [flat(cells(n)[side]) for n in numbers]
+            assert read(tmp_path / "out" / "text" / f"{split}.{language}") == text
+            ids = [" ".join(map(str, bpe.encode(line))) for line in text]
+            assert read(tmp_path / "out" / "bpe" / f"{split}.{language}") == ids
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["training rows"] == {"rows": TRAIN, "train": 100, "valid": 1}
+    assert manifest["splits"]["test"]["pairs"] == TEST
+    assert manifest["inputs"][CSV_NAMES["train"]] == sha256(files / CSV_NAMES["train"])
+    for name, digest in manifest["sha256"].items():
+        assert sha256(tmp_path / "out" / name) == digest
+    assert len(manifest["sha256"]) == 13
+    assert "training rows: 203, of which unused (`--fraction`): 102" in done.stdout
+
+
+def test_the_csv_validation_file_and_a_zip(tmp_path: Path, files: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name in CSV_NAMES.values():
+            archive.write(files / name, f"wmt14/{name}")
+    convert(tmp_path / "a.zip", tmp_path / "out", "--csv-valid", "--fraction", 1, files=files)
+    assert read(tmp_path / "out" / "text" / "valid.en") == [f"w {n}" for n in range(5)]
+    assert len(read(tmp_path / "out" / "text" / "train.en")) == TRAIN
+
+
+def test_empty_sides_are_counted_in_training_and_refused_in_the_test_set(
+    tmp_path: Path, files: Path
+) -> None:
+    table = [cells(n) for n in range(20)]
+    table[3] = ("\n ", "x")
+    write_csv(tmp_path / CSV_NAMES["train"], table)
+    write_csv(tmp_path / CSV_NAMES["test"], table[4:])
+    done = convert(tmp_path, tmp_path / "out", files=files)
+    assert "train, dropped, empty side: 1" in done.stdout
+    assert len(read(tmp_path / "out" / "bpe" / "train.en")) == 8
+    write_csv(tmp_path / CSV_NAMES["test"], table)
+    said = refused(tmp_path, tmp_path / "new", files=files)
+    assert f"`{CSV_NAMES['test']}`, row 4: a side is empty" in said
+
+
+def test_endless_lines_are_cut_and_counted(tmp_path: Path, files: Path) -> None:
+    table = [("kurz", "short"), ("x" + " y" * 15_000, "long"), ("c", "d"), ("e", "f")]
+    write_csv(tmp_path / CSV_NAMES["train"], table)
+    write_csv(tmp_path / CSV_NAMES["test"], table[:1])
+    done = convert(tmp_path, tmp_path / "out", "--fraction", 1, "--max-ids", 77, files=files)
+    assert "train.de, cut to 77 ids: 1" in done.stdout
+    lengths = [len(line.split()) for line in read(tmp_path / "out" / "bpe" / "train.de")]
+    assert lengths[1] == 77
+    assert read(tmp_path / "out" / "text" / "train.de")[1] == table[1][0]
+    longest = json.loads((tmp_path / "out" / "manifest.json").read_text())["splits"]["train"]["de"]
+    assert longest["longest"] > 10_000
+
+
+def test_a_bad_row_in_the_unused_half_leaves_a_former_result_alone(
+    tmp_path: Path, files: Path
+) -> None:
+    for name in ("train", "test"):
+        write_csv(tmp_path / CSV_NAMES[name], [cells(n) for n in range(20)])
+    convert(tmp_path, tmp_path / "out", files=files)
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    write_csv(tmp_path / CSV_NAMES["train"], [*(cells(n) for n in range(19)), ("one field",)])
+    said = convert(tmp_path, tmp_path / "out", files=files, ok=False).stderr
+    assert f"{CSV_NAMES['train']}`, row 20 (line " in said
+    after = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--src", "de"], "are both `de`"),
+        (["--download", "x"], "or `--download` alone"),
+        (["--src", "fr"], "must name a column `fr`"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path: Path, files: Path, options, message) -> None:
+    assert message in refused(files, tmp_path / "out", *options, files=files)
+
+
+@pytest.mark.parametrize("fraction", ["0", "1.1", "-1/2", "1/0", "half"])
+def test_a_fraction_must_be_one(tmp_path: Path, files: Path, fraction: str) -> None:
+    said = convert(files, tmp_path / "out", f"--fraction={fraction}", ok=False).stderr
+    assert "must be above 0 and at most 1" in said
