@@ -9,10 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import models
 import pytest
 import torch
-from compat_tools import ARCHITECTURES, TRAINING, plugin_without
 from fairseq import utils
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
@@ -21,7 +19,6 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.optim.adam import Adam
-from harness import USER_DIR, run
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -30,6 +27,9 @@ from fairseq_ext.base.output_layer import OutputLayer
 from fairseq_ext.binary.distillation import distillation_loss
 from fairseq_ext.plugin.patches import speed
 from fairseq_ext.training import adam, deferring, loss
+from tests.support import models
+from tests.support.harness import USER_DIR, run
+from tests.support.trainings import ARCHITECTURES, TRAINING, plugin_without
 
 PAD = 1
 STOCK = {
