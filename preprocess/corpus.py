@@ -3,7 +3,7 @@
 
     python preprocess/corpus.py iwslt14_de_en --out data/iwslt14_de_en
 
-Download, verify, unpack, normalise, tokenise, clean, split, byte-pair encoding: every step is done
+Download, verify, unpack, normalize, tokenize, clean, split, byte-pair encoding: every step is done
 once, and a run that was stopped goes on. See README.md in this folder.
 """
 

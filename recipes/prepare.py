@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Check a user's own corpus and copy it, tokenised if wanted, into a run's folder.
+"""Check a user's own corpus and copy it, tokenized if wanted, into a run's folder.
 
     python recipes/prepare.py --data DIR --src es --tgt en --out text [--tokenize]
 

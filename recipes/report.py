@@ -20,7 +20,7 @@ from pathlib import Path
 from fairseq_ext.evaluation.tables import aligned, markdown
 from fairseq_ext.evaluation.training_run import Training, read_training
 
-TOKENIZED = "BLEU-tok"  # how the tokenised BLEU's name in scores.json begins
+TOKENIZED = "BLEU-tok"  # how the tokenized BLEU's name in scores.json begins
 
 
 def stage_seconds(folder: Path) -> dict[str, int]:

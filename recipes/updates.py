@@ -30,7 +30,7 @@ def sentences(data: Path, src: str, tgt: str) -> int:
         raise ValueError(f"`{path}` does not exist; give the folder of fairseq-preprocess.")
     head = path.read_bytes()[: HEADER.size] if path.stat().st_size >= HEADER.size else b""
     if not head.startswith(MAGIC):
-        raise ValueError(f"`{path}` is damaged or not of fairseq's format `mmap`; binarise again.")
+        raise ValueError(f"`{path}` is damaged or not of fairseq's format `mmap`; binarize again.")
     return HEADER.unpack(head)[3]
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fairseq_ext import register
-from tests.support.harness import binarise, digits_corpus, fairseq
+from tests.support.harness import binarize, digits_corpus, fairseq
 
 register()  # for the tests that use fairseq and our models in this process
 
@@ -59,9 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def copy_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A binarised digit-copy corpus (500 / 50 / 50 lines) that tests only read."""
+    """A binarized digit-copy corpus (500 / 50 / 50 lines) that tests only read."""
     folder = tmp_path_factory.mktemp("copy")
-    return binarise(digits_corpus(folder / "text"), folder / "bin")
+    return binarize(digits_corpus(folder / "text"), folder / "bin")
 
 
 @pytest.fixture(scope="session")

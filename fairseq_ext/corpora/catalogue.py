@@ -80,8 +80,8 @@ class Corpus:
         src, tgt: languages, the endings of the files.
         train, valid, test: their texts, each in this order. For ``valid`` also a number n: every
             n-th training pair that is left after cleaning.
-        normalise: Moses' normalization of punctuation, and no non-printing characters.
-        tokenise: Moses' tokenization, with its XML escapes.
+        normalize: Moses' normalization of punctuation, and no non-printing characters.
+        tokenize: Moses' tokenization, with its XML escapes.
         aggressive: hyphens within words are tokens, written ``@-@``.
         lowercase: after tokenization.
         limits: on words, before the split.
@@ -101,8 +101,8 @@ class Corpus:
     train: tuple[Source, ...]
     valid: tuple[Source, ...] | int
     test: tuple[Source, ...]
-    normalise: bool = False
-    tokenise: bool = True
+    normalize: bool = False
+    tokenize: bool = True
     aggressive: bool = False
     lowercase: bool = False
     limits: Limits = Limits()
@@ -188,8 +188,8 @@ def _multi30k(form: str) -> Corpus:
         train=source("train"),
         valid=source("val"),
         test=source("test_2016_flickr"),
-        normalise=raw,
-        tokenise=raw,
+        normalize=raw,
+        tokenize=raw,
         lowercase=True,
         merges=10_000,
         dictionary=("--joined-dictionary",),
@@ -232,7 +232,7 @@ CORPORA = {
         train=(Source("train", _sides(f"{STANFORD}/train", "en", "vi")),),
         valid=(Source("tst2012", _sides(f"{STANFORD}/tst2012", "en", "vi")),),
         test=(Source("tst2013", _sides(f"{STANFORD}/tst2013", "en", "vi")),),
-        tokenise=False,  # it comes as Moses tokens
+        tokenize=False,  # it comes as Moses tokens
         made={"tokenize": True, "escape": True},
         word_dictionary=("--thresholdsrc", "5", "--thresholdtgt", "5"),
         exact={"train read": 133_317, "valid": 1_553, "test": 1_268},
@@ -272,7 +272,7 @@ CORPORA = {
         ),
         valid=(_newstest(2012, "en", "fr"), _newstest(2013, "en", "fr")),
         test=(_newstest2014("fren", "en", "fr"),),
-        normalise=True,
+        normalize=True,
         aggressive=True,
         bpe_limits=Limits(longest=250, ratio=1.5),
         merges=40_000,

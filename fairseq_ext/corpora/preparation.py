@@ -127,9 +127,9 @@ class Preparation:
         pipeline = Pipeline(
             *self._sides,
             straight=source.form == "segments",
-            normalize=corpus.normalise,
-            tokenize=corpus.tokenise,
-            escape=corpus.tokenise,
+            normalize=corpus.normalize,
+            tokenize=corpus.tokenize,
+            escape=corpus.tokenize,
             aggressive=corpus.aggressive,
             lowercase=corpus.lowercase,
         )
@@ -180,7 +180,7 @@ class Preparation:
     def _plain(self, text: str, language: str) -> str:
         """A sentence as sacrebleu wants its reference: not tokenized, in the case of the corpus."""
         text = one_spaced(text)
-        if not self.corpus.tokenise:
+        if not self.corpus.tokenize:
             from fairseq_ext.text import moses
 
             text = moses.detokenize(text, language)

@@ -76,7 +76,7 @@ def measure(
 
     Args:
         checkpoint: of the model.
-        data: binarised data.
+        data: binarized data.
         splits: fairseq's name of each split, by ours.
         max_tokens: in a batch.
     """
@@ -142,7 +142,7 @@ def main() -> None:
         metavar="FAMILY=CHECKPOINT",
         help="a model and the name of those that share its law, such as float",
     )
-    parser.add_argument("--data", type=Path, required=True, help="binarised data")
+    parser.add_argument("--data", type=Path, required=True, help="binarized data")
     parser.add_argument(
         "--split",
         action="append",

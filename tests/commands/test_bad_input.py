@@ -369,7 +369,7 @@ def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(copy_data: Path, tmp_path: Path) -> Path:
-    """A copy of the binarised corpus that a test may damage."""
+    """A copy of the binarized corpus that a test may damage."""
     return Path(shutil.copytree(copy_data, tmp_path / "data"))
 
 

@@ -146,7 +146,7 @@ def test_equal_scores_are_no_difference(tmp_path: Path) -> None:
     assert "*" not in row
 
 
-def test_text_is_detokenised_and_pieces_are_joined(tmp_path: Path) -> None:
+def test_text_is_detokenized_and_pieces_are_joined(tmp_path: Path) -> None:
     pieces = ["Hi , y@@ ou !", "It 's a dog ."] * 3
     generated(tmp_path / "out", pieces)
     write_lines(tmp_path / "ref", ["Hi, you!", "It's a dog."] * 3)

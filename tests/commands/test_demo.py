@@ -22,7 +22,7 @@ import pytest
 import fairseq_ext
 from fairseq_ext import cli
 from tests.support import browser
-from tests.support.harness import BIN, binarise, digits_corpus, fairseq
+from tests.support.harness import BIN, binarize, digits_corpus, fairseq
 
 MOST = 8  # words of a sentence
 Translate = Callable[[str, Sequence[str]], Sequence]
@@ -33,7 +33,7 @@ needs_gradio = pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two models that copy digits: ``gru.pt`` with attention, ``linformer.pt`` without; ``bin``."""
     folder = tmp_path_factory.mktemp("demo")
-    binarise(digits_corpus(folder / "text", train=200), folder / "bin")
+    binarize(digits_corpus(folder / "text", train=200), folder / "bin")
     optimizer = ("--optimizer", "adam", "--lr", "0.01", "--max-tokens", "600", "--max-update", "20")
     for name, more in (("gru", ()), ("linformer", ("--max-source-positions", "12"))):
         fairseq(

@@ -11,7 +11,7 @@ import pytest
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.plugin.patches.commands import refuse_broken
 from tests.commands.test_bad_input import contents, refused
-from tests.support.harness import binarise, digits_corpus, fairseq, hypotheses
+from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
 from tests.support.models import build, configuration
 
 LIMIT = 7
@@ -149,7 +149,7 @@ def test_alignments_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch)
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Digit copy; sources and targets have 2 to 10 tokens, end of sentence included."""
     folder = tmp_path_factory.mktemp("long")
-    return binarise(digits_corpus(folder / "text", test=20), folder / "bin")
+    return binarize(digits_corpus(folder / "text", test=20), folder / "bin")
 
 
 def sizes(data: Path, split: str) -> list[int]:

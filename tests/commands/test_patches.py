@@ -17,7 +17,7 @@ from fairseq_ext.errors import ConfigError, EnvironmentProblem
 from fairseq_ext.plugin import patches, report
 from fairseq_ext.plugin.patches import Layer, Patch, machine, table
 from fairseq_ext.plugin.patches.table import wrap
-from tests.support.harness import REPO, USER_DIR, binarise, digits_corpus, fairseq, hypotheses, run
+from tests.support.harness import REPO, USER_DIR, binarize, digits_corpus, fairseq, hypotheses, run
 from tests.support.trainings import ARCHITECTURES, STOCK, TRAINING, load, plugin_without
 
 LAST = "checkpoint_last.pt"
@@ -219,7 +219,7 @@ def test_no_sentence_is_lost(size, limit):
 @pytest.mark.parametrize("trained", ["lstm"], indirect=True)
 def test_generation_returns_every_line(trained, tmp_path):
     folder, _ = trained
-    data = binarise(digits_corpus(tmp_path / "text", test=10), tmp_path / "bin")
+    data = binarize(digits_corpus(tmp_path / "text", test=10), tmp_path / "bin")
     command = ("fairseq-generate", data, "--path", folder / LAST, "--cpu", "--user-dir")
     assert len(hypotheses(run(*command, USER_DIR).stdout)) == 10
     stock = run(*command, plugin_without(tmp_path, "last batch"))

@@ -19,7 +19,7 @@ from fairseq_ext.decoding.translator import Search, Translator
 from fairseq_ext.evaluation import outputs
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.text.pipeline import Pipeline
-from tests.support.harness import BIN, binarise, digits_corpus, fairseq, run, write_lines
+from tests.support.harness import BIN, binarize, digits_corpus, fairseq, run, write_lines
 
 WORDS = ["Hello", "world", "small", "tree", "it's", "R&D", "well-known", "(green)", "Bäume", "3.5"]
 
@@ -50,7 +50,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines = [split(moses(line)) for line in sentences(count, 1 if name == "train" else 2)]
         for side in ("src", "tgt"):
             write_lines(folder / "bpe" / f"{name}.{side}", lines)
-    binarise(folder / "bpe", folder / "bin", "--joined-dictionary")
+    binarize(folder / "bpe", folder / "bin", "--joined-dictionary")
     flags = ("--arch", "gru_tiny", "--max-update", "60")
     train(folder / "bin", folder / "run", *flags).rename(folder / "model.pt")
     return folder
@@ -60,7 +60,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Linformer that reads a start symbol and at most 12 source tokens."""
     folder = tmp_path_factory.mktemp("digits")
-    binarise(digits_corpus(folder / "text"), folder / "bin")
+    binarize(digits_corpus(folder / "text"), folder / "bin")
     flags = ("--arch", "linformer_tiny", "--max-update", "8", "--max-source-positions", "12")
     task = ("--task", "translation_ext", "--source-bos")
     train(folder / "bin", folder / "run", *flags, *task).rename(folder / "model.pt")

@@ -55,7 +55,7 @@ def checkpoint(name: str, data: Path, form: str = "cfg") -> dict[str, Any]:
 
     Args:
         name: of ``FLAGS``.
-        data: binarised.
+        data: binarized.
         form: ``cfg`` or, as before fairseq 0.11, ``args``.
     """
     args = namespace(name, data)

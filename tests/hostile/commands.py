@@ -11,7 +11,7 @@ from tests.hostile.bases import train_words
 from tests.support.harness import USER_DIR
 
 Command = Callable[[Path, Path, Path], list[str]]
-"""From a file, the binarised data and an empty folder to the words of the command."""
+"""From a file, the binarized data and an empty folder to the words of the command."""
 
 PLUGIN = ["--user-dir", str(USER_DIR)]
 

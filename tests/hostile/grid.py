@@ -259,7 +259,7 @@ def summary(files: dict[str, Path], names: list[str], found: list[Run]) -> dict[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--data", type=Path, help="a binarised corpus from `src` to `tgt` (default: one is made)")
+    add("--data", type=Path, help="a binarized corpus from `src` to `tgt` (default: one is made)")
     add("--commands", nargs="+", metavar="NAME", help="only those whose name contains one of these")
     add("--files", nargs="+", metavar="NAME", help="only those whose name contains one of these")
     add("--fresh", action="store_true", help="start each command in a new interpreter")
@@ -290,9 +290,9 @@ def main() -> None:
 
 
 def _corpus(folder: Path) -> Path:
-    from tests.support.harness import binarise, digits_corpus
+    from tests.support.harness import binarize, digits_corpus
 
-    return binarise(digits_corpus(folder / "text", train=60), folder / "bin")
+    return binarize(digits_corpus(folder / "text", train=60), folder / "bin")
 
 
 def _record(destination: Path, outcome: dict[str, object]) -> None:

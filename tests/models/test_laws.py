@@ -181,7 +181,7 @@ def test_beam_search_in_a_batch_equals_one_by_one(name: str) -> None:
     """Sentences of very different lengths, so that some finish early."""
     model, task = build(ARCHITECTURES[name], seed=6)
     model = model.double()
-    for parameter in model.parameters():  # sharper than at initialisation: hypotheses end
+    for parameter in model.parameters():  # sharper than at initialization: hypotheses end
         parameter.data *= 2
     generator = SequenceGenerator(
         [model], task.target_dictionary, beam_size=4, max_len_a=1, max_len_b=6

@@ -226,7 +226,7 @@ def again(digits: list[str]) -> str:
 
 
 def digits_corpus(folder: Path, *, long_line: bool = False) -> Path:
-    """``{train,valid,test}.{text,label}``, both labels about equally frequent; binarised."""
+    """``{train,valid,test}.{text,label}``, both labels about equally frequent; binarized."""
     generator = random.Random(1)
     for split, size in {"train": 4000, "valid": 100, "test": 400}.items():
         lines = []

@@ -178,7 +178,7 @@ def test_convolution_is_a_convolution_over_time() -> None:
     )
 
 
-def test_identity_initialisation() -> None:
+def test_identity_initialization() -> None:
     E = LengthProjection(3, 8)(8)[0]
     laps = torch.tensor([1.0, 1, 1, 1 / 2, 1 / 2, 1 / 2, 1 / 3, 1 / 3])
     expected = torch.zeros(3, 8)
@@ -187,7 +187,7 @@ def test_identity_initialisation() -> None:
     assert E.equal(expected)
 
 
-def test_normal_initialisation() -> None:
+def test_normal_initialization() -> None:
     torch.manual_seed(0)
     weight = LengthProjection(64, 1024, init="normal").weight
     assert weight.std().item() == pytest.approx(1024**-0.5, rel=0.02)
@@ -228,7 +228,7 @@ def test_sources_longer_than_the_projection_are_refused_with_both_numbers() -> N
         (lambda: LengthProjection(0, 8), r"from 1 to .* \(8\), but is 0"),
         (lambda: LengthProjection(9, 8), r"from 1 to .* \(8\), but is 9"),
         (lambda: LengthProjection(2, 8, kind="max"), "unknown projection `max`"),
-        (lambda: LengthProjection(2, 8, init="zeros"), "initialisation `zeros`"),
+        (lambda: LengthProjection(2, 8, init="zeros"), "initialization `zeros`"),
         (lambda: attention(heads=5), r"divide `embed_dim` \(12\), but is 5"),
         (lambda: attention(scale="none"), "`scale` must be one of"),
     ],

@@ -133,7 +133,7 @@ def test_taps_are_where_equation_6_has_them() -> None:
 
 
 def test_kernels_are_softmaxes_whatever_the_border() -> None:
-    """Their sum is 1 before the cut, below 1 after it, and nothing is renormalised."""
+    """Their sum is 1 before the cut, below 1 after it, and nothing is renormalized."""
     module = dynamic((3, 5), causal=True)
     weights = module.kernels(tensor(4, 1, DIM))
     torch.testing.assert_close(weights.sum(-1), torch.ones(4, 1, HEADS).double())
@@ -394,7 +394,7 @@ def test_fused_is_the_same_function_and_comes_apart_exactly(variant: str, decode
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_initialisation_is_the_papers(fused: bool) -> None:
+def test_initialization_is_the_papers(fused: bool) -> None:
     """Uniform, each matrix within its own bound and up to 1 % of it; biases 0."""
     torch.manual_seed(0)
     dim, ffn, source = 64, 96, 80

@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.muse.model import MuseConfig
 from fairseq_ext.muse.projections import FusedProjections
-from tests.support.harness import binarise, digits_corpus, fairseq, hypotheses
+from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
 from tests.support.models import SMALL, build, configuration, padded, previous, random_sentences
 
 MUSE = ["--arch", "muse_base", *SMALL]
@@ -290,7 +290,7 @@ def test_recomputed_activations_give_the_same_gradients(flags: list[str]) -> Non
 
 
 def test_300_updates_learn_by_heart() -> None:
-    """In twelve post-norm layers, which a larger initialisation does not survive."""
+    """In twelve post-norm layers, which a larger initialization does not survive."""
     layers = ["--encoder-layers", "12", "--decoder-layers", "12"]
     model, _ = build([*MUSE, *layers, "--dropout", "0.1"])
     sentences = random_sentences([4, 6, 3], seed=4)
@@ -302,7 +302,7 @@ def test_300_updates_learn_by_heart() -> None:
 @pytest.mark.system
 def test_commands_with_a_fused_model_find_the_same(tmp_path: Path) -> None:
     text = digits_corpus(tmp_path / "text", train=200, valid=20, test=30)
-    data = binarise(text, tmp_path / "bin")
+    data = binarize(text, tmp_path / "bin")
     fairseq(
         *("train", data, "--arch", "muse_tiny", "--save-dir", tmp_path / "model", "--cpu"),
         *("--optimizer", "adam", "--lr", 1e-3, "--max-tokens", 400, "--max-update", 20),

@@ -58,7 +58,7 @@ MODELS = {
 
 
 def trained(flags: list[str]) -> tuple[nn.Module, object, object]:
-    """Model, configuration and task, with biases and norms as no initialisation leaves them."""
+    """Model, configuration and task, with biases and norms as no initialization leaves them."""
     model, task = build(flags)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.harness import BIN, binarise, digits_corpus, fairseq, run
+from tests.support.harness import BIN, binarize, digits_corpus, fairseq, run
 from tests.support.trainings import load
 
 pytestmark = pytest.mark.system
@@ -118,7 +118,7 @@ def mark_odd(words: list[str]) -> list[str]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("stock_flags")
     text = digits_corpus(folder / "text", mark_odd, train=1000, valid=VALID_LINES, test=TEST_LINES)
-    data = binarise(text, folder / "bin", "--joined-dictionary")
+    data = binarize(text, folder / "bin", "--joined-dictionary")
     done = fairseq(
         "train",
         data,
@@ -431,7 +431,7 @@ def test_shared_embeddings_in_bf16(trained: Trained, tmp_path: Path) -> None:
 
 
 def test_shared_embeddings_need_one_dictionary(trained: Trained, tmp_path: Path) -> None:
-    data = binarise(trained.text, tmp_path / "bin")
+    data = binarize(trained.text, tmp_path / "bin")
     done = train(
         *(data, tmp_path / "model", "--share-all-embeddings", "--optimizer", "adam"),
         *("--max-tokens", 500),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import binarise, digits_corpus, fairseq, hypotheses
+from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -38,7 +38,7 @@ def bleu(generated: str) -> float:
 def test_learns(system: str, task: str, tmp_path: Path) -> None:
     transform, updates, enough = TASKS[task]
     text = digits_corpus(tmp_path / "text", transform, train=4000, valid=50, test=TEST_LINES)
-    data = binarise(text, tmp_path / "bin")
+    data = binarize(text, tmp_path / "bin")
     fairseq(
         *("train", data, "--save-dir", tmp_path / "model", "--cpu", "--max-update", updates),
         *("--optimizer", "adam", "--clip-norm", 1, "--max-tokens", 600, "--dropout", 0),

@@ -43,7 +43,7 @@ def trainings(found: list[list[str]]) -> dict[str, list[str]]:
 
 
 def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
-    """From archives with the official names; every pair by hand from the Moses tokeniser."""
+    """From archives with the official names; every pair by hand from the Moses tokenizer."""
     sides, pairs, out = ("de", "en"), tmp_path / "pairs", tmp_path / "out"
     for split, size in (("train", 200), ("valid", 11), ("test", 12)):
         texts = talk(size, size) if split == "train" else complete(talk(size, size))

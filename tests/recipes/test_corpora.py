@@ -187,7 +187,7 @@ def test_other_numbers_of_pairs_than_the_known_ones_are_an_error(tmp_path, serve
     ("found", "wrong"),
     [
         ((160_239, 7_283, 6_750, 174_443), 0),
-        ((160_200, 7_281, 6_750, 174_443), 0),  # another release of the tokeniser
+        ((160_200, 7_281, 6_750, 174_443), 0),  # another release of the tokenizer
         ((160_000, 7_272, 6_750, 174_443), 2),
         ((160_239, 7_283, 6_749, 174_443), 1),
         ((160_239, 7_283, 6_750, 174_444), 1),

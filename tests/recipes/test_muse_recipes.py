@@ -280,7 +280,7 @@ def check_run(task: str, out: Path, said: str) -> None:
     )
     generated = (out / "generated.txt").read_text()
     assert "@@ " in generated if (out / "data" / "bpe").exists() else "<unk>" in generated
-    # what the tokenised BLEU was computed on
+    # what the tokenized BLEU was computed on
     assert not any("@@" in line for line in texts[0].read_text().split())
 
 

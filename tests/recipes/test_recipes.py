@@ -184,7 +184,7 @@ def test_missing_files_are_listed(tmp_path: Path) -> None:
         prepare.check_corpus(folder, "en", "de")
 
 
-def test_text_is_copied_line_by_line_and_tokenised_only_on_request(tmp_path: Path) -> None:
+def test_text_is_copied_line_by_line_and_tokenized_only_on_request(tmp_path: Path) -> None:
     # NEL and U+2028 are no line ends here, and entities stay as they are written.
     lines = ["Hi, \u0085 you & I!", "It's\u2028so.", "Grüße"]
     folder = corpus(tmp_path / "data", train_en=lines)

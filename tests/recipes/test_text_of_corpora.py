@@ -1,6 +1,6 @@
-"""However a corpus is made: its raw test text becomes the pieces of the binarised test set.
+"""However a corpus is made: its raw test text becomes the pieces of the binarized test set.
 
-``text.json`` in the binarised folder is all that is known then, as for ``fairseq-ext translate``.
+``text.json`` in the binarized folder is all that is known then, as for ``fairseq-ext translate``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def write_pairs(folder: Path, sentences, sides: tuple[str, str], to_file=lambda 
 
 
 def check(folder: Path, sides: tuple[str, str], raw: list[str], *flags: object) -> list[str]:
-    """Binarise ``folder``; raw test lines must give its pieces and ids. Returns the pieces."""
+    """Binarize ``folder``; raw test lines must give its pieces and ids. Returns the pieces."""
     binary = folder / "bin"
     fairseq(
         *("preprocess", "--source-lang", sides[0], "--target-lang", sides[1]),
@@ -153,7 +153,7 @@ def test_split_pairs(sentences, tmp_path: Path) -> None:
 @pytest.mark.parametrize("tokenize", [True, False], ids=["tokens", "text"])
 def test_own_files(kind: str, tokenize: bool, sentences, tmp_path: Path) -> None:
     if not tokenize and kind != "sentencepiece-unigram":
-        pytest.skip("one kind is enough for text that is not tokenised")
+        pytest.skip("one kind is enough for text that is not tokenized")
     data = write_pairs(tmp_path / "data", sentences, ("en", "de"))
     languages = ("--src", "en", "--tgt", "de", *(["--tokenize"] if tokenize else []))
     run("prepare", "--data", data, *languages, "--out", tmp_path / "text")

@@ -22,7 +22,7 @@ from typing import Any
 from tests.soak import dying, forks
 from tests.soak.kills import BMT, difference
 from tests.soak.report import Report, noted, parser, say
-from tests.support.harness import REPO, USER_DIR, binarise, digits_corpus, run
+from tests.support.harness import REPO, USER_DIR, binarize, digits_corpus, run
 from tests.support.trainings import TRAINING
 
 CORPUS = "iwslt14_de_en"
@@ -271,7 +271,7 @@ def main() -> None:
     forks.preload()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        data = binarise(digits_corpus(scratch / "text", train=110, valid=10), scratch / "bin")
+        data = binarize(digits_corpus(scratch / "text", train=110, valid=10), scratch / "bin")
         for name in args.only:
             place = scratch / name
             place.mkdir()

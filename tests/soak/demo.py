@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.soak.memory import Samples, command
 from tests.soak.report import Report, noted, parser
-from tests.support.harness import binarise, digits_corpus, fairseq
+from tests.support.harness import binarize, digits_corpus, fairseq
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 SYSTEMS = ("gru", "linformer")
@@ -105,7 +105,7 @@ def main() -> None:
     report = Report("demo", args)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        data = binarise(digits_corpus(folder / "text", train=300), folder / "bin")
+        data = binarize(digits_corpus(folder / "text", train=300), folder / "bin")
         for name in SYSTEMS:
             run = (*ARCHITECTURES[f"{name}_tiny"], *TRAINING, "--max-update", 20)
             fairseq("train", data, *run, "--save-dir", folder / name)

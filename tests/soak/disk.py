@@ -22,7 +22,7 @@ from tests.soak import forks
 from tests.soak.commands import contents
 from tests.soak.kills import BMT, LENGTH, difference, progress
 from tests.soak.report import Report, noted, parser
-from tests.support.harness import USER_DIR, binarise, digits_corpus
+from tests.support.harness import USER_DIR, binarize, digits_corpus
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 ROOM = 12 << 20  # bytes of the small file system
@@ -239,7 +239,7 @@ def trouble(case: Case, kind: str, left: int, place: Path, reference: Path) -> b
 def run_all(report: Report, scratch: Path) -> None:
     """Every command in every trouble."""
     text = digits_corpus(scratch / "text", train=110, valid=10, test=10)
-    data = binarise(text, scratch / "bin")
+    data = binarize(text, scratch / "bin")
     for case in cases(scratch, data):
         reference = scratch / "reference" / case.name.split()[-1]
         reference.mkdir(parents=True)

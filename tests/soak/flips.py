@@ -11,7 +11,7 @@ from fairseq_ext import register
 from fairseq_ext.checkpoints.storage import load as load_checkpoint
 from fairseq_ext.errors import CheckpointError
 from tests.soak.report import Report, parser
-from tests.support.harness import binarise, digits_corpus, fairseq
+from tests.support.harness import binarize, digits_corpus, fairseq
 from tests.support.trainings import ARCHITECTURES, TRAINING, same
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     draw = random.Random(args.seed)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        data = binarise(digits_corpus(folder / "text", train=110, valid=10), folder / "bin")
+        data = binarize(digits_corpus(folder / "text", train=110, valid=10), folder / "bin")
         run = (*ARCHITECTURES["gru_tiny"], *TRAINING, "--max-update", 3)
         fairseq("train", data, *run, "--save-dir", folder / "run")
         source = folder / "run" / "checkpoint_last.pt"

@@ -22,7 +22,7 @@ from fairseq_ext.plugin.patches.machine import _free_port
 from tests.soak import forks
 from tests.soak.kills import LENGTH, difference
 from tests.soak.report import Report, noted, parser
-from tests.support.harness import BIN, USER_DIR, binarise, digits_corpus
+from tests.support.harness import BIN, USER_DIR, binarize, digits_corpus
 from tests.support.trainings import ARCHITECTURES, TRAINING, load
 
 LIMIT = 60.0  # seconds until all have ended
@@ -188,7 +188,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         text = digits_corpus(folder / "text", train=160, valid=10, test=10)
-        data = binarise(text, folder / "bin")
+        data = binarize(text, folder / "bin")
         for size in (2, 4):
             whole = folder / f"whole{size}"
             finish(words(data, whole, size), size, whole)

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.soak import dying, forks
 from tests.soak.report import Report, parser, say
-from tests.support.harness import USER_DIR, binarise, digits_corpus
+from tests.support.harness import USER_DIR, binarize, digits_corpus
 from tests.support.trainings import ARCHITECTURES, TRAINING, load, same
 
 BMT = (
@@ -186,7 +186,7 @@ def main() -> None:
     forks.preload()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        data = binarise(
+        data = binarize(
             digits_corpus(folder / "text", train=110, valid=10, test=10), folder / "bin"
         )
         for number, name in enumerate(args.runs):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.soak.report import Report, noted, parser, say
-from tests.support.harness import BIN, USER_DIR, binarise, digits_corpus, fairseq
+from tests.support.harness import BIN, USER_DIR, binarize, digits_corpus, fairseq
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 LIMIT = 3.0  # per cent
@@ -137,7 +137,7 @@ def main() -> None:
 
 def run_all(report: Report, args: argparse.Namespace, folder: Path) -> None:
     """Both checks at the same time."""
-    data = binarise(digits_corpus(folder / "text", train=300), folder / "bin")
+    data = binarize(digits_corpus(folder / "text", train=300), folder / "bin")
     short = (*ARCHITECTURES["gru_tiny"], *TRAINING, "--max-update", 20)
     fairseq("train", data, *short, "--save-dir", folder / "short")
     model = folder / "short" / "checkpoint_last.pt"

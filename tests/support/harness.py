@@ -111,7 +111,7 @@ def digits_corpus(
     return folder
 
 
-def binarise(text: Path, destination: Path, *extra: object) -> Path:
+def binarize(text: Path, destination: Path, *extra: object) -> Path:
     """``fairseq-preprocess`` on ``{train,valid,test}.{src,tgt}`` in ``text``; the new folder."""
     fairseq(
         "preprocess",

@@ -1,4 +1,4 @@
-"""1-bit products against the fake-quantised product, for every instruction set of this machine."""
+"""1-bit products against the fake-quantized product, for every instruction set of this machine."""
 
 import copy
 import ctypes

@@ -21,7 +21,7 @@ LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
 
 @pytest.fixture
 def data(copy_data: Path, tmp_path: Path) -> Path:
-    """A copy of the binarised corpus that a test may damage."""
+    """A copy of the binarized corpus that a test may damage."""
     copied = shutil.copytree(copy_data, tmp_path / "data", ignore=shutil.ignore_patterns(".*"))
     return Path(copied)
 

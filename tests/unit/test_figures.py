@@ -105,7 +105,7 @@ def test_lengths_command(systems, tmp_path):
     assert lines[8].split()[:2] == ["all", str(len(LENGTHS))]
 
 
-def test_text_is_detokenised_for_sacrebleu(tmp_path):
+def test_text_is_detokenized_for_sacrebleu(tmp_path):
     out = write_lines(tmp_path / "g", ["S-0\ta b", "H-0\t-1\tWell , it 's so !"])
     reference = write_lines(tmp_path / "ref", ["Well, it's so!"])
     found = lengths.score_by_length({"a": out}, reference, [10], language="en")

@@ -1,4 +1,4 @@
-"""Indexes of binarised data: right above 2 GiB, and refused when they do not fit their data."""
+"""Indexes of binarized data: right above 2 GiB, and refused when they do not fit their data."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ def lines(seed: int, number: int) -> list[str]:
 
 @pytest.mark.parametrize("language", ["en", "de", "fr", "cs", "vi", "zh"])
 def test_results_are_those_of_the_scripts(language: str) -> None:
-    normaliser, tokeniser = moses.Normalizer(language), moses.Tokenizer(language)
+    normalizer, tokenizer = moses.Normalizer(language), moses.Tokenizer(language)
     stock = ScriptNormalizer(language), ScriptTokenizer(language)
     for number, line in enumerate(lines(len(language), 600)):
-        assert normaliser.normalize(line) == stock[0].normalize(line), repr(line)
+        assert normalizer.normalize(line) == stock[0].normalize(line), repr(line)
         how = {"aggressive_dash_splits": number % 2 == 0, "escape": number % 3 > 0}
-        assert tokeniser.tokenize(line, **how) == stock[1].tokenize(line, **how), repr(line)
+        assert tokenizer.tokenize(line, **how) == stock[1].tokenize(line, **how), repr(line)
 
 
 # What the scripts of mosesdecoder print, which were run on these lines.
@@ -56,7 +56,7 @@ def test_where_the_library_differs_the_scripts_are_followed(
 
 
 @pytest.mark.parametrize("language", ["en", "de", "fr", "cs", "vi"])
-def test_every_rule_of_the_normaliser_has_its_character(language: str) -> None:
+def test_every_rule_of_the_normalizer_has_its_character(language: str) -> None:
     rules = moses.rules_of(language)
     assert all(moses.needed(pattern, new) for pattern, new in rules)
 

@@ -253,7 +253,7 @@ def test_every_folder_on_the_way_knows_how_the_text_was_made(trained: Path):
 
 @pytest.mark.system
 def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path):
-    """Raw source lines become the binarised test set's pieces, and its translations."""
+    """Raw source lines become the binarized test set's pieces, and its translations."""
     details, out = tmp_path / "details.json", tmp_path / "out"
     command = (
         "fairseq-ext",

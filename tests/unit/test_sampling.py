@@ -23,7 +23,7 @@ EPSILON = 0.05  # less than 1 / 14, so that of the digits' 14 symbols one is alw
 
 
 def naive(probabilities: list[float], epsilon: float) -> list[float]:
-    """Hewitt et al.: what is below ε has no probability, the rest is normalised."""
+    """Hewitt et al.: what is below ε has no probability, the rest is normalized."""
     kept = [p if p >= epsilon or p == max(probabilities) else 0.0 for p in probabilities]
     return [p / sum(kept) for p in kept]
 

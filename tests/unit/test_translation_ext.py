@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from fairseq_ext.decoding.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.errors import ConfigError
 from tests.commands.test_bad_input import refused
-from tests.support.harness import binarise, digits_corpus, fairseq, hypotheses
+from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
 from tests.support.models import configuration, dictionary
 from tests.support.trainings import load, same, training_state
 
@@ -31,7 +31,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Digits and their repetition: lengths of source and target differ."""
     folder = tmp_path_factory.mktemp("ext")
     text = digits_corpus(folder / "text", lambda words: words + words[:2], train=LINES)
-    return binarise(text, folder / "bin")
+    return binarize(text, folder / "bin")
 
 
 def task_with(data: Path, *flags: object) -> TranslationExtTask:
