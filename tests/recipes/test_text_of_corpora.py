@@ -149,11 +149,11 @@ def test_split_pairs(sentences, tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("kind", [*subwords.LEARNT, "none"])
-@pytest.mark.parametrize("tokenize", [True, False], ids=["tokens", "text"])
+@pytest.mark.parametrize(
+    ("kind", "tokenize"),
+    [*((kind, True) for kind in (*subwords.LEARNT, "none")), ("sentencepiece-unigram", False)],
+)
 def test_own_files(kind: str, tokenize: bool, sentences, tmp_path: Path) -> None:
-    if not tokenize and kind != "sentencepiece-unigram":
-        pytest.skip("one kind is enough for text that is not tokenized")
     data = write_pairs(tmp_path / "data", sentences, ("en", "de"))
     languages = ("--src", "en", "--tgt", "de", *(["--tokenize"] if tokenize else []))
     run("prepare", "--data", data, *languages, "--out", tmp_path / "text")
