@@ -1,8 +1,8 @@
 /* The kernels for AVX2 and FMA.
  *
- * lookup: VPERMPS has 8 entries, so a word of 32 inputs is read as ten groups of three and one of
- * two. popcount: bits of half bytes from a table (PSHUFB), added as bytes while these cannot
- * overflow. */
+ * lookup: VPERMPS reads tables of 8 entries, so a word of 32 inputs is divided into ten groups of
+ * three and one of two. popcount: a table (PSHUFB) has the counts of half bytes, which are added as
+ * bytes as long as these cannot overflow. */
 #include "kernels.h"
 
 #ifdef HAVE_X86
@@ -12,7 +12,7 @@
 #define TARGET __attribute__((target("avx2,fma")))
 enum { LANES = 8, GROUP = 3, GROUPS = 11 };
 enum { PARTS = 4, SPAN = PARTS * LANES }; /* channels whose sums fit into the registers */
-enum { SAFE_WORDS = 31 };                 /* a byte counts at most 8 bits a word */
+enum { SAFE_WORDS = 31 };                 /* a byte counts up to 8 bits in each word */
 
 TARGET static void tables(const float *x, float *out) {
     const __m256 one = _mm256_setr_ps(-1, 1, -1, 1, -1, 1, -1, 1);
@@ -26,7 +26,7 @@ TARGET static void tables(const float *x, float *out) {
     }
 }
 
-/* a + b, every other time on the multipliers, which have nothing else to do. */
+/* a + b, every second time by the multipliers, which would be idle otherwise. */
 TARGET INLINE __m256 add(int part, __m256 a, __m256 b) {
     return part % 2 ? _mm256_add_ps(a, b) : _mm256_fmadd_ps(a, _mm256_set1_ps(1), b);
 }
@@ -79,7 +79,7 @@ TARGET static void lookup(const uint32_t *words, const uint32_t *next, const flo
         for (int row = 0; row < rows; row++) finish_sums(out, row);
 }
 
-/* Bits set in each byte. */
+/* The number of set bits in each byte. */
 TARGET INLINE __m256i byte_bits(__m256i value) {
     const __m256i table = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4));

@@ -1,8 +1,8 @@
-/* The kernels for AVX-512 (F, BW, DQ, VL); `popcount` needs VPOPCNTDQ too.
+/* The kernels for AVX-512 (F, BW, DQ, VL); `popcount` also needs VPOPCNTDQ.
  *
- * lookup: a table of 16 partial sums fills a register, and VPERMPS reads 16 channels' entries at
- * once: a permutation and an addition for 64 products. popcount: XOR, VPOPCNTD and an addition
- * for 512. */
+ * lookup: a table of 16 partial sums fills a register, and VPERMPS reads the entries of 16 channels
+ * at once, so 64 products take a permutation and an addition. popcount: 512 products take an XOR, a
+ * VPOPCNTD and an addition. */
 #include "kernels.h"
 
 #ifdef HAVE_X86
@@ -14,7 +14,7 @@
 #define COUNTING_TARGET __attribute__((target(FEATURES ",avx512vpopcntdq")))
 enum { LANES = 16, PARTS = TILE / LANES };
 
-/* Plus or minus one by bit `bit` of the entry's number. */
+/* Plus or minus one, by bit `bit` of the number of the entry. */
 TARGET INLINE __m512 choice(int bit) {
     const __m512i entry =
         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -32,7 +32,7 @@ TARGET static void tables(const float *x, float *out) {
     }
 }
 
-/* a + b, every other time on the multipliers, which have nothing else to do. */
+/* a + b, every second time by the multipliers, which would be idle otherwise. */
 TARGET INLINE __m512 add(int part, __m512 a, __m512 b) {
     return part % 2 ? _mm512_add_ps(a, b) : _mm512_fmadd_ps(a, _mm512_set1_ps(1), b);
 }

@@ -1,4 +1,4 @@
-/* Entry points of the 1-bit products: which instruction set, in what order, on which threads. */
+/* Entry points of the 1-bit products: choose the instruction set, divide work between threads. */
 #include "kernels.h"
 
 #include <stdatomic.h>
@@ -11,7 +11,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-/* In rising order; each has what those before it have. */
+/* In rising order: each needs the instructions of those before it. */
 enum { PORTABLE, AVX2, AVX512, AVX512_VPOPCNTDQ };
 
 typedef struct {
@@ -22,13 +22,13 @@ typedef struct {
     float *y;              /* [rows][channels] */
     int64_t rows, inputs, channels, row_words;
     float scale;               /* divides products of two binarized factors */
-    const float *input_bounds; /* [rows], or NULL: the greatest magnitudes */
+    const float *input_bounds; /* [rows], or NULL for the largest magnitudes */
 } product;
 
 typedef int (*task)(const product *, const kernels *, int64_t row, int rows, int64_t first_tile,
                     int64_t end_tile);
 
-/* What threads share: they take units, rows times a range of tiles, until none is left. */
+/* Shared by all threads. They take units (all rows of some tiles) until none is left. */
 typedef struct {
     const product *p;
     const kernels *k;
@@ -38,14 +38,14 @@ typedef struct {
     atomic_int failed;
 } job;
 
-/* Weights times rows below which waking a thread costs more than it saves: some 80 microseconds of
- * either kernel on AVX-512 where threads sleep between products (OMP_WAIT_POLICY=passive). */
+/* Below this number of weights times rows, waking a thread takes longer than it saves: about 80
+ * microseconds of either kernel on AVX-512 with threads that sleep (OMP_WAIT_POLICY=passive). */
 enum { LEAST_LOOKUPS = 1 << 23, LEAST_POPCOUNTS = 1 << 25 };
 
-/* libgomp's `GOMP_parallel`: torch's own team of threads, so that there is no second one. */
+/* `GOMP_parallel` of libgomp: use torch's team of threads instead of starting another one. */
 typedef void (*team)(void (*run)(void *), void *data, unsigned threads, unsigned flags);
 
-/* Raised with every change of what is exported; native.py has the same number. */
+/* Raise this number with every change of the exported functions; native.py has it, too. */
 EXPORT int interface(void) { return 1; }
 
 EXPORT int best_path(void) {
@@ -85,7 +85,7 @@ static outputs tile_outputs(const product *p, int64_t row, int64_t tile) {
                      p->y + row * p->channels + channel, p->channels};
 }
 
-/* Tables of `count` words from `word` on, inputs beyond the last being zeros. */
+/* Make the tables of `count` words, starting at `word`. Missing inputs count as zeros. */
 static void build_tables(const product *p, const kernels *k, int64_t row, int64_t word,
                          int64_t count, float *tables) {
     const float *x = p->x + row * p->inputs + word * WORD;
@@ -97,7 +97,7 @@ static void build_tables(const product *p, const kernels *k, int64_t row, int64_
     }
 }
 
-/* 1-bit weights, float inputs: block by block of inputs, whose tables stay in the cache. */
+/* 1-bit weights, float inputs: process blocks of inputs whose tables fit into the cache. */
 static int lookup_task(const product *p, const kernels *k, int64_t row, int rows,
                        int64_t first_tile, int64_t end_tile) {
     _Alignas(64) float tables[CACHED_WORDS * WORD_TABLES];
@@ -117,7 +117,7 @@ static int lookup_task(const product *p, const kernels *k, int64_t row, int rows
     return 0;
 }
 
-/* Both binarized: the rows' signs and bounds, then popcounts. */
+/* Both binary: first the signs and bounds of the rows, then the popcounts. */
 static int popcount_task(const product *p, const kernels *k, int64_t row, int rows,
                          int64_t first_tile, int64_t end_tile) {
     float factor[MOST_ROWS];
@@ -150,7 +150,7 @@ static void work(void *shared) {
     }
 }
 
-/* Two units for each thread at least, where there are that many tiles. */
+/* At least two units for each thread, if there are enough tiles. */
 static int run(const product *p, int path, task function, int64_t least, int threads,
                team parallel) {
     const kernels k = kernels_of(path);
@@ -166,8 +166,8 @@ static int run(const product *p, int path, task function, int64_t least, int thr
     return atomic_load(&j.failed);
 }
 
-/* Both return 0, or 1 where memory is short. Shapes as in `product`; channels is a multiple of 64,
- * parallel the address of GOMP_parallel or NULL. */
+/* Both return 0, or 1 if there is not enough memory. Shapes are those in `product`; `channels` is a
+ * multiple of 64, and `parallel` is the address of GOMP_parallel or NULL. */
 
 EXPORT int linear_1bit(const uint32_t *words, const float *bound, const float *bias,
                        const float *x, float *y, int64_t rows, int64_t inputs, int64_t channels,

@@ -1,10 +1,10 @@
-/* Products with 1-bit weights: what the files of this folder share.
+/* Products with 1-bit weights: declarations that all files of this folder use.
  *
- * Layout of a weight. Channels in tiles of 64, inputs in words of 32 bits (bit j of a word is the
- * sign of input j, 1 is plus). A tile keeps, for each word, the words of its 64 channels side by
- * side: words[tile][word][channel]. Channels and inputs beyond the last are zero bits.
+ * Layout of a weight. There are tiles of 64 channels and words of 32 inputs (bit j of a word is the
+ * sign of input j, 1 is plus). In a tile, the words of its 64 channels for the same inputs are
+ * neighbours: words[tile][word][channel]. Channels and inputs after the last one are zero bits.
  *
- * The machine-dependent part is a `kernels` table, one for each instruction set. */
+ * The machine-dependent functions are in a `kernels` table, one for each instruction set. */
 #ifndef FAIRSEQ_EXT_KERNELS_H
 #define FAIRSEQ_EXT_KERNELS_H
 
@@ -12,11 +12,11 @@
 
 enum { TILE = 64, WORD = 32, MOST_ROWS = 4 };
 
-/* Floats that the tables of one word take at most, and how many words' tables (over all rows) are
- * kept: 16 KiB, half of a first-level cache. */
+/* The most floats in the tables of one word, and the number of words (over all rows) whose tables
+ * are kept: 16 KiB, half of a first-level cache. */
 enum { WORD_TABLES = 128, CACHED_WORDS = 32 };
 
-/* Where the outputs of one tile go: rows of 64 values, `stride` apart. */
+/* The outputs of one tile: rows of 64 values at a distance of `stride`. */
 typedef struct {
     const float *bound; /* B_W of the 64 channels */
     const float *bias;  /* or NULL */
@@ -25,10 +25,10 @@ typedef struct {
 } outputs;
 
 typedef struct {
-    /* Partial sums of the 32 inputs at x, WORD_TABLES floats. */
+    /* Makes the tables of partial sums of the 32 inputs at x, WORD_TABLES floats. */
     void (*tables)(const float *x, float *tables);
 
-    /* Adds n words' products to y, and scales the sums if these words are the last.
+    /* Adds the products of n words to y, and scales the sums if these words are the last.
      * tables: [row][CACHED_WORDS / rows][WORD_TABLES]; next: the words of the call after this. */
     void (*lookup)(const uint32_t *words, const uint32_t *next, const float *tables, int64_t n,
                    int rows, outputs out, int first, int last);
@@ -37,7 +37,7 @@ typedef struct {
     void (*popcount)(const uint32_t *words, const uint32_t *signs, int64_t n, int rows,
                      int64_t inputs, const float *factor, outputs out);
 
-    /* Sign bits of n values; returns their greatest magnitude, NaN if one is. */
+    /* Writes the sign bits of n values; returns their largest magnitude, or NaN if one is NaN. */
     float (*signs)(const float *x, int64_t n, uint32_t *bits);
 } kernels;
 
@@ -54,8 +54,8 @@ extern const kernels avx512_kernels;
 #define INLINE static inline
 #endif
 
-/* One row's popcounts become outputs; written once, compiled for each instruction set. Rounded in
- * the order of BinaryLinear, whose results these are to the last bit. */
+/* Turns the popcounts of one row into outputs; compiled for each instruction set. It rounds in the
+ * order of BinaryLinear, so that the results agree to the last bit. */
 INLINE void finish_counts(const int32_t *counts, int64_t inputs, float factor, outputs out,
                           int row) {
     float *y = out.y + row * out.stride;
@@ -65,7 +65,7 @@ INLINE void finish_counts(const int32_t *counts, int64_t inputs, float factor, o
         for (int c = 0; c < TILE; c++) y[c] += out.bias[c];
 }
 
-/* One row's sums of signed inputs become outputs: the levels are plus and minus half a bound. */
+/* Turns a row's sums of signed inputs into outputs, with levels of plus and minus half a bound. */
 INLINE void finish_sums(outputs out, int row) {
     float *y = out.y + row * out.stride;
     for (int c = 0; c < TILE; c++) y[c] *= 0.5f * out.bound[c];

@@ -35,7 +35,7 @@ static void lookup(const uint32_t *words, const uint32_t *next, const float *tab
     }
 }
 
-/* Bits set, by adding neighbours; compilers make vectors of it. */
+/* Counts set bits by adding neighbours; compilers can vectorize this. */
 INLINE uint32_t bits_set(uint32_t word) {
     word -= word >> 1 & 0x55555555u;
     word = (word & 0x33333333u) + (word >> 2 & 0x33333333u);
@@ -57,7 +57,7 @@ static void popcount(const uint32_t *words, const uint32_t *signs, int64_t n, in
     }
 }
 
-/* Magnitudes compare as integers do, and NaN is above them all. */
+/* Magnitudes can be compared as integers, and NaN is larger than all of them. */
 static float signs(const float *x, int64_t n, uint32_t *bits) {
     uint32_t greatest = 0;
     for (int64_t start = 0; start < n; start += WORD) {
