@@ -104,8 +104,8 @@ def test_hub_refuses_what_is_missing(trained: Path, copy_data: Path):
     ("option", "said"),
     [
         ("dataset.max_tokens=null", "`--max-tokens` or `--batch-size` is missing"),
-        ("common.fp16=true", "`--fp16` trains on a CUDA device only"),
-        ("task.data=none", "none does not exist"),
+        pytest.param("common.fp16=true", "`--fp16` trains on a CUDA", marks=pytest.mark.long),
+        pytest.param("task.data=none", "none does not exist", marks=pytest.mark.long),
         ("+model.encoder_attention_heads=7", "`--encoder-attention-heads` must divide"),
     ],
 )
