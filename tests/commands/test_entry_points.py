@@ -19,7 +19,7 @@ from tests.support.trainings import load
 
 pytestmark = pytest.mark.system
 
-FAULTY = Path(__file__).with_name("faulty")
+FAULTY = REPO / "tests" / "support" / "faulty"
 # The options of docs/hydra.md, as flags.
 OPTIONS: tuple[object, ...] = (
     *("--cpu", "--no-progress-bar", "--seed", 1, "--task", "translation"),
