@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,19 @@ def conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def hydra_train(conf: Path, data: Path, folder: Path, *options: object, ok: bool = True):
+def hydra_train(
+    conf: Path,
+    data: Path,
+    folder: Path,
+    *options: object,
+    flags: Sequence[str] = (),
+    ok: bool = True,
+):
     """``fairseq-hydra-train`` of docs/hydra.md, short, in ``folder``."""
     folder.mkdir(exist_ok=True)
     given = (f"task.data={data}", "dataset.max_tokens=400", f"common.user_dir={USER_DIR}")
-    words = ("fairseq-hydra-train", "--config-dir", conf, "--config-name", "digits", *options)
-    return run(*words, *given, cwd=folder, ok=ok)
+    words = ("fairseq-hydra-train", "--config-dir", conf, "--config-name", "digits", *given)
+    return run(words[0], *flags, *words[1:], *options, cwd=folder, ok=ok)
 
 
 def same_weights(left: Path, right: Path) -> bool:
@@ -115,13 +123,9 @@ def test_hydra_refuses_in_one_line(conf: Path, copy_data: Path, tmp_path: Path, 
 
 
 def test_hydra_runs_a_sweep_to_its_end(conf: Path, copy_data: Path, tmp_path: Path):
-    options = (
-        "--multirun",
-        "hydra.sweep.dir=.",
-        "optimization.max_update=2",
-        "model.dropout=0,0.2",
-    )
-    hydra_train(conf, copy_data, tmp_path, *options, f"hydra.sweep.subdir={'${hydra.job.num}'}")
+    options = ("hydra.sweep.dir=.", "hydra.sweep.subdir=${hydra.job.num}")
+    options = (*options, "optimization.max_update=2", "model.dropout=0,0.2")
+    hydra_train(conf, copy_data, tmp_path, *options, flags=("--multirun",))
     for number, dropout in (("0", 0), ("1", 0.2)):
         cfg = load(tmp_path / number / "run" / "checkpoint_last.pt")["cfg"]
         assert cfg["model"]["dropout"] == dropout
