@@ -24,9 +24,10 @@ def add(commands: Subparsers) -> None:
         "--system",
         action="append",
         required=True,
-        metavar="NAME=GENERATED[,checkpoint=FILE][,log=FILE]",
-        help="a system's name and its output of fairseq-generate; its checkpoint (size, updates) "
-        "and the log of its training (parameters, speed) where they are at hand; repeat. "
+        metavar="NAME=GENERATED[,GENERATED...][,checkpoint=FILE][,log=FILE]",
+        help="a system's name and its output of fairseq-generate, or several outputs, one of each "
+        "run with a seed of its own; its checkpoint (size, updates) and the log of its training "
+        "(parameters, speed) where they are at hand; repeat. "
         "NAME=text:FILE takes detokenized text instead, as of another program",
     )
     parser.add_argument(
@@ -49,7 +50,7 @@ def add(commands: Subparsers) -> None:
         "--output",
         type=Path,
         metavar="OUT",
-        help="write OUT.md, OUT.png, OUT.svg and OUT.json",
+        help="write OUT.md, OUT.csv, OUT.tex, OUT.png, OUT.svg and OUT.json",
     )
     add_undoing(parser)
     options.add_json(parser, "the comparison")
@@ -69,9 +70,7 @@ def _compare(args: argparse.Namespace) -> int:
         baseline=args.baseline,
         tokenized_reference=args.tokenized_ref,
         samples=args.samples,
-        undoing={
-            one.name: chosen_undoing(args, [one.generated]) for one in systems if not one.plain
-        },
+        undoing={one.name: chosen_undoing(args, one.generated) for one in systems if not one.plain},
     )
     options.write_json(args.json, result.as_dict())
     if args.output is not None:

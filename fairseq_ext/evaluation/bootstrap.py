@@ -29,12 +29,16 @@ class Estimate:
         value: on the test set as it is, 0 to 100.
         low, high: bounds of the 95% interval, around the mean of the samples.
         p: of the difference to the baseline; None for the baseline.
+        runs: trainings that ``value`` is the mean of.
+        deviation: standard deviation of the score over them; None for a single run.
     """
 
     value: float
     low: float
     high: float
     p: float | None = None
+    runs: int = 1
+    deviation: float | None = None
 
     @property
     def half_width(self) -> float:
@@ -73,7 +77,7 @@ def paired_bootstrap(
         ConfigError: no such baseline, or too few samples.
         DataError: unequal numbers of lines, or none.
     """
-    _check(systems, references, baseline, samples)
+    check_comparable(systems, references, baseline, list(systems), samples)
     others = [name for name in systems if name != baseline]
     estimates: dict[str, dict[str, Estimate]] = {}
     signatures: dict[str, str] = {}
@@ -90,16 +94,11 @@ def _test(
     named: Sequence[tuple[str, list[str]]], references: Sequence[str], samples: int
 ) -> tuple[dict[str, str], dict[str, dict[str, Estimate]]]:
     """sacrebleu's own test of the later systems against the first."""
-    try:
-        from sacrebleu.metrics import BLEU, CHRF
-        from sacrebleu.significance import PairedTest
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "Comparing needs sacrebleu 2 or later: `pip install 'sacrebleu>=2.4'`."
-        ) from error
-    metrics = {"BLEU": BLEU(), "chrF": CHRF()}
+    found = metrics()
+    from sacrebleu.significance import PairedTest
+
     test = PairedTest(
-        list(named), metrics, [list(references)], test_type="bs", n_samples=samples, n_jobs=1
+        list(named), found, [list(references)], test_type="bs", n_samples=samples, n_jobs=1
     )
     signatures, results = test()
     names = {"chrF2": "chrF"}  # as `fairseq-ext score` calls it
@@ -116,16 +115,49 @@ def _test(
     return {names.get(m, m): str(signature) for m, signature in signatures.items()}, estimates
 
 
-def _check(
-    systems: Mapping[str, Sequence[str]], references: Sequence[str], baseline: str, samples: int
+def metrics(references: Sequence[str] | None = None) -> dict[str, Any]:
+    """sacrebleu's BLEU and chrF2, with the references prepared where they are given.
+
+    Raises:
+        EnvironmentProblem: sacrebleu is missing, or too old.
+    """
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "Comparing needs sacrebleu 2 or later: `pip install 'sacrebleu>=2.4'`."
+        ) from error
+    prepared = None if references is None else [list(references)]
+    return {"BLEU": BLEU(references=prepared), "chrF": CHRF(references=prepared)}
+
+
+def check_comparable(
+    translations: Mapping[str, Sequence[str]],
+    references: Sequence[str],
+    baseline: str,
+    names: Sequence[str],
+    samples: int,
 ) -> None:
-    if baseline not in systems:
+    """Refuse what cannot be compared.
+
+    Args:
+        translations: by the name that a message gives them.
+        references: of all of them.
+        baseline: one of ``names``, the systems.
+        names: see ``baseline``.
+        samples: of the bootstrap.
+
+    Raises:
+        ConfigError: no such baseline, or too few samples.
+        DataError: unequal numbers of lines, or none.
+    """
+    if baseline not in names:
         raise ConfigError(
-            f"`--baseline` must be one of {', '.join(systems)}, but is `{baseline}` instead."
+            f"`--baseline` must be one of {', '.join(names)}, but is `{baseline}` instead."
         )
     if samples < FEWEST:
         raise ConfigError(f"`--samples` must be at least {FEWEST}, but is {samples} instead.")
-    for name, lines in systems.items():
+    for name, lines in translations.items():
         if len(lines) != len(references) or not references:
             raise DataError(
                 f"`{name}` translates {len(lines)} sentences, but the reference has "

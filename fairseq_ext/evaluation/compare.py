@@ -7,6 +7,7 @@ of its training. What was not given is not guessed, and stays empty.
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation.bootstrap import SAMPLES, Estimate, paired_bootstrap
 from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_lines
 from fairseq_ext.evaluation.score import tokenized_bleu
+from fairseq_ext.evaluation.seeds import bootstrap_over_runs
 from fairseq_ext.evaluation.training_run import Training, read_training
 from fairseq_ext.text.generated import Undoing, require_text
 
@@ -37,14 +39,15 @@ class System:
 
     Attributes:
         name: in the table.
-        generated: output of fairseq-generate, or its translations as plain text.
+        generated: output of fairseq-generate, or its translations as plain text; of each run
+            (training) one.
         checkpoint: that it used.
         log: of its training.
         plain: ``generated`` is detokenized text, a line per sentence.
     """
 
     name: str
-    generated: Path
+    generated: tuple[Path, ...]
     checkpoint: Path | None = None
     log: Path | None = None
     plain: bool = False
@@ -98,7 +101,9 @@ class Result:
 
 
 def parse_system(given: str) -> System:
-    """A system from ``NAME=GENERATED[,checkpoint=FILE][,log=FILE]``, or ``NAME=text:FILE…``.
+    """A system from ``NAME=GENERATED[,GENERATED…][,checkpoint=FILE][,log=FILE]``.
+
+    ``NAME=text:FILE[,FILE…]…`` stands for plain text.
 
     Raises:
         ConfigError: no such form, or a part that is there twice.
@@ -107,14 +112,14 @@ def parse_system(given: str) -> System:
     generated, *parts = _PART.split(rest)
     found = dict(part.split("=", 1) for part in parts)
     plain = generated.startswith(PLAIN)
-    generated = generated.removeprefix(PLAIN)
-    if not (name and equals and generated and all(found.values())) or len(found) < len(parts):
+    runs = generated.removeprefix(PLAIN).split(",")
+    if not (name and equals and all(runs) and all(found.values())) or len(found) < len(parts):
         raise ConfigError(
-            "`--system` must be NAME=GENERATED[,checkpoint=FILE][,log=FILE], but is "
+            "`--system` must be NAME=GENERATED[,GENERATED...][,checkpoint=FILE][,log=FILE], but is "
             f"`{given}` instead."
         )
     paths = {part: Path(path) for part, path in found.items()}
-    return System(name, Path(generated), **paths, plain=plain)
+    return System(name, tuple(map(Path, runs)), **paths, plain=plain)
 
 
 def compare(
@@ -153,16 +158,21 @@ def compare(
     texts, tokens = {}, {}
     for one in systems:
         if one.plain:
-            texts[one.name] = _plain(one.generated)
+            texts[one.name] = [_plain(path) for path in one.generated]
         else:
             undo = (undoing or {}).get(one.name) or Undoing.by_language(language)
-            sentences = read_generated(one.generated, len(references))
-            tokens[one.name] = undo.words(best_hypotheses(sentences))
-            texts[one.name] = undo.text(tokens[one.name])
-        require_text(texts[one.name], one.generated)
+            outputs = [read_generated(path, len(references)) for path in one.generated]
+            tokens[one.name] = [undo.words(best_hypotheses(output)) for output in outputs]
+            texts[one.name] = [undo.text(lines) for lines in tokens[one.name]]
+        for lines, path in zip(texts[one.name], one.generated, strict=True):
+            require_text(lines, path)
     known = [_known(system) for system in systems]  # before the slow part, as it may fail
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
-    found = paired_bootstrap(texts, references, baseline or names[0], samples)
+    if all(len(runs) == 1 for runs in texts.values()):
+        single = {name: runs[0] for name, runs in texts.items()}
+        found = paired_bootstrap(single, references, baseline or names[0], samples)
+    else:
+        found = bootstrap_over_runs(texts, references, baseline or names[0], samples)
     rows = [
         Measured(name, found.estimates[name], on_tokens.get(name), **facts)
         for name, facts in zip(names, known, strict=True)
@@ -187,7 +197,7 @@ def _known(system: System) -> dict[str, Any]:
     """What log and checkpoint say; where both do, the log, which counts parameters exactly."""
     facts: dict[str, Any] = {}
     if not system.plain:
-        facts["generation_speed"] = generation_speed(system.generated)
+        facts["generation_speed"] = generation_speed(system.generated[0])
     if system.checkpoint is not None:
         facts |= asdict(read_weights(system.checkpoint))
     if system.log is not None:
@@ -212,14 +222,19 @@ def _plain(path: str | Path) -> list[str]:
 
 
 def _tokenized_scores(
-    tokens: Mapping[str, Sequence[str]], reference: str | Path | None
+    tokens: Mapping[str, Sequence[Sequence[str]]], reference: str | Path | None
 ) -> dict[str, float]:
+    """The mean over runs."""
     if reference is None:
         return {}
     references = _plain(reference)
-    if wrong := [name for name, lines in tokens.items() if len(lines) != len(references)]:
-        raise DataError(
-            f"`{reference}` has {len(references)} lines, but `{wrong[0]}` translates "
-            f"{len(tokens[wrong[0]])} sentences; `--tokenized-ref` must be the same text."
-        )
-    return {name: tokenized_bleu(lines, references).value for name, lines in tokens.items()}
+    for name, runs in tokens.items():
+        if len(runs[0]) != len(references):
+            raise DataError(
+                f"`{reference}` has {len(references)} lines, but `{name}` translates "
+                f"{len(runs[0])} sentences; `--tokenized-ref` must be the same text."
+            )
+    return {
+        name: statistics.fmean(tokenized_bleu(lines, references).value for lines in runs)
+        for name, runs in tokens.items()
+    }

@@ -21,9 +21,12 @@ MARKERS = "osD^vP"  # six, beside seven colours: 42 systems look different
 
 # heading, and the cell of one system; a column that is empty for all systems is left out
 COLUMNS: tuple[tuple[str, Callable[[Measured], str]], ...] = (
+    ("runs", lambda row: _runs(row)),
     ("BLEU", lambda row: _interval(row, "BLEU")),
+    ("SD (BLEU)", lambda row: _deviation(row, "BLEU")),
     ("p (BLEU)", lambda row: _p(row, "BLEU")),
     ("chrF", lambda row: _interval(row, "chrF")),
+    ("SD (chrF)", lambda row: _deviation(row, "chrF")),
     ("p (chrF)", lambda row: _p(row, "chrF")),
     ("BLEU-tok", lambda row: _number(row.tokenized_bleu, ".2f")),
     ("parameters", lambda row: _number(row.parameters, ",")),
@@ -53,11 +56,15 @@ def rows(result: Result) -> list[list[str]]:
 
 def notes(result: Result) -> list[str]:
     """What a reader of the table has to know."""
+    several = any(row.scores["BLEU"].runs > 1 for row in result.systems)
+    drawn = "bootstrap over sentences and runs" if several else "paired bootstrap over sentences"
     said = [
         f"{result.sentences:,} sentences; score ± half of its 95% bootstrap interval",
-        f"p: paired bootstrap against `{result.baseline}`, * below {SIGNIFICANT}; the chance of "
-        "another training run is not in it",
+        f"p: {drawn}, against `{result.baseline}`, * below {SIGNIFICANT}; the chance of another "
+        f"training run is {'in it where a system has several' if several else 'not in it'}",
     ]
+    if several:
+        said.append("several runs: mean, and SD, the standard deviation over them")
     if any(row.tokenized_bleu is not None for row in result.systems):
         said.append("BLEU-tok: on tokens, multi-bleu style, not comparable with BLEU")
     return said + [f"{name}: {signature}" for name, signature in result.signatures.items()]
@@ -74,17 +81,24 @@ def as_markdown(result: Result) -> str:
 
 
 def write(result: Result, output: str | Path) -> list[Path]:
-    """Write ``OUTPUT.md``, ``.png``, ``.svg`` and ``.json``; returns the paths.
+    """Write ``OUTPUT.md``, ``.csv``, ``.tex``, ``.png``, ``.svg`` and ``.json``; the paths.
 
     Args:
         result: the comparison.
         output: their common path, with or without ``.png``.
     """
     stem = Path(output).with_suffix("") if Path(output).suffix == ".png" else Path(output)
-    page = stem.parent / f"{stem.name}.md"
-    with files.atomic_write(page) as file:
-        file.write(as_markdown(result) + "\n")
-    return [page, *plot(result, stem)]
+    table = rows(result)
+    pages = {
+        "md": as_markdown(result) + "\n",
+        "csv": tables.comma_separated(table),
+        "tex": tables.latex(table) + "\n",
+    }
+    paths = [stem.parent / f"{stem.name}.{ending}" for ending in pages]
+    for path, page in zip(paths, pages.values(), strict=True):
+        with files.atomic_write(path) as file:
+            file.write(page)
+    return [*paths, *plot(result, stem)]
 
 
 def plot(result: Result, output: str | Path) -> list[Path]:
@@ -151,6 +165,15 @@ def _number(value: float | None, form: str, unit: float = 1) -> str:
 def _interval(row: Measured, metric: str) -> str:
     score = row.scores[metric]
     return f"{score.value:.2f} ± {score.half_width:.2f}"
+
+
+def _runs(row: Measured) -> str:
+    runs = row.scores["BLEU"].runs
+    return MISSING if runs == 1 else str(runs)
+
+
+def _deviation(row: Measured, metric: str) -> str:
+    return _number(row.scores[metric].deviation, ".2f")
 
 
 def _p(row: Measured, metric: str) -> str:

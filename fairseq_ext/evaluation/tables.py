@@ -1,8 +1,16 @@
-"""Rows of text as a table for the terminal, and as one for Markdown."""
+"""Rows of text as a table: for the terminal, Markdown, LaTeX, and as CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
+
+LATEX = str.maketrans(
+    {char: f"\\{char}" for char in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "–": "--"}
+)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -18,3 +26,27 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Rows, the first being the heading, as a Markdown table."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def latex(rows: Sequence[Sequence[str]]) -> str:
+    """Rows, the first being the heading, as a ``tabular`` with the rules of booktabs."""
+    heading, *body = [" & ".join(cell.translate(LATEX) for cell in row) + r" \\" for row in rows]
+    columns = "l" + "r" * (len(rows[0]) - 1)
+    return "\n".join(
+        [
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            heading,
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+    )
+
+
+def comma_separated(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as CSV, one line each."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

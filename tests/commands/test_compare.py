@@ -90,7 +90,7 @@ def test_figures_are_those_of_the_command_sacrebleu(outputs_of_three: Path) -> N
 
 
 def test_rows_keep_their_order_whichever_is_the_baseline(outputs_of_three: Path) -> None:
-    systems = [compare.System(name, outputs_of_three / name) for name in ("bad", "good", "fair")]
+    systems = [compare.System(name, (outputs_of_three / name,)) for name in ("bad", "good", "fair")]
     result = compare.compare(systems, outputs_of_three / "ref", baseline="good", samples=100)
     assert [row.name for row in result.systems] == ["bad", "good", "fair"]
     assert [row.scores["BLEU"].p is None for row in result.systems] == [False, True, False]
@@ -98,7 +98,7 @@ def test_rows_keep_their_order_whichever_is_the_baseline(outputs_of_three: Path)
 
 
 def test_one_system_has_intervals_and_no_p(outputs_of_three: Path) -> None:
-    system = compare.System("only", outputs_of_three / "fair")
+    system = compare.System("only", (outputs_of_three / "fair",))
     result = compare.compare([system], outputs_of_three / "ref", samples=100)
     row = result.systems[0]
     assert row.scores["BLEU"].low < row.scores["BLEU"].value < row.scores["BLEU"].high
@@ -152,7 +152,7 @@ def test_text_is_detokenized_and_pieces_are_joined(tmp_path: Path) -> None:
     write_lines(tmp_path / "ref", ["Hi, you!", "It's a dog."] * 3)
     write_lines(tmp_path / "tok", ["Hi , you !", "It 's a dog ."] * 3)
     result = compare.compare(
-        [compare.System("s", tmp_path / "out")],
+        [compare.System("s", (tmp_path / "out",))],
         tmp_path / "ref",
         language="en",
         tokenized_reference=tmp_path / "tok",
@@ -168,9 +168,11 @@ def test_text_is_detokenized_and_pieces_are_joined(tmp_path: Path) -> None:
 
 def test_a_system_is_read_from_one_word() -> None:
     system = compare.parse_system("my name=out=1,x.txt,log=a,b.log,checkpoint=c=d.pt")
-    assert system == compare.System("my name", Path("out=1,x.txt"), Path("c=d.pt"), Path("a,b.log"))
-    assert compare.parse_system("a=b") == compare.System("a", Path("b"))
-    assert compare.parse_system("a=text:b") == compare.System("a", Path("b"), plain=True)
+    assert system == compare.System(
+        "my name", (Path("out=1"), Path("x.txt")), Path("c=d.pt"), Path("a,b.log")
+    )
+    assert compare.parse_system("a=b") == compare.System("a", (Path("b"),))
+    assert compare.parse_system("a=text:b") == compare.System("a", (Path("b"),), plain=True)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +281,9 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
         *("--system", "other=other", "--samples", "100", "--json", "copy.json"),
         cwd=trained,
     )
-    assert done.stdout.startswith("both.md\nboth.png\nboth.svg\nboth.json\nsystem  BLEU")
+    assert done.stdout.startswith(
+        "both.md\nboth.csv\nboth.tex\nboth.png\nboth.svg\nboth.json\nsystem  BLEU"
+    )
     assert "DEBUG" not in done.stderr
     data = json.loads((trained / "both.json").read_text(encoding="utf-8"))
     assert data == json.loads((trained / "copy.json").read_text(encoding="utf-8"))

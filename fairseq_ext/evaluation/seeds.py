@@ -1,0 +1,118 @@
+"""Systems that were trained several times: does the difference outlive another seed?
+
+The paired bootstrap of :mod:`~fairseq_ext.evaluation.bootstrap` asks whether a difference outlives
+another test set. Here trainings are drawn as well: each sample draws sentences, the same ones for
+all systems, and as many runs of each system as it has, both with replacement; a system's score is
+the mean over the runs drawn. With one run for each system this is the paired bootstrap itself.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from fairseq_ext.evaluation.bootstrap import (
+    SAMPLES,
+    Comparison,
+    Estimate,
+    check_comparable,
+    metrics,
+)
+
+SEED = "12345"  # sacrebleu's, where SACREBLEU_SEED is not set
+
+
+def bootstrap_over_runs(
+    systems: Mapping[str, Sequence[Sequence[str]]],
+    references: Sequence[str],
+    baseline: str,
+    samples: int = SAMPLES,
+) -> Comparison:
+    """BLEU and chrF2 of systems with one or several runs each, compared with the baseline.
+
+    Args:
+        systems: by name, the detokenized translations of each run.
+        references: detokenized, as many lines as each translation.
+        baseline: one of the names.
+        samples: how many test sets, and draws of runs, to make.
+
+    Returns:
+        Estimates whose ``value`` is the mean over runs. ``p`` is the share of samples in which the
+        difference is further from its mean than the measured difference is from zero.
+
+    Raises:
+        ConfigError: no such baseline, or too few samples.
+        DataError: unequal numbers of lines, or none.
+    """
+    translations = {
+        f"{name}, run {number}": run
+        for name, runs in systems.items()
+        for number, run in enumerate(runs, start=1)
+    }
+    check_comparable(translations, references, baseline, list(systems), samples)
+    seed = os.environ.get("SACREBLEU_SEED", SEED)
+    draw = np.random.default_rng(None if seed.lower() == "none" else int(seed))
+    sentences = draw.choice(len(references), size=(samples, len(references)), replace=True)
+    drawn = {name: _drawn_runs(draw, samples, len(runs)) for name, runs in systems.items()}
+    estimates: dict[str, dict[str, Estimate]] = {name: {} for name in systems}
+    signatures = {}
+    for label, metric in metrics(references).items():
+        values, sampled = {}, {}
+        for name in tqdm(systems, desc=label, unit=" systems", file=sys.stderr):
+            found = [_scores(metric, run, sentences) for run in systems[name]]
+            values[name] = [value for value, _ in found]
+            of_runs = np.stack([scores for _, scores in found], axis=1)  # [samples, runs]
+            sampled[name] = np.take_along_axis(of_runs, drawn[name], axis=1).mean(axis=1)
+        for name in systems:
+            estimates[name][label] = _estimate(name, baseline, values, sampled)
+        signature = metric.get_signature()
+        signature.update("bs", samples)
+        signature.update("seed", seed.lower())
+        signatures[label] = str(signature)
+    return Comparison(estimates, signatures)
+
+
+def _drawn_runs(draw: np.random.Generator, samples: int, runs: int) -> np.ndarray:
+    """Numbers of runs, ``[samples, runs]``; of a single run nothing is drawn."""
+    if runs == 1:
+        return np.zeros((samples, 1), dtype=np.int64)
+    return draw.integers(runs, size=(samples, runs))
+
+
+def _scores(metric: Any, lines: Sequence[str], sentences: np.ndarray) -> tuple[float, np.ndarray]:
+    """The score of a translation, and of each sample of its sentences."""
+    found = np.array(metric._extract_corpus_statistics(lines, None), dtype=np.float64)
+    value = metric._compute_score_from_stats(found.sum(0)).score
+    sampled = [metric._compute_score_from_stats(found[chosen].sum(0)).score for chosen in sentences]
+    return value, np.array(sampled)
+
+
+def _estimate(
+    name: str,
+    baseline: str,
+    values: Mapping[str, Sequence[float]],
+    sampled: Mapping[str, np.ndarray],
+) -> Estimate:
+    mean = statistics.fmean(values[name])
+    low, high = np.percentile(sampled[name], (2.5, 97.5))
+    p = None
+    if name != baseline:
+        difference = abs(mean - statistics.fmean(values[baseline]))
+        found = sampled[name] - sampled[baseline]
+        larger = int((np.abs(found - found.mean()) > difference).sum())
+        p = (larger + 1) / (len(found) + 1) if difference else 1.0
+    several = len(values[name]) > 1
+    return Estimate(
+        mean,
+        float(low),
+        float(high),
+        p,
+        runs=len(values[name]),
+        deviation=statistics.stdev(values[name]) if several else None,
+    )

@@ -1,0 +1,155 @@
+"""Systems with several runs: their scores, and the bootstrap that draws runs as well."""
+
+from __future__ import annotations
+
+import csv
+import random
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sacrebleu
+from harness import run, write_lines
+
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.evaluation import compare, tables
+from fairseq_ext.evaluation.bootstrap import paired_bootstrap
+from fairseq_ext.evaluation.seeds import bootstrap_over_runs
+
+WORDS = ["the", "a", "house", "tree", "river", "walks", "sees", "big", "old", "of", "never"]
+
+
+def references(count: int = 60) -> list[str]:
+    draw = random.Random(1)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(5, 12))) for _ in range(count)]
+
+
+def damaged(lines: list[str], share: float, seed: int) -> list[str]:
+    """The lines with a share of the words replaced."""
+    draw = random.Random(seed)
+    return [
+        " ".join(draw.choice(WORDS) if draw.random() < share else word for word in line.split())
+        for line in lines
+    ]
+
+
+def test_one_run_each_is_the_paired_bootstrap():
+    text = references()
+    systems = {name: damaged(text, share, 3) for name, share in (("a", 0.2), ("b", 0.3))}
+    ours = bootstrap_over_runs({name: [lines] for name, lines in systems.items()}, text, "a")
+    theirs = paired_bootstrap(systems, text, "a")
+    assert ours.signatures == theirs.signatures
+    for name in systems:
+        for metric, expected in theirs.estimates[name].items():
+            found = ours.estimates[name][metric]
+            assert found.value == pytest.approx(expected.value)
+            assert found.half_width == pytest.approx(expected.half_width, rel=0.02)
+            assert (found.runs, found.deviation) == (1, None)
+    assert ours.estimates["b"]["BLEU"].p < 0.05
+
+
+def test_against_loops_over_text():
+    """Each sample's score from sacrebleu, given the very sentences and runs that were drawn."""
+    text, samples = references(20), 100
+    systems = {
+        "a": [damaged(text, 0.2, seed) for seed in (1, 2, 3)],
+        "b": [damaged(text, 0.3, seed) for seed in (4, 5)],
+    }
+    found = bootstrap_over_runs(systems, text, "a", samples).estimates
+    draw = np.random.default_rng(12345)
+    sentences = draw.choice(20, size=(samples, 20), replace=True)
+    runs = {
+        name: draw.integers(len(several), size=(samples, len(several)))
+        for name, several in systems.items()
+    }
+
+    def bleu(lines: list[str], chosen: list[int]) -> float:
+        drawn = [text[i] for i in chosen]
+        return sacrebleu.corpus_bleu([lines[i] for i in chosen], [drawn]).score
+
+    means = {
+        name: [
+            statistics.fmean(bleu(systems[name][number], chosen) for number in numbers)
+            for chosen, numbers in zip(sentences, runs[name], strict=True)
+        ]
+        for name in systems
+    }
+    whole = {
+        name: [bleu(lines, list(range(20))) for lines in several]
+        for name, several in systems.items()
+    }
+    for name in systems:
+        estimate = found[name]["BLEU"]
+        assert estimate.value == pytest.approx(statistics.fmean(whole[name]))
+        assert estimate.deviation == pytest.approx(statistics.stdev(whole[name]))
+        bounds = np.percentile(means[name], (2.5, 97.5))
+        assert (estimate.low, estimate.high) == pytest.approx(tuple(bounds))
+    differences = np.array(means["b"]) - np.array(means["a"])
+    measured = abs(found["b"]["BLEU"].value - found["a"]["BLEU"].value)
+    larger = sum(abs(one - differences.mean()) > measured for one in differences)
+    assert found["b"]["BLEU"].p == pytest.approx((larger + 1) / (samples + 1))
+
+
+def test_luck_of_the_seed_is_no_difference():
+    """Runs of one system differ by more than the systems: clear on sentences alone, not here."""
+    text = references()
+    good, bad = damaged(text, 0.1, 1), damaged(text, 0.4, 2)
+    fair = damaged(text, 0.3, 3)
+    single = paired_bootstrap({"lucky": good, "other": fair}, text, "other").estimates
+    assert single["lucky"]["BLEU"].p < 0.01
+    several = bootstrap_over_runs({"lucky": [good, bad], "other": [fair]}, text, "other").estimates
+    assert several["lucky"]["BLEU"].p > 0.2
+    steady = bootstrap_over_runs({"lucky": [good, good], "other": [fair]}, text, "other").estimates
+    assert steady["lucky"]["BLEU"].p < 0.01
+    assert steady["lucky"]["BLEU"].deviation == 0
+
+
+def test_what_cannot_be_compared_names_the_run():
+    text = references(4)
+    with pytest.raises(DataError, match="`a, run 2` translates 3 sentences"):
+        bootstrap_over_runs({"a": [text, text[:3]]}, text, "a")
+    with pytest.raises(ConfigError, match="must be one of a"):
+        bootstrap_over_runs({"a": [text, text]}, text, "a, run 1")
+
+
+def test_systems_of_several_runs_are_named_by_commas():
+    found = compare.parse_system("x=text:a,b,log=train.log")
+    assert found == compare.System("x", (Path("a"), Path("b")), log=Path("train.log"), plain=True)
+    for wrong in ("x=a,", "x=,a", "x=a,,b"):
+        with pytest.raises(ConfigError, match="NAME=GENERATED"):
+            compare.parse_system(wrong)
+
+
+@pytest.mark.system
+def test_the_command_writes_means_and_tables(tmp_path: Path):
+    text = references()
+    write_lines(tmp_path / "ref", text)
+    for name, share, seed in (("a", 0.2, 1), ("b", 0.25, 2), ("c", 0.5, 3)):
+        write_lines(tmp_path / name, damaged(text, share, seed))
+    shown = run(
+        *("fairseq-ext", "compare", "--system", "two_runs=text:a,b", "--system", "one=text:c"),
+        *("--ref", "ref", "--samples", 200, "-o", "out"),
+        cwd=tmp_path,
+    ).stdout
+    assert "bootstrap over sentences and runs" in shown
+    with (tmp_path / "out.csv").open(newline="") as file:
+        heading, first, second = csv.reader(file)
+    row, other = dict(zip(heading, first, strict=True)), dict(zip(heading, second, strict=True))
+    bleu = [
+        sacrebleu.corpus_bleu((tmp_path / name).read_text().splitlines(), [text]).score
+        for name in ("a", "b")
+    ]
+    assert row["BLEU"].split(" ± ")[0] == f"{statistics.fmean(bleu):.2f}"
+    assert row["SD (BLEU)"] == f"{statistics.stdev(bleu):.2f}"
+    assert (row["runs"], other["runs"], other["SD (BLEU)"]) == ("2", "–", "–")
+    latex = (tmp_path / "out.tex").read_text()
+    assert r"two\_runs" in latex
+    assert latex.count(r"\\") == 3
+    assert all((tmp_path / f"out.{ending}").is_file() for ending in ("md", "png", "svg", "json"))
+
+
+def test_latex_shows_every_character():
+    table = tables.latex([["a & b", "50%"], ["x_{1}^~", "\\±–"]])
+    assert r"a \& b & 50\% \\" in table
+    assert r"x\_\{1\}\textasciicircum{}\textasciitilde{} & \textbackslash{}$\pm$-- \\" in table
