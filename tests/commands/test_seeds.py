@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu
-from harness import run, write_lines
 
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation import compare, tables
 from fairseq_ext.evaluation.bootstrap import paired_bootstrap
 from fairseq_ext.evaluation.seeds import bootstrap_over_runs
+from tests.support.harness import run, write_lines
 
 WORDS = ["the", "a", "house", "tree", "river", "walks", "sees", "big", "old", "of", "never"]
 
