@@ -155,17 +155,7 @@ def compare(
             f"`--system` must have a name of its own, but `{twice[0]}` is there twice."
         )
     references = _plain(reference)
-    texts, tokens = {}, {}
-    for one in systems:
-        if one.plain:
-            texts[one.name] = [_plain(path) for path in one.generated]
-        else:
-            undo = (undoing or {}).get(one.name) or Undoing.by_language(language)
-            outputs = [read_generated(path, len(references)) for path in one.generated]
-            tokens[one.name] = [undo.words(best_hypotheses(output)) for output in outputs]
-            texts[one.name] = [undo.text(lines) for lines in tokens[one.name]]
-        for lines, path in zip(texts[one.name], one.generated, strict=True):
-            require_text(lines, path)
+    texts, tokens = _translations(systems, len(references), language, undoing or {})
     known = [_known(system) for system in systems]  # before the slow part, as it may fail
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     if all(len(runs) == 1 for runs in texts.values()):
@@ -178,6 +168,27 @@ def compare(
         for name, facts in zip(names, known, strict=True)
     ]
     return Result(rows, baseline or names[0], len(references), found.signatures)
+
+
+def _translations(
+    systems: Sequence[System],
+    sentences: int,
+    language: str | None,
+    undoing: Mapping[str, Undoing],
+) -> tuple[dict[str, list[list[str]]], dict[str, list[list[str]]]]:
+    """By system and run, the lines of text and, where it is not plain text, of words."""
+    texts, tokens = {}, {}
+    for one in systems:
+        if one.plain:
+            texts[one.name] = [_plain(path) for path in one.generated]
+        else:
+            undo = undoing.get(one.name) or Undoing.by_language(language)
+            outputs = [read_generated(path, sentences) for path in one.generated]
+            tokens[one.name] = [undo.words(best_hypotheses(output)) for output in outputs]
+            texts[one.name] = [undo.text(lines) for lines in tokens[one.name]]
+        for lines, path in zip(texts[one.name], one.generated, strict=True):
+            require_text(lines, path)
+    return texts, tokens
 
 
 def generation_speed(generated: str | Path) -> float | None:
