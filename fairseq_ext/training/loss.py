@@ -198,9 +198,9 @@ class _Gradients:
 
 def _softmax_(z: Tensor) -> tuple[Tensor, Tensor]:
     """``p = softmax(z)``, ``[R, V]``, which overwrites ``z``, and ``log Σ e^z``, ``[R, 1]``."""
-    highest, where = z.max(dim=1, keepdim=True)
+    highest = z.amax(dim=1, keepdim=True)
     p = torch.softmax(z, dim=1, out=z)
-    return p, highest - p.gather(1, where).log()  # there p is 1/V at least
+    return p, highest - p.amax(dim=1, keepdim=True).log()  # the largest p is 1/V at least
 
 
 def _smoothed(
@@ -215,7 +215,8 @@ def _smoothed(
     loss = (1 - epsilon - others) * nll + others * smooth
     if backward:
         p.scatter_add_(1, t, torch.full_like(nll, epsilon + others - 1))
-        p.sub_(others) if epsilon else p
+        if epsilon:
+            p.sub_(others)
     return torch.stack((loss.sum(), nll.sum())), p
 
 
