@@ -98,6 +98,7 @@ def _end(cfg: Any, number: signal.Signals) -> NoReturn:
     for child in children:
         child.join(PATIENCE)
         child.kill()
+        child.join(PATIENCE)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
