@@ -13,6 +13,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,15 @@ def harmless_classes() -> list[Any]:
 
 
 def allow_harmless_classes() -> None:
-    """Let ``torch.load(…, weights_only=True)`` read them, in this process."""
-    # torch's context manager would take them from the plugin, too, when it ends
+    """Let ``torch.load(…, weights_only=True)`` read them, in this process from now on."""
     torch.serialization.add_safe_globals(harmless_classes())
+
+
+def _harmless_classes_allowed() -> AbstractContextManager[Any]:
+    """The same for a moment; where the process allows them already, they stay allowed."""
+    allowed = torch.serialization.get_safe_globals()
+    missing = [one for one in harmless_classes() if one not in allowed]
+    return torch.serialization.safe_globals(missing) if missing else nullcontext()
 
 
 def is_archive(path: str | Path) -> bool:
@@ -85,10 +92,10 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
             before 1.6, not a checkpoint, or contains an object that is not allowed or parts
             without end (see :func:`fairseq_ext.checkpoints.untrusted.require_plain`).
     """
-    allow_harmless_classes()
     path = _whole_archive(path, checksums)
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        with _harmless_classes_allowed():
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(_refusal(path, str(error))) from None
     except OSError as error:

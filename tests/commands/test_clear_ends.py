@@ -84,7 +84,7 @@ def test_an_update_that_makes_the_weights_infinite_is_not_saved(copy_data: Path,
 
 
 LOSS_SCALE = """
-from tests.support import faulty
+import faulty
 from fairseq.optim import FP16Optimizer
 from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
 scaler = DynamicLossScaler(init_scale=2e-4)

@@ -10,10 +10,10 @@ import signal
 import subprocess
 from pathlib import Path
 
-import prepare
 import pytest
 import report
 
+from fairseq_ext.corpora import own_text
 from tests.support.harness import BIN, REPO, wait_for, write_lines
 
 RECIPES = REPO / "recipes"
@@ -173,7 +173,7 @@ def test_bad_text_is_refused_before_anything_is_written(
 ) -> None:
     folder = corpus(tmp_path / "data", **wrong)
     with pytest.raises(ValueError, match=message):
-        prepare.check_corpus(folder, "en", "de")
+        own_text.check_corpus(folder, "en", "de")
 
 
 def test_missing_files_are_listed(tmp_path: Path) -> None:
@@ -181,16 +181,16 @@ def test_missing_files_are_listed(tmp_path: Path) -> None:
     (folder / "valid.en").unlink()
     (folder / "test.de").unlink()
     with pytest.raises(ValueError, match=r"lacks valid\.en, test\.de;"):
-        prepare.check_corpus(folder, "en", "de")
+        own_text.check_corpus(folder, "en", "de")
 
 
 def test_text_is_copied_line_by_line_and_tokenized_only_on_request(tmp_path: Path) -> None:
     # NEL and U+2028 are no line ends here, and entities stay as they are written.
     lines = ["Hi, \u0085 you & I!", "It's\u2028so.", "Grüße"]
     folder = corpus(tmp_path / "data", train_en=lines)
-    prepare.copy_corpus(folder, tmp_path / "plain", "en", "de", False)
+    own_text.copy_corpus(folder, tmp_path / "plain", "en", "de", False)
     assert (tmp_path / "plain" / "train.en").read_text() == "".join(f"{x}\n" for x in lines)
-    prepare.copy_corpus(folder, tmp_path / "tokens", "en", "de", True)
+    own_text.copy_corpus(folder, tmp_path / "tokens", "en", "de", True)
     tokens = (tmp_path / "tokens" / "train.en").read_text().split("\n")
     assert len(tokens) == 4
     assert tokens[0].startswith("Hi , ")

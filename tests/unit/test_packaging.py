@@ -20,7 +20,7 @@ tomllib = pytest.importorskip("tomllib")  # of Python 3.11
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 DISTRIBUTIONS = {"subword_nmt": "subword-nmt"}  # where it is not the module's name
-NOT_BUILT = (".venv", "runs", "build", "dist", "site", ".git", "__pycache__")
+NOT_BUILT = (".venv", "runs", "build", "dist", "site", ".git", ".hypothesis", "__pycache__")
 AS_FAIRSEQ_DOES = """
 import sys
 from argparse import Namespace
