@@ -21,11 +21,11 @@ Usage: bash recipes/compare.sh DATA_DIR SRC TGT [OPTION]... ARCH...
   --lr X         peak learning rate                           (0.002)
   --from NAME    start from the last checkpoint of that model of the same --out: the next stage
                  of a schedule
-  --tokenize     Moses tokenisation before, and undone after for sacrebleu
+  --tokenize     Moses tokenization before, and undone after for sacrebleu
   --out DIR      shared data, and a folder for each model     (runs/compare-DATA_DIR-SRC-TGT)
   --help         this text
 
-All models share the binarised data. Two calls with the same --out may run at the same time, each
+All models share the binarized data. Two calls with the same --out may run at the same time, each
 with its own architectures; the table always shows every model finished so far. What has been
 done is not done again. OMP_NUM_THREADS is the number of CPU threads (1). DRY_RUN=1 only prints
 the commands.
@@ -68,12 +68,12 @@ make_text() {
         ${tokenize:+"$tokenize"}
 }
 
-binarise_all() {
+binarize_all() {
     if [[ "$bpe" == 0 ]]; then
-        binarise text "$src" "$tgt"
+        binarize text "$src" "$tgt"
     else
         split_into_subwords "$bpe" "$src" "$tgt" "$subwords"
-        binarise bpe "$src" "$tgt" --joined-dictionary
+        binarize bpe "$src" "$tgt" --joined-dictionary
     fi
 }
 
@@ -144,7 +144,7 @@ main() {
     use_environment sacremoses "${SUBWORDS[$subwords]}"
     open_run "$out" "$(settings)"
     stage corpus make_text
-    stage binarise binarise_all
+    stage binarize binarize_all
     close_run
     for model in "${models[@]}"; do
         compare_one "$model"

@@ -28,12 +28,12 @@ Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
   NAME           transformer, gru, linformer, muse, muse-simple (no convolution), bmt (BMT-1),
                  binary (the transformer with the same 1-bit weights)  (all)
 
-  --tok          Multi30k's files as their authors tokenised them, not the raw ones
+  --tok          Multi30k's files as their authors tokenized them, not the raw ones
   --mirror M     folder or address with Multi30k's files raw/*.gz or, with --tok,
                  tok/*.lc.norm.tok.*
   --data DIR     your own text instead: train, valid and test, each with the endings .SRC and .TGT
   --src L, --tgt L  its languages                                    (en, de)
-  --tokenize     Moses tokenisation before, and undone after (Multi30k is tokenised anyway)
+  --tokenize     Moses tokenization before, and undone after (Multi30k is tokenized anyway)
   --updates N    training updates of each                            (6000)
   --bpe N        joint byte-pair merges                              (4000)
   --subwords K   or N pieces of another kind: sentencepiece-unigram, sentencepiece-bpe,

@@ -235,6 +235,7 @@ open_run() {
     cd "$out"
     STAGES=.stages
     mkdir -p "$STAGES"
+    [[ ! -e "$STAGES/binarise" ]] || mv "$STAGES/binarise" "$STAGES/binarize" # its former name
     RUN_OUT="$out"
     trap explain_stop EXIT
     trap 'exit 130' INT
@@ -294,8 +295,8 @@ split_into_subwords() {
     run fairseq-ext subwords text --src "$2" --tgt "$3" --kind "${4:-bpe}" --size "$1" -o bpe
 }
 
-# binarise FOLDER SRC TGT FLAG...: fairseq's dictionaries and binary data, from FOLDER into bin/.
-binarise() {
+# binarize FOLDER SRC TGT FLAG...: fairseq's dictionaries and binary data, from FOLDER into bin/.
+binarize() {
     local folder="$1" src="$2" tgt="$3"
     shift 3
     run rm -rf bin

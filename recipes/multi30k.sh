@@ -2,9 +2,9 @@
 # Multi30k, English → German, with any architecture: 29,000 image descriptions, small enough to
 # train a model to its end within the hour on one GPU, and to learn something within one on a CPU.
 #
-#   corpus       preprocess/corpus.py multi30k: lower-cased, normalised, tokenised; 10,000 joint merges
+#   corpus       preprocess/corpus.py multi30k: lower-cased, normalized, tokenized; 10,000 merges
 #   model        by default fairseq's transformer with 4 + 4 layers, 128, 256, 4 heads and one
-#                embedding matrix: the "transformer tiny" of text-only baselines, about 41 tokenised
+#                embedding matrix: the "transformer tiny" of text-only baselines, about 41 tokenized
 #                BLEU on the test set of 2016 in the literature
 #   training     batches of 4096 tokens, rate 0.005 after 2000 updates, dropout 0.3
 #   translation  average of the last 10 epochs, beam 5
@@ -29,7 +29,7 @@ usage() {
     cat <<HELP
 Usage: bash recipes/multi30k.sh [--tok] [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
-  --tok            the files as their authors tokenised them, not the raw ones (first option)
+  --tok            the files as their authors tokenized them, not the raw ones (first option)
   --arch A         architecture, ours or a stock one            ($arch, tiny)
   --mirror M       folder or address with the files of github.com/multi30k/dataset, data/task1:
                    raw/*.gz or, with --tok, tok/*.lc.norm.tok.*

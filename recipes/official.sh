@@ -16,11 +16,11 @@ schedule=()                 # flags of the schedule after the warm-up
 flags=()                    # further flags of fairseq-train
 average=10 beam=5 lenpen=1  # checkpoints averaged, and search
 buckets=15,30,45,60,75,90,105 # longest sources that BLEU is drawn for, as in the MUSE paper
-compounds=0                 # 1: tokenised BLEU with compounds split as well
+compounds=0                 # 1: tokenized BLEU with compounds split as well
 paper=""                    # the paper's figures, for the last line
 bpe=""                      # merges, where they are not the paper's
 subwords=bpe                # their kind
-folder=bpe                  # which of the corpus's folders is binarised
+folder=bpe                  # which of the corpus's folders is binarized
 
 usage() {
     local script
@@ -146,8 +146,8 @@ prepare_corpus() {
     run ln -sfn "$data/reference" reference
 }
 
-binarise_corpus() {
-    binarise final "$src" "$tgt" ${dictionary[@]+"${dictionary[@]}"}
+binarize_corpus() {
+    binarize final "$src" "$tgt" ${dictionary[@]+"${dictionary[@]}"}
 }
 
 # With a GPU in half precision, as the authors did. No checkpoint is kept that no average needs.
@@ -249,7 +249,7 @@ main() {
     use_environment babel num2words sacremoses "${SUBWORDS[$subwords]}"
     open_run "$out" "$(settings)"
     stage corpus prepare_corpus
-    stage binarise binarise_corpus
+    stage binarize binarize_corpus
     stage train train_model
     stage average average_checkpoints
     stage translate translate

@@ -19,7 +19,7 @@ the installation. Stopped at any point and started again, it continues.
   --tgt L        target language                                    (de)
   --data DIR     your own text instead: train, valid and test, each with the
                  endings .SRC and .TGT, one sentence per line
-  --tokenize     with --data: Moses tokenisation before, and undone after
+  --tokenize     with --data: Moses tokenization before, and undone after
   --updates N    how many training updates                          (1500)
   --bpe N        how many joint byte-pair merges                    (2000)
   --subwords K   or N pieces of another kind: sentencepiece-unigram,
@@ -162,7 +162,7 @@ main() {
     open_run "$out" "$(settings)"
     stage corpus make_text
     stage bpe learn_subwords
-    stage binarise binarise bpe "$src" "$tgt" --joined-dictionary --testpref bpe/test,bpe/picture
+    stage binarize binarize bpe "$src" "$tgt" --joined-dictionary --testpref bpe/test,bpe/picture
     stage train train_model
     stage average average_checkpoints
     stage translate translate

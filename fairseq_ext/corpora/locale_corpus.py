@@ -43,7 +43,7 @@ class Pair:
 def pairs(src: str, tgt: str, seed: int = 1, max_words: int = 25) -> Iterator[Pair]:
     """Sentence pairs without end, always the same for a seed and the libraries' versions.
 
-    No source sentence comes twice, however it is capitalised.
+    No source sentence comes twice, however it is capitalized.
 
     Args:
         src, tgt: language codes, such as ``en`` and ``pt_BR``.

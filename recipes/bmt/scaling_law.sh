@@ -19,6 +19,8 @@ Usage: bash recipes/bmt/scaling_law.sh DATA_DIR SRC TGT [OPTION]... [-- FAIRSEQ_
   --lr X             peak learning rate of each stage                            (0.001)
   --arch A           architecture of the family of `bmt`                   (bmt_scaling)
   --bpe N            joint byte-pair merges                                      (32000)
+  --subwords K       or N pieces of another kind: sentencepiece-unigram,
+                     sentencepiece-bpe, tokenizers; none for words                 (bpe)
   --max-tokens N     tokens in a batch                                            (4096)
   --eval NAME=PREFIX one more evaluation set, PREFIX.SRC and PREFIX.TGT; repeat for more
   --sample N         training pairs on which the training loss is measured        (2000)
@@ -35,7 +37,7 @@ HELP
 }
 
 depths=6,8,10,12,14,18,22,26,30,36,42,48 base=6 updates=50000,40000 warmup=4000 lr=0.001
-arch=bmt_scaling bpe=32000 max_tokens=4096 sample=2000 out="" data="" src=en tgt=de
+arch=bmt_scaling bpe=32000 max_tokens=4096 sample=2000 out="" data="" src=en tgt=de subwords=bpe
 words=() names=() prefixes=() models=() tiny=() extra=()
 
 # use_smoke_settings: tiny, but through every step.
@@ -53,8 +55,8 @@ read_options() {
     local option
     while (($#)); do
         case "$1" in
-        --depths | --base | --updates | --warmup | --lr | --arch | --bpe | --max-tokens | \
-            --sample | --out)
+        --depths | --base | --updates | --warmup | --lr | --arch | --bpe | --subwords | \
+            --max-tokens | --sample | --out)
             set_option "$@"
             shift
             ;;
@@ -80,8 +82,10 @@ read_options() {
 # add_evaluation NAME=PREFIX
 add_evaluation() {
     local side="${1%%=*}"
-    [[ "$1" == *=?* && "$side" =~ ^[A-Za-z0-9._-]+$ && "$side" != sample ]] ||
+    [[ "$1" == *=?* && "$side" =~ ^[A-Za-z0-9._-]+$ ]] ||
         die "\`--eval\` must be NAME=PREFIX, with letters, digits and ._- in NAME, but is \`$1\`."
+    [[ ! "$side" =~ ^(train|valid|test|sample)$ ]] ||
+        die "\`--eval $1\`: the name \`$side\` is taken; choose another."
     names+=("$side") prefixes+=("$(realpath -m "${1#*=}")")
 }
 
@@ -90,6 +94,7 @@ check_options() {
     for option in base warmup bpe max_tokens sample; do
         positive "--${option/_/-}" "${!option}"
     done
+    check_subwords "$subwords"
     [[ "$depths" =~ ^[1-9][0-9]*(,[1-9][0-9]*)+$ ]] ||
         die "\`--depths\` must be numbers of layers like 6,8,10, but is \`$depths\`."
     [[ "$updates" =~ ^[1-9][0-9]*,[1-9][0-9]*$ ]] ||
@@ -103,35 +108,38 @@ check_options() {
         die "\`${words[0]}\` must be a folder with train, valid and test text, but cannot be entered."
 }
 
+# make_text: the corpus, and the sets of --eval beside its own.
 make_text() {
+    local side number
     if [[ -n "$data" ]]; then
         run python "$REPO/recipes/prepare.py" --data "$data" --src "$src" --tgt "$tgt" --out text
     else
         run python "$REPO/preprocess/locale_corpus.py" --src "$src" --tgt "$tgt" --seed 1 \
             --train 300 --valid 30 --test 30 --out text
     fi
-    split_into_subwords "$bpe" "$src" "$tgt"
+    for side in "$src" "$tgt"; do
+        for number in "${!names[@]}"; do
+            run cp "${prefixes[number]}.$side" "text/${names[number]}.$side"
+        done
+    done
+    split_into_subwords "$bpe" "$src" "$tgt" "$subwords"
 }
 
-# more_sets: bpe/sample, pairs at equal distances in the training text, and the sets of --eval.
-more_sets() {
-    local side number
+# draw_sample: bpe/sample, pairs at equal distances in the training text.
+draw_sample() {
+    local side
     for side in "$src" "$tgt"; do
         into "bpe/sample.$side" awk -v wanted="$sample" \
             'NR == FNR { lines++; next } int(FNR * wanted / lines) != int((FNR - 1) * wanted / lines)' \
             "bpe/train.$side" "bpe/train.$side"
-        for number in "${!names[@]}"; do
-            run subword-nmt apply-bpe --codes bpe/codes --input "${prefixes[number]}.$side" \
-                --output "bpe/${names[number]}.$side"
-        done
     done
 }
 
 # fairseq calls the sets test, test1, test2 …
-binarise_all() {
+binarize_all() {
     local name all=bpe/test,bpe/sample
     for name in ${names[@]+"${names[@]}"}; do all+=",bpe/$name"; done
-    binarise bpe "$src" "$tgt" --joined-dictionary --testpref "$all"
+    binarize bpe "$src" "$tgt" --joined-dictionary --testpref "$all"
 }
 
 # train_model FOLDER ENCODER DECODER PRESET UPDATES
@@ -181,7 +189,7 @@ settings() {
 base=$base
 updates=$updates $warmup $lr
 arch=$arch
-bpe=$bpe
+bpe=$bpe$([[ "$subwords" == bpe ]] || printf '\nsubwords=%s' "$subwords")
 max_tokens=$max_tokens
 sample=$sample
 sets=${names[*]-} ${prefixes[*]-}
@@ -195,11 +203,11 @@ main() {
     local depth
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     read_options "$@"
-    use_environment babel num2words scipy
+    use_environment babel num2words scipy "${SUBWORDS[$subwords]}"
     open_run "$out" "$(settings)"
     stage corpus make_text
-    stage sets more_sets
-    stage binarise binarise_all
+    stage sample draw_sample
+    stage binarize binarize_all
     for depth in "${sizes[@]}"; do
         train_size "$depth" "$base"
         [[ "$depth" == "$base" ]] || train_size "$base" "$depth"

@@ -211,7 +211,7 @@ main() {
     use_environment babel num2words sacremoses "${SUBWORDS[$subwords]}"
     open_run "$out" "$(settings)"
     stage corpus prepare_corpus
-    stage binarise binarise_corpus
+    stage binarize binarize_corpus
     if [[ "$kd" == 1 ]]; then stage teacher train_teacher; fi
     stage train train_model
     stage translate translate

@@ -149,7 +149,7 @@ main() {
     use_environment babel num2words
     open_run "$out" "$(settings)"
     stage corpus make_text
-    stage binarise binarise text es en
+    stage binarize binarize text es en
     stage train train_model
     stage reference detokenize_reference
     stage greedy decode 1

@@ -162,7 +162,7 @@ main() {
     open_run "$out" "$(settings)"
     stage text make_text
     stage input make_input
-    stage binarise make_binary
+    stage binarize make_binary
     stage train train_model
     stage validate validate_model
     stage predict predict_test

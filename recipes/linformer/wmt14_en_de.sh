@@ -236,7 +236,7 @@ main() {
     use_environment babel num2words tokenizers
     open_run "$out" "$(settings)"
     stage corpus make_text
-    stage binarise binarise bpe "$src" "$tgt" --joined-dictionary --srcdict bpe/dict.txt
+    stage binarize binarize bpe "$src" "$tgt" --joined-dictionary --srcdict bpe/dict.txt
     stage schedule plan_schedule
     stage train train_model
     stage perplexity measure_perplexity

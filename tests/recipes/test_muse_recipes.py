@@ -298,7 +298,7 @@ def test_a_run_killed_in_training_goes_on_to_the_end(task: str, tmp_path: Path) 
     assert not (out / ".stages" / "train").exists()
 
     done = bash(script, "--out", out)
-    assert "binarise: done before" in done.stderr
+    assert "binarize: done before" in done.stderr
     check_run(task, out, done.stdout)
 
     again = bash(script, "--out", out)

@@ -88,7 +88,13 @@ def test_binary_models_begin_with_the_float_ones_of_their_size(tmp_path: Path) -
 
 def test_more_evaluation_sets_get_fairseqs_numbers(tmp_path: Path) -> None:
     sets = ("--eval", f"wiki={tmp_path}/w", "--eval", f"news={tmp_path}/n")
-    found = commands(tmp_path, *sets)
+    found = commands(tmp_path, *sets, "--subwords", "sentencepiece-unigram")
+    copied = [words[1:] for words in found if words[0] == "cp" and words[2].startswith("text/")]
+    assert [f"{tmp_path}/w.src", "text/wiki.src"] in copied
+    assert len(copied) == 4
+    split = next(words for words in found if words[:2] == ["fairseq-ext", "subwords"])
+    assert value(split, "--kind") == "sentencepiece-unigram"
+    assert found.index(split) > found.index(["cp", *copied[-1]])
     preprocess = next(words for words in found if words[0] == "fairseq-preprocess")
     last = len(preprocess) - preprocess[::-1].index("--testpref")
     assert preprocess[last] == "bpe/test,bpe/sample,bpe/wiki,bpe/news"
@@ -105,6 +111,8 @@ def test_more_evaluation_sets_get_fairseqs_numbers(tmp_path: Path) -> None:
         (("--updates", "5"), "`--updates` must be two numbers"),
         (("--base", "0"), "`--base` must be a positive whole number"),
         (("--eval", "x"), "`--eval` must be NAME=PREFIX"),
+        (("--eval", "test=x"), "the name `test` is taken"),
+        (("--subwords", "letters"), "`--subwords` must be bpe"),
         (("--nothing",), "`--nothing` is no option"),
     ],
 )
