@@ -24,6 +24,8 @@ Usage: bash recipes/bmt/ablations.sh DATA_DIR SRC TGT [OPTION]...
   --lr X          peak learning rate of each stage                            (0.002)
   --arch A        architecture of the family of `bmt`                         (bmt_tiny)
   --bpe N         joint byte-pair merges                                      (8000)
+  --subwords K    or N pieces of another kind: sentencepiece-unigram,
+                  sentencepiece-bpe, tokenizers                               (bpe)
   --max-tokens N  tokens in a batch                                           (2000)
   --out DIR       shared data, and a folder for each model
                                               (runs/ablations-DATA_DIR-SRC-TGT)
@@ -45,7 +47,7 @@ read_options() {
     while (($#)); do
         case "$1" in
         --only | --scales | --outputs | --output-scale | --stages | --warmup | --lr | --arch | \
-            --bpe | --max-tokens | --out)
+            --bpe | --subwords | --max-tokens | --out)
             set_option "$@"
             shift
             ;;
@@ -61,7 +63,7 @@ read_options() {
 
 check_options() {
     local variant number='[1-9][0-9]*'
-    positive --bpe "$bpe" # one dictionary, so that one table serves both languages
+    check_vocabulary
     [[ "$only" =~ ^(|scale|output)$ ]] ||
         die "\`--only\` must be scale or output, but is \`$only\`."
     [[ "$stages" =~ ^$number,$number,$number$ ]] ||

@@ -2,7 +2,7 @@
 # Sourced behind lib.sh. Both have the options below as variables, and DATA_DIR, SRC and TGT in `words`.
 # shellcheck shell=bash disable=SC2034,SC2154  # variables of the script that sources this
 
-tiny=() made=0 modules=(sacremoses)
+tiny=() made=0 modules=(sacremoses) subwords=bpe
 
 # use_smoke_settings: tiny, but through every step.
 use_smoke_settings() {
@@ -13,6 +13,13 @@ use_smoke_settings() {
             "--$side-attention-heads" 2)
     done
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+}
+
+# check_vocabulary: one dictionary, so that one table serves both languages.
+check_vocabulary() {
+    positive --bpe "$bpe"
+    check_subwords "$subwords"
+    [[ "$subwords" != none ]] || die "\`--subwords none\` does not go with this recipe."
 }
 
 # choose_folders NAME: the corpus of a smoke run that was given none, and where everything goes.
@@ -41,7 +48,7 @@ compare() {
     [[ "$1" == -- ]] || from=("$1" "$2")
     shift $((${#from[@]} + 1))
     bash "$REPO/recipes/compare.sh" "${words[@]}" --out "$out" --updates "$total" --lr "$lr" \
-        --bpe "$bpe" --max-tokens "$max_tokens" ${from[@]+"${from[@]}"} \
+        --bpe "$bpe" --subwords "$subwords" --max-tokens "$max_tokens" ${from[@]+"${from[@]}"} \
         "$name=$arch --share-all-embeddings --lr-scheduler staged_cosine --stage-updates $lengths \
 --warmup-updates $warmup $*${tiny[*]+ ${tiny[*]}}"
 }

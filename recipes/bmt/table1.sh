@@ -19,6 +19,8 @@ Usage: bash recipes/bmt/table1.sh DATA_DIR SRC TGT [OPTION]... [PRESET...]
   --lr X          peak learning rate of each stage                            (0.002)
   --arch A        architecture of the family of `bmt`                         (bmt_tiny)
   --bpe N         joint byte-pair merges                                      (8000)
+  --subwords K    or N pieces of another kind: sentencepiece-unigram,
+                  sentencepiece-bpe, tokenizers                               (bpe)
   --max-tokens N  tokens in a batch                                           (2000)
   --out DIR       shared data, and a folder for each model   (runs/table1-DATA_DIR-SRC-TGT)
   --help          this text
@@ -37,7 +39,7 @@ presets=(float bmt-1 bmt-2 bmt-3 bmt-6 xnor-base)
 read_options() {
     while (($#)); do
         case "$1" in
-        --stages | --warmup | --lr | --arch | --bpe | --max-tokens | --out)
+        --stages | --warmup | --lr | --arch | --bpe | --subwords | --max-tokens | --out)
             set_option "$@"
             shift
             ;;
@@ -47,7 +49,7 @@ read_options() {
         esac
         shift
     done
-    positive --bpe "$bpe" # one dictionary, so that one table serves both languages
+    check_vocabulary
     [[ "$stages" =~ ^[1-9][0-9]*,[1-9][0-9]*,[1-9][0-9]*$ ]] ||
         die "\`--stages\` must be three numbers of updates like 2000,1000,1000, but is \`$stages\`."
     ((${#words[@]} <= 3)) || presets=("${words[@]:3}")

@@ -224,6 +224,8 @@ def test_outputs_alone_are_binarized_at_once(text, tmp_path: Path) -> None:
         (("--outputs", "plain,other"), "`--outputs` must be of plain,scale,layer,shortcut"),
         (("--stages", "5,5"), "`--stages` must be three numbers"),
         (("--bpe", "0"), "`--bpe` must be a positive whole number"),
+        (("--subwords", "x"), "`--subwords` must be bpe"),
+        (("--subwords", "none"), "`--subwords none` does not go with"),
         (("--nothing",), "`--nothing` is no option"),
     ],
 )
@@ -234,7 +236,9 @@ def test_wrong_options_of_the_ablations_are_named(options, message, text, tmp_pa
 
 
 def test_rows_of_table_1_go_on_from_their_float_stage(tmp_path: Path) -> None:
-    found = dry_run(TABLE1, tmp_path, SMOKE="1")
+    found = dry_run(TABLE1, tmp_path, "--subwords", "tokenizers", SMOKE="1")
+    splits = [words for words in found if words[:2] == ["fairseq-ext", "subwords"]]
+    assert {value(words, "--kind") for words in splits} == {"tokenizers"}
     models = trainings(found)
     stems = {"float": "stage-float", "bmt-6": "stage-float", "xnor-base": "stage-xnor-base"}
     assert set(models) == {f"models/{name}" for name in (*stems, *stems.values())}
