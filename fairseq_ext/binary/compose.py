@@ -77,7 +77,7 @@ def stages_of(cfg: Any, chosen: switches.Switches) -> list[int]:
     return stages.lengths(cfg.stage_updates, least)
 
 
-def staged_layers(model: nn.Module) -> Iterator[stages.Staged]:
+def staged_layers(model: nn.Module) -> Iterator[stages.StagedLayer]:
     """All layers of a model that are binary in some stage."""
     for module in model.modules():
         layer = isinstance(module, BinaryLinear) and (module.weights or module.inputs)

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 NAMES = ("float", "binary weights", "binary weights and activations")
 
 
-class Staged(Protocol):
+class StagedLayer(Protocol):
     """A layer that is binarized by stage."""
 
     def set_stage(self, stage: int) -> None:
@@ -78,7 +78,7 @@ class Stage(nn.Module):
             binary from the start.
     """
 
-    def __init__(self, layers: Iterable[Staged], stages: list[int]) -> None:
+    def __init__(self, layers: Iterable[StagedLayer], stages: list[int]) -> None:
         super().__init__()
         self._layers, self.stages = tuple(layers), stages
         self._warned = False
