@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from fairseq_ext.base import configuration, embeddings, registry
 from fairseq_ext.base.output_layer import OutputLayer
 from fairseq_ext.base.padding import keep_sentences, select_sentences
+from fairseq_ext.gru.attention import ATTENTION_TYPES
 from fairseq_ext.gru.decoding import AttentiveGRU, Source, State
 from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
 
@@ -45,7 +46,7 @@ class GRUAttentionConfig(configuration.TranslationModelConfig):
     attention_dim: int = field(
         default=256, metadata={"help": "size of the hidden layer of --attention-type mlp"}
     )
-    attention_type: ChoiceEnum(["mlp", "general", "dot"]) = field(
+    attention_type: ChoiceEnum(list(ATTENTION_TYPES)) = field(
         default="mlp",
         metadata={
             "help": "score of decoder state s and annotation h: v tanh(W [s; h] + b) (mlp), s W h "
