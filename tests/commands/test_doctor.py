@@ -12,8 +12,10 @@ import pytest
 
 from fairseq_ext import doctor
 from fairseq_ext.errors import EnvironmentProblem
+from fairseq_ext.version import TESTED_FAIRSEQ
 from tests.support.harness import REPO, run
 
+TESTED = TESTED_FAIRSEQ[1]
 DOCTOR = """
 import sys
 sys.path[1:1] = sys.argv[1:]
@@ -56,7 +58,7 @@ def test_empty_environment(tmp_path):
     for topic in ("torch", "fairseq", "import fairseq", "numpy"):
         assert checks[topic]["status"] == "ERROR"
         assert "pip install" in checks[topic]["cure"]
-    assert "--no-build-isolation fairseq-fixed==0.12.3.1" in checks["fairseq"]["cure"]
+    assert f"--no-build-isolation fairseq-fixed=={TESTED}" in checks["fairseq"]["cure"]
     assert checks["libraries"]["status"] == "warning"
     wanted = "sacrebleu sacremoses subword-nmt safetensors filelock"
     assert checks["libraries"]["cure"].endswith(f"pip install {wanted}")
@@ -70,11 +72,11 @@ def test_empty_environment(tmp_path):
 def test_two_distributions_of_fairseq(tmp_path):
     site = tmp_path / "site"
     install(site, "fairseq", "0.12.2", fairseq="")
-    install(site, "fairseq-fixed", "0.12.3.1", fairseq="", fairseq_cli="")
+    install(site, "fairseq-fixed", TESTED, fairseq="", fairseq_cli="")
     status, checks, table = examine(tmp_path, site)
     assert status == 1
     assert checks["fairseq"]["status"] == "ERROR"
-    assert "fairseq 0.12.2, fairseq-fixed 0.12.3.1" in checks["fairseq"]["finding"]
+    assert f"fairseq 0.12.2, fairseq-fixed {TESTED}" in checks["fairseq"]["finding"]
     assert "pip uninstall -y fairseq fairseq-fixed && " in checks["fairseq"]["cure"]
     assert checks["fairseq"]["cure"] in table  # unbroken, to be copied
 
@@ -90,7 +92,7 @@ def test_check_single_fairseq(tmp_path, monkeypatch):
 def test_one_distribution_found_twice_is_one(tmp_path):
     sites = [tmp_path / "one", tmp_path / "two"]
     for site in sites:
-        install(site, "fairseq_fixed", "0.12.3.1", fairseq="", **{"fairseq.models": ""})
+        install(site, "fairseq_fixed", TESTED, fairseq="", **{"fairseq.models": ""})
     assert examine(tmp_path, *sites)[1]["fairseq"]["status"] == "ok"
 
 
@@ -107,10 +109,10 @@ def test_fairseq_that_does_not_import(tmp_path):
 
 
 def test_other_fairseq_version_is_a_note(tmp_path):
-    install(tmp_path / "site", "fairseq-fixed", "0.12.4", fairseq="")
+    install(tmp_path / "site", "fairseq-fixed", f"{TESTED}.1", fairseq="")
     check = examine(tmp_path, tmp_path / "site")[1]["fairseq"]
     assert check["status"] == "note"
-    assert "0.12.3.1" in check["cure"]
+    assert TESTED in check["cure"]
 
 
 def test_fairseq_from_a_source_folder(tmp_path):

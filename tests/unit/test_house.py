@@ -31,8 +31,8 @@ def imported(path: Path) -> set[str]:
     return rooms
 
 
-def test_the_four_wings_are_found():
-    assert WINGS == ("binary", "gru", "linformer", "muse")
+def test_the_papers_wings_are_found():
+    assert {"binary", "gru", "linformer", "muse"} <= set(WINGS)
 
 
 @pytest.mark.parametrize("wing", WINGS)

@@ -21,7 +21,7 @@ NAME, FAIRSEQ = TESTED_FAIRSEQ
 CONSTRAINTS = (REPO / "constraints.txt").read_text("utf-8")
 TEXTS = {
     str(path.relative_to(REPO)): path.read_text("utf-8")
-    for pattern in ("*.*", "fairseq_ext/**/*.py", "recipes/**/*.*", "docs/*.md", ".ci/run")
+    for pattern in ("*.*", "fairseq_ext/**/*.py", "recipes/**/*.*", "docs/**/*.md", ".ci/run")
     for path in REPO.glob(pattern)
     if path.is_file() and path.suffix in ("", ".py", ".sh", ".md", ".txt", ".toml")
 }
