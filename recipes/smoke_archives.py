@@ -51,7 +51,9 @@ def write_archives(name: str, pairs: Path, out: Path) -> None:
     corpus = CORPORA[name]
     held_out = () if isinstance(corpus.valid, int) else corpus.valid
     members: dict[str | None, dict[str, bytes]] = {}
-    for split, sources in (("train", corpus.train), ("valid", held_out), ("test", corpus.test)):
+    sets = [("train", corpus.train), ("valid", held_out), ("test", corpus.test)]
+    sets += [("test", (source,)) for source in corpus.more_tests]
+    for split, sources in sets:
         for place, language in enumerate((corpus.src, corpus.tgt)):
             lines = (pairs / f"{split}.{language}").read_text(encoding="utf-8").split("\n")[:-1]
             for number, source in enumerate(sources):

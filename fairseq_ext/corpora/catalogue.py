@@ -80,6 +80,8 @@ class Corpus:
         src, tgt: languages, the endings of the files.
         train, valid, test: their texts, each in this order. For ``valid`` also a number n: every
             n-th training pair that is left after cleaning.
+        more_tests: further test sets, each a split of its own name. One whose files cannot be had
+            is left out.
         normalize: Moses' normalization of punctuation, and no non-printing characters.
         tokenize: Moses' tokenization, with its XML escapes.
         aggressive: hyphens within words are tokens, written ``@-@``.
@@ -114,6 +116,7 @@ class Corpus:
     exact: dict[str, int] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
     licence: str = ""
+    more_tests: tuple[Source, ...] = ()
 
 
 def _sides(name: str, src: str, tgt: str) -> tuple[str, str]:
@@ -177,25 +180,28 @@ LOWERCASED_FIRST = {
 def _multi30k(form: str) -> Corpus:
     """Multi30k, English to German; ``form`` is the address of a file with {name} and {side}."""
 
-    def source(name: str) -> tuple[Source]:
-        files = form.format(name=name, side="en"), form.format(name=name, side="de")
-        return (Source(name, files),)
+    def source(name: str) -> Source:
+        return Source(name, (form.format(name=name, side="en"), form.format(name=name, side="de")))
 
     raw = form.endswith(".gz")
     return Corpus(
         "en",
         "de",
-        train=source("train"),
-        valid=source("val"),
-        test=source("test_2016_flickr"),
+        train=(source("train"),),
+        valid=(source("val"),),
+        test=(source("test_2016_flickr"),),
         normalize=raw,
         tokenize=raw,
         lowercase=True,
         merges=10_000,
         dictionary=("--joined-dictionary",),
         made={} if raw else LOWERCASED_FIRST,
-        exact={"train read": 29_000, "valid": 1_014, "test": 1_000},
+        exact={
+            **{"train read": 29_000, "valid": 1_014, "test": 1_000},
+            **{"test_2017_flickr": 1_000, "test_2017_mscoco": 461},
+        },
         licence=MULTI30K_LICENCE,
+        more_tests=(source("test_2017_flickr"), source("test_2017_mscoco")),
     )
 
 

@@ -29,6 +29,10 @@ RECORD = "sha256.json"
 PASSING = {408, 425, 429, 500, 502, 503, 504}  # HTTP errors that may be gone a second later
 
 
+class Unavailable(DataError):
+    """A file that neither its address nor the mirror gives."""
+
+
 class Broken(Exception):
     """The connection ended before the file did."""
 
@@ -47,7 +51,8 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
             of that name is downloaded instead.
 
     Raises:
-        DataError: the download failed for good, or a file is not the recorded one.
+        Unavailable: the download failed for good, or the mirror has no such file.
+        DataError: a file is not the recorded one.
     """
     name = url.rpartition("/")[2]
     path = folder / name
@@ -61,7 +66,7 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
             else:
                 path = Path(mirror) / name
                 if not path.is_file():
-                    raise DataError(f"`--mirror {mirror}` has no file `{name}` (from {url}).")
+                    raise Unavailable(f"`--mirror {mirror}` has no file `{name}` (from {url}).")
         _verify(path, folder / RECORD)
     return path
 
@@ -179,7 +184,7 @@ def _give_up(url: str, part: Part, error: Exception) -> None:
         kept = f"Its first {part.size:,} bytes are kept; the same command goes on from there."
     else:
         part.remove()
-    raise DataError(
+    raise Unavailable(
         f"`{url}` cannot be downloaded ({error}). {kept} Without a network: get the file elsewhere "
         f"and put it into `{part.path.parent}`."
     ) from None

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -24,7 +25,7 @@ from fairseq_ext import locks
 from fairseq_ext.corpora import SPLITS, report
 from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Source
 from fairseq_ext.corpora.chunks import Chunk, Lines, Split, Tally, Tokenize, count, line_pairs
-from fairseq_ext.corpora.downloads import RECORD, fetch
+from fairseq_ext.corpora.downloads import RECORD, Unavailable, fetch
 from fairseq_ext.corpora.parallel import ordered_map
 from fairseq_ext.corpora.raw_pairs import RawPair, raw_pairs
 from fairseq_ext.corpora.recorded import Report, Steps
@@ -79,10 +80,14 @@ class Preparation:
         for left in self.out.glob("*/.partial-*"):  # by a killed run
             shutil.rmtree(left)
         text = self._text()
-        bpe = self._subwords() if self.corpus.merges else None
+        for source in self.corpus.more_tests:
+            for kind, found in self._more_text(source).items():
+                text[kind] |= found
+        more = [source.name for source in self.corpus.more_tests if source.name in text["splits"]]
+        bpe = self._subwords(more) if self.corpus.merges else None
         self._save_pipeline()
         manifest = report.manifest(
-            self.name, self.corpus, self._libraries, text, bpe, self._checksums()
+            self.name, self.corpus, self._libraries, text, bpe, self._checksums(more)
         )
         if self.corpus.merges and self._kind != "bpe":
             manifest["subwords"] = self._kind
@@ -206,6 +211,25 @@ class Preparation:
 
         return self._steps.run("text", self._settings(), outputs, make)
 
+    def _more_text(self, source: Source) -> Report:
+        """The same of a further test set; empty where its files cannot be had."""
+        folders, names = (self.out / "reference", self.out / "text"), self._names([source.name])
+
+        def make() -> Report:
+            part = self._part(source)
+            with staged(*folders) as stages:
+                for stage, kind in zip(stages, ("plain.", ""), strict=True):
+                    with writers([stage / name for name in names]) as files:
+                        counts = _append(self._part_lines([source], kind), [files])
+            return {"parts": {source.name: part}, "splits": {source.name: counts[0]}}
+
+        outputs = [folder / name for folder in folders for name in names]
+        try:
+            return self._steps.run(f"text.{source.name}", self._settings(), outputs, make)
+        except Unavailable as error:
+            print(f"{source.name}: left out. {error}", file=sys.stderr)
+            return {}
+
     def _split(self, folder: Path) -> Report:
         """Write the splits; returns the numbers of pairs and tokens of each."""
         corpus, every = self.corpus, self.corpus.valid
@@ -232,56 +256,61 @@ class Preparation:
 
     # ---- from text to subwords -------------------------------------------------------------------
 
-    def _subwords(self) -> Report:
-        """``bpe/``: the merges, or a model, and the three splits as pieces."""
-        corpus, text, bpe = self.corpus, self.out / "text", self.out / "bpe"
+    def _subwords(self, more: Sequence[str]) -> Report:
+        """``bpe/``: the merges, or a model, and the three splits and ``more`` tests as pieces."""
+        text, bpe = self.out / "text", self.out / "bpe"
         settings, codes = self._settings(), self._codes
 
         def make() -> Report:
             with staged(bpe) as (stage,):
                 paths = [text / f"train.{side}" for side in self._sides]
-                learn(self._kind, paths, corpus.merges, stage)
+                learn(self._kind, paths, self.corpus.merges, stage)
             return {"sha256": sha256(codes)}
 
         learnt = self._steps.run("merges", settings, [codes], make)
+        fates: Report = {}
+        steps = {"subwords": SPLITS} | {f"subwords.{name}": (name,) for name in more}
+        for step, splits in steps.items():
+            outputs = [bpe / name for name in self._names(splits)]
+            work = partial(self._apply, splits, learnt["sha256"])
+            fates |= self._steps.run(step, settings, outputs, work)["fates"]
+        return {"fates": fates}
 
-        def apply() -> Report:
-            fates = {}
-            with staged(bpe) as (stage,):
-                for split in SPLITS:
-                    names = self._names([split])
-                    limits = None if split == "test" else corpus.bpe_limits
-                    work = Split(self._learner.kind, codes, limits, learnt["sha256"])
-                    chunks = line_pairs(*(text / name for name in names), CHUNK)
-                    bar = tqdm(desc=f"subwords of {split}", unit=" pairs", file=sys.stderr)
-                    with writers([stage / name for name in names]) as files, bar:
-                        results = ordered_map(work, chunks, self.workers)
-                        fates[split] = _write(results, files, bar).counts
-            return {"fates": fates}
+    def _apply(self, splits: Iterable[str], checksum: str) -> Report:
+        """Write the pieces of these splits, of the merges of that checksum."""
+        fates = {}
+        with staged(self.out / "bpe") as (stage,):
+            for split in splits:
+                names = self._names([split])
+                limits = self.corpus.bpe_limits if split in report.TRAINING else None
+                work = Split(self._learner.kind, self._codes, limits, checksum)
+                chunks = line_pairs(*(self.out / "text" / name for name in names), CHUNK)
+                bar = tqdm(desc=f"subwords of {split}", unit=" pairs", file=sys.stderr)
+                with writers([stage / name for name in names]) as files, bar:
+                    results = ordered_map(work, chunks, self.workers)
+                    fates[split] = _write(results, files, bar).counts
+        return {"fates": fates}
 
-        outputs = [bpe / name for name in self._names(SPLITS)]
-        return self._steps.run("subwords", settings, outputs, apply)
-
-    def _checksums(self) -> Report:
-        folders = {"text": SPLITS, "reference": ("test",)}
+    def _checksums(self, more: Sequence[str]) -> Report:
+        folders = {"text": (*SPLITS, *more), "reference": ("test", *more)}
         if self.corpus.merges:
-            folders["bpe"] = SPLITS
-        paths = [
-            self.out / f / name for f, splits in folders.items() for name in self._names(splits)
-        ]
-        if self.corpus.merges:
-            paths.append(self._codes)
+            folders["bpe"] = folders["text"]
+        names = {folder: self._names(splits) for folder, splits in folders.items()}
+        paths = [self.out / folder / name for folder in names for name in names[folder]]
+        paths += [self._codes] if self.corpus.merges else []
 
         def make() -> Report:
             return {str(path.relative_to(self.out)): sha256(path) for path in paths}
 
-        return self._steps.run("checksums", self._settings(), paths, make)
+        return self._steps.run("checksums", {**self._settings(), "more": list(more)}, paths, make)
 
     def _names(self, splits: Iterable[str]) -> list[str]:
         return [f"{split}.{side}" for split in splits for side in self._sides]
 
     def _settings(self) -> Report:
-        settings = {"corpus": dataclasses.asdict(self.corpus), "libraries": self._libraries}
+        protocol = dataclasses.asdict(self.corpus)
+        del protocol["more_tests"]  # which have steps of their own
+        settings = {"corpus": protocol, "libraries": self._libraries}
         return settings if self._kind == "bpe" else {**settings, "subwords": self._kind}
 
 

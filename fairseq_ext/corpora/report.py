@@ -10,6 +10,7 @@ from fairseq_ext.corpora.catalogue import Corpus
 from fairseq_ext.corpora.chunks import KEPT
 
 TOLERANCE = 1 / 1000  # of numbers that depend on the tokenizer's release
+TRAINING = ("train", "valid")  # splits; all others are test sets
 Manifest = dict[str, Any]
 
 
@@ -55,6 +56,7 @@ def manifest(
             what: {"known": known, "found": found[what], "exact": exact}
             for exact, kind in ((True, corpus.exact), (False, corpus.expected))
             for what, known in kind.items()
+            if what in found  # further tests may be left out
         },
         "fairseq-preprocess": [
             *("--source-lang", corpus.src, "--target-lang", corpus.tgt),
@@ -92,6 +94,7 @@ def summary(manifest: Manifest, ready: Path) -> str:
                 splits.append((name, kind, *(f"{number:,}" for number in numbers)))
                 name = ""
     flags = " ".join(manifest["fairseq-preprocess"])
+    tests = ",".join(str(ready / name) for name in manifest["splits"] if name not in TRAINING)
     return "\n".join(
         [
             *_aligned(fates),
@@ -100,7 +103,7 @@ def summary(manifest: Manifest, ready: Path) -> str:
             "",
             *(_known(what, count) for what, count in manifest["known counts"].items()),
             f"ready: fairseq-preprocess {flags} --trainpref {ready / 'train'} "
-            f"--validpref {ready / 'valid'} --testpref {ready / 'test'} --destdir …",
+            f"--validpref {ready / 'valid'} --testpref {tests} --destdir …",
         ]
     )
 

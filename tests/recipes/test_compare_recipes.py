@@ -64,6 +64,40 @@ def test_multi30k_is_read_from_its_official_files(tmp_path: Path, name: str) -> 
     assert reference[0] == PLAIN["en"][0].lower()
 
 
+def test_further_test_sets_are_taken_where_they_can_be_had(tmp_path: Path) -> None:
+    """A mirror without them does, and what it gets later is added without repeating the rest."""
+    files, out = tmp_path / "files", tmp_path / "out"
+    for split in ("train", "val", "test_2016_flickr", "test_2017_mscoco"):
+        for side in PLAIN:
+            write_lines(files / f"{split}.lc.norm.tok.{side}", [f"{split} {side} a"] * 3)
+    (files / "test_2017_mscoco.lc.norm.tok.de").unlink()
+    command = (sys.executable, REPO / "preprocess" / "corpus.py", "multi30k_tok", "--bpe", 4)
+    command += ("--out", out, "--mirror", files, "--workers", 1, "--any-counts")
+    done = run(*command)
+    for name in ("test_2017_flickr", "test_2017_mscoco"):
+        assert f"{name}: left out." in done.stderr
+    assert not list(out.glob("*/test_2017*.de"))
+    assert done.stdout.rstrip().endswith(f"--testpref {out}/bpe/test --destdir …")
+    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
+    assert set(manifest["splits"]) == {"train", "valid", "test"}
+
+    write_lines(files / "test_2017_mscoco.lc.norm.tok.de", ["drei wörter hier"] * 3)
+    done = run(*command)
+    assert "test_2017_flickr: left out." in done.stderr
+    for step in ("text", "merges", "subwords"):
+        assert f"\n{step}: done before" in f"\n{done.stderr}"
+    tests = f"{out}/bpe/test,{out}/bpe/test_2017_mscoco"
+    assert done.stdout.rstrip().endswith(f"--testpref {tests} --destdir …")
+    assert "test_2017_mscoco: 3 pairs, but 461 are known" in done.stdout
+    for folder in ("text", "reference"):
+        text = (out / folder / "test_2017_mscoco.de").read_text(encoding="utf-8")
+        assert text == "drei wörter hier\n" * 3
+    pieces = (out / "bpe" / "test_2017_mscoco.de").read_text(encoding="utf-8")
+    assert pieces.replace("@@ ", "") == "drei wörter hier\n" * 3
+    assert "@@ " in pieces
+    assert "bpe/test_2017_mscoco.de" in json.loads((out / "manifest.json").read_text())["sha256"]
+
+
 # ---- what the recipes would do -------------------------------------------------------------------
 
 
