@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cells import Cells
 
 from fairseq_ext import files
 from fairseq_ext.evaluation.plots import PALETTE, STYLE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LABELS = {"fairseq": "Transformer (fairseq)", "sdpa": "Transformer (fused attention)"}
 ORDER = ("fairseq", "sdpa", "k=32", "k=64", "k=128")  # the same colours in every picture
@@ -33,7 +37,6 @@ def draw(
     """
     import matplotlib
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     drawn = [name for _, names in panels.values() for name in names]
     everyone = list(dict.fromkeys([*order, *drawn]))
@@ -53,17 +56,8 @@ def draw(
                 label = LABELS.get(name, f"Linformer, {name}" if name.startswith("k=") else name)
                 line = {"marker": "o", "ms": 4, "lw": 1.8, "color": colour, "label": label}
                 axes.plot(list(curve), list(curve.values()), **line)
+            _scale(axes, sorted(lengths), narrow)
             axes.set(title=title, xlabel=xlabel, ylabel="time per token (µs)")
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log", base=2)
-            axes.set_xticks(sorted(lengths), [f"{n:,}" for n in sorted(lengths)], rotation=45)
-            axes.xaxis.set_minor_locator(NullLocator())
-            if narrow:
-                axes.yaxis.set_major_locator(LogLocator(base=2, subs=(1, 1.25, 1.5, 1.75)))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.yaxis.set_minor_formatter(NullFormatter())
-            axes.yaxis.set_tick_params(labelleft=True)
-            axes.grid(True)
             axes.legend(fontsize=8.5)
         for suffix in ("png", "svg"):
             path = output.with_suffix(f".{suffix}")
@@ -71,3 +65,19 @@ def draw(
             with files.atomic_write(path, "wb") as file:
                 figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
             print(f"written: {path}")
+
+
+def _scale(axes: Axes, lengths: list[int], narrow: bool) -> None:
+    """Logarithmic scales with a mark at each length; more marks of time where they are narrow."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks(lengths, [f"{n:,}" for n in lengths], rotation=45)
+    axes.xaxis.set_minor_locator(NullLocator())
+    if narrow:
+        axes.yaxis.set_major_locator(LogLocator(base=2, subs=(1, 1.25, 1.5, 1.75)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_tick_params(labelleft=True)
+    axes.grid(True)

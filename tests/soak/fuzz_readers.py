@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 from fairseq_ext import json_files
 from fairseq_ext.binary.scaling import table as scaling_table
@@ -64,6 +65,13 @@ MANIFEST = json.dumps(
 )
 RECORD = '{"settings": "x", "files": {"a": 1}, "report": {}, "version": "1", "total": 4}'
 WORDS = ("a", "a b", "", " ", "é", "1", '"', "a@@ b", "\t", "'", "<seg id='1'>x</seg>", "#version")
+PLAIN = lines(words("", (*WORDS, *NASTY)))
+CELLS = lines(words("\t", WORDS))
+ITEMS = words(",", ("{}", "[]", "1"))
+
+
+def list_of_items(draw: Random) -> str:
+    return f"[{ITEMS(draw)}]"
 
 
 def read_log(folder: Path) -> None:
@@ -127,62 +135,56 @@ def read_records(folder: Path) -> None:
 
 def readers() -> list[Reader]:
     """All of them."""
-    rows = words(",", ("{}", "[]", "1"))
-    plain = lines(words("", (*WORDS, *NASTY)))
-    cells, pairs = lines(words("\t", WORDS)), lines(words(",", WORDS))
+    return [*_outputs(), *_tables(), *_subwords(), *_corpora(), *_data()]
+
+
+def _outputs() -> Iterator[Reader]:
+    """What training and generation wrote."""
+    yield Reader("training logs", files(log=text(GOOD_LOG, lines(LOG))), read_log)
     generated = lines(GENERATED, 12)
     samples = text(GOOD_GENERATED, generated)
     others = text(GOOD_GENERATED.replace("x z", "y"), generated)
-    two = files(a=text(PAIRS, cells), b=text(PAIRS, cells))
-    reads_bytes = files(
-        encoder_json=text(_encoder(), lambda draw: f"{{{rows(draw)}}}"),
+    sources = text("a bc\na bc\n", PLAIN)
+    yield Reader("fairseq-generate's output", files(out=samples), read_generated)
+    three = files(out=samples, other=others, source=sources)
+    yield Reader("samples for mbr", three, read_samples)
+
+
+def _subwords() -> Iterator[Reader]:
+    record = files(a_json=text(RECORD, PLAIN, list_of_items))
+    yield Reader("JSON", record, lambda folder: json_files.read_json(folder / "a.json"))
+    yield Reader("merges of subword-nmt", files(codes=text(MERGES, CELLS)), read_merges)
+    vocabulary = files(
+        encoder_json=text(_encoder(), lambda draw: f"{{{ITEMS(draw)}}}"),
         vocab_bpe=text("#version: 0.2\nt h\nth e\n", lines(words(" ", WORDS))),
         ids=text(lines(words(" ", NUMBERS))),
     )
-    return [
-        Reader("training logs", files(log=text(GOOD_LOG, lines(LOG))), read_log),
-        Reader("fairseq-generate's output", files(out=samples), read_generated),
-        Reader(
-            "samples for mbr",
-            files(out=samples, other=others, source=text("a bc\na bc\n", plain)),
-            read_samples,
-        ),
-        *_tables(),
-        Reader(
-            "JSON",
-            files(a_json=text(RECORD, plain, lambda draw: f"[{rows(draw)}]")),
-            lambda folder: json_files.read_json(folder / "a.json"),
-        ),
-        Reader("merges of subword-nmt", files(codes=text(MERGES, cells)), read_merges),
-        Reader("byte-level vocabularies", reads_bytes, read_bytes),
-        Reader("CSV pairs", files(a_csv=text(CSV, pairs)), read_csv),
-        Reader("pair files", two, read_pairs),
-        Reader(
-            "pairs of IWSLT and WMT",
-            files(a=text(SGML, cells), b=text(SGML, cells)),
-            read_raw,
-        ),
-        Reader(
-            "records of downloads",
-            files(a_json=text(RECORD, lambda draw: f"[{rows(draw)}]")),
-            read_records,
-        ),
-        Reader(
-            "manifests of data folders",
-            files(**{manifest.MANIFEST.replace(".", "_"): text(MANIFEST, plain)}),
-            manifest.read,
-        ),
-        Reader(
-            "texts for fairseq-preprocess",
-            files(a=text(PAIRS, plain)),
-            lambda folder: check_text(folder / "a"),
-        ),
-        Reader(
-            "dictionaries",
-            files(dict_txt=text(DICTIONARY, lines(slots("a #", "b# 1", "# #", "# 2")))),
-            lambda folder: check_dictionary(folder / "dict.txt"),
-        ),
-    ]
+    yield Reader("byte-level vocabularies", vocabulary, read_bytes)
+
+
+def _corpora() -> Iterator[Reader]:
+    pairs = files(a_csv=text(CSV, lines(words(",", WORDS))))
+    yield Reader("CSV pairs", pairs, read_csv)
+    yield Reader("pair files", files(a=text(PAIRS, CELLS), b=text(PAIRS, CELLS)), read_pairs)
+    sgml = files(a=text(SGML, CELLS), b=text(SGML, CELLS))
+    yield Reader("pairs of IWSLT and WMT", sgml, read_raw)
+    yield Reader("records of downloads", files(a_json=text(RECORD, list_of_items)), read_records)
+
+
+def _data() -> Iterator[Reader]:
+    """What goes into a data folder, and its manifest."""
+    manifests = files(**{manifest.MANIFEST.replace(".", "_"): text(MANIFEST, PLAIN)})
+    yield Reader("manifests of data folders", manifests, manifest.read)
+    yield Reader(
+        "texts for fairseq-preprocess",
+        files(a=text(PAIRS, PLAIN)),
+        lambda folder: check_text(folder / "a"),
+    )
+    yield Reader(
+        "dictionaries",
+        files(dict_txt=text(DICTIONARY, lines(slots("a #", "b# 1", "# #", "# 2")))),
+        lambda folder: check_dictionary(folder / "dict.txt"),
+    )
 
 
 def _encoder() -> str:
