@@ -80,6 +80,22 @@ def test_hydra_trains_and_resumes_as_fairseq_train(trained: Path, copy_data: Pat
     assert (model["_name"], model["muse_kernels"]) == ("muse_tiny", "3/7")
 
 
+@pytest.mark.long
+def test_torchrun_starts_hydra_as_it_starts_fairseq_train(
+    conf: Path, copy_data: Path, tmp_path: Path
+):
+    """Two processes on the CPU, as docs/hydra.md has it."""
+    torchrun = ("torchrun", "--standalone", "--nproc-per-node", 2, "-m")
+    options = (f"task.data={copy_data}", "dataset.max_tokens=400", "optimization.max_update=4")
+    words = ("fairseq_cli.hydra_train", "--config-dir", conf, "--config-name", "digits", *options)
+    run(*torchrun, *words, f"common.user_dir={USER_DIR}", cwd=tmp_path)
+    words = ("fairseq_cli.train", copy_data, *FLAGS, "--max-update", 4, "--user-dir", USER_DIR)
+    run(*torchrun, *words, "--save-dir", tmp_path / "flags")
+    last = tmp_path / "run" / "checkpoint_last.pt"
+    assert load(last)["cfg"]["distributed_training"]["distributed_world_size"] == 2
+    assert same_weights(last, tmp_path / "flags" / last.name)
+
+
 HUB = """
 import sys
 from fairseq.hub_utils import GeneratorHubInterface, from_pretrained
