@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import random
 import statistics
 from pathlib import Path
 
@@ -15,27 +14,12 @@ from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation import compare, tables
 from fairseq_ext.evaluation.bootstrap import paired_bootstrap
 from fairseq_ext.evaluation.seeds import bootstrap_over_runs
+from tests.commands.test_compare import damaged, sentences
 from tests.support.harness import run, write_lines
-
-WORDS = ["the", "a", "house", "tree", "river", "walks", "sees", "big", "old", "of", "never"]
-
-
-def references(count: int = 60) -> list[str]:
-    draw = random.Random(1)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(5, 12))) for _ in range(count)]
-
-
-def damaged(lines: list[str], share: float, seed: int) -> list[str]:
-    """The lines with a share of the words replaced."""
-    draw = random.Random(seed)
-    return [
-        " ".join(draw.choice(WORDS) if draw.random() < share else word for word in line.split())
-        for line in lines
-    ]
 
 
 def test_one_run_each_is_the_paired_bootstrap():
-    text = references()
+    text = sentences()
     systems = {name: damaged(text, share, 3) for name, share in (("a", 0.2), ("b", 0.3))}
     ours = bootstrap_over_runs({name: [lines] for name, lines in systems.items()}, text, "a")
     theirs = paired_bootstrap(systems, text, "a")
@@ -51,14 +35,14 @@ def test_one_run_each_is_the_paired_bootstrap():
 
 def test_against_loops_over_text():
     """Each sample's score from sacrebleu, given the very sentences and runs that were drawn."""
-    text, samples = references(20), 100
+    text, samples = sentences(20), 100
     systems = {
         "a": [damaged(text, 0.2, seed) for seed in (1, 2, 3)],
         "b": [damaged(text, 0.3, seed) for seed in (4, 5)],
     }
     found = bootstrap_over_runs(systems, text, "a", samples).estimates
     draw = np.random.default_rng(12345)
-    sentences = draw.choice(20, size=(samples, 20), replace=True)
+    places = draw.choice(20, size=(samples, 20), replace=True)
     runs = {
         name: draw.integers(len(several), size=(samples, len(several)))
         for name, several in systems.items()
@@ -71,7 +55,7 @@ def test_against_loops_over_text():
     means = {
         name: [
             statistics.fmean(bleu(systems[name][number], chosen) for number in numbers)
-            for chosen, numbers in zip(sentences, runs[name], strict=True)
+            for chosen, numbers in zip(places, runs[name], strict=True)
         ]
         for name in systems
     }
@@ -93,7 +77,7 @@ def test_against_loops_over_text():
 
 def test_luck_of_the_seed_is_no_difference():
     """Runs of one system differ by more than the systems: clear on sentences alone, not here."""
-    text = references()
+    text = sentences()
     good, bad = damaged(text, 0.1, 1), damaged(text, 0.4, 2)
     fair = damaged(text, 0.3, 3)
     single = paired_bootstrap({"lucky": good, "other": fair}, text, "other").estimates
@@ -106,7 +90,7 @@ def test_luck_of_the_seed_is_no_difference():
 
 
 def test_what_cannot_be_compared_names_the_run():
-    text = references(4)
+    text = sentences(4)
     with pytest.raises(DataError, match="`a, run 2` translates 3 sentences"):
         bootstrap_over_runs({"a": [text, text[:3]]}, text, "a")
     with pytest.raises(ConfigError, match="must be one of a"):
@@ -123,7 +107,7 @@ def test_systems_of_several_runs_are_named_by_commas():
 
 @pytest.mark.system
 def test_the_command_writes_means_and_tables(tmp_path: Path):
-    text = references()
+    text = sentences()
     write_lines(tmp_path / "ref", text)
     for name, share, seed in (("a", 0.2, 1), ("b", 0.25, 2), ("c", 0.5, 3)):
         write_lines(tmp_path / name, damaged(text, share, seed))

@@ -18,7 +18,6 @@ from fairseq_ext.errors import DataError
 
 TILE = 64  # channels side by side
 ROW_BITS = 64  # rows are padded to a multiple of it
-WORD_BYTES = 4
 
 
 def row_bytes(in_features: int) -> int:

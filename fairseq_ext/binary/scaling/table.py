@@ -26,7 +26,6 @@ from fairseq_ext.evaluation.tables import aligned
 from fairseq_ext.json_files import read_json
 
 COLUMNS = ("name", "encoder_parameters", "decoder_parameters", "loss")
-OPTIONAL = ("family", "dataset", "train_loss")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _LEAST, _MOST = 1e-9, 1e18  # a loss or size outside would overflow the fit
 
