@@ -54,11 +54,11 @@ def obstacle(model: nn.Module) -> str | None:
     if decoder.adaptive_softmax is not None:
         return "adaptive softmax"
     if (
-        _owner(inner, "get_normalized_probs") not in (BaseFairseqModel, TransformerModelBase)
-        or _owner(decoder, "get_normalized_probs") is not FairseqDecoder
+        owner_of(inner, "get_normalized_probs") not in (BaseFairseqModel, TransformerModelBase)
+        or owner_of(decoder, "get_normalized_probs") is not FairseqDecoder
     ):
         return f"the probabilities of {type(inner).__name__}"
-    owner = _owner(decoder, "output_layer")
+    owner = owner_of(decoder, "output_layer")
     plain = isinstance(getattr(decoder, "output_projection", nn.Identity()), nn.Linear)
     if not ("last_product" in vars(owner) or (owner is LSTMDecoder) or (owner in STOCK and plain)):
         return f"the output layer of {type(decoder).__name__}"
@@ -84,7 +84,7 @@ def is_deferred(model: nn.Module) -> bool:
 def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
     """What the output layer of ``model`` would have computed from its features ``[B, T, C]``."""
     decoder = unwrapped(model).decoder
-    owner = _owner(decoder, "output_layer")
+    owner = owner_of(decoder, "output_layer")
     if "last_product" in vars(owner):
         return decoder.last_product(features)
     return STOCK[owner](decoder, features)
@@ -101,6 +101,6 @@ def _unchanged(features: Tensor, **unused: Any) -> Tensor:
     return features
 
 
-def _owner(thing: object, method: str) -> type:
+def owner_of(thing: object, method: str) -> type:
     """The class that defines a method of ``thing``, or ``object``."""
     return next((one for one in type(thing).__mro__ if method in vars(one)), object)

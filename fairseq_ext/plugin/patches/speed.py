@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 SMOOTHED = "fairseq.criterions.label_smoothed_cross_entropy:LabelSmoothedCrossEntropyCriterion"
 PLAIN = "fairseq.criterions.cross_entropy:CrossEntropyCriterion"
+STOCK_MODULES = {one.partition(":")[0] for one in (SMOOTHED, PLAIN)}
 READING_LOGITS = ("compute_loss", "compute_accuracy", "get_lprobs_and_target")
 
 
@@ -32,8 +33,8 @@ def obstacle(criterion: Any, model: Any) -> str | None:
     from fairseq_ext.training import deferring
 
     for method in READING_LOGITS:
-        owner = next((one for one in type(criterion).__mro__ if method in vars(one)), None)
-        if owner and owner.__module__ not in (SMOOTHED.split(":")[0], PLAIN.split(":")[0]):
+        owner = deferring.owner_of(criterion, method)
+        if owner is not object and owner.__module__ not in STOCK_MODULES:
             if "obstacle" not in vars(owner):
                 return f"the loss of {owner.__name__}"
             if reason := criterion.obstacle():
