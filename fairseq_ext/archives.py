@@ -30,6 +30,7 @@ except ImportError:  # a Python built without it reads no .xz
 _DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError),
     *(LookupError, ValueError, ArithmeticError, RuntimeError),
+    MemoryError,  # a compressed file says itself how much is needed to read it
     *((lzma.LZMAError,) if lzma else ()),
 )
 _MOST_MEMBERS = 100_000  # tarfile remembers all of them

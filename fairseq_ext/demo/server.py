@@ -13,7 +13,8 @@ from fairseq_ext.demo import page
 from fairseq_ext.demo.gate import Gate
 
 VISITORS = 100
-"""How many open pages gradio remembers, some 90 KB each; it would remember 10,000."""
+"""How many open pages gradio remembers, some 90 KB each, and how many events; it would remember
+10,000 of both."""
 
 
 def application(blocks: gr.Blocks, host: str) -> Gate:
@@ -24,6 +25,7 @@ def application(blocks: gr.Blocks, host: str) -> Gate:
         host: the address or name that it is served on.
     """
     blocks.state_session_capacity = VISITORS
+    blocks._queue.ANALYTICS_MAX_EVENTS = VISITORS
     outer = gr.mount_gradio_app(
         FastAPI(openapi_url=None),
         blocks,

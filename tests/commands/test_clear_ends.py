@@ -196,3 +196,30 @@ def test_interruption(copy_data: Path, tmp_path: Path, case: str):
     assert message == f"fairseq-ext: stopped by {number.name}. {ending}"
     if "in-two" not in case:  # the second process may be killed first, and the next run sweeps
         assert not list(folder.rglob("*.tmp"))
+
+
+FAILING = """
+        try: raise ValueError
+        except ValueError:
+            time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "status"),
+    [("time.sleep(60)", "interrupted"), (FAILING, "1")],
+    ids=["at work", "failing"],
+)
+def test_a_process_of_a_job_leaves_without_a_traceback(work: str, status: str):
+    """A process that fails may be writing its traceback when the first process stops the job."""
+    code = (
+        "import os, signal, sys, threading, time\n"
+        "from fairseq_ext.plugin.patches.interruption import leave_quietly\n"
+        "leave_quietly()\n"
+        "threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
+        "try:\n"
+        f"    {work}\n"
+        "except KeyboardInterrupt: sys.exit('interrupted')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stderr.strip() or str(done.returncode)) == status

@@ -354,6 +354,25 @@ class TestSafeExtract:
         with pytest.raises(DataError, match=r"link or device in it \(`link`\)"):
             safe_extract(tmp_path / "a.zip", tmp_path / "folder")
 
+    def test_a_zip_that_says_it_needs_four_gigabytes_to_be_read(self, tmp_path: Path):
+        """The dictionary's size of LZMA is in the data; more memory than there is, is damage."""
+        file = tmp_path / "a.zip"
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
+            archive.writestr("a", "text")
+        data = bytearray(file.read_bytes())
+        start = data.index(b"a", 30) + 1 + 4 + 1  # after name, version, size, and lc, lp, pb
+        data[start : start + 4] = b"\xff" * 4
+        file.write_bytes(data)
+        code = (
+            "import resource, sys; from fairseq_ext import archives, errors\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+            "try: archives.safe_extract(sys.argv[1], sys.argv[2])\n"
+            "except errors.DataError as error: print(error)"
+        )
+        said = subprocess.check_output([sys.executable, "-c", code, file, tmp_path], text=True)
+        assert said == f"{file} is damaged or unsafe: MemoryError. Download it again.\n"
+        assert names(tmp_path) == ["a.zip"]
+
     def test_size_limit(self, tmp_path: Path):
         tar = make_tar(tmp_path / "a.tgz", "a", "b")
         with pytest.raises(DataError, match="unpacks to more than the 9 bytes"):

@@ -77,9 +77,12 @@ def leave_quietly() -> None:
 
     def handle(*_: object) -> None:
         nonlocal leaving
-        if not leaving:
-            leaving = True
-            raise KeyboardInterrupt  # torch.multiprocessing expects it
+        if leaving:
+            return
+        leaving = True
+        if sys.exc_info()[1] is not None:  # it ends already, and its report would not be read
+            os._exit(1)
+        raise KeyboardInterrupt  # torch.multiprocessing expects it
 
     for number in SIGNALS:
         signal.signal(number, handle)
