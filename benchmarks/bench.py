@@ -146,3 +146,7 @@ def save(destination: Path, *, title: str, **content: object) -> None:
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(destination)
     print(f"written: {destination}")
+
+
+if __name__ == "__main__":  # for recipes, which keep it beside their figures
+    print(json.dumps(machine()))

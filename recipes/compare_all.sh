@@ -5,21 +5,13 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# With a joint vocabulary of 4,000 pieces each has some 1.85 million parameters.
-tiny="--share-all-embeddings --encoder-layers 4 --decoder-layers 4 \
---encoder-embed-dim 128 --decoder-embed-dim 128 \
---encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256 \
---encoder-attention-heads 4 --decoder-attention-heads 4"
-models=(
-    "transformer=transformer $tiny"
-    "gru=gru_attention --share-all-embeddings --encoder-embed-dim 128 --decoder-embed-dim 128 \
---encoder-hidden-size 216 --decoder-hidden-size 216"
-    "linformer=linformer_tiny --share-all-embeddings"
-    "muse=muse_tiny --share-all-embeddings --encoder-ffn-embed-dim 160 --decoder-ffn-embed-dim 160"
-    "muse-simple=muse_tiny --share-all-embeddings --muse-kernels none"
-    "bmt=bmt_tiny $tiny"
-    "binary=binary_transformer_tiny $tiny --binary-weights qkv,out,ffn"
-)
+# shellcheck source-path=SCRIPTDIR source=systems.sh
+source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
+
+models=()
+for model in transformer gru linformer muse muse-simple bmt binary; do
+    models+=("$model=${matched[$model]}")
+done
 
 usage() {
     cat <<'HELP'

@@ -325,11 +325,12 @@ training_progress() {
         -e 's/^.*valid on .\([a-z]*\). subset | \(loss [0-9.]*\) .*num_updates \([0-9]*\).*/  update \3: \1 \2/p' >&2
 }
 
-# generate CHECKPOINT FILE FLAG...: translates the test set; FILE is fairseq-generate's output.
+# generate CHECKPOINT FILE FLAG...: translates the test set of bin/, or of the folder DATA_BIN; FILE
+# is fairseq-generate's output.
 generate() {
     local checkpoint="$1" file="$2" status=0
     shift 2
-    set -- fairseq-generate bin --user-dir "$USER_DIR" --path "$checkpoint" "$@"
+    set -- fairseq-generate "${DATA_BIN:-bin}" --user-dir "$USER_DIR" --path "$checkpoint" "$@"
     show "$@" '>' "$file"
     dry && return
     "$@" >"$file.tmp" 2>"$file.log" || status=$?

@@ -14,6 +14,8 @@ max_tokens="" update_freq="" # target tokens in a batch, and batches in an updat
 updates="" warmup="" lr=""
 schedule=()                 # flags of the schedule after the warm-up
 flags=()                    # further flags of fairseq-train
+criterion=(--criterion label_smoothed_cross_entropy --label-smoothing 0.1)
+half=--fp16 seed=1          # precision on a GPU, as the authors'
 average=10 beam=5 lenpen=1  # checkpoints averaged, and search
 buckets=15,30,45,60,75,90,105 # longest sources that BLEU is drawn for, as in the MUSE paper
 compounds=0                 # 1: tokenized BLEU with compounds split as well
@@ -150,19 +152,22 @@ binarize_corpus() {
     binarize final "$src" "$tgt" ${dictionary[@]+"${dictionary[@]}"}
 }
 
-# With a GPU in half precision, as the authors did. No checkpoint is kept that no average needs.
+# on_gpu: whether to train in half precision.
+on_gpu() {
+    ! dry && python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'
+}
+
+# train_model [FOLDER [FLAG...]]: no checkpoint is kept that no average needs.
 train_model() {
     local precision=()
-    if ! dry && python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-        precision=(--fp16)
-    fi
-    train checkpoints --source-lang "$src" --target-lang "$tgt" --arch "$arch" \
-        --dropout "$dropout" --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+    if on_gpu; then precision=("$half"); fi
+    train "${1:-checkpoints}" --source-lang "$src" --target-lang "$tgt" --arch "$arch" \
+        --dropout "$dropout" "${criterion[@]}" \
         --optimizer adam --adam-betas '(0.9, 0.98)' --lr "$lr" --warmup-updates "$warmup" \
         --warmup-init-lr 1e-7 "${schedule[@]}" --max-tokens "$max_tokens" \
         --update-freq "$update_freq" --max-update "$updates" --keep-last-epochs "$average" \
-        ${flags[@]+"${flags[@]}"} ${precision[@]+"${precision[@]}"} --seed 1 --num-workers 0 \
-        --log-interval 100 ${extra[@]+"${extra[@]}"}
+        ${flags[@]+"${flags[@]}"} ${precision[@]+"${precision[@]}"} --seed "$seed" \
+        --num-workers 0 --log-interval 100 ${extra[@]+"${extra[@]}"} "${@:2}"
 }
 
 # inverse_sqrt: falls as 1 / sqrt(update) after the warm-up.
@@ -175,18 +180,20 @@ cosine() {
         --t-mult 1 --lr-shrink 1e-6)
 }
 
+# average_checkpoints [FOLDER FILE]
 average_checkpoints() {
+    local folder="${1:-checkpoints}" file="${2:-checkpoints/average.pt}"
     if ((average == 1)); then
-        run cp checkpoints/checkpoint_last.pt checkpoints/average.pt
+        run cp "$folder/checkpoint_last.pt" "$file"
     else
-        run fairseq-ext average --dir checkpoints --last-epochs "$average" \
-            -o checkpoints/average.pt
+        run fairseq-ext average --dir "$folder" --last-epochs "$average" -o "$file"
     fi
 }
 
+# translate [CHECKPOINT FILE]
 translate() {
-    generate checkpoints/average.pt generated.txt --source-lang "$src" --target-lang "$tgt" \
-        --gen-subset test --beam "$beam" --lenpen "$lenpen" --batch-size 128
+    generate "${1:-checkpoints/average.pt}" "${2:-generated.txt}" --source-lang "$src" \
+        --target-lang "$tgt" --gen-subset test --beam "$beam" --lenpen "$lenpen" --batch-size 128
 }
 
 # The paper's BLEU is on the corpus's own tokens; sacrebleu's on text.

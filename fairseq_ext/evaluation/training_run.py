@@ -26,12 +26,14 @@ class Training:
         tokens_per_second: target tokens over the seconds spent in updates (validation and
             checkpoints not counted), or None where the log is too short to tell.
         seconds: spent in updates.
+        tokens: of the target side, without padding, in all updates.
     """
 
     parameters: int
     updates: int
     tokens_per_second: float | None
     seconds: float
+    tokens: int
 
 
 def read_training(log: str) -> Training:
@@ -59,4 +61,4 @@ def read_training(log: str) -> Training:
         seconds += stats["train_wall"]
         before = stats["num_updates"]
     speed = tokens / seconds if seconds >= _SHORTEST else None
-    return Training(int(found[1].replace(",", "")), int(before), speed, seconds)
+    return Training(int(found[1].replace(",", "")), int(before), speed, seconds, round(tokens))

@@ -213,7 +213,7 @@ def test_a_log_of_either_format_says_the_same(kind: str) -> None:
             text = " | ".join(f"{key} {value}" for key, value in figures.items())
             lines.append(f"x | epoch {epoch:03d} | {text}")
     training = training_run.read_training("\n".join(lines))
-    assert training == training_run.Training(1000, 30, 30 * 100.5 / 9, 9)
+    assert training == training_run.Training(1000, 30, 30 * 100.5 / 9, 9, 3015)
 
 
 # ---- errors --------------------------------------------------------------------------------------

@@ -1,0 +1,204 @@
+#!/usr/bin/env python
+"""What ``multi30k_all.sh`` reads out of its trainings: the best rate, and the table of all systems.
+
+    python recipes/multi30k_all.py choose models/muse --updates 2000 --rates 0.001 0.002 0.004
+    python recipes/multi30k_all.py report --dir runs/… --tests test --names transformer muse muse@2
+
+``choose`` writes ``rates.json``: the rate with the lowest validation loss after these updates, and
+the losses of all. ``report`` writes ``systems.json`` and ``systems.md``, a row for each training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext import files
+from fairseq_ext.errors import DataError
+from fairseq_ext.evaluation.score import TOKENIZED_BLEU, score_generated
+from fairseq_ext.evaluation.tables import aligned, markdown
+from fairseq_ext.evaluation.training_log import read_log
+from fairseq_ext.evaluation.training_run import read_training
+from fairseq_ext.json_files import read_json
+
+STOPPED_EARLY = "early stop since valid performance hasn't improved"  # fairseq's words
+ENDS = {True: "no gain in {patience} validations", False: "all updates: still falling"}
+Row = dict[str, Any]
+
+
+def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
+    """The rate whose validation loss is lowest, of the trainings ``rate-R`` in a folder.
+
+    Args:
+        folder: of the system.
+        rates: as the folders have them in their names.
+        updates: each training is judged by its last validation up to this update, however much
+            further it has gone.
+
+    Raises:
+        DataError: a log without a validation until then.
+    """
+    losses = {}
+    for rate in rates:
+        log = folder / f"rate-{rate}" / "train.log"
+        valid = read_log(log).valid.get("loss", {})
+        until = [update for update in valid if update <= updates]
+        if not until:
+            raise DataError(f"`{log}` has no validation up to update {updates}.")
+        losses[rate] = valid[max(until)]
+    return {"rate": min(losses, key=losses.__getitem__), "updates": updates, "losses": losses}
+
+
+def training_row(name: str, models: Path, patience: int) -> Row:
+    """One training: its size, length and end.
+
+    Args:
+        name: ``SYSTEM``, or ``SYSTEM@SEED`` for another seed than 1.
+        models: the folder of all.
+        patience: validations without a gain that end a training.
+    """
+    folder, (system, _, seed) = models / name, name.partition("@")
+    log = folder / "train.log"
+    text = log.read_text(encoding="utf-8", errors="replace")
+    training, valid = read_training(text), read_log(log).valid
+    best = min(valid["loss"], key=valid["loss"].__getitem__)
+    early = STOPPED_EARLY in text
+    return {
+        "system": system,
+        "seed": int(seed or 1),
+        "settings": (folder / "settings.txt").read_text(encoding="utf-8").strip().split("\n"),
+        "rate": read_json(models / system / "rates.json")["rate"],
+        "parameters": training.parameters,
+        "updates": training.updates,
+        "tokens": training.tokens,
+        "seconds": round(training.seconds),
+        "machine": read_json(folder / "machine.json"),
+        "ended": ENDS[early].format(patience=patience),
+        "best_update": best,
+        "validations_after_best": sum(update > best for update in valid["loss"]),
+        "valid_loss": valid["loss"][best],
+        "valid_perplexity": valid["ppl"][best],
+    }
+
+
+def scores(folder: Path, data: Path, test: str, tgt: str) -> list[Row]:
+    """Of one test set: sacrebleu's BLEU and chrF of text, and BLEU of the corpus's own tokens."""
+    found = score_generated(
+        folder / test / "generated.txt",
+        data / "reference" / f"{test}.{tgt}",
+        tgt,
+        data / "text" / f"{test}.{tgt}",
+    )
+    return [score.as_dict() for score in found]
+
+
+def table(rows: Sequence[Row], tests: Sequence[str]) -> list[list[str]]:
+    """A line for each training, the heading first."""
+    heading = ["system", "seed", "rate", "parameters", "updates", "million tokens", "minutes"]
+    heading += ["ended by", "validations after the best", "valid perplexity"]
+    lines = [[*heading, *(f"{kind}, {test}" for test in tests for kind in ("BLEU-tok", "BLEU"))]]
+    for row in rows:
+        cells = [row["system"], str(row["seed"]), row["rate"], f"{row['parameters']:,}"]
+        cells += [f"{row['updates']:,}", f"{row['tokens'] / 1e6:.1f}", f"{row['seconds'] / 60:.0f}"]
+        cells += [row["ended"], str(row["validations_after_best"])]
+        cells.append(f"{row['valid_perplexity']:.2f}")
+        for test in tests:
+            by_name = {score["name"]: score["value"] for score in row["tests"].get(test, [])}
+            for name in (TOKENIZED_BLEU, "BLEU"):
+                cells.append(f"{by_name[name]:.2f}" if name in by_name else "–")
+        lines.append(cells)
+    return lines
+
+
+def rates_table(grids: dict[str, Row]) -> list[list[str]]:
+    """The validation losses of each system's rates, the heading first; the lowest in bold."""
+    rates = list(dict.fromkeys(rate for grid in grids.values() for rate in grid["losses"]))
+    lines = [["system", *(f"rate {rate}" for rate in rates)]]
+    for name, grid in grids.items():
+        cells = {rate: f"{loss:.3f}" for rate, loss in grid["losses"].items()}
+        cells[grid["rate"]] = f"**{cells[grid['rate']]}**"
+        lines.append([name, *(cells.get(rate, "–") for rate in rates)])
+    return lines
+
+
+def as_markdown(rows: Sequence[Row], tests: Sequence[str], grids: dict[str, Row]) -> str:
+    """Everything but the settings, to be read."""
+    scored = [score for row in rows for found in row["tests"].values() for score in found]
+    signatures = {score["name"]: score["signature"] for score in scored}
+    machines = {_machine(row["machine"]): None for row in rows}
+    updates = sorted({grid["updates"] for grid in grids.values()})
+    return "\n\n".join(
+        [
+            "# All systems",
+            markdown(table(rows, tests)),
+            "The loss of a training that ended by all updates was still falling by the rule of the "
+            "others. Tokens are those of the target side, minutes those spent in updates.",
+            f"## Validation loss after {' or '.join(f'{n:,}' for n in updates)} updates",
+            markdown(rates_table(grids)),
+            "The best rate went on; further seeds take it over. A distilled system's loss is "
+            "without label smoothing.",
+            "\n".join(f"- {name}: `{signature}`" for name, signature in signatures.items()),
+            "\n".join(f"- trained on {machine}" for machine in machines),
+        ]
+    )
+
+
+def _machine(found: Row) -> str:
+    return found["gpu"] or f"{found['processor']}, {found['threads']} thread(s)"
+
+
+def report(args: argparse.Namespace) -> str:
+    """Write the files; returns the table."""
+    models = args.dir / "models"
+    rows = [training_row(name, models, args.patience) for name in args.names]
+    for name, row in zip(args.names, rows, strict=True):
+        row["checkpoint"] = f"average of the last {args.average} epochs, beam {args.beam}"
+        row["tests"] = {
+            test: scores(models / name, args.dir, test, args.tgt)
+            for test in args.tests
+            if (models / name / test / "generated.txt").exists()
+        }
+    systems = dict.fromkeys(row["system"] for row in rows)
+    grids = {name: read_json(models / name / "rates.json") for name in systems}
+    _write(args.dir / "systems.json", json.dumps({"systems": rows, "rates": grids}, indent=1))
+    _write(args.dir / "systems.md", as_markdown(rows, args.tests, grids))
+    return f"{aligned(rates_table(grids))}\n\n{aligned(table(rows, args.tests))}"
+
+
+def _write(path: Path, text: str) -> None:
+    with files.atomic_write(path) as file:
+        file.write(f"{text}\n")
+
+
+def main() -> None:
+    """Run the command; a user's error ends it with one line and status 1."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    commands = parser.add_subparsers(required=True, dest="command")
+    rate = commands.add_parser("choose", help="the best of the rates of one system")
+    rate.add_argument("folder", type=Path, help="of the system")
+    rate.add_argument("--updates", type=int, required=True, help="after which they are compared")
+    rate.add_argument("--rates", nargs="+", required=True, help="as in the names of the folders")
+    end = commands.add_parser("report", help="the table of all systems")
+    end.add_argument("--dir", type=Path, required=True, help="the folder of multi30k_all.sh")
+    end.add_argument("--names", nargs="+", required=True, help="finished trainings")
+    end.add_argument("--tests", nargs="+", required=True, help="test sets")
+    end.add_argument("--tgt", default="de", help="target language (%(default)s)")
+    for option, default in (("patience", 10), ("average", 10), ("beam", 5)):
+        end.add_argument(f"--{option}", type=int, default=default, help="as trained and translated")
+    args = parser.parse_args()
+    try:
+        if args.command == "choose":
+            found = choose(args.folder, args.rates, args.updates)
+            _write(args.folder / "rates.json", json.dumps(found, indent=1))
+        else:
+            print(report(args))
+    except (OSError, ValueError, LookupError) as error:
+        sys.exit(f"multi30k_all: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
