@@ -71,9 +71,8 @@ def _call_main(original: Callable) -> Callable:
     """Check `fairseq-train`, `-interactive` and `-validate` before they start any process."""
 
     def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
-        spec = inspect.unwrap(main).__globals__[
-            "__spec__"
-        ]  # has the module's name also under `python -m`
+        # It has the module's name also under `python -m`.
+        spec = inspect.unwrap(main).__globals__["__spec__"]
         command = spec.name if spec else ""
         refuse_broken(cfg, command)
         if command in ("fairseq_cli.interactive", "fairseq_cli.validate", "fairseq_cli.eval_lm"):
