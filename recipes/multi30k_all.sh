@@ -86,8 +86,8 @@ read_options() {
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     ((${#names[@]})) || names=("${group_1[@]}" "${group_2[@]}" "${group_3[@]}")
     check_options
-    name=multi30k-all
-    ((smoke == 0)) || name=smoke-multi30k-all
+    name="multi30k-all"
+    ((smoke == 0)) || name="smoke-$name"
     out="$(absolute "${out:-$REPO/runs/$name}")"
     data="$(absolute "${data:-$REPO/runs/data/$corpus}")"
     [[ -z "$mirror" || "$mirror" == *://* ]] || mirror="$(absolute "$mirror")"

@@ -194,11 +194,12 @@ def plot_lengths(scores: LengthScores, output: str | Path) -> list[Path]:
     places = range(len(scores.buckets))
     labels = [f"{bucket.label}\nn = {bucket.sentences:,}" for bucket in scores.buckets]
     with matplotlib.rc_context(plots.STYLE):
-        figure = Figure(figsize=(max(5.2, 1.1 + 0.95 * len(labels)), 4.2), layout="constrained")
+        room = plots.room_for_legend(len(scores.whole))
+        size = (max(5.2, 1.1 + 0.95 * len(labels)), 4.2 + room)
+        figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots()
         for number, (name, whole) in enumerate(scores.whole.items()):
-            line: dict[str, Any] = {"marker": "o", "ms": 5, "lw": 1.8}
-            line |= {"color": plots.PALETTE[number % len(plots.PALETTE)]}
+            line: dict[str, Any] = {"marker": "o", "ms": 5, "lw": 1.8, **plots.look(number)}
             values = [bucket.bleu.get(name, float("nan")) for bucket in scores.buckets]
             axes.plot(places, values, label=f"{name} (all: {whole:.2f})", **line)
         axes.set_xticks(places, labels)
@@ -210,5 +211,5 @@ def plot_lengths(scores: LengthScores, output: str | Path) -> list[Path]:
         axes.set_xlim(-0.4, len(labels) - 0.6)
         axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
         axes.grid(True, axis="y")
-        axes.legend(fontsize=8.5)
+        plots.draw_legend(axes, len(scores.whole), below=-0.19)  # two lines below each bucket
         return plots.save_picture(figure, output, asdict(scores))

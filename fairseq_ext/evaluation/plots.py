@@ -36,6 +36,8 @@ STYLE: dict[str, Any] = {
     "text.parse_math": False,  # a token like "$" is not the start of a formula
     "svg.hashsalt": "fairseq-ext",  # the same data gives the same file
 }
+LINES = ("-", "--", ":")  # beside seven colours: 21 runs look different
+CROWD = 3  # more lines than that have their legend below the panel
 PANELS = {
     "loss": ("Loss", "loss (bits per target token)"),
     "ppl": ("Perplexity", "perplexity (per target token, log scale)"),
@@ -44,6 +46,25 @@ PANELS = {
 START, END = "<s>", "</s>"
 _WIDEST, _TALLEST = 1600, 30_000  # pixels of a PNG; matplotlib draws less than 65,536
 _ROW_SUM_TOLERANCE = 0.02  # six printed decimals, and half-precision attention
+
+
+def look(number: int) -> dict[str, str]:
+    """Colour and kind of line of a run."""
+    rest, colour = divmod(number, len(PALETTE))
+    return {"color": PALETTE[colour], "ls": LINES[rest % len(LINES)]}
+
+
+def room_for_legend(runs: int) -> float:
+    """Inches that a legend below the panels takes, 0 where it is within them."""
+    return 0.17 * runs if runs > CROWD else 0.0
+
+
+def draw_legend(axes: Axes, runs: int, below: float = -0.15) -> None:
+    """Within the panel, or below it; ``below`` is in heights of the panel."""
+    if runs > CROWD:
+        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.5)
+    else:
+        axes.legend(fontsize=8.5)
 
 
 def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
@@ -57,7 +78,8 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
         if any(curve.train.get(metric) or curve.valid.get(metric) for curve in runs.values())
     ]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.2 * len(shown), 4.2), layout="constrained")
+        size = (5.2 * len(shown), 4.2 + room_for_legend(len(runs)))
+        figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(1, len(shown), squeeze=False)[0]
         for axes, metric in zip(panels, shown, strict=True):
             _draw_metric(axes, metric, runs)
@@ -76,26 +98,28 @@ def _data(curves: Curves) -> dict[str, dict[str, list[list[float]]]]:
 
 
 def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
-    """One panel: training thin and pale, validation with markers, one colour per run."""
+    """One panel: training thin and pale, validation with markers, one colour per run.
+
+    Where there are more runs than colours, training is left out, and where there are many
+    validations, their markers.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    crowded = len(runs) > 3  # the legend goes below, and leaves out what is pale
     for number, (name, curves) in enumerate(runs.items()):
-        colour = PALETTE[number % len(PALETTE)]
+        style = look(number)
         prefix = f"{name}, " if len(runs) > 1 else ""
         train, valid = curves.train.get(metric, {}), curves.valid.get(metric, {})
-        if train:
-            label = None if crowded and valid else f"{prefix}training"
-            line = {"alpha": 0.55, "lw": 1.2, "color": colour, "label": label}
-            axes.plot(*_xy(train), **line)
+        if train and (len(runs) <= len(PALETTE) or not valid):
+            label = None if len(runs) > CROWD and valid else f"{prefix}training"
+            axes.plot(*_xy(train), alpha=0.55, lw=1.2, label=label, **style)
         if valid:
             if len(runs) == 1:
-                colour = PALETTE[1]
+                style = look(1)
             choose = max if metric == "bleu" else min
             update = choose(valid, key=valid.__getitem__)
             label = f"{prefix}validation (best {valid[update]:.4g} at {update:,})"
-            line = {"marker": "o", "ms": 4, "lw": 1.8, "color": colour, "label": label}
-            axes.plot(*_xy(valid), **line)
+            marker = "o" if len(valid) <= 30 else None
+            axes.plot(*_xy(valid), marker=marker, ms=4, lw=1.8, label=label, **style)
     title, unit = PANELS[metric]
     axes.set(title=title, xlabel="updates (optimizer steps)", ylabel=unit)
     if metric == "ppl":
@@ -107,10 +131,7 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_xlim(left=0)
     axes.grid(True)
-    if crowded:
-        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14))
-    else:
-        axes.legend(fontsize=8.5)
+    draw_legend(axes, len(runs))
 
 
 def _xy(points: Points) -> tuple[list[int], list[float]]:
