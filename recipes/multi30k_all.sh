@@ -344,7 +344,7 @@ binarize_unseen() {
 
 make_data() {
     local test found=()
-    [[ -z "$mirror" ]] || rm -f .stages/corpus # a mirror may have got further tests
+    [[ -z "$mirror" ]] || run rm -f .stages/corpus # a mirror may have got further tests
     stage corpus prepare_corpus
     stage binarize binarize_all
     for test in "${tests[@]}"; do
