@@ -396,6 +396,23 @@ def test_curves_are_drawn(tmp_path):
     assert [path.read_bytes() for path in written] == first
 
 
+@pytest.mark.parametrize("count", [4, 8, 13])
+def test_the_names_of_many_runs_cover_nothing(count, monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
+    valid = {"loss": {1: 3.0, 2: 2.0}, "ppl": {1: 8.0, 2: 4.0}}
+    plots.plot_curves({f"run {n}": training_log.Curves({}, valid) for n in range(count)}, tmp_path)
+    (figure,) = figures
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        legend = axes.get_legend().get_window_extent()
+        assert legend.y0 > -1  # pixels
+        assert legend.y1 <= axes.xaxis.label.get_window_extent().y0
+        assert axes.get_window_extent().height > 3 * figure.dpi
+        looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
+        assert len(looks) == count
+
+
 def check_picture(written: list[Path]) -> None:
     """The PNG shows something and the SVG is XML."""
     from xml.etree import ElementTree
