@@ -1,4 +1,4 @@
-"""The native kernels; all other metadata is in pyproject.toml.
+"""The native libraries; all other metadata is in pyproject.toml.
 
 Install torch and fairseq first, as README.md says.
 """
@@ -11,22 +11,42 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# Set to 1 (for wheels that are given to others), a build without the kernels fails.
+# Set to 1 (for wheels that are given to others), a build without them fails.
 REQUIRED = os.environ.get("FAIRSEQ_EXT_REQUIRE_KERNELS") == "1"
 BANNER = "!" * 79
 
-# Called by ctypes: needs neither Python's nor torch's headers, and chooses its instruction set at
-# run time. Without a compiler the installation goes on, and the products are done in torch.
-kernels = "fairseq_ext/binary/kernels"
-native = Extension(
-    "fairseq_ext.binary.kernels._native",
-    sources=[f"{kernels}/{name}.c" for name in ("kernels", "portable", "avx2", "avx512")],
-    depends=[f"{kernels}/kernels.h"],
-    extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden"]
-    if os.name == "posix"
-    else [],
-    optional=not REQUIRED,
-)
+# Called by ctypes: they need neither Python's nor torch's headers, and choose their instruction set
+# at run time. Without a compiler the installation goes on, and torch does their work.
+FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden"]
+
+
+def library(name: str, folder: str, files: tuple[str, ...], headers: tuple[str, ...]) -> Extension:
+    """A library of C files in a folder of the package."""
+    return Extension(
+        f"fairseq_ext.{name}",
+        sources=[f"fairseq_ext/{folder}/{file}.c" for file in files],
+        depends=[f"fairseq_ext/{folder}/{header}" for header in headers],
+        extra_compile_args=FLAGS if os.name == "posix" else [],
+        optional=not REQUIRED,
+    )
+
+
+PATHS = ("portable", "avx2", "avx512")
+MISSING = {
+    "fairseq_ext.binary.kernels._native": "its native 1-bit kernels: packed binary models will run "
+    "in torch, many times slower",
+    "fairseq_ext.engine._machine": "its engine: `--engine native` will "
+    "use fairseq's generator, many times slower",
+}
+libraries = [
+    library("binary.kernels._native", "binary/kernels", ("kernels", *PATHS), ("kernels.h",)),
+    library(
+        "engine._machine",
+        "engine/native",
+        ("interface", "search", "machine", *PATHS),
+        ("engine.h", "machine.h", "search.h", "arithmetic.inc"),
+    ),
+]
 
 
 class BuildKernels(build_ext):
@@ -39,12 +59,11 @@ class BuildKernels(build_ext):
         except Exception as error:
             print(
                 f"{BANNER}\n"
-                f"WARNING: fairseq-ext is built WITHOUT its native 1-bit kernels: {error}\n"
-                "Packed binary models will run in torch, many times slower. Install a C compiler,\n"
-                f"then install fairseq-ext again.\n{BANNER}",
+                f"WARNING: fairseq-ext is built WITHOUT {MISSING[ext.name]} ({error}).\n"
+                f"Install a C compiler, then install fairseq-ext again.\n{BANNER}",
                 file=sys.stderr,
             )
             raise
 
 
-setup(ext_modules=[native], cmdclass={"build_ext": BuildKernels})
+setup(ext_modules=libraries, cmdclass={"build_ext": BuildKernels})

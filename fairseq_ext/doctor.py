@@ -84,6 +84,7 @@ def examine() -> list[Check]:
         _libraries,
         _compiler,
         _kernels,
+        _engine,
         _machine,
     )
     for group in groups:
@@ -306,6 +307,15 @@ def _kernels() -> list[Check]:
         return [Check(OK, "1-bit kernels", path)]
     cure = "install a C compiler, then: pip install --no-build-isolation -e ."
     return [Check(WARNING, "1-bit kernels", "not compiled; packed models use torch, slowly", cure)]
+
+
+def _engine() -> list[Check]:
+    from fairseq_ext.engine import native
+
+    if native.available_paths():
+        return [Check(OK, "engine", native.active_path())]
+    cure = "install a C compiler, then: pip install --no-build-isolation -e ."
+    return [Check(WARNING, "engine", "not compiled; fairseq's generator is used", cure)]
 
 
 def _machine() -> list[Check]:

@@ -81,6 +81,13 @@ def _add_search(group: Any) -> None:
     group.add_argument(
         "--skip-long", action="store_true", help="leave lines empty that are too long, and go on"
     )
+    group.add_argument(
+        "--engine",
+        choices=("fairseq", "native"),
+        default="fairseq",
+        help="what translates on a CPU: fairseq's generator, or our engine, many times faster "
+        "(%(default)s)",
+    )
     for name, text in SWITCHES.items():
         group.add_argument(f"--{name}", action="store_true", help=text)
 
@@ -112,7 +119,7 @@ def _search(args: argparse.Namespace) -> Search:
     """
     from fairseq_ext.decoding.translator import Search
 
-    common = {name: getattr(args, name) for name in (*LIMITS, *SWITCHES)}
+    common = {name: getattr(args, name) for name in (*LIMITS, *SWITCHES, "engine")}
     others = SAMPLES if args.mbr is None else SEARCH
     for name, (default, _) in others.items():
         if getattr(args, name) != default:

@@ -41,6 +41,7 @@ class Search:
         max_tokens: source tokens in a batch, padding included.
         fp16: half precision.
         cpu: leave a GPU alone.
+        engine: ``fairseq`` or ``native``, what translates.
         flags: further flags of ``fairseq-interactive``.
     """
 
@@ -57,6 +58,7 @@ class Search:
     max_tokens: int = 4000
     fp16: bool = False
     cpu: bool = False
+    engine: str = "fairseq"
     flags: tuple[str, ...] = ()
 
     def as_flags(self) -> list[str]:
@@ -77,7 +79,16 @@ class Search:
                 "instead."
             )
         sampling.check_options(self.epsilon, sampling=self.sampling, top_k=-1, top_p=-1.0)
-        names = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "max_tokens", "seed")
+        names = (
+            "beam",
+            "nbest",
+            "lenpen",
+            "max_len_a",
+            "max_len_b",
+            "max_tokens",
+            "seed",
+            "engine",
+        )
         flags = [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in names]
         switches = [f"--{name}" for name in ("fp16", "cpu", "sampling") if getattr(self, name)]
         return [*flags, *switches, *self.flags]

@@ -16,7 +16,7 @@ from fairseq_ext.errors import DataError
 from tests.recipes.test_bmt_recipes import commands, trainings, value
 from tests.recipes.test_recipes import ENVIRONMENT, RECIPES, bash
 from tests.support.harness import wait_for, write_lines
-from tests.support.models import build, configuration
+from tests.support.models import configuration
 
 RECIPE = RECIPES / "multi30k_all.sh"
 GROUP_1 = ["transformer", "muse", "bmt", "muse-simple", "linformer-32", "linformer-8", "gru"]
@@ -84,21 +84,6 @@ def test_systems_bring_along_what_they_need(tmp_path: Path) -> None:
     comparison = next(words for words in found if words[:2] == ["fairseq-ext", "compare"])
     bmt = "bmt=models/bmt/test/generated.txt,models/bmt@2/test/generated.txt,checkpoint="
     assert comparison[3].startswith(bmt)
-
-
-@pytest.mark.parametrize("name", ["bmt-1", "bmt-6", "binary", "binary-muse", "binary-linformer"])
-def test_a_binary_system_goes_on_from_all_weights_of_its_float_one(name: str, tmp_path) -> None:
-    """fairseq-train would refuse other names and shapes hours later, when the float one is done."""
-    models = trainings(dry_run(tmp_path, name, "--rates", "0.002"))
-    words = models[f"models/{name}/rate-0.002"]
-    parent = value(words, "--finetune-from-model").split("/")[1]
-    before, after = (
-        build([*flags[flags.index("--arch") :], "--cpu"], size=50)[0]
-        for flags in (models[f"models/{parent}/rate-0.002"], words)
-    )
-    after.load_state_dict(before.state_dict(), strict=True)
-    after.set_num_updates(0)
-    assert "binary weights" in repr(after.binary_stage)
 
 
 def test_a_gpu_takes_the_literatures_batches_in_bf16(tmp_path: Path) -> None:

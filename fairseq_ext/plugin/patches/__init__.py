@@ -19,6 +19,7 @@ replaces ``eval()`` in fairseq. Then come the repairs:
 - :mod:`~fairseq_ext.plugin.patches.ending`: a finished run ends without a crash;
 - :mod:`~fairseq_ext.plugin.patches.nan_report`: which layer a NaN came from;
 - :mod:`~fairseq_ext.plugin.patches.speed`: updates that take less time and memory;
+- :mod:`~fairseq_ext.plugin.patches.engine`: ``--engine native``;
 
 Then come the rows of the wings, from their ``patches.py``, and then the checks. These give
 fairseq's commands clear errors and complete results, also for stock architectures, without doing
@@ -57,6 +58,7 @@ from fairseq_ext.plugin.patches import (
     divergence,
     encoders,
     ending,
+    engine,
     hydra,
     indexes,
     interruption,
@@ -95,6 +97,7 @@ PATCHES: tuple[Patch, ...] = (
     *ending.PATCHES,
     *nan_report.PATCHES,
     *speed.PATCHES,
+    *engine.PATCHES,
     *(
         patch
         for wing in wings.names(with_module="patches")

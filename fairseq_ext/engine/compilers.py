@@ -1,0 +1,253 @@
+"""Programs of trained models: fairseq's Transformer, and what is built like it.
+
+A wing whose models the engine runs has an ``engine.py``, which adds to the tables below what its
+models and layers compute.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from fairseq.data import Dictionary
+from fairseq.models import BaseFairseqModel
+from fairseq.models.transformer import TransformerModelBase
+from fairseq.modules import MultiheadAttention, SinusoidalPositionalEmbedding
+from fairseq.modules.transformer_layer import (
+    TransformerDecoderLayerBase,
+    TransformerEncoderLayerBase,
+)
+from torch import Tensor, nn
+
+from fairseq_ext.engine.program import NOTHING, Columns, Phase, Program, Symbols
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.plugin import wings
+
+
+class Writer(Program):
+    """A program that is being written, with the parameters of a model."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._known: dict[int, tuple[Tensor, np.ndarray]] = {}
+
+    def array(self, parameter: Tensor | None) -> np.ndarray | None:
+        """A parameter in fp32; one that is used twice gives the same array."""
+        if parameter is None:
+            return None
+        key = parameter.data_ptr()
+        if key not in self._known:  # the tensor is kept, so that no other one gets its address
+            self._known[key] = parameter, parameter.detach().float().cpu().numpy()
+        return self._known[key][1]
+
+
+# What a layer computes. Product: x, what is added to it, an activation and where to write.
+# Attention: the query, the source (NOTHING: its own sentence), what is added, and whether it is
+# the alignment.
+Product = Callable[..., Columns]
+Attention = Callable[[Any, Columns, Columns, Columns, bool, Writer], Columns]
+Compiler = Callable[[Any, Writer], None]
+MODELS: dict[type, Compiler] = {}
+PRODUCTS: dict[type, Product] = {}
+ATTENTIONS: dict[type, Attention] = {}
+
+
+def compile_model(model: BaseFairseqModel, target: Dictionary, begin: int | None = None) -> Program:
+    """The program of a trained model.
+
+    Args:
+        model: in any state; it is not changed.
+        target: the dictionary of its output.
+        begin: what a translation begins with; None for ``</s>``, as fairseq's task has it.
+
+    Raises:
+        ConfigError: the engine has no such model, or not with these options.
+    """
+    for wing in wings.names("engine"):
+        importlib.import_module(f"fairseq_ext.{wing}.engine")
+    end = target.eos()
+    symbols = Symbols(end if begin is None else begin, end, target.pad(), target.unk())
+    program = Writer(symbols, model.max_positions()[0], model.max_decoder_positions())
+    found(MODELS, model)(model, program)
+    return program
+
+
+def found(table: dict[type, Callable], thing: object) -> Callable:
+    """The entry of the nearest class of ``thing``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for kind in type(thing).__mro__:
+        if kind in table:
+            return table[kind]
+    raise ConfigError(f"the engine has no {type(thing).__name__}.")
+
+
+def require(condition: bool, what: str) -> None:
+    """Refuse a model that has something which the engine has not."""
+    if not condition:
+        raise ConfigError(f"the engine has no {what}.")
+
+
+# ---- what all models share -----------------------------------------------------------------------
+
+
+def linear(layer: nn.Module, x: Columns, program: Writer, **how: Any) -> Columns:
+    """``x W^T + b`` of any kind of layer; ``how``: see :meth:`Program.linear`."""
+    return found(PRODUCTS, layer)(layer, x, program, **how)
+
+
+def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> Columns:
+    """torch's own layer."""
+    return program.linear(x, program.array(layer.weight), program.array(layer.bias), **how)
+
+
+def joined(layers: list[nn.Module], x: Columns, program: Writer) -> list[Columns]:
+    """Layers that read the same input, as one product if they are torch's."""
+    if any(found(PRODUCTS, layer) is not plain_linear for layer in layers):
+        return [linear(layer, x, program) for layer in layers]
+    weights = np.concatenate([program.array(layer.weight) for layer in layers])
+    biases = [program.array(layer.bias) for layer in layers]
+    bias = None if biases[0] is None else np.concatenate(biases)
+    return program.linear(x, weights, bias).cut([layer.out_features for layer in layers])
+
+
+def norm(layer: nn.Module | None, x: Columns, program: Writer, groups: int = 1) -> Columns:
+    """A layer norm; ``x`` itself where there is none."""
+    if layer is None or isinstance(layer, nn.Identity):
+        return x
+    return program.norm(
+        x, program.array(layer.weight), program.array(layer.bias), layer.eps, groups
+    )
+
+
+def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
+    """Embedding, positions and norm, as fairseq's encoder and decoder have them."""
+    require(getattr(coder, "project_in_dim", None) is None, "projection of embeddings")
+    positions, first = None, 0
+    if coder.embed_positions is not None:
+        layer = coder.embed_positions
+        first = layer.padding_idx + 1
+        if isinstance(layer, SinusoidalPositionalEmbedding):
+            count = coder.max_positions() + first + 1
+            positions = layer.get_embedding(count, layer.embedding_dim, layer.padding_idx).numpy()
+        else:
+            positions = program.array(layer.weight)
+    table = program.array(coder.embed_tokens.weight)
+    x = program.embed(phase, table, float(coder.embed_scale), positions, first)
+    return norm(coder.layernorm_embedding, x, program)
+
+
+def finish(decoder: nn.Module, y: Columns, program: Writer) -> None:
+    """The output layer of fairseq's Transformer decoder."""
+    require(decoder.project_out_dim is None, "projection before the output layer")
+    require(decoder.adaptive_softmax is None, "adaptive softmax")
+    layer = decoder.output_projection
+    require(found(PRODUCTS, layer) is plain_linear, f"output layer of type {type(layer).__name__}")
+    program.finish(y, program.array(layer.weight), program.array(layer.bias))
+
+
+# ---- fairseq's Transformer -----------------------------------------------------------------------
+
+
+def compile_transformer(model: TransformerModelBase, program: Writer) -> None:
+    """Vaswani et al. (2017), with the options of fairseq's layers."""
+    x = embed(model.encoder, Phase.TOKENS, program)
+    for layer in model.encoder.layers:
+        x = encoder_layer(layer, x, program)
+    source = norm(model.encoder.layer_norm, x, program)
+    y = embed(model.decoder, Phase.HYPOTHESES, program)
+    for layer in model.decoder.layers:
+        y = decoder_layer(layer, y, source, layer is model.decoder.layers[-1], program)
+    finish(model.decoder, norm(model.decoder.layer_norm, y, program), program)
+
+
+def require_fairseqs(layer: nn.Module, base: type) -> None:
+    """Refuse a layer that computes something of its own."""
+    own = type(layer).forward is not base.forward and type(layer) is not base
+    legacy = base in type(layer).__mro__ and type(layer).__module__ == base.__module__
+    require(legacy or not own, type(layer).__name__)
+    for name in ("attn_ln", "ffn_layernorm", "w_resid", "c_attn"):  # Shleifer et al. (2021)
+        require(getattr(layer, name, None) is None, f"`{name}` in a layer")
+
+
+def encoder_layer(layer: TransformerEncoderLayerBase, x: Columns, program: Writer) -> Columns:
+    """Self-attention and feed-forward network, each in a residual with its norm."""
+    require_fairseqs(layer, TransformerEncoderLayerBase)
+    x = residual(layer, layer.self_attn, layer.self_attn_layer_norm, x, NOTHING, False, program)
+    return feed_forward(layer, x, program)
+
+
+def decoder_layer(
+    layer: TransformerDecoderLayerBase, y: Columns, source: Columns, last: bool, program: Writer
+) -> Columns:
+    """As :func:`encoder_layer`, with attention over the source between its two parts."""
+    require_fairseqs(layer, TransformerDecoderLayerBase)
+    require(not layer.cross_self_attention, "cross-self-attention")
+    require(layer.encoder_attn is not None, "decoder without a source")
+    y = residual(layer, layer.self_attn, layer.self_attn_layer_norm, y, NOTHING, False, program)
+    crossing = layer.encoder_attn, layer.encoder_attn_layer_norm
+    return feed_forward(layer, residual(layer, *crossing, y, source, last, program), program)
+
+
+def residual(
+    layer: nn.Module,
+    attention: nn.Module,
+    after: nn.LayerNorm,
+    x: Columns,
+    source: Columns,
+    shown: bool,
+    program: Writer,
+) -> Columns:
+    """``LN(x + Attention(x))`` or, with ``normalize_before``, ``x + Attention(LN(x))``."""
+    before = layer.normalize_before
+    read = norm(after, x, program) if before else x
+    x = found(ATTENTIONS, attention)(attention, read, source, x, shown, program)
+    return x if before else norm(after, x, program)
+
+
+def feed_forward(layer: nn.Module, x: Columns, program: Writer) -> Columns:
+    """``x + W_2 f(W_1 x + b_1) + b_2`` and its norm."""
+    before = layer.normalize_before
+    read = norm(layer.final_layer_norm, x, program) if before else x
+    hidden = linear(layer.fc1, read, program, activation=layer.activation_fn.__name__)
+    x = linear(layer.fc2, hidden, program, added=x)
+    return x if before else norm(layer.final_layer_norm, x, program)
+
+
+def attention(
+    layer: MultiheadAttention,
+    x: Columns,
+    source: Columns,
+    added: Columns,
+    shown: bool,
+    program: Writer,
+) -> Columns:
+    """``added + softmax(Q K^T / √D) V W_O + b``, over the source if there is one."""
+    require(layer.bias_k is None and not layer.add_zero_attn, "extra key in attention")
+    if source is NOTHING:
+        q, k, v = joined([layer.q_proj, layer.k_proj, layer.v_proj], x, program)
+    else:
+        q = linear(layer.q_proj, x, program)
+        k, v = joined([layer.k_proj, layer.v_proj], source, program)
+    context = attend(q, k, v, layer.num_heads, source, shown, program)
+    return linear(layer.out_proj, context, program, added=added)
+
+
+def attend(
+    q: Columns, k: Columns, v: Columns, heads: int, source: Columns, shown: bool, program: Writer
+) -> Columns:
+    """Attention over the source, over the past, or within the sentence."""
+    if source is not NOTHING:
+        return program.attend_source(q, program.transpose(k, heads), v, heads, shown=shown)
+    if program.phase(q) is Phase.HYPOTHESES:
+        return program.attend_past(q, k, v, heads)
+    return program.attend(q, program.transpose(k, heads), v, heads)
+
+
+MODELS[TransformerModelBase] = compile_transformer
+PRODUCTS[nn.Linear] = plain_linear
+ATTENTIONS[MultiheadAttention] = attention

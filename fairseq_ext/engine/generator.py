@@ -1,0 +1,148 @@
+"""The engine with the interface of fairseq's generator: for every command that builds one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from fairseq.models import BaseFairseqModel
+from fairseq.search import BeamSearch
+from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from torch import Tensor
+
+from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.native import Found, Machine, Rules, active_path
+from fairseq_ext.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+GENERATORS = (SequenceGenerator, SequenceGeneratorWithAlignment)
+
+
+def with_engine(
+    generator: Any, models: Sequence[BaseFairseqModel]
+) -> SequenceGenerator | NativeGenerator:
+    """The engine in place of fairseq's generator, or that itself, and the log says why.
+
+    Args:
+        generator: of fairseq, with all its options.
+        models: those that it was made for.
+    """
+    try:
+        reason = obstacle(generator, models)
+        if reason is None:
+            return NativeGenerator(generator, models[0])
+    except ConfigError as error:
+        reason = str(error)
+    logger.warning("fairseq's generator translates instead of the engine: %s", reason)
+    return generator
+
+
+def obstacle(generator: Any, models: Sequence[BaseFairseqModel]) -> str | None:
+    """What was asked for that the engine does not do, or None."""
+    active_path()
+    if type(generator) not in GENERATORS or type(generator.search) is not BeamSearch:
+        return "the engine has no sampling, constraints, diverse search or other generators."
+    if len(models) != 1 or generator.lm_model is not None:
+        return "the engine runs one model."
+    if next(models[0].parameters()).device.type != "cpu":
+        return "the engine runs on the CPU."
+    if getattr(models[0], "full_context_alignment", False):
+        return "the model was trained to align with the whole translation in view."
+    for option, given in (
+        ("--match-source-len", generator.match_source_len),
+        ("--no-repeat-ngram-size", generator.repeat_ngram_blocker is not None),
+        ("--suppress-tokens", generator.token_indices_to_suppress is not None),
+    ):
+        if given:
+            return f"the engine has no `{option}`."
+    if 2 * generator.beam_size + 2 > generator.vocab_size:
+        return f"the vocabulary is too small for a beam of {generator.beam_size}."
+    return None
+
+
+class NativeGenerator:
+    """Translates batches of fairseq's on the engine.
+
+    Weights are read when the first batch comes: until then a command may still change them.
+
+    Args:
+        generator: its options are taken, and it translates what the engine cannot: constraints,
+            and a start symbol of its own.
+        model: the one to run.
+
+    Raises:
+        ConfigError: the engine does not have this model.
+    """
+
+    def __init__(self, generator: SequenceGenerator, model: BaseFairseqModel) -> None:
+        self._fallback = generator
+        self._align = getattr(generator, "extract_alignment", None)
+        self._program = compile_model(model, generator.tgt_dict)
+        self._worker = None
+        self._rules = Rules(
+            beam=generator.beam_size,
+            min_len=generator.min_len,
+            max_len_a=generator.max_len_a,
+            max_len_b=generator.max_len_b,
+            lenpen=generator.len_penalty if generator.normalize_scores else None,
+            unkpen=generator.unk_penalty,
+            temperature=generator.temperature,
+            attention=self._align is not None,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """What commands ask fairseq's generator for, such as ``eos``."""
+        if name == "_fallback":  # while an object is copied it has none yet
+            raise AttributeError(name)
+        return getattr(self._fallback, name)
+
+    def generate(
+        self,
+        models: Sequence[BaseFairseqModel],
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> list[list[dict[str, Tensor]]]:
+        """As :meth:`SequenceGenerator.generate`: hypotheses of each sentence, best first."""
+        symbols = self._program.symbols
+        ends = prefix_tokens is not None and prefix_tokens.eq(symbols.end).any()
+        if constraints is not None or bos_token not in (None, symbols.begin) or ends:
+            more = {"prefix_tokens": prefix_tokens, "constraints": constraints}
+            return self._fallback.generate(models, sample, bos_token=bos_token, **more)
+        if self._worker is None:
+            self._worker = Machine(self._program).worker()
+        sources = sample["net_input"]["src_tokens"]
+        sentences = words(sources, symbols.pad)
+        prefixes = None if prefix_tokens is None else words(prefix_tokens, symbols.pad)
+        found = self._worker.translate(sentences, self._rules, prefixes)
+        return [
+            [self._hypothesis(one, row) for one in some]
+            for row, some in zip(sources, found, strict=True)
+        ]
+
+    def _hypothesis(self, found: Found, source: Tensor) -> dict[str, Tensor]:
+        """One of fairseq's hypotheses; ``source`` ``[S]`` with its pads."""
+        symbols, tokens = self._program.symbols, torch.from_numpy(found.tokens)
+        attention = alignment = torch.empty(0)
+        if found.attention is not None:
+            attention = torch.zeros(len(source), len(tokens))  # [S, T], 0 on pads
+            attention[source.ne(symbols.pad)] = torch.from_numpy(found.attention).t()
+            if self._align is not None:
+                ends = symbols.pad, symbols.end
+                alignment = self._align(attention.t(), source, tokens, *ends)
+        return {
+            "tokens": tokens,
+            "score": torch.tensor(found.score),
+            "attention": attention,
+            "alignment": alignment,
+            "positional_scores": torch.from_numpy(found.scores),
+        }
+
+
+def words(rows: Tensor, pad: int) -> list[list[int]]:
+    """``[B, S]`` without its pads."""
+    return [row[row.ne(pad)].tolist() for row in rows]

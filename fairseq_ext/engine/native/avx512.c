@@ -1,0 +1,36 @@
+/* The arithmetic for AVX-512 (F, BW, DQ, VL, VNNI). */
+#if defined(__x86_64__) && defined(__GNUC__)
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { LANES = 16, GROUP = 4, ROWS = 6 };
+#define NAME avx512_arithmetic
+#define FMA(a, b, c) ((vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+typedef int32_t sums16 __attribute__((vector_size(LANES * 4)));
+
+static inline __attribute__((always_inline)) int any(sums16 v) {
+    return _mm512_movepi32_mask((__m512i)v);
+}
+
+static inline __attribute__((always_inline)) void int8_sums(int rows, const uint8_t *x,
+                                                            int64_t x_stride, const int8_t *w,
+                                                            int64_t fours, sums16 sums[][GROUP]) {
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < GROUP; v++) sums[r][v] = (sums16)_mm512_setzero_si512();
+    for (int64_t k = 0; k < fours; k++) {
+        __m512i from[GROUP];
+        for (int v = 0; v < GROUP; v++) from[v] = _mm512_loadu_si512(w + (k * 64 + v * LANES) * 4);
+        for (int r = 0; r < rows; r++) {
+            int32_t four;
+            memcpy(&four, x + r * x_stride + 4 * k, sizeof four);
+            const __m512i inputs = _mm512_set1_epi32(four);
+            for (int v = 0; v < GROUP; v++)
+                sums[r][v] = (sums16)_mm512_dpbusd_epi32((__m512i)sums[r][v], inputs, from[v]);
+        }
+    }
+}
+
+#include "arithmetic.inc"
+#endif

@@ -1,0 +1,81 @@
+/* The engine: runs the programs that fairseq_ext/engine/program.py describes.
+ *
+ * A program is a list of operations on registers. A register is a matrix of floats; its phase says
+ * what a row stands for. Sentences lie one after another without padding, so that nothing a
+ * sentence meets depends on its batch. No number of a row depends on other rows of a product.
+ *
+ * Layout of a weight [N, K]: panels of 64 outputs, [panel][k][64] (int8: [panel][k / 4][64][4]);
+ * outputs after the last one are zeros. */
+#ifndef FAIRSEQ_EXT_ENGINE_H
+#define FAIRSEQ_EXT_ENGINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PANEL = 64, BLOCK = 16 };
+
+typedef enum { F32, BF16, INT8, PLAIN } number; /* PLAIN: fp32 [N][K], for tables and vectors */
+
+/* y = x W^T + b. Of int8: `scales` of the outputs, and `sums`, 128 times the sum of each output's
+ * weights, as inputs are stored with 128 added. */
+typedef struct {
+    int32_t kind;
+    int32_t unused;
+    int64_t inputs, outputs;
+    const void *values;
+    const float *scales;
+    const int32_t *sums;
+} weight;
+
+typedef enum { NONE, RELU, GELU, TANH, SIGMOID, SWISH, GELU_TANH } activation;
+
+/* One best token of a row, by logit. */
+typedef struct {
+    float value;
+    int32_t token;
+} best;
+
+/* What depends on the instruction set; all counts are of floats unless said otherwise. */
+typedef struct {
+    /* y[rows, N] at a row distance of y_stride = f(x[rows, K] W^T + bias) + added, which is NULL
+     * but for f NONE and RELU. */
+    void (*product)(const weight *w, const float *x, int64_t x_stride, int64_t rows,
+                    const float *bias, const float *added, int64_t added_stride, int act, float *y,
+                    int64_t y_stride, void *scratch);
+    /* y = (x - mean) / sqrt(variance + eps) * gain + shift */
+    void (*norm)(const float *x, int64_t n, const float *gain, const float *shift, float eps,
+                 float *y);
+    void (*activate)(int act, const float *x, int64_t n, float *y);
+    /* y = a x + b z */
+    void (*add)(float a, const float *x, float b, const float *z, int64_t n, float *y);
+    /* out[i] = scale q . rows[i], of n rows; `out` has room for a multiple of 16 */
+    void (*dots)(const float *q, const float *const *rows, int64_t n, int64_t dim, float scale,
+                 float *out);
+    /* The same for keys in blocks of 16 rows, [block][dim][16]. */
+    void (*block_dots)(const float *q, const float *blocks, int64_t n, int64_t dim, float scale,
+                       float *out);
+    /* y = sum of weights[i] rows[i], of n rows */
+    void (*mix)(const float *weights, const float *const *rows, int64_t n, int64_t dim, float *y);
+    /* The softmax of x, in place. */
+    void (*softmax)(float *x, int64_t n);
+    /* The `count` largest of x, largest first, without `barred` ones (NULL or a list that ends with
+     * -1); returns log(sum(exp(x))) over all of x. */
+    float (*largest)(const float *x, int64_t n, const int32_t *barred, int count, best *found);
+    /* state' = (1 - z) n + z state from gates r, z, n: W x + b and U s + b', [3 * n] each */
+    void (*gru)(const float *inputs, const float *hiddens, const float *state, int64_t n, float *y);
+    /* sum of v tanh(keys + query) */
+    float (*additive)(const float *keys, const float *query, const float *v, int64_t n);
+} arithmetic;
+
+extern const arithmetic portable_arithmetic;
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HAVE_X86 1
+extern const arithmetic avx2_arithmetic;
+extern const arithmetic avx512_arithmetic;
+#endif
+
+/* Bytes of scratch memory that `product` needs for so many inputs. */
+enum { SCRATCH_ROWS = 96 };
+#define SCRATCH(inputs) ((size_t)SCRATCH_ROWS * (((size_t)(inputs) + 67) / 4 * 4 + 64))
+
+#endif

@@ -1,0 +1,554 @@
+#include "machine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+workspace *new_workspace(const program *what, const arithmetic *math) {
+    workspace *space = calloc(1, sizeof *space);
+    if (!space) return NULL;
+    space->what = what, space->math = math;
+    space->registers = calloc((size_t)what->shape_count + 1, sizeof *space->registers);
+    space->capacities = calloc((size_t)what->shape_count + 1, sizeof *space->capacities);
+    space->caches = calloc((size_t)what->cache_count + 1, sizeof *space->caches);
+    int64_t most = 1;
+    const operation *lists[] = {what->encoder, what->decoder};
+    const int32_t counts[] = {what->encoder_count, what->decoder_count};
+    for (int list = 0; list < 2; list++)
+        for (int i = 0; i < counts[list]; i++)
+            if (lists[list][i].weights[0] >= 0 &&
+                what->weights[lists[list][i].weights[0]].inputs > most)
+                most = what->weights[lists[list][i].weights[0]].inputs;
+    if (what->result.width > most) most = what->result.width;
+    space->scratch = malloc(SCRATCH(most));
+    if (!space->registers || !space->capacities || !space->caches || !space->scratch) {
+        free_workspace(space);
+        return NULL;
+    }
+    return space;
+}
+
+void free_workspace(workspace *space) {
+    if (!space) return;
+    for (int i = 0; space->registers && i < space->what->shape_count; i++) free(space->registers[i]);
+    for (int i = 0; space->caches && i < space->what->cache_count; i++) {
+        for (int64_t t = 0; space->caches[i] && t < space->cache_steps; t++) free(space->caches[i][t]);
+        free(space->caches[i]);
+    }
+    free(space->registers);
+    free(space->capacities);
+    free(space->caches);
+    free(space->block_begins);
+    free(space->sentence_of_token);
+    free(space->scratch);
+    free(space->scores);
+    free(space->pointers);
+    free(space);
+}
+
+/* Room for so many rows; what the register held is lost if it grows. */
+int reserve(workspace *space, int32_t index, int64_t rows) {
+    if (rows <= space->capacities[index]) return 0;
+    free(space->registers[index]);
+    const size_t width = (size_t)space->what->shapes[index].width;
+    space->registers[index] = aligned_alloc(64, ((size_t)rows * width * sizeof(float) + 127) / 64 * 64);
+    space->capacities[index] = space->registers[index] ? rows : 0;
+    return !space->registers[index];
+}
+
+float *rows_of(workspace *space, columns place) {
+    return space->registers[place.index] + place.offset;
+}
+
+int64_t stride_of(const workspace *space, columns place) {
+    return space->what->shapes[place.index].width;
+}
+
+static int64_t rows_in(const workspace *space, int32_t index) {
+    const shape *what = &space->what->shapes[index];
+    switch (what->phase) {
+    case TOKENS: return space->tokens;
+    case SENTENCES: return space->sentences;
+    case SLOTS: return space->sentences * what->rows;
+    default: return space->hypotheses;
+    }
+}
+
+static int room_for_scores(workspace *space, int64_t count) {
+    if (count <= space->longest) return 0;
+    free(space->scores);
+    free(space->pointers);
+    space->longest = count * 2;
+    space->scores = aligned_alloc(64, ((size_t)space->longest * sizeof(float) + 191) / 64 * 64);
+    space->pointers = malloc((size_t)space->longest * sizeof *space->pointers);
+    if (space->scores && space->pointers) return 0;
+    space->longest = 0;
+    return 1;
+}
+
+/* ---- operations ---------------------------------------------------------------------------- */
+
+/* real * W[:, token] of a packed weight, into y. */
+static void look_up(const weight *w, int32_t token, float factor, float *y) {
+    const int64_t K = w->inputs, panel = token / PANEL, lane = token % PANEL;
+    switch (w->kind) {
+    case PLAIN: {
+        const float *row = (const float *)w->values + token * K;
+        for (int64_t k = 0; k < K; k++) y[k] = factor * row[k];
+        break;
+    }
+    case F32: {
+        const float *first = (const float *)w->values + panel * PANEL * K + lane;
+        for (int64_t k = 0; k < K; k++) y[k] = factor * first[k * PANEL];
+        break;
+    }
+    case BF16: {
+        const uint16_t *first = (const uint16_t *)w->values + panel * PANEL * K + lane;
+        for (int64_t k = 0; k < K; k++) {
+            const uint32_t bits = (uint32_t)first[k * PANEL] << 16;
+            float value;
+            memcpy(&value, &bits, sizeof value);
+            y[k] = factor * value;
+        }
+        break;
+    }
+    default: {
+        const int8_t *first = (const int8_t *)w->values + (panel * PANEL * ((K + 3) / 4) + lane) * 4;
+        const float unit = factor * w->scales[token];
+        for (int64_t k = 0; k < K; k++) y[k] = unit * (float)first[k / 4 * 4 * PANEL + k % 4];
+    }
+    }
+}
+
+static void embed(workspace *space, const operation *op, const int32_t *tokens, int64_t rows,
+                  const int64_t *begins) {
+    const weight *table = &space->what->weights[op->weights[0]];
+    const float *positions =
+        op->weights[1] < 0 ? NULL : space->what->weights[op->weights[1]].values;
+    float *y = rows_of(space, op->out);
+    const int64_t stride = stride_of(space, op->out), n = op->out.width;
+    int64_t sentence = 0;
+    for (int64_t r = 0; r < rows; r++, y += stride) {
+        look_up(table, tokens[r], op->reals[0], y);
+        if (begins)
+            while (r >= begins[sentence + 1]) sentence++;
+        const int64_t place = (begins ? r - begins[sentence] : space->step) + op->ints[0];
+        if (positions) space->math->add(1, y, 1, positions + place * n, n, y);
+    }
+}
+
+static void linear(workspace *space, const operation *op, int64_t rows) {
+    const int32_t bias = op->weights[1], added = op->in[1].index;
+    space->math->product(&space->what->weights[op->weights[0]], rows_of(space, op->in[0]),
+                         stride_of(space, op->in[0]), rows,
+                         bias < 0 ? NULL : space->what->weights[bias].values,
+                         added < 0 ? NULL : rows_of(space, op->in[1]),
+                         added < 0 ? 0 : stride_of(space, op->in[1]), op->ints[0],
+                         rows_of(space, op->out), stride_of(space, op->out), space->scratch);
+}
+
+static void row_wise(workspace *space, const operation *op, int64_t rows) {
+    const float *x = rows_of(space, op->in[0]);
+    const int64_t x_stride = stride_of(space, op->in[0]), y_stride = stride_of(space, op->out);
+    float *y = rows_of(space, op->out);
+    const weight *weights = space->what->weights;
+    const int64_t n = op->out.width, part = op->code == NORM ? n / op->ints[0] : n;
+    for (int64_t r = 0; r < rows; r++, x += x_stride, y += y_stride)
+        switch (op->code) {
+        case NORM:
+            for (int64_t i = 0; i < n; i += part)
+                space->math->norm(x + i, part, weights[op->weights[0]].values,
+                                  weights[op->weights[1]].values, op->reals[0], y + i);
+            break;
+        case ADD:
+            space->math->add(op->reals[0], x, op->reals[1],
+                             rows_of(space, op->in[1]) + r * stride_of(space, op->in[1]), n, y);
+            break;
+        default: space->math->activate(op->ints[0], x, n, y);
+        }
+}
+
+/* Keys of each head of a sentence, in blocks of 16 tokens: [head][block][dim][16], pads are 0. */
+static void transpose(workspace *space, const operation *op) {
+    const int64_t heads = op->ints[0], width = op->in[0].width, dim = width / heads;
+    const int64_t stride = stride_of(space, op->in[0]);
+    const shape *from = &space->what->shapes[op->in[0].index];
+    float *out = space->registers[op->out.index];
+    for (int64_t s = 0; s < space->sentences; s++) {
+        const int64_t begin = from->phase == SLOTS ? s * from->rows : space->begins[s];
+        const int64_t n = from->phase == SLOTS ? from->rows : space->begins[s + 1] - begin;
+        const int64_t blocks = (n + BLOCK - 1) / BLOCK;
+        const float *keys = rows_of(space, op->in[0]) + begin * stride;
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t b = 0; b < blocks; b++)
+                for (int64_t d = 0; d < dim; d++)
+                    for (int64_t i = 0; i < BLOCK; i++, out++) {
+                        const int64_t token = b * BLOCK + i;
+                        *out = token < n ? keys[token * stride + h * dim + d] : 0;
+                    }
+    }
+}
+
+/* Where a sentence's keys and values are. */
+typedef struct {
+    const float *keys, *values;
+    int64_t count, blocks, values_stride;
+} memory;
+
+static memory memory_of(workspace *space, const operation *op, int64_t sentence) {
+    const shape *what = &space->what->shapes[op->in[2].index];
+    const int64_t width = op->in[1].width;
+    memory found;
+    found.values_stride = what->width;
+    if (what->phase == SLOTS) {
+        found.count = what->rows;
+        found.blocks = (found.count + BLOCK - 1) / BLOCK;
+        found.keys = space->registers[op->in[1].index] + sentence * found.blocks * BLOCK * width;
+        found.values = rows_of(space, op->in[2]) + sentence * found.count * found.values_stride;
+    } else {
+        found.count = space->begins[sentence + 1] - space->begins[sentence];
+        found.blocks = (found.count + BLOCK - 1) / BLOCK;
+        found.keys = space->registers[op->in[1].index] + space->block_begins[sentence] * BLOCK * width;
+        found.values = rows_of(space, op->in[2]) + space->begins[sentence] * found.values_stride;
+    }
+    return found;
+}
+
+/* One query of all heads over a memory. */
+static void attend(workspace *space, const operation *op, const memory *from, const float *query,
+                   float *y, float *seen) {
+    const int64_t heads = op->ints[0], dim = op->in[0].width / heads;
+    const int64_t read = op->in[2].width / heads;
+    for (int64_t h = 0; h < heads; h++) {
+        float *scores = space->scores;
+        space->math->block_dots(query + h * dim, from->keys + h * from->blocks * BLOCK * dim,
+                                from->count, dim, op->reals[0], scores);
+        space->math->softmax(scores, from->count);
+        for (int64_t i = 0; i < from->count; i++)
+            space->pointers[i] = from->values + i * from->values_stride + h * read;
+        space->math->mix(scores, space->pointers, from->count, read, y + h * read);
+        if (seen) space->math->add(1, seen, 1.0f / (float)heads, scores, from->count, seen);
+    }
+}
+
+static void attend_within(workspace *space, const operation *op) {
+    const int64_t q_stride = stride_of(space, op->in[0]), y_stride = stride_of(space, op->out);
+    for (int64_t s = 0; s < space->sentences; s++) {
+        const memory from = memory_of(space, op, s);
+        for (int64_t r = space->begins[s]; r < space->begins[s + 1]; r++)
+            attend(space, op, &from, rows_of(space, op->in[0]) + r * q_stride,
+                   rows_of(space, op->out) + r * y_stride, NULL);
+    }
+}
+
+static void attend_source(workspace *space, const operation *op) {
+    const int64_t q_stride = stride_of(space, op->in[0]), y_stride = stride_of(space, op->out);
+    float *seen = op->ints[1] ? space->attention : NULL;
+    for (int64_t r = 0; r < space->hypotheses; r++) {
+        const memory from = memory_of(space, op, space->sentence_of[r]);
+        if (seen) memset(seen + r * space->attention_stride, 0, (size_t)from.count * sizeof *seen);
+        attend(space, op, &from, rows_of(space, op->in[0]) + r * q_stride,
+               rows_of(space, op->out) + r * y_stride,
+               seen ? seen + r * space->attention_stride : NULL);
+    }
+}
+
+/* The memory of a cache at this step: `width` floats of each hypothesis. */
+static float *remember(workspace *space, int32_t cache, int64_t width) {
+    if (space->step >= space->cache_steps) {
+        const int64_t steps = space->step * 2 + 32;
+        for (int i = 0; i < space->what->cache_count; i++) {
+            float **grown = realloc(space->caches[i], (size_t)steps * sizeof *grown);
+            if (!grown) return NULL;
+            for (int64_t t = space->cache_steps; t < steps; t++) grown[t] = NULL;
+            space->caches[i] = grown;
+        }
+        space->cache_steps = steps;
+    }
+    float **place = &space->caches[cache][space->step];
+    free(*place);
+    *place = aligned_alloc(64, ((size_t)(space->hypotheses * width) * sizeof(float) + 127) / 64 * 64);
+    return *place;
+}
+
+static int attend_past(workspace *space, const operation *op) {
+    const int64_t heads = op->ints[0], width = op->in[0].width, dim = width / heads;
+    const int64_t steps = space->step + 1;
+    float *now = remember(space, op->ints[1], 2 * width);
+    if (!now || room_for_scores(space, steps + BLOCK)) return 1;
+    for (int64_t r = 0; r < space->hypotheses; r++)
+        for (int part = 0; part < 2; part++)
+            memcpy(now + (2 * r + part) * width,
+                   rows_of(space, op->in[1 + part]) + r * stride_of(space, op->in[1 + part]),
+                   (size_t)width * sizeof *now);
+    for (int64_t r = 0; r < space->hypotheses; r++) {
+        const int32_t *line = space->ancestors + r * space->ancestor_stride;
+        const float *query = rows_of(space, op->in[0]) + r * stride_of(space, op->in[0]);
+        float *y = rows_of(space, op->out) + r * stride_of(space, op->out);
+        for (int64_t t = 0; t < steps; t++)
+            space->pointers[t] = space->caches[op->ints[1]][t] + 2 * width * (t < space->step ? line[t] : r);
+        for (int64_t h = 0; h < heads; h++) {
+            space->math->dots(query + h * dim, space->pointers, steps, dim, op->reals[0], space->scores);
+            space->math->softmax(space->scores, steps);
+            for (int64_t t = 0; t < steps; t++) space->pointers[t] += width;
+            space->math->mix(space->scores, space->pointers, steps, dim, y + h * dim);
+            for (int64_t t = 0; t < steps; t++) space->pointers[t] += dim - width;
+        }
+    }
+    return 0;
+}
+
+/* E y for each sentence; rows of E are longer than any sentence. */
+static void mix_slots(workspace *space, const operation *op) {
+    const weight *matrix = &space->what->weights[op->weights[0]];
+    const int64_t slots = space->what->shapes[op->out.index].rows, stride = stride_of(space, op->in[0]);
+    float *y = rows_of(space, op->out);
+    for (int64_t s = 0; s < space->sentences; s++) {
+        const int64_t n = space->begins[s + 1] - space->begins[s];
+        const float *x = rows_of(space, op->in[0]) + space->begins[s] * stride;
+        for (int64_t i = 0; i < n; i++) space->pointers[i] = x + i * stride;
+        for (int64_t slot = 0; slot < slots; slot++, y += stride_of(space, op->out))
+            space->math->mix((const float *)matrix->values + slot * matrix->inputs, space->pointers,
+                             n, op->out.width, y);
+    }
+}
+
+/* Positions that are read for position `at`, from at - left on: pointers to their rows, as far as
+ * they exist; returns how many, and in `skipped` how many of the first do not. */
+static int64_t window(workspace *space, const operation *op, columns from, int64_t row, int64_t left,
+                      int64_t taps, int64_t *skipped) {
+    int64_t count = 0;
+    if (space->what->shapes[op->out.index].phase == HYPOTHESES) {
+        const int32_t *line = space->ancestors + row * space->ancestor_stride;
+        for (int64_t t = space->step - left; t <= space->step - left + taps - 1; t++) {
+            if (t < 0) continue;
+            space->pointers[count++] = space->caches[op->ints[1]][t] +
+                                       from.width * (t < space->step ? line[t] : row);
+        }
+        *skipped = left > space->step ? left - space->step : 0;
+        return count;
+    }
+    const int64_t sentence = space->sentence_of_token[row];
+    const int64_t begin = space->begins[sentence], end = space->begins[sentence + 1];
+    const int64_t stride = stride_of(space, from);
+    for (int64_t at = row - left; at < row - left + taps; at++)
+        if (at >= begin && at < end) space->pointers[count++] = rows_of(space, from) + at * stride;
+    *skipped = row - left < begin ? begin - (row - left) : 0;
+    return count;
+}
+
+static int keep_rows(workspace *space, const operation *op, columns from) {
+    if (space->what->shapes[op->out.index].phase != HYPOTHESES) return 0;
+    float *now = remember(space, op->ints[1], from.width);
+    if (!now) return 1;
+    for (int64_t r = 0; r < space->hypotheses; r++)
+        memcpy(now + r * from.width, rows_of(space, from) + r * stride_of(space, from),
+               (size_t)from.width * sizeof *now);
+    return 0;
+}
+
+/* Positions to the left of its own that a kernel of so many taps reads. */
+static int64_t left_of(const workspace *space, const operation *op, int64_t taps) {
+    return space->what->shapes[op->out.index].phase == HYPOTHESES ? taps - 1 : (taps + 2) / 2 - 1;
+}
+
+/* The kernels of a head are summed with their shares into one. weights[0]: [kernels][size, share] */
+static int convolve(workspace *space, const operation *op, int64_t rows) {
+    const weight *kernels = &space->what->weights[op->weights[0]];
+    const float *table = kernels->values;
+    const int64_t heads = op->ints[0], dim = op->out.width / heads;
+    int64_t logits = 0, widest = 0;
+    for (int64_t i = 0; i < kernels->outputs; i++) {
+        logits += (int64_t)table[2 * i];
+        if ((int64_t)table[2 * i] > widest) widest = (int64_t)table[2 * i];
+    }
+    const int64_t left = left_of(space, op, widest);
+    if (keep_rows(space, op, op->in[1]) || room_for_scores(space, logits + 2 * widest)) return 1;
+    float *taps = space->scores, *kernel = taps + logits;
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = rows_of(space, op->in[0]) + r * stride_of(space, op->in[0]);
+        float *y = rows_of(space, op->out) + r * stride_of(space, op->out);
+        int64_t skipped;
+        const int64_t count = window(space, op, op->in[1], r, left, widest, &skipped);
+        for (int64_t h = 0; h < heads; h++) {
+            memcpy(taps, x + h * logits, (size_t)logits * sizeof *taps);
+            memset(kernel, 0, (size_t)widest * sizeof *kernel);
+            int64_t first = 0;
+            for (int64_t i = 0; i < kernels->outputs; i++) {
+                const int64_t size = (int64_t)table[2 * i], shift = left - left_of(space, op, size);
+                space->math->softmax(taps + first, size);
+                space->math->add(table[2 * i + 1], taps + first, 1, kernel + shift, size, kernel + shift);
+                first += size;
+            }
+            space->math->mix(kernel + skipped, space->pointers, count, dim, y + h * dim);
+            for (int64_t i = 0; i < count; i++) space->pointers[i] += dim;
+        }
+    }
+    return 0;
+}
+
+static int gather_taps(workspace *space, const operation *op, int64_t rows) {
+    const int64_t taps = op->ints[2], width = op->in[0].width, left = left_of(space, op, taps);
+    if (keep_rows(space, op, op->in[0]) || room_for_scores(space, taps)) return 1;
+    for (int64_t r = 0; r < rows; r++) {
+        float *y = rows_of(space, op->out) + r * stride_of(space, op->out);
+        int64_t skipped;
+        const int64_t count = window(space, op, op->in[0], r, left, taps, &skipped);
+        memset(y, 0, (size_t)(taps * width) * sizeof *y);
+        for (int64_t i = 0; i < count; i++)
+            memcpy(y + (skipped + i) * width, space->pointers[i], (size_t)width * sizeof *y);
+    }
+    return 0;
+}
+
+static const float *vector(const workspace *space, int32_t index) {
+    return index < 0 ? NULL : space->what->weights[index].values;
+}
+
+/* All sentences that are long enough take a step at once. */
+static int recur(workspace *space, const operation *op) {
+    const int64_t n = op->out.width, many = space->sentences;
+    float *memory = malloc((size_t)(many * n * 5) * sizeof *memory + 64);
+    if (!memory) return 1;
+    float *states = memory, *now = states + many * n, *gates = now + many * n;
+    memset(states, 0, (size_t)(many * n) * sizeof *states);
+    for (int64_t t = 0;; t++) {
+        int64_t active = 0;
+        for (int64_t s = 0; s < many; s++)
+            if (t < space->begins[s + 1] - space->begins[s])
+                memcpy(now + active++ * n, states + s * n, (size_t)n * sizeof *now);
+        if (!active) break;
+        space->math->product(&space->what->weights[op->weights[0]], now, n, active,
+                             vector(space, op->weights[1]), NULL, 0, NONE, gates, 3 * n, space->scratch);
+        for (int64_t s = 0, a = 0; s < many; s++) {
+            const int64_t length = space->begins[s + 1] - space->begins[s];
+            if (t >= length) continue;
+            const int64_t row = space->begins[s] + (op->ints[0] ? length - 1 - t : t);
+            space->math->gru(rows_of(space, op->in[0]) + row * stride_of(space, op->in[0]),
+                             gates + a++ * 3 * n, states + s * n, n, states + s * n);
+            memcpy(rows_of(space, op->out) + row * stride_of(space, op->out), states + s * n,
+                   (size_t)n * sizeof *states);
+        }
+    }
+    free(memory);
+    return 0;
+}
+
+static void pick(workspace *space, const operation *op) {
+    for (int64_t s = 0; s < space->sentences; s++) {
+        const int64_t row = op->ints[0] ? space->begins[s] : space->begins[s + 1] - 1;
+        memcpy(rows_of(space, op->out) + s * stride_of(space, op->out),
+               rows_of(space, op->in[0]) + row * stride_of(space, op->in[0]),
+               (size_t)op->out.width * sizeof(float));
+    }
+}
+
+static void recall(workspace *space, const operation *op) {
+    const size_t size = (size_t)op->out.width * sizeof(float);
+    for (int64_t r = 0; r < space->hypotheses; r++) {
+        float *y = rows_of(space, op->out) + r * stride_of(space, op->out);
+        if (space->step) {
+            const int64_t parent = space->ancestors[r * space->ancestor_stride + space->step - 1];
+            memcpy(y, rows_of(space, op->in[0]) + parent * stride_of(space, op->in[0]), size);
+        } else if (op->in[1].index < 0) {
+            memset(y, 0, size);
+        } else {
+            memcpy(y, rows_of(space, op->in[1]) + space->sentence_of[r] * stride_of(space, op->in[1]), size);
+        }
+    }
+}
+
+static void gru_step(workspace *space, const operation *op) {
+    for (int64_t r = 0; r < space->hypotheses; r++)
+        space->math->gru(rows_of(space, op->in[0]) + r * stride_of(space, op->in[0]),
+                         rows_of(space, op->in[1]) + r * stride_of(space, op->in[1]),
+                         rows_of(space, op->in[2]) + r * stride_of(space, op->in[2]), op->out.width,
+                         rows_of(space, op->out) + r * stride_of(space, op->out));
+}
+
+/* softmax(v tanh(q + k_j)) v_j; the score's bias is the same for all j and has no effect. */
+static void attend_additively(workspace *space, const operation *op) {
+    const float *v = vector(space, op->weights[0]);
+    const int64_t keys_stride = stride_of(space, op->in[1]), values_stride = stride_of(space, op->in[2]);
+    for (int64_t r = 0; r < space->hypotheses; r++) {
+        const int64_t sentence = space->sentence_of[r], begin = space->begins[sentence];
+        const int64_t n = space->begins[sentence + 1] - begin;
+        const float *query = rows_of(space, op->in[0]) + r * stride_of(space, op->in[0]);
+        const float *keys = rows_of(space, op->in[1]) + begin * keys_stride;
+        const float *values = rows_of(space, op->in[2]) + begin * values_stride;
+        for (int64_t i = 0; i < n; i++) {
+            space->scores[i] = space->math->additive(keys + i * keys_stride, query, v, op->in[0].width);
+            space->pointers[i] = values + i * values_stride;
+        }
+        space->math->softmax(space->scores, n);
+        space->math->mix(space->scores, space->pointers, n, op->out.width,
+                         rows_of(space, op->out) + r * stride_of(space, op->out));
+        if (space->attention && op->ints[1])
+            memcpy(space->attention + r * space->attention_stride, space->scores, (size_t)n * sizeof(float));
+    }
+}
+
+/* ---- programs ------------------------------------------------------------------------------ */
+
+static int run(workspace *space, const operation *op, int encoding) {
+    const int64_t rows = rows_in(space, op->out.index);
+    switch (op->code) {
+    case EMBED:
+        embed(space, op, encoding ? space->words : space->newest, rows,
+              encoding ? space->begins : NULL);
+        return 0;
+    case LINEAR: linear(space, op, rows); return 0;
+    case TRANSPOSE: transpose(space, op); return 0;
+    case ATTEND: attend_within(space, op); return 0;
+    case ATTEND_PAST: return attend_past(space, op);
+    case ATTEND_SOURCE: attend_source(space, op); return 0;
+    case MIX: mix_slots(space, op); return 0;
+    case CONVOLVE: return convolve(space, op, rows);
+    case TAPS: return gather_taps(space, op, rows);
+    case RECUR: return recur(space, op);
+    case PICK: pick(space, op); return 0;
+    case RECALL: recall(space, op); return 0;
+    case GRU: gru_step(space, op); return 0;
+    case ADDITIVE: attend_additively(space, op); return 0;
+    default: row_wise(space, op, rows); return 0;
+    }
+}
+
+int encode(workspace *space) {
+    int64_t longest = 0, blocks = 0;
+    free(space->block_begins);
+    free(space->sentence_of_token);
+    space->block_begins = malloc((size_t)(space->sentences + 1) * sizeof *space->block_begins);
+    space->sentence_of_token = malloc((size_t)space->tokens * sizeof *space->sentence_of_token + 1);
+    if (!space->block_begins || !space->sentence_of_token) return 1;
+    for (int64_t s = 0; s < space->sentences; s++) {
+        const int64_t n = space->begins[s + 1] - space->begins[s];
+        space->block_begins[s] = blocks;
+        for (int64_t i = space->begins[s]; i < space->begins[s + 1]; i++)
+            space->sentence_of_token[i] = (int32_t)s;
+        blocks += (n + BLOCK - 1) / BLOCK;
+        if (n > longest) longest = n;
+    }
+    space->block_begins[space->sentences] = blocks;
+    if (room_for_scores(space, longest + BLOCK)) return 1;
+    for (int i = 0; i < space->what->encoder_count; i++) {
+        const operation *op = &space->what->encoder[i];
+        int64_t rows = rows_in(space, op->out.index);
+        if (op->code == TRANSPOSE) { /* whole blocks, one after another */
+            const shape *from = &space->what->shapes[op->in[0].index];
+            rows = BLOCK * (from->phase == SLOTS
+                                ? space->sentences * ((from->rows + BLOCK - 1) / BLOCK)
+                                : blocks);
+            if (from->phase == SLOTS && room_for_scores(space, from->rows + BLOCK)) return 1;
+        }
+        if (reserve(space, op->out.index, rows) || run(space, op, 1)) return 1;
+    }
+    return 0;
+}
+
+int decode(workspace *space) {
+    for (int i = 0; i < space->what->decoder_count; i++) {
+        const operation *op = &space->what->decoder[i];
+        if (reserve(space, op->out.index, space->hypotheses) || run(space, op, 0)) return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,98 @@
+/* Programs, and the memory in which one thread runs them. */
+#ifndef FAIRSEQ_EXT_MACHINE_H
+#define FAIRSEQ_EXT_MACHINE_H
+
+#include "engine.h"
+
+/* What a row of a register stands for. */
+typedef enum { TOKENS, SENTENCES, HYPOTHESES, SLOTS } phase;
+
+typedef struct {
+    int32_t width, phase;
+    int32_t rows; /* of a sentence, in SLOTS */
+} shape;
+
+/* Columns of a register. */
+typedef struct {
+    int32_t index, offset, width;
+} columns;
+
+typedef enum {
+    EMBED,         /* out = real[0] W[token] + P[position + ints[0]] */
+    LINEAR,        /* out = f(in0 W^T + b) + in1 */
+    NORM,          /* out = LN(in0), in ints[0] groups of equal weights */
+    ADD,           /* out = real[0] in0 + real[1] in1 */
+    ACTIVATE,      /* out = f(in0) */
+    TRANSPOSE,     /* keys of ints[0] heads, in blocks for ATTEND_SOURCE and ATTEND */
+    ATTEND,        /* queries in0, keys in1 (transposed), values in2, of a sentence */
+    ATTEND_PAST,   /* query in0 over keys and values in1, in2 of this step and those before */
+    ATTEND_SOURCE, /* query in0, keys in1 (transposed) and values in2 of the sentence */
+    MIX,           /* slots: out = E in0 for each sentence (Linformer) */
+    CONVOLVE,      /* dynamic convolution of in1, kernels' logits in0 (MUSE) */
+    TAPS,          /* the ints[2] rows around each row of in0, side by side, 0 outside */
+    RECUR,         /* all states of a GRU from its input gates in0; backwards if ints[0] */
+    PICK,          /* of each sentence the last row of in0, or the first if ints[0] */
+    RECALL,        /* in0 as it was a step ago; at the first step in1 of the sentence, or 0 */
+    GRU,           /* the next state, from gates in0 (inputs) and in1 (state) and state in2 */
+    ADDITIVE,      /* sum of softmax(v tanh(in0 + in1)) in2 over the sentence's source */
+} code;
+
+typedef struct {
+    int32_t code;
+    columns out, in[3];
+    int32_t weights[3];
+    int32_t ints[4];
+    float reals[2];
+} operation;
+
+typedef struct {
+    const weight *weights;
+    const shape *shapes;
+    const operation *encoder, *decoder;
+    int32_t encoder_count, decoder_count, shape_count, cache_count;
+    columns result; /* what the output layer reads */
+    int32_t output_weight, output_bias;
+    int32_t bos, eos, pad, unk; /* `bos`: what a translation begins with */
+} program;
+
+typedef struct {
+    char *memory;
+    size_t used, size;
+} arena;
+
+/* What one thread works with. */
+typedef struct {
+    const program *what;
+    const arithmetic *math;
+    float **registers;
+    int64_t *capacities;
+    int64_t sentences, tokens, hypotheses, step;
+    const int32_t *words;   /* of the encoder: [tokens] */
+    const int64_t *begins;  /* of the sentences in `words`, [sentences + 1] */
+    int32_t *sentence_of_token; /* [tokens] */
+    int64_t *block_begins;  /* of the sentences in transposed keys, in blocks */
+    const int32_t *newest;  /* of the decoder: [hypotheses] */
+    const int32_t *sentence_of; /* [hypotheses] */
+    const int32_t *ancestors;   /* [hypotheses][ancestor_stride]: row at each step before */
+    int64_t ancestor_stride;
+    float ***caches; /* [cache][step]: keys and values of all rows */
+    int64_t cache_steps;
+    float *attention; /* [hypotheses][longest source], of this step, or NULL */
+    int64_t attention_stride;
+    void *scratch;
+    float *scores;
+    const float **pointers;
+    int64_t longest; /* room in `scores` and `pointers` */
+    int failed;      /* no memory */
+} workspace;
+
+workspace *new_workspace(const program *what, const arithmetic *math);
+void free_workspace(workspace *space);
+/* Both return 0, or 1 if there is no memory. */
+int encode(workspace *space);
+int decode(workspace *space);
+float *rows_of(workspace *space, columns place);
+int64_t stride_of(const workspace *space, columns place);
+int reserve(workspace *space, int32_t index, int64_t rows);
+
+#endif

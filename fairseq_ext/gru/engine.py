@@ -1,0 +1,124 @@
+"""What the GRU with attention computes, for the engine."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import nn
+
+from fairseq_ext.engine.compilers import MODELS, Writer, linear
+from fairseq_ext.engine.program import Columns, Phase
+from fairseq_ext.gru.attention import MLPAttention
+from fairseq_ext.gru.model import GRUAttentionDecoder, GRUAttentionModel, GRUEncoder
+
+
+def compile_gru(model: GRUAttentionModel, program: Writer) -> None:
+    """Encoder, then a decoder of either order; equations in :mod:`fairseq_ext.gru.decoding`."""
+    annotations, initial = encode(model.encoder, program)
+    decode(model.decoder, annotations, initial, program)
+
+
+def encode(encoder: GRUEncoder, program: Writer) -> tuple[Columns, Columns]:
+    """Annotations ``[h→_j; h←_j]`` and ``s_0 = tanh(W_b [h→_S; h←_1] + b_b)``."""
+    embedded = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
+    gru = encoder.gru.gru
+    annotations = program.register(2 * gru.hidden_size, Phase.TOKENS)
+    final = program.register(2 * gru.hidden_size, Phase.SENTENCES)
+    sides = zip(annotations.split(2), final.split(2), ("", "_reverse"), strict=True)
+    for states, last, side in sides:
+        gates = halves(gru, side, embedded, program)
+        weight, bias = (getattr(gru, f"{kind}_hh_l0{side}") for kind in ("weight", "bias"))
+        program.recur(gates, program.array(weight), program.array(bias), states, bool(side))
+        program.pick(states, last, bool(side))
+    return annotations, linear(encoder.bridge, final, program, activation="tanh")
+
+
+def halves(gru: nn.GRU, side: str, x: Columns, program: Writer) -> Columns:
+    """``W x + b``: the half of the gates that the input gives."""
+    weight, bias = (getattr(gru, f"{kind}_ih_l0{side}") for kind in ("weight", "bias"))
+    return program.linear(x, program.array(weight), program.array(bias))
+
+
+def decode(
+    decoder: GRUAttentionDecoder, annotations: Columns, initial: Columns, program: Writer
+) -> None:
+    """One step, in Bahdanau's or in Luong's order."""
+    recurrence = decoder.recurrence
+    width, channels = recurrence.gru.hidden_size, annotations.width
+    table = program.array(decoder.embed_tokens.weight)
+    features = program.register(width + channels + recurrence.embed_dim, Phase.HYPOTHESES)
+    state, context, word = features.cut([width, channels, recurrence.embed_dim])  # [s; c; y]
+    before = program.recall(state, initial)
+    if recurrence.luong:
+        combined = program.register(width, Phase.HYPOTHESES)
+        inputs = program.register(recurrence.embed_dim + width, Phase.HYPOTHESES)
+        word, fed = inputs.cut([recurrence.embed_dim, width])
+        if recurrence.input_feeding:
+            program.recall(combined, out=fed)
+    program.embed(Phase.HYPOTHESES, table, 1.0, out=word)
+    if recurrence.luong:
+        read = inputs if recurrence.input_feeding else word
+        advance(recurrence.gru, read, before, state, program)
+        attend(recurrence.attention, state, annotations, context, program)
+        swapped = turned(recurrence.combine.weight.detach().numpy(), channels)  # for [s; c]
+        whole = Columns(features.register, 0, width + channels)
+        bias = program.array(recurrence.combine.bias)
+        program.linear(whole, swapped, bias, activation="tanh", out=combined)
+        output(decoder, combined, program)
+        return
+    attend(recurrence.attention, before, annotations, context, program)
+    read, weight = word, recurrence.gru.weight_ih_l0.detach().numpy()
+    if recurrence.input_feeding:
+        read = Columns(features.register, width, channels + word.width)  # [c; y]
+        weight = turned(weight, word.width)
+    advance(recurrence.gru, read, before, state, program, weight)
+    output(decoder, features, program)
+
+
+def turned(weight: np.ndarray, first: int) -> np.ndarray:
+    """A matrix for inputs whose first ``first`` numbers come last instead."""
+    return np.concatenate([weight[:, first:], weight[:, :first]], axis=1).astype(np.float32)
+
+
+def advance(
+    gru: nn.GRU,
+    read: Columns,
+    before: Columns,
+    state: Columns,
+    program: Writer,
+    weight: np.ndarray | None = None,
+) -> None:
+    """``s_t = GRU(read, s_{t-1})``."""
+    weight = program.array(gru.weight_ih_l0) if weight is None else weight
+    inputs = program.linear(read, weight, program.array(gru.bias_ih_l0))
+    own = program.array(gru.weight_hh_l0), program.array(gru.bias_hh_l0)
+    program.gru(inputs, program.linear(before, *own), before, state)
+
+
+def attend(
+    attention: nn.Module, query: Columns, annotations: Columns, out: Columns, program: Writer
+) -> None:
+    """``c_t = Σ_j softmax_j(score(query, h_j)) h_j``."""
+    if isinstance(attention, MLPAttention):
+        hidden, split = attention.hidden, attention.query_dim
+        of_query, of_keys = np.split(hidden.weight.detach().float().numpy(), [split], axis=1)
+        keys = program.linear(annotations, of_keys, program.array(hidden.bias))
+        queries = program.linear(query, of_query)
+        v = attention.score.weight.detach().float().numpy().reshape(-1)
+        program.additive(queries, keys, annotations, v, out=out, shown=True)
+        return
+    keys = annotations
+    if hasattr(attention, "hidden"):  # general; dot compares with the annotations themselves
+        keys = linear(attention.hidden, annotations, program)
+    transposed = program.transpose(keys, 1)
+    program.attend_source(query, transposed, annotations, 1, scale=1.0, shown=True, out=out)
+
+
+def output(decoder: GRUAttentionDecoder, features: Columns, program: Writer) -> None:
+    """``W_o features + b_o``, through the embedding's size where ``W_o`` is tied."""
+    if decoder.tied:
+        features = linear(decoder.to_embedding, features, program)
+    layer = decoder.output_projection
+    program.finish(features, program.array(layer.weight), program.array(layer.bias))
+
+
+MODELS[GRUAttentionModel] = compile_gru

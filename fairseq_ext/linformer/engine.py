@@ -1,0 +1,33 @@
+"""What Linformer attention computes, for the engine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairseq_ext.engine.compilers import ATTENTIONS, Writer, linear
+from fairseq_ext.engine.program import NOTHING, Columns
+from fairseq_ext.linformer.attention import LinformerAttention
+
+
+def attention(
+    layer: LinformerAttention,
+    x: Columns,
+    source: Columns,
+    added: Columns,
+    shown: bool,
+    program: Writer,
+) -> Columns:
+    """``added + softmax(Q (E K)^T · scale) F V W_O + b``."""
+    read = x if source is NOTHING else source
+    matrices = layer.projection(layer.projection.max_len).detach().float().numpy()  # [M, K, N]
+    of_keys, of_values = (np.ascontiguousarray(matrices[i]) for i in (0, -1))
+    keys = program.mix(linear(layer.k_proj, read, program), of_keys)
+    values = program.mix(linear(layer.v_proj, read, program), of_values)
+    keys, heads = program.transpose(keys, layer.num_heads), layer.num_heads
+    query = linear(layer.q_proj, x, program)
+    over = program.attend if source is NOTHING else program.attend_source
+    context = over(query, keys, values, heads, scale=layer.scaling)
+    return linear(layer.out_proj, context, program, added=added)
+
+
+ATTENTIONS[LinformerAttention] = attention

@@ -1,0 +1,113 @@
+"""What a MUSE block computes, for the engine."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor, nn
+
+from fairseq_ext.engine import compilers
+from fairseq_ext.engine.compilers import MODELS, Writer, embed, finish, linear, norm
+from fairseq_ext.engine.program import NOTHING, Columns, Phase
+from fairseq_ext.muse.block import ParallelBlock
+from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution
+from fairseq_ext.muse.model import MuseModel
+from fairseq_ext.muse.projections import FusedProjections, Sizes, fuse
+
+
+def compile_muse(model: MuseModel, program: Writer) -> None:
+    """Blocks in place of fairseq's layers."""
+    x = embed(model.encoder, Phase.TOKENS, program)
+    for layer in model.encoder.layers:
+        x = block(layer, x, NOTHING, False, program)
+    source = norm(model.encoder.layer_norm, x, program)
+    y = embed(model.decoder, Phase.HYPOTHESES, program)
+    for layer in model.decoder.layers:
+        y = block(layer, y, source, layer is model.decoder.layers[-1], program)
+    finish(model.decoder, norm(model.decoder.layer_norm, y, program), program)
+
+
+def block(
+    layer: ParallelBlock, x: Columns, source: Columns, shown: bool, program: Writer
+) -> Columns:
+    """``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``, with one product to begin and one to end.
+
+    These are ``W_Enc`` and ``W_Dec`` of section 3.5, also where they are stored separately.
+    """
+    before, heads = x, layer.attention.heads
+    if layer.normalize_before:
+        x = norm(layer.layer_norm, x, program)
+    weight_in, bias_in, weight_out, bias_out = (program.array(one) for one in fused(layer))
+    rows, columns = sizes(layer)
+    parts = program.linear(x, weight_in, bias_in).cut(rows)
+    attended, *context, hidden = program.like(x, sum(columns)).cut(columns)
+    q, k, v, *own = parts[0].split(layer.attention.parts_in)
+    of_attention, *of_convolution = attended.split(layer.attention.parts_out)
+    if program.phase(x) is Phase.HYPOTHESES:
+        program.attend_past(q, k, v, heads, out=of_attention)
+    else:
+        program.attend(q, program.transpose(k, heads), v, heads, out=of_attention)
+    if of_convolution:
+        convolution(layer.attention.convolution, (own or [v])[0], of_convolution[0], program)
+    if source is not NOTHING:
+        keys, values = linear(layer.cross_key_value, source, program).split(2)
+        transposed = program.transpose(keys, heads)
+        program.attend_source(parts[1], transposed, values, heads, shown=shown, out=context[0])
+    program.activate(parts[-1], layer.activation.__name__, out=hidden)
+    whole = Columns(attended.register, 0, sum(columns))
+    y = program.linear(whole, weight_out, bias_out, added=before)
+    if layer.ordinary_convolution is not None:
+        y = ordinary(layer.ordinary_convolution, x, y, program)
+    return y if layer.normalize_before else norm(layer.layer_norm, y, program)
+
+
+def fused(layer: ParallelBlock) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``W_Enc``, its bias, ``W_Dec`` and the sum of its biases.
+
+    Raises:
+        ConfigError: binary layers, which do not share one product.
+    """
+    if not isinstance(layer.projections, FusedProjections):
+        for one in layer.projections.children():
+            compilers.require(type(one) is nn.Linear, f"{type(one).__name__} in a MUSE block")
+    state = fuse(dict(layer.projections.state_dict()))
+    names = ("weight_in", "bias_in", "weight_out", "biases_out")
+    weight_in, bias_in, weight_out, biases_out = (state[name] for name in names)
+    return weight_in, bias_in, weight_out, biases_out.sum(0)
+
+
+def sizes(layer: ParallelBlock) -> tuple[list[int], list[int]]:
+    """Sizes of the outputs of ``W_Enc`` and of the inputs of ``W_Dec``, by branch."""
+    dim = layer.layer_norm.normalized_shape[0]
+    source_dim = None if layer.cross is None else dim
+    rows_in = fused(layer)[0].size(0)
+    attention, crossing = layer.attention, 0 if source_dim is None else dim
+    found = Sizes(
+        dim,
+        rows_in - attention.parts_in * dim - crossing,
+        attention.parts_in,
+        attention.parts_out,
+        source_dim,
+    )
+    return found.rows_in(), found.columns_out()
+
+
+def convolution(
+    layer: DynamicConvolution, values: Columns, out: Columns, program: Writer
+) -> Columns:
+    """The gated sum of dynamic convolutions of the same values, equations (6) and (7)."""
+    logits = program.linear(values, program.array(layer.predictor.weight))
+    shares = layer.gate_values().detach().float().numpy()
+    kernels = np.stack([np.array(layer.kernel_sizes, np.float32), shares], axis=1)
+    return program.convolve(logits, values, kernels, layer.heads, out=out)
+
+
+def ordinary(layer: OrdinaryConvolution, x: Columns, y: Columns, program: Writer) -> Columns:
+    """``y`` plus a convolution of ``x`` whose kernel is the same everywhere."""
+    taps = program.taps(x, layer.kernel_size)
+    weight = layer.convolution.weight.transpose(1, 2).flatten(1)  # [C, k C]
+    return program.linear(
+        taps, program.array(weight.contiguous()), program.array(layer.convolution.bias), added=y
+    )
+
+
+MODELS[MuseModel] = compile_muse

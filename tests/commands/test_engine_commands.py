@@ -1,0 +1,77 @@
+"""``--engine native`` in commands: the same output, and the log says where fairseq translates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.evaluation import outputs
+from tests.support.harness import fairseq, run
+
+HOW = ("--beam", 4, "--nbest", 3, "--max-len-b", 15, "--cpu", "--batch-size", 20)
+
+
+def generated(data: Path, model: Path, path: Path, *more: object) -> tuple[list, str]:
+    """Sentences of fairseq-generate's output, and its log."""
+    done = fairseq("generate", data, "--path", model, *HOW, *more)
+    path.write_text(done.stdout, encoding="utf-8")
+    return outputs.read_generated(path), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--print-alignment", "soft", "--prefix-size", 1)])
+def test_generate(copy_data: Path, copy_model: Path, tmp_path: Path, more: tuple):
+    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *more)
+    ours, log = generated(copy_data, copy_model, tmp_path / "native", *more, "--engine", "native")
+    assert "instead of the engine" not in log
+    assert len(ours) == len(theirs) == 50
+    for our, their in zip(ours, theirs, strict=True):
+        assert (our.index, our.source, our.target) == (their.index, their.source, their.target)
+        assert len(our.hypotheses) == len(their.hypotheses) == 3
+        for one, other in zip(our.hypotheses, their.hypotheses, strict=True):
+            assert one.text == other.text
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+            assert bool(one.soft) == bool(more)
+            for row, wanted in zip(one.soft or (), other.soft or (), strict=True):
+                assert row == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--sampling", "--nbest", 4), "the engine has no sampling"),
+        (("--no-repeat-ngram-size", 2), "the engine has no `--no-repeat-ngram-size`"),
+    ],
+)
+def test_what_the_engine_lacks_is_left_to_fairseq(
+    copy_data: Path, copy_model: Path, tmp_path: Path, more: tuple, said: str
+):
+    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *more)
+    ours, log = generated(copy_data, copy_model, tmp_path / "native", *more, "--engine", "native")
+    assert f"fairseq's generator translates instead of the engine: {said}" in log
+    assert ours == theirs
+
+
+def test_several_models_are_left_to_fairseq(copy_data: Path, copy_model: Path, tmp_path: Path):
+    both = f"{copy_model}:{copy_model}"
+    _, log = generated(copy_data, both, tmp_path / "out", "--engine", "native")
+    assert "instead of the engine: the engine runs one model" in log
+
+
+def test_translate(copy_data: Path, copy_model: Path):
+    lines = "1 2 3\n\n4 5\n9 9 9 9\n"
+    command = ("fairseq-ext", "translate", copy_data, "--path", copy_model, "--cpu", "--nbest", 2)
+    theirs = run(*command, stdin=lines).stdout
+    ours = run(*command, "--engine", "native", stdin=lines).stdout
+    columns = [[line.split("\t") for line in text.splitlines()] for text in (ours, theirs)]
+    assert [(one[0], one[1], one[3]) for one in columns[0]] == [
+        (one[0], one[1], one[3]) for one in columns[1]
+    ]
+    for one, other in zip(*columns, strict=True):
+        assert float(one[2]) == pytest.approx(float(other[2]), abs=1e-4)
+
+
+def test_an_engine_that_does_not_exist(copy_data: Path, copy_model: Path):
+    done = fairseq("generate", copy_data, "--path", copy_model, "--engine", "fast", ok=False)
+    assert "--engine" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,163 @@
+"""The engine translates as fairseq's generator does, whatever the architecture and options."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from fairseq.models import BaseFairseqModel
+from fairseq.sequence_generator import SequenceGenerator
+
+from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.native import Machine, Rules, available_paths
+from fairseq_ext.errors import ConfigError
+from tests.support import models
+
+LEFT_TO_TORCH = re.compile(r"bmt-[68s]|xnor|binary-")
+"""Models whose inputs of products are binary."""
+
+STOCK = {
+    "transformer": ["--arch", "transformer", *models.SMALL],
+    "transformer-pre-norm": [
+        *("--arch", "transformer", *models.SMALL, "--encoder-normalize-before"),
+        *("--decoder-normalize-before", "--share-all-embeddings", "--activation-fn", "gelu"),
+    ],
+    "transformer-learned": [
+        *("--arch", "transformer", *models.SMALL, "--encoder-learned-pos", "--decoder-learned-pos"),
+        *("--layernorm-embedding", "--no-scale-embedding"),
+    ],
+    "transformer-no-positions": [
+        *("--arch", "transformer", *models.SMALL, "--no-token-positional-embeddings"),
+    ],
+}
+ALL = {**STOCK, **models.ARCHITECTURES}
+RUN = [name for name in ALL if not LEFT_TO_TORCH.match(name)]
+LENGTHS = [9, 3, 1, 17, 6, 12, 2]
+
+
+def sharpened(name: str) -> tuple[BaseFairseqModel, object]:
+    """A model whose random weights are large enough for its words to differ."""
+    model, task = models.build(ALL[name], size=40)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(1.5)
+    return model, task
+
+
+def fairseqs(
+    model: BaseFairseqModel, task: object, sentences: list[list[int]], **how: object
+) -> list[list[dict]]:
+    """What fairseq's generator finds, a sentence at a time."""
+    generator = SequenceGenerator([model], task.target_dictionary, **how)
+    found = []
+    for sentence in sentences:
+        tokens = torch.tensor([sentence])
+        net_input = {"src_tokens": tokens, "src_lengths": torch.tensor([len(sentence)])}
+        found += generator.generate([model], {"id": torch.tensor([0]), "net_input": net_input})
+    return found
+
+
+def assert_same(ours: list, theirs: list, attention: bool = False) -> None:
+    assert [len(one) for one in ours] == [len(one) for one in theirs]
+    for our, their in zip(
+        (one for some in ours for one in some),
+        (one for some in theirs for one in some),
+        strict=True,
+    ):
+        assert our.tokens.tolist() == their["tokens"].tolist()
+        assert our.score == pytest.approx(float(their["score"]), abs=1e-4)
+        np.testing.assert_allclose(our.scores, their["positional_scores"], atol=1e-4)
+        if attention and not their["attention"].numel():
+            assert our.attention is None
+        elif attention:
+            np.testing.assert_allclose(our.attention, their["attention"].t(), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_beam_search(name: str):
+    """All hypotheses, of sentences together in a batch, with scores and alignments."""
+    model, task = sharpened(name)
+    sentences = models.random_sentences(LENGTHS, size=40)
+    worker = Machine(compile_model(model, task.target_dictionary)).worker()
+    ours = worker.translate(sentences, Rules(beam=4, max_len_b=25, attention=True))
+    theirs = fairseqs(model, task, sentences, beam_size=4, max_len_b=25)
+    assert_same(ours, theirs, attention=True)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if LEFT_TO_TORCH.match(name)])
+def test_binary_inputs_are_left_to_torch(name: str):
+    model, task = models.build(ALL[name])
+    with pytest.raises(ConfigError, match="the engine has no "):
+        compile_model(model, task.target_dictionary)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"beam_size": 1, "max_len_b": 12},
+        {"beam_size": 3, "max_len_a": 0.5, "max_len_b": 4, "len_penalty": 0.3},
+        {"beam_size": 5, "max_len_b": 9, "normalize_scores": False, "unk_penalty": 0.7},
+        {"beam_size": 2, "max_len_b": 30, "min_len": 6, "temperature": 1.7},
+        {"beam_size": 3, "max_len_b": 5, "unk_penalty": -4.0, "len_penalty": 2.0},
+    ],
+)
+@pytest.mark.parametrize("name", ["transformer", "gru", "muse"])
+def test_rules(name: str, how: dict):
+    model, task = sharpened(name)
+    sentences = models.random_sentences(LENGTHS, size=40, seed=5)
+    worker = Machine(compile_model(model, task.target_dictionary)).worker()
+    rules = Rules(
+        beam=how["beam_size"],
+        min_len=how.get("min_len", 1),
+        max_len_a=how.get("max_len_a", 0),
+        max_len_b=how["max_len_b"],
+        lenpen=how.get("len_penalty", 1) if how.get("normalize_scores", True) else None,
+        unkpen=how.get("unk_penalty", 0),
+        temperature=how.get("temperature", 1),
+    )
+    assert_same(worker.translate(sentences, rules), fairseqs(model, task, sentences, **how))
+
+
+@pytest.mark.parametrize("path", available_paths())
+@pytest.mark.parametrize("name", ["transformer", "gru", "linformer", "muse", "bmt-1"])
+def test_batch_mates_change_nothing(name: str, path: str):
+    """To the last bit, with every instruction set that this processor has."""
+    model, task = sharpened(name)
+    sentences = models.random_sentences(LENGTHS, size=40)
+    worker = Machine(compile_model(model, task.target_dictionary), path=path).worker()
+    rules = Rules(beam=3, max_len_b=20)
+    together = worker.translate(sentences, rules)
+    for sentence, found in zip(sentences, together, strict=True):
+        (alone,) = worker.translate([sentence], rules)
+        assert [one.tokens.tolist() for one in alone] == [one.tokens.tolist() for one in found]
+        assert [one.score for one in alone] == [one.score for one in found]
+
+
+@pytest.mark.parametrize("path", available_paths())
+def test_every_instruction_set_computes_the_same(path: str):
+    model, task = sharpened("muse")
+    sentences = models.random_sentences(LENGTHS, size=40)
+    program, rules = compile_model(model, task.target_dictionary), Rules(beam=3, max_len_b=20)
+    ours = Machine(program, path=path).worker().translate(sentences, rules)
+    assert_same(ours, fairseqs(model, task, sentences, beam_size=3, max_len_b=20))
+
+
+@pytest.mark.parametrize("name", ["transformer", "gru"])
+def test_prefixes(name: str):
+    model, task = sharpened(name)
+    sentences = models.random_sentences([5, 5, 5], size=40)
+    prefixes = models.random_sentences([4, 4, 4], size=40, seed=9)
+    prefixes = [one[:-1] for one in prefixes]
+    worker = Machine(compile_model(model, task.target_dictionary)).worker()
+    ours = worker.translate(sentences, Rules(beam=3, max_len_b=15), prefixes)
+    generator = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=15)
+    net_input = {"src_tokens": torch.tensor(sentences), "src_lengths": torch.tensor([5] * 3)}
+    sample = {"id": torch.arange(3), "net_input": net_input}
+    theirs = generator.generate([model], sample, prefix_tokens=torch.tensor(prefixes))
+    for our, their, prefix in zip(ours, theirs, prefixes, strict=True):
+        assert our[0].tokens.tolist() == their[0]["tokens"].tolist()
+        assert our[0].tokens.tolist()[:3] == prefix
+        np.testing.assert_allclose(our[0].scores, their[0]["positional_scores"], atol=1e-4)
