@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 import ctranslate2
@@ -57,16 +58,21 @@ def save_checkpoint(side: Side, path: Path) -> None:
 
 
 class InMemory(Converter):
-    """CTranslate2's converter of fairseq models, for a model in memory."""
+    """CTranslate2's converter of fairseq models, for a model in memory.
 
-    def __init__(self, side: Side) -> None:
+    Args:
+        side: has ``model`` and ``task``.
+    """
+
+    def __init__(self, side: Side | Namespace) -> None:
         self.side = side
 
     def _load(self) -> TransformerSpec:
         model, words = self.side.model.eval().requires_grad_(False), self.side.task
         layers = (len(model.encoder.layers), len(model.decoder.layers))
         heads = model.encoder.layers[0].self_attn.num_heads
-        spec = TransformerSpec.from_config(layers, heads, pre_norm=True)
+        pre_norm = model.encoder.layer_norm is not None
+        spec = TransformerSpec.from_config(layers, heads, pre_norm=pre_norm)
         set_transformer_encoder(spec.encoder, model.encoder)
         set_transformer_decoder(spec.decoder, model.decoder)
         spec.register_source_vocabulary(_symbols(words.source_dictionary))

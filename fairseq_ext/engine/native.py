@@ -19,7 +19,7 @@ import numpy as np
 
 from fairseq_ext.engine.program import NOTHING, Operation, Program
 from fairseq_ext.engine.weights import Packed, pack
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.errors import ConfigError, DataError
 
 PATHS = ("c", "avx2", "avx512")
 VARIABLE = "FAIRSEQ_EXT_ENGINE"
@@ -197,6 +197,22 @@ class Machine:
             *(symbols.begin, symbols.end, symbols.pad, symbols.unknown),
         )
 
+    def check(self, words: np.ndarray, begins: np.ndarray) -> None:
+        """Refuse sentences that the program cannot read: the machine itself checks nothing.
+
+        Raises:
+            DataError: a sentence that is empty or too long, or a number that is no token's.
+        """
+        lengths, longest = np.diff(begins), self.program.longest_source
+        if len(lengths) and (lengths.min() < 1 or lengths.max() > longest):
+            raise DataError(
+                f"a sentence must have 1 to {longest:,} tokens, but one has "
+                f"{lengths.max() if lengths.min() else 0:,}."
+            )
+        size = self.program.source_vocabulary
+        if len(words) and not 0 <= words.min() <= words.max() < size:
+            raise DataError(f"a source token's number must be below {size:,} and not negative.")
+
     def worker(self) -> Worker:
         """Memory for one thread."""
         return Worker(self)
@@ -230,8 +246,13 @@ class Worker:
             sentences: numbers of source tokens, ``</s>`` included.
             rules: how to search.
             prefixes: numbers of the tokens that each translation has to begin with.
+
+        Raises:
+            DataError: a sentence that is empty or too long, or a number that is no token's.
+            MemoryError: the batch is too large.
         """
         words, begins = _joined(sentences)
+        self._machine.check(words, begins)
         program = self._machine.program
         settings = _Rules(
             *(rules.beam, rules.min_len, rules.max_len_b, program.longest_target - 1),
@@ -242,6 +263,8 @@ class Worker:
         forced = forced_begins = None
         if prefixes is not None:
             forced, forced_begins = _joined(prefixes)
+            if len(forced) and not 0 <= forced.min() <= forced.max() < program.target_vocabulary:
+                raise DataError("a prefix must be of tokens of the target, but is not.")
         failed = library().engine_translate(
             self._space,
             ctypes.byref(settings),

@@ -12,7 +12,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.native import Machine, Rules, available_paths
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.errors import ConfigError, DataError
 from tests.support import models
 
 LEFT_TO_TORCH = re.compile(r"bmt-[68s]|xnor|binary-")
@@ -85,6 +85,71 @@ def test_beam_search(name: str):
     ours = worker.translate(sentences, Rules(beam=4, max_len_b=25, attention=True))
     theirs = fairseqs(model, task, sentences, beam_size=4, max_len_b=25)
     assert_same(ours, theirs, attention=True)
+
+
+def naive(model: BaseFairseqModel, sentence: list[int], beam: int, longest: int) -> list:
+    """Beam search without caches, batches or padding: scores and tokens, best first."""
+    source, lengths = torch.tensor([sentence]), torch.tensor([len(sentence)])
+    going, ended = [(0.0, [2])], []
+    for step in range(longest + 1):
+        candidates = []
+        for total, tokens in going:
+            with torch.no_grad():
+                logits = model(source, lengths, torch.tensor([tokens]))[0][0, -1]
+            scores = torch.log_softmax(logits.float(), 0).tolist()
+            allowed = {2} if step == longest else set(range(len(scores))) - {1}  # no pads
+            if step == 0:
+                allowed -= {2}  # at least one word
+            candidates += [(total + scores[token], [*tokens, token]) for token in allowed]
+        best = sorted(candidates, reverse=True)[: 2 * beam]
+        ended += [
+            (total / (step + 1), tokens[1:]) for total, tokens in best[:beam] if tokens[-1] == 2
+        ]
+        going = [one for one in best if one[1][-1] != 2][:beam]
+        if len(ended) >= beam:
+            break
+    return sorted(ended[:beam], reverse=True)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_against_a_search_without_caches(name: str):
+    model, task = sharpened(name)
+    sentences = models.random_sentences([7, 2], size=40, seed=8)
+    worker = Machine(compile_model(model, task.target_dictionary)).worker()
+    found = worker.translate(sentences, Rules(beam=2, max_len_b=7))
+    for sentence, ours in zip(sentences, found, strict=True):
+        wanted = naive(model, sentence, beam=2, longest=7)
+        assert [one.tokens.tolist() for one in ours] == [tokens for _, tokens in wanted]
+        assert [one.score for one in ours] == pytest.approx(
+            [score for score, _ in wanted], abs=1e-4
+        )
+
+
+@pytest.mark.parametrize("numbers", ["bf16", "int8"])
+@pytest.mark.parametrize("name", ["transformer", "gru", "linformer", "muse"])
+def test_rounded_weights(name: str, numbers: str):
+    """What a model with rounded weights computes: its log-probabilities are near the exact ones."""
+    model, task = sharpened(name)
+    sentences = models.random_sentences(LENGTHS, size=40)
+    program, rules = compile_model(model, task.target_dictionary), Rules(beam=1, max_len_b=1)
+    exact, rounded = (
+        Machine(program, kind).worker().translate(sentences, rules) for kind in ("fp32", numbers)
+    )
+    for one, other in zip(exact, rounded, strict=True):
+        assert other[0].scores[0] == pytest.approx(one[0].scores[0], abs=0.15)
+    if numbers == "int8":
+        outcomes = [
+            Machine(program, "int8", path).worker().translate(sentences, rules)
+            for path in available_paths()
+        ]
+        for some in outcomes[1:]:  # integers do not round
+            assert_close(some, outcomes[0])
+
+
+def assert_close(ours: list, others: list) -> None:
+    for one, other in zip(ours, others, strict=True):
+        assert one[0].tokens.tolist() == other[0].tokens.tolist()
+        assert one[0].score == pytest.approx(other[0].score, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if LEFT_TO_TORCH.match(name)])
@@ -161,3 +226,14 @@ def test_prefixes(name: str):
         assert our[0].tokens.tolist() == their[0]["tokens"].tolist()
         assert our[0].tokens.tolist()[:3] == prefix
         np.testing.assert_allclose(our[0].scores, their[0]["positional_scores"], atol=1e-4)
+
+
+@pytest.mark.parametrize("sentence", [[], [2] * 2000, [4, 40, 2], [-1, 2]])
+def test_sentences_that_cannot_be_read(sentence: list[int]):
+    model, task = models.build(ALL["transformer"], size=40)
+    worker = Machine(compile_model(model, task.target_dictionary)).worker()
+    with pytest.raises(DataError):
+        worker.translate([[4, 2], sentence], Rules())
+    with pytest.raises(DataError, match="prefix"):
+        worker.translate([[4, 2]], Rules(), [[40]])
+    assert worker.translate([], Rules()) == []

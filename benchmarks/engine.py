@@ -1,0 +1,196 @@
+"""Translation by the engine, fairseq's generator and CTranslate2: same weights, same sentences.
+
+``python benchmarks/engine.py --model NAME=CHECKPOINT --data BIN --json docs/results/engine.json``
+
+Sentences are the test set's, sorted by length and cut into batches of the same sizes for all; beam
+5. What is timed is the translation of loaded sentences, one thread, without loading and printing.
+Ratios are a peer's time over ours, of the same round. CTranslate2 has no GRU attention, Linformer,
+MUSE or BMT. `equal` is how many tokens of our best hypotheses are fairseq's.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import bench
+import pictures
+import shared_options
+import torch
+from cells import Cells
+from fairseq import checkpoint_utils
+from fairseq.models import BaseFairseqModel
+from fairseq.models.transformer import TransformerModel
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks.translation import TranslationTask
+
+from fairseq_ext import register
+from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.native import Machine, Rules
+from fairseq_ext.engine.weights import NUMBERS
+
+BEAM = 5
+FAIRSEQ = "fairseq"
+PEERS = {"fp32": "float32", "int8": "int8"}
+SENTENCES = {1: 24, 8: 48, 32: 128, 128: 256}
+
+Translate = Callable[[list[list[int]]], Any]
+Limits = tuple[int, int]
+"""The fewest and the most tokens of a translation, without </s>."""
+
+
+def ours(numbers: str) -> str:
+    return f"engine {numbers}"
+
+
+def ctranslate2s(numbers: str) -> str:
+    return f"CTranslate2 {numbers}"
+
+
+def load(path: Path, data: Path) -> tuple[BaseFairseqModel, TranslationTask]:
+    overrides = {"data": str(data)}
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides)
+    task.load_dataset("test")
+    return models[0].eval(), task
+
+
+def fairseqs(model: BaseFairseqModel, task: TranslationTask, limits: Limits) -> Translate:
+    how = {"beam_size": BEAM, "min_len": limits[0], "max_len_b": limits[1]}
+    generator = SequenceGenerator([model], task.target_dictionary, **how)
+    pad = task.source_dictionary.pad()
+
+    def translate(batch: list[list[int]]) -> list[list[int]]:
+        longest = max(map(len, batch))
+        tokens = torch.tensor([[pad] * (longest - len(one)) + one for one in batch])
+        lengths = torch.tensor([len(one) for one in batch])
+        net_input = {"src_tokens": tokens, "src_lengths": lengths}
+        with torch.no_grad():
+            found = generator.generate([model], {"net_input": net_input})
+        return [one[0]["tokens"].tolist() for one in found]
+
+    return translate
+
+
+def engines(
+    model: BaseFairseqModel, task: TranslationTask, numbers: str, limits: Limits
+) -> Translate:
+    worker = Machine(compile_model(model, task.target_dictionary), numbers).worker()
+    rules = Rules(beam=BEAM, min_len=limits[0], max_len_b=limits[1])
+    return lambda batch: [one[0].tokens.tolist() for one in worker.translate(batch, rules)]
+
+
+def ctranslate2_systems(
+    model: BaseFairseqModel, task: TranslationTask, folder: Path, limits: Limits
+) -> Iterator[tuple[str, Translate]]:
+    """CTranslate2 in fp32 and int8; its tokens are words, so that these are looked up before."""
+    import ctranslate2
+    from packed_systems import InMemory
+
+    words = task.source_dictionary.symbols
+    for numbers, kind in PEERS.items():
+        path = str(folder / numbers)
+        copied = copy.deepcopy(model)  # the converter writes into its arrays
+        InMemory(Namespace(model=copied, task=task)).convert(path, quantization=kind, force=True)
+        translator = ctranslate2.Translator(path, compute_type=kind, intra_threads=1)
+
+        def translate(batch: list[list[int]], translator: Any = translator) -> Any:
+            texts = [[words[token] for token in one[:-1]] for one in batch]
+            return translator.translate_batch(
+                texts,
+                beam_size=BEAM,
+                min_decoding_length=limits[0],
+                max_decoding_length=limits[1],
+            )
+
+        yield ctranslate2s(numbers), translate
+
+
+def batches(task: TranslationTask, size: int) -> list[list[list[int]]]:
+    """Sentences from all over the test set, by length, in batches of ``size``."""
+    dataset, count = task.dataset("test"), min(SENTENCES[size], len(task.dataset("test")))
+    step = len(dataset) / count
+    chosen = [dataset[int(i * step)]["source"].tolist() for i in range(count)]
+    chosen.sort(key=len)
+    return [chosen[i : i + size] for i in range(0, count, size)]
+
+
+def compare(name: str, path: Path, options: Namespace, cells: Cells) -> None:
+    """Time one model in all batch sizes."""
+    model, task = load(path, options.data)
+    limits = (1, 200) if options.words is None else (options.words, options.words)
+    systems = {ours(numbers): engines(model, task, numbers, limits) for numbers in NUMBERS}
+    with tempfile.TemporaryDirectory() as folder:
+        if type(model) is TransformerModel:
+            systems |= dict(ctranslate2_systems(model, task, Path(folder), limits))
+        systems[FAIRSEQ] = fairseqs(model, task, limits)
+        for size in options.batches:
+            measure(name, size, systems, batches(task, size), options, cells)
+
+
+def measure(
+    name: str,
+    size: int,
+    systems: dict[str, Translate],
+    work: list[list[list[int]]],
+    options: Namespace,
+    cells: Cells,
+) -> None:
+    """One cell: all systems in turn in every round."""
+    outputs = {
+        label: [one for batch in work for one in run(batch)] for label, run in systems.items()
+    }
+    theirs = outputs[FAIRSEQ]
+    equal = {label: share_of_equal_tokens(outputs[label], theirs) for label in map(ours, NUMBERS)}
+    rounds = {
+        label: (lambda run=run: [run(batch) for batch in work]) for label, run in systems.items()
+    }
+    seconds = bench.paired(
+        rounds, repeats=options.repeats, warmup=options.warmup, budget=options.budget
+    )
+    tokens = sum(map(len, theirs))
+    pairs = [(ours(numbers), FAIRSEQ) for numbers in NUMBERS]
+    pairs += [(ours(numbers), ctranslate2s(numbers)) for numbers in PEERS]
+    cells.add(name, size, seconds, pairs, tokens=tokens, equal=equal)
+    print(f"  equal tokens: {equal}", flush=True)
+
+
+def share_of_equal_tokens(found: list[list[int]], wanted: list[list[int]]) -> float:
+    """Tokens of the same sentence at the same place."""
+    same = sum(
+        sum(a == b for a, b in zip(x, y, strict=False)) for x, y in zip(found, wanted, strict=True)
+    )
+    return same / sum(max(len(x), len(y)) for x, y in zip(found, wanted, strict=True))
+
+
+def draw(cells: Cells, names: list[str], output: Path) -> None:
+    """Time per token over the batch's size, a panel for each model."""
+    order = [FAIRSEQ, *map(ctranslate2s, PEERS), *map(ours, ("fp32", "int8"))]
+    run = {(row["what"], row["candidate"]) for row in cells.figures}
+    panels = {name: (name, [one for one in order if (name, one) in run]) for name in names}
+    pictures.draw(cells, panels, output, order=order, xlabel="sentences in a batch")
+
+
+def main() -> None:
+    parser = shared_options.parser_with(
+        __doc__, threads=1, repeats=7, warmup=1, budget=None, batches=[1, 8, 32, 128], words=None
+    )
+    parser.add_argument("--model", action="append", required=True, metavar="NAME=CHECKPOINT")
+    parser.add_argument("--data", type=Path, required=True, help="a binarized corpus")
+    options = parser.parse_args()
+    shared_options.begin(options)
+    register()
+    cells = Cells("Translation, beam 5", axis="batch", unit="ms")
+    for model in options.model:
+        name, _, path = model.partition("=")
+        compare(name, Path(path), options, cells)
+    cells.save(options.json, shared_options.settings(options, ("json", "data", "model")))
+    if options.json is not None:
+        draw(cells, [model.partition("=")[0] for model in options.model], options.json)
+
+
+if __name__ == "__main__":
+    main()
