@@ -3,7 +3,7 @@
 ``python benchmarks/engine.py --model NAME=CHECKPOINT --data BIN --json docs/results/engine.json``
 
 Sentences are the test set's, sorted by length and cut into batches of the same sizes for all; beam
-5. What is timed is the translation of loaded sentences, one thread, without loading and printing.
+5. What is timed is the translation of loaded sentences, without loading and printing.
 Ratios are a peer's time over ours, of the same round. CTranslate2 has no GRU attention, Linformer,
 MUSE or BMT. `equal` is how many tokens of our best hypotheses are fairseq's.
 """
@@ -30,7 +30,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext import register
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.native import Machine, Rules
+from fairseq_ext.engine.native import Machine, Rules, Team
 from fairseq_ext.engine.weights import NUMBERS
 
 BEAM = 5
@@ -78,9 +78,10 @@ def fairseqs(model: BaseFairseqModel, task: TranslationTask, limits: Limits) -> 
 def engines(
     model: BaseFairseqModel, task: TranslationTask, numbers: str, limits: Limits
 ) -> Translate:
-    worker = Machine(compile_model(model, task.target_dictionary), numbers).worker()
+    machine = Machine(compile_model(model, task.target_dictionary), numbers)
+    team = Team(machine, torch.get_num_threads())
     rules = Rules(beam=BEAM, min_len=limits[0], max_len_b=limits[1])
-    return lambda batch: [one[0].tokens.tolist() for one in worker.translate(batch, rules)]
+    return lambda batch: [one[0].tokens.tolist() for one in team.translate(batch, rules)]
 
 
 def ctranslate2_systems(
@@ -95,7 +96,9 @@ def ctranslate2_systems(
         path = str(folder / numbers)
         copied = copy.deepcopy(model)  # the converter writes into its arrays
         InMemory(Namespace(model=copied, task=task)).convert(path, quantization=kind, force=True)
-        translator = ctranslate2.Translator(path, compute_type=kind, intra_threads=1)
+        translator = ctranslate2.Translator(
+            path, compute_type=kind, intra_threads=torch.get_num_threads()
+        )
 
         def translate(batch: list[list[int]], translator: Any = translator) -> Any:
             texts = [[words[token] for token in one[:-1]] for one in batch]

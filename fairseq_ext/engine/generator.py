@@ -13,7 +13,7 @@ from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithA
 from torch import Tensor
 
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.native import Found, Machine, Rules, active_path
+from fairseq_ext.engine.native import Found, Machine, Rules, Team, active_path
 from fairseq_ext.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class NativeGenerator:
         self._fallback = generator
         self._align = getattr(generator, "extract_alignment", None)
         self._program = compile_model(model, generator.tgt_dict)
-        self._worker = None
+        self._team = None
         self._rules = Rules(
             beam=generator.beam_size,
             min_len=generator.min_len,
@@ -113,12 +113,12 @@ class NativeGenerator:
         if constraints is not None or bos_token not in (None, symbols.begin) or ends:
             more = {"prefix_tokens": prefix_tokens, "constraints": constraints}
             return self._fallback.generate(models, sample, bos_token=bos_token, **more)
-        if self._worker is None:
-            self._worker = Machine(self._program).worker()
+        if self._team is None:
+            self._team = Team(Machine(self._program), torch.get_num_threads())
         sources = sample["net_input"]["src_tokens"]
         sentences = words(sources, symbols.pad)
         prefixes = None if prefix_tokens is None else words(prefix_tokens, symbols.pad)
-        found = self._worker.translate(sentences, self._rules, prefixes)
+        found = self._team.translate(sentences, self._rules, prefixes)
         return [
             [self._hypothesis(one, row) for one in some]
             for row, some in zip(sources, found, strict=True)

@@ -12,6 +12,7 @@ import importlib.util
 import math
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -288,6 +289,39 @@ class Worker:
             attention = np.array(results.attention[cells], np.float32).reshape(one.length, -1)
         tokens = np.array(results.tokens[span], np.int64)
         return Found(tokens, one.score, np.array(results.scores[span], np.float32), attention)
+
+
+class Team:
+    """Workers of one machine that share out the sentences of a batch; the result is one worker's.
+
+    Args:
+        machine: what they run.
+        threads: how many.
+    """
+
+    def __init__(self, machine: Machine, threads: int) -> None:
+        self._workers = [machine.worker() for _ in range(threads)]
+        self._pool = ThreadPoolExecutor(threads)
+
+    def translate(
+        self,
+        sentences: Sequence[Sequence[int]],
+        rules: Rules,
+        prefixes: Sequence[Sequence[int]] | None = None,
+    ) -> list[list[Found]]:
+        """As :meth:`Worker.translate`."""
+        count = min(len(self._workers), len(sentences))
+        if count < 2:
+            return self._workers[0].translate(sentences, rules, prefixes)
+        parts = [slice(first, None, count) for first in range(count)]  # about equally long ones
+        started = [
+            self._pool.submit(worker.translate, sentences[part], rules, prefixes and prefixes[part])
+            for worker, part in zip(self._workers, parts, strict=False)
+        ]
+        found: list[list[Found]] = [[]] * len(sentences)
+        for part, one in zip(parts, started, strict=True):
+            found[part] = one.result()
+        return found
 
 
 def _joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

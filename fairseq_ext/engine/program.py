@@ -50,13 +50,8 @@ class Code(enum.IntEnum):
     ADDITIVE = 16
 
 
-ACTIVATIONS = {
-    name: number
-    for number, name in enumerate(
-        ("linear", "relu", "gelu", "tanh", "sigmoid", "swish", "gelu_fast")
-    )
-}
-"""Names of fairseq's activation functions, as engine.h numbers them."""
+ACTIVATIONS = {"linear": 0, "relu": 1, "gelu": 2, "tanh": 3, "gelu_accurate": 4}
+"""Functions that fairseq's layers call, by name, as engine.h numbers them."""
 
 
 class Shape(NamedTuple):

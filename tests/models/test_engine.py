@@ -11,7 +11,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.native import Machine, Rules, available_paths
+from fairseq_ext.engine.native import Machine, Rules, Team, available_paths
 from fairseq_ext.errors import ConfigError, DataError
 from tests.support import models
 
@@ -27,6 +27,9 @@ STOCK = {
     "transformer-learned": [
         *("--arch", "transformer", *models.SMALL, "--encoder-learned-pos", "--decoder-learned-pos"),
         *("--layernorm-embedding", "--no-scale-embedding"),
+    ],
+    "transformer-gelu-accurate": [
+        *("--arch", "transformer", *models.SMALL, "--activation-fn", "gelu_accurate"),
     ],
     "transformer-no-positions": [
         *("--arch", "transformer", *models.SMALL, "--no-token-positional-embeddings"),
@@ -208,6 +211,23 @@ def test_every_instruction_set_computes_the_same(path: str):
     program, rules = compile_model(model, task.target_dictionary), Rules(beam=3, max_len_b=20)
     ours = Machine(program, path=path).worker().translate(sentences, rules)
     assert_same(ours, fairseqs(model, task, sentences, beam_size=3, max_len_b=20))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 11])
+def test_threads_change_nothing(threads: int):
+    model, task = sharpened("muse")
+    sentences, rules = models.random_sentences(LENGTHS, size=40), Rules(beam=3, max_len_b=20)
+    prefixes = [[4 + number] for number in range(len(sentences))]
+    machine = Machine(compile_model(model, task.target_dictionary))
+    for forced in (None, prefixes):
+        alone = machine.worker().translate(sentences, rules, forced)
+        shared = Team(machine, threads).translate(sentences, rules, forced)
+        assert [[one.tokens.tolist() for one in some] for some in shared] == [
+            [one.tokens.tolist() for one in some] for some in alone
+        ]
+        assert [[one.score for one in some] for some in shared] == [
+            [one.score for one in some] for some in alone
+        ]
 
 
 @pytest.mark.parametrize("name", ["transformer", "gru"])

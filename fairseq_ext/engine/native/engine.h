@@ -27,7 +27,7 @@ typedef struct {
     const int32_t *sums;
 } weight;
 
-typedef enum { NONE, RELU, GELU, TANH, SIGMOID, SWISH, GELU_TANH } activation;
+typedef enum { NONE, RELU, GELU, TANH, GELU_TANH } activation;
 
 /* One best token of a row, by logit. */
 typedef struct {

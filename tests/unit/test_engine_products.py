@@ -1,0 +1,99 @@
+"""The engine's products with every instruction set of this machine, against numpy in float64."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_ext.engine import native
+from fairseq_ext.engine.program import ACTIVATIONS, Matrix
+from fairseq_ext.engine.weights import NUMBERS, pack, to_bf16
+
+SIZES = [(1, 1, 1), (5, 33, 65), (6, 128, 64), (13, 7, 130), (97, 18, 3), (200, 130, 70)]
+
+
+def product(
+    path: str,
+    numbers: str,
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    act: str = "linear",
+) -> np.ndarray:
+    packed = native._weight(kept := pack(Matrix(weight), numbers))
+    y = np.full((len(x), len(weight)), np.nan, np.float32)
+    native.library().engine_product(
+        *(native.PATHS.index(path), ctypes.byref(packed), x.ctypes.data, len(x)),
+        *(None if bias is None else bias.ctypes.data, ACTIVATIONS[act], y.ctypes.data),
+    )
+    del kept
+    return y
+
+
+def rounded(weight: np.ndarray, numbers: str) -> np.ndarray:
+    """The weights that a product of these numbers uses."""
+    if numbers == "fp32":
+        return weight
+    if numbers == "bf16":
+        return (to_bf16(weight).astype(np.uint32) << 16).view(np.float32)
+    units = np.abs(weight).max(1, keepdims=True) / np.float32(127)
+    return np.rint(weight / units) * units
+
+
+@pytest.mark.parametrize("path", native.available_paths())
+@pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
+def test_product(path: str, numbers: str, rows: int, inputs: int, outputs: int):
+    draw = np.random.default_rng(rows)
+    x = draw.standard_normal((rows, inputs)).astype(np.float32)
+    weight = draw.standard_normal((outputs, inputs)).astype(np.float32)
+    bias = draw.standard_normal(outputs).astype(np.float32)
+    used = x.astype(np.float64)
+    if numbers == "int8":  # each row in units of its largest number / 127
+        unit = np.abs(x).max(1, keepdims=True) / np.float32(127)
+        used = np.rint(x * (np.float32(1) / unit)).clip(-127, 127) * unit
+    wanted = used @ rounded(weight, numbers).astype(np.float64).T + bias
+    close = {"rtol": 1e-4, "atol": 2e-4 if numbers != "int8" else 0.02}
+    np.testing.assert_allclose(product(path, numbers, x, weight, bias), wanted, **close)
+    without = product(path, numbers, x, weight, None)
+    np.testing.assert_allclose(without + bias, wanted, **close)
+
+
+@pytest.mark.parametrize("path", native.available_paths())
+def test_rows_do_not_meet(path: str):
+    """A row's outputs are the same to the bit in any company."""
+    draw = np.random.default_rng(3)
+    x = draw.standard_normal((23, 50)).astype(np.float32)
+    weight = draw.standard_normal((70, 50)).astype(np.float32)
+    for numbers in NUMBERS:
+        together = product(path, numbers, x, weight, None)
+        for row in (0, 7, 22):
+            alone = product(path, numbers, np.ascontiguousarray(x[row : row + 1]), weight, None)
+            np.testing.assert_array_equal(alone[0], together[row])
+
+
+@pytest.mark.parametrize("path", native.available_paths())
+@pytest.mark.parametrize("act", ACTIVATIONS)
+def test_activation(path: str, act: str):
+    """Against torch's, on inputs from -20 to 20 that an identity hands on."""
+    x = np.linspace(-20, 20, 801, dtype=np.float32).reshape(-1, 1)
+    given = torch.from_numpy(x).double()
+    wanted = {
+        "linear": lambda x: x,
+        "relu": torch.relu,
+        "gelu": torch.nn.functional.gelu,
+        "tanh": torch.tanh,
+        "gelu_accurate": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    }[act](given)
+    found = product(path, "fp32", x, np.ones((1, 1), np.float32), None, act)
+    np.testing.assert_allclose(found, wanted, rtol=3e-6, atol=3e-6)
+
+
+def test_numbers_that_are_not_there():
+    from fairseq_ext.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="must be one of fp32, bf16, int8"):
+        pack(Matrix(np.ones((2, 2), np.float32)), "int4")
