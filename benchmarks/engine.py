@@ -34,7 +34,7 @@ from fairseq_ext.engine.native import Machine, Rules, Team
 from fairseq_ext.engine.weights import NUMBERS
 
 BEAM = 5
-FAIRSEQ = "fairseq"
+FAIRSEQ = "fairseq's generator"
 PEERS = {"fp32": "float32", "int8": "int8"}
 SENTENCES = {1: 24, 8: 48, 32: 128, 128: 256}
 
@@ -114,7 +114,10 @@ def ctranslate2_systems(
 
 def batches(task: TranslationTask, size: int) -> list[list[list[int]]]:
     """Sentences from all over the test set, by length, in batches of ``size``."""
-    dataset, count = task.dataset("test"), min(SENTENCES[size], len(task.dataset("test")))
+    dataset, count = (
+        task.dataset("test"),
+        min(SENTENCES.get(size, 4 * size), len(task.dataset("test"))),
+    )
     step = len(dataset) / count
     chosen = [dataset[int(i * step)]["source"].tolist() for i in range(count)]
     chosen.sort(key=len)

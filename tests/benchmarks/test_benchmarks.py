@@ -389,3 +389,22 @@ def test_opening_data_is_timed_against_fairseq_alone(tmp_path: Path) -> None:
         assert what in said
         assert row["ours_ms"] > 0
         assert row["peer_ms"] > 0
+
+
+def test_the_engine_is_timed_beside_fairseq(
+    tmp_path: Path, copy_data: Path, copy_model: Path
+) -> None:
+    where = tmp_path / "engine.json"
+    run(
+        *(sys.executable, REPO / "benchmarks/engine.py", "--data", copy_data, "--words", "4"),
+        *("--model", f"small={copy_model}", "--repeats", "3", "--batches", "2", "--json", where),
+    )
+    answer = json.loads(where.read_text())
+    assert {row["candidate"] for row in answer["figures"]} == {
+        *("fairseq's generator", "engine fp32", "engine bf16", "engine int8")
+    }
+    assert {row["tokens"] for row in answer["figures"]} == {8 * 5}
+    assert {row["equal"]["engine fp32"] for row in answer["figures"]} == {1.0}
+    assert len(answer["ratios"]) == 3
+    assert str(tmp_path) not in where.read_text()
+    assert where.with_suffix(".svg").exists()
