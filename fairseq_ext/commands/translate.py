@@ -16,6 +16,8 @@ from typing import IO, TYPE_CHECKING, Any
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.text_options import add_text_options, chosen_codec
+from fairseq_ext.engine import ENGINES
+from fairseq_ext.engine import HELP as ENGINE_HELP
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -83,10 +85,9 @@ def _add_search(group: Any) -> None:
     )
     group.add_argument(
         "--engine",
-        choices=("fairseq", "native"),
+        choices=("fairseq", *ENGINES),
         default="fairseq",
-        help="what translates on a CPU: fairseq's generator, or our engine, many times faster "
-        "(%(default)s)",
+        help=f"{ENGINE_HELP} (%(default)s)",
     )
     for name, text in SWITCHES.items():
         group.add_argument(f"--{name}", action="store_true", help=text)

@@ -41,7 +41,7 @@ class Search:
         max_tokens: source tokens in a batch, padding included.
         fp16: half precision.
         cpu: leave a GPU alone.
-        engine: ``fairseq`` or ``native``, what translates.
+        engine: ``fairseq``, or one of :data:`fairseq_ext.engine.ENGINES`.
         flags: further flags of ``fairseq-interactive``.
     """
 

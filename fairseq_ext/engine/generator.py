@@ -22,18 +22,19 @@ GENERATORS = (SequenceGenerator, SequenceGeneratorWithAlignment)
 
 
 def with_engine(
-    generator: Any, models: Sequence[BaseFairseqModel]
+    generator: Any, models: Sequence[BaseFairseqModel], numbers: str
 ) -> SequenceGenerator | NativeGenerator:
     """The engine in place of fairseq's generator, or that itself, and the log says why.
 
     Args:
         generator: of fairseq, with all its options.
         models: those that it was made for.
+        numbers: that the engine's weights are stored as.
     """
     try:
         reason = obstacle(generator, models)
         if reason is None:
-            return NativeGenerator(generator, models[0])
+            return NativeGenerator(generator, models[0], numbers)
     except ConfigError as error:
         reason = str(error)
     logger.warning("fairseq's generator translates instead of the engine: %s", reason)
@@ -72,13 +73,14 @@ class NativeGenerator:
         generator: its options are taken, and it translates what the engine cannot: constraints,
             and a start symbol of its own.
         model: the one to run.
+        numbers: that weights are stored as: ``fp32``, ``bf16`` or ``int8``.
 
     Raises:
         ConfigError: the engine does not have this model.
     """
 
-    def __init__(self, generator: SequenceGenerator, model: BaseFairseqModel) -> None:
-        self._fallback = generator
+    def __init__(self, generator: SequenceGenerator, model: BaseFairseqModel, numbers: str) -> None:
+        self._fallback, self._numbers = generator, numbers
         self._align = getattr(generator, "extract_alignment", None)
         self._program = compile_model(model, generator.tgt_dict)
         self._team = None
@@ -114,7 +116,7 @@ class NativeGenerator:
             more = {"prefix_tokens": prefix_tokens, "constraints": constraints}
             return self._fallback.generate(models, sample, bos_token=bos_token, **more)
         if self._team is None:
-            self._team = Team(Machine(self._program), torch.get_num_threads())
+            self._team = Team(Machine(self._program, self._numbers), torch.get_num_threads())
         sources = sample["net_input"]["src_tokens"]
         sentences = words(sources, symbols.pad)
         prefixes = None if prefix_tokens is None else words(prefix_tokens, symbols.pad)

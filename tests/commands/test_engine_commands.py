@@ -75,6 +75,17 @@ def test_translate(copy_data: Path, copy_model: Path):
     assert same >= len(columns[0]) - 1  # two may be tied
 
 
+@pytest.mark.parametrize("engine", ["native-bf16", "native-int8"])
+def test_rounded_weights(copy_data: Path, copy_model: Path, tmp_path: Path, engine: str):
+    exact, _ = generated(copy_data, copy_model, tmp_path / "a", "--engine", "native")
+    ours, log = generated(copy_data, copy_model, tmp_path / "b", "--engine", engine)
+    assert "instead of the engine" not in log
+    scores = [[one.best.score for one in some] for some in (exact, ours)]
+    assert scores[0] != scores[1]
+    near = sum(abs(a - b) < 0.05 for a, b in zip(*scores, strict=True))
+    assert near > 40  # of 50; where candidates are close, the search takes another way
+
+
 def test_an_engine_that_does_not_exist(copy_data: Path, copy_model: Path):
     done = fairseq("generate", copy_data, "--path", copy_model, "--engine", "fast", ok=False)
     assert "--engine" in done.stderr

@@ -6,13 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from fairseq_ext.engine import ENGINES, HELP
 from fairseq_ext.plugin.patches.table import Layer, Patch
-
-HELP = (
-    "what translates on a CPU: fairseq's generator, or our engine, many times faster, with the "
-    "same translations; where the engine lacks an option or a model the generator is used, and the "
-    "log says why"
-)
 
 
 def _add_option() -> None:
@@ -23,10 +18,12 @@ def _add_option() -> None:
 
     if "engine" in GenerationConfig.__dataclass_fields__:
         return
-    kind = ChoiceEnum(["fairseq", "native"])
-    one = dataclasses.make_dataclass(
-        "One", [("engine", kind, dataclasses.field(default="fairseq", metadata={"help": HELP}))]
+    kind = ChoiceEnum(["fairseq", *ENGINES])
+    said = (
+        f"{HELP}. Where the engine lacks an option or a model, the log says why fairseq translates"
     )
+    field = dataclasses.field(default="fairseq", metadata={"help": said})
+    one = dataclasses.make_dataclass("One", [("engine", kind, field)])
     GenerationConfig.__dataclass_fields__["engine"] = one.__dataclass_fields__["engine"]
     GenerationConfig.__annotations__["engine"] = kind
     GenerationConfig.engine = "fairseq"
@@ -37,11 +34,12 @@ def _build_generator(original: Callable) -> Callable:
     def build_generator(self: Any, models: Any, args: Any, *rest: Any, **options: Any) -> Any:
         trained = any(model.training for model in models)  # their weights will change
         generator = original(self, models, args, *rest, **options)
-        if trained or getattr(args, "engine", "fairseq") != "native":
+        numbers = ENGINES.get(str(getattr(args, "engine", "fairseq")))
+        if trained or numbers is None:
             return generator
         from fairseq_ext.engine.generator import with_engine
 
-        return with_engine(generator, models)
+        return with_engine(generator, models, numbers)
 
     return build_generator
 
