@@ -261,6 +261,8 @@ def test_num_batch_buckets(copy_data, tmp_path):
     train(copy_data, tmp_path / "ours", *options)
     assert (tmp_path / "ours" / LAST).exists()
     for fix, complaint in (("length buckets", "interpolation"), ("old names of numpy", "compat")):
+        if fix not in patches.active():  # numpy before 2.4 still has the old words
+            continue
         plugin = plugin_without(tmp_path / fix, fix)
         assert complaint in train(copy_data, tmp_path, *options, plugin=plugin, ok=False).stderr
 
