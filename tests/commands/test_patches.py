@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import pickle
 import re
 import sys
@@ -108,6 +109,8 @@ def test_the_report_has_every_layer_in_the_order_it_is_called():
     checked = 0
     for target, rows in report.by_target(patches.PATCHES).items():
         expected = [wrappers[target, row.name] for row in rows if row.name in active]
+        if not expected:  # another fairseq may not have the target at all
+            continue
         for owner, name in table.owners(target):
             assert layers_of(getattr(owner, name)) == expected, target
             checked += 1
@@ -223,7 +226,8 @@ def test_generation_returns_every_line(trained, tmp_path):
     command = ("fairseq-generate", data, "--path", folder / LAST, "--cpu", "--user-dir")
     assert len(hypotheses(run(*command, USER_DIR).stdout)) == 10
     stock = run(*command, plugin_without(tmp_path, "last batch"))
-    assert len(hypotheses(stock.stdout)) == 8
+    lost = 2 if "last batch" in patches.active() else 0  # other fairseqs lose none
+    assert len(hypotheses(stock.stdout)) == 10 - lost
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
@@ -372,8 +376,9 @@ def test_without_the_filters_training_warns(copy_data, tmp_path):
     plugin = plugin_without(tmp_path, "warnings of a normal run")
     options = (*ARCHITECTURES["transformer"], "--max-update", 1, "--disable-validation")
     said = train(copy_data, tmp_path, *options, plugin=plugin).stderr
+    old_hydra = importlib.metadata.version("hydra-core").startswith("1.0.")  # it does not warn
     for words in ("autocast", "pin_memory", "mismatched key_padding_mask", "hydra"):
-        assert words in said
+        assert words in said or (old_hydra and words == "hydra")
 
 
 @pytest.mark.system
