@@ -37,7 +37,7 @@ def block(
     if layer.normalize_before:
         x = norm(layer.layer_norm, x, program)
     weight_in, bias_in, weight_out, bias_out = (program.array(one) for one in fused(layer))
-    rows, columns = sizes(layer)
+    rows, columns = sizes(layer, len(weight_in))
     parts = program.linear(x, weight_in, bias_in).cut(rows)
     attended, *context, hidden = program.like(x, sum(columns)).cut(columns)
     q, k, v, *own = parts[0].split(layer.attention.parts_in)
@@ -75,19 +75,12 @@ def fused(layer: ParallelBlock) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return weight_in, bias_in, weight_out, biases_out.sum(0)
 
 
-def sizes(layer: ParallelBlock) -> tuple[list[int], list[int]]:
-    """Sizes of the outputs of ``W_Enc`` and of the inputs of ``W_Dec``, by branch."""
-    dim = layer.layer_norm.normalized_shape[0]
+def sizes(layer: ParallelBlock, rows_in: int) -> tuple[list[int], list[int]]:
+    """Sizes of the ``rows_in`` outputs of ``W_Enc`` and of the inputs of ``W_Dec``, by branch."""
+    dim, attention = layer.layer_norm.normalized_shape[0], layer.attention
     source_dim = None if layer.cross is None else dim
-    rows_in = fused(layer)[0].size(0)
-    attention, crossing = layer.attention, 0 if source_dim is None else dim
-    found = Sizes(
-        dim,
-        rows_in - attention.parts_in * dim - crossing,
-        attention.parts_in,
-        attention.parts_out,
-        source_dim,
-    )
+    ffn_dim = rows_in - attention.parts_in * dim - (source_dim or 0)
+    found = Sizes(dim, ffn_dim, attention.parts_in, attention.parts_out, source_dim)
     return found.rows_in(), found.columns_out()
 
 
