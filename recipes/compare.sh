@@ -4,6 +4,8 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=own_text.sh
+source "$(dirname "${BASH_SOURCE[0]}")/own_text.sh"
 
 usage() {
     cat <<'HELP'
@@ -22,6 +24,8 @@ Usage: bash recipes/compare.sh DATA_DIR SRC TGT [OPTION]... ARCH...
   --from NAME    start from the last checkpoint of that model of the same --out: the next stage
                  of a schedule
   --tokenize     Moses tokenization before, and undone after for sacrebleu
+  --no-table     write results.md and results.json without showing them, as for a recipe that
+                 makes a table of its own
   --out DIR      shared data, and a folder for each model     (runs/compare-DATA_DIR-SRC-TGT)
   --help         this text
 
@@ -32,7 +36,7 @@ the commands.
 HELP
 }
 
-updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" subwords=bpe words=()
+updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" subwords=bpe table=1 words=()
 
 # read_options ARGUMENT...: sets the globals above, `data`, `src`, `tgt` and `models`.
 read_options() {
@@ -43,6 +47,7 @@ read_options() {
             shift
             ;;
         --tokenize) tokenize=--tokenize ;;
+        --no-table) table=0 ;;
         --help | -h) usage && exit ;;
         -*) die "\`$1\` is no option; --help lists them." ;;
         *) words+=("$1") ;;
@@ -51,8 +56,7 @@ read_options() {
     done
     ((${#words[@]} >= 4)) || die "needs DATA_DIR, SRC, TGT and at least one ARCH; see --help."
     src="${words[1]}" tgt="${words[2]}" models=("${words[@]:3}")
-    data="$(cd "${words[0]}" 2>/dev/null && pwd)" ||
-        die "\`${words[0]}\` must be a folder with train, valid and test text, but cannot be entered."
+    data="$(own_text DATA_DIR "${words[0]}" "$src" "$tgt")"
     positive --updates "$updates"
     [[ "$bpe" == 0 ]] || positive --bpe "$bpe"
     check_subwords "$subwords"
@@ -119,7 +123,7 @@ max_tokens=$max_tokens
 lr=$lr${from:+
 from=$from}
 model=${flags[*]}"
-    dry || cd "$out"
+    run cd "$out"
     STAGES="models/$name/.stages"
     stage "begin" begin_from "models/$name"
     stage "train" train_one "models/$name" "${flags[@]}"
@@ -150,6 +154,10 @@ main() {
         compare_one "$model"
     done
     if dry || joining; then exit; fi
+    if ((table == 0)); then
+        python "$REPO/recipes/report.py" compare --dir "$out" >/dev/null
+        exit
+    fi
     python "$REPO/recipes/report.py" compare --dir "$out"
     printf '\nEverything is in %s: results.md, results.json and the models\n' "$out"
 }

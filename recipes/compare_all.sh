@@ -4,6 +4,8 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=own_text.sh
+source "$(dirname "${BASH_SOURCE[0]}")/own_text.sh"
 
 # shellcheck source-path=SCRIPTDIR source=systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
@@ -70,8 +72,7 @@ read_options() {
     out="${out:-$REPO/runs/${SMOKE:+smoke-}compare-all}"
     out="$(absolute "$out")"
     [[ -z "$mirror" || "$mirror" == *://* ]] || mirror="$(absolute "$mirror")"
-    [[ -z "$data" ]] || data="$(cd "$data" 2>/dev/null && pwd)" ||
-        die "\`--data\` must be a folder with train, valid and test text, but cannot be entered."
+    [[ -z "$data" ]] || data="$(own_text --data "$data" "$src" "$tgt")"
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 }
 
@@ -118,7 +119,7 @@ train_all() {
     local other=()
     [[ "$subwords" == bpe ]] || other=(--subwords "$subwords")
     run bash "$REPO/recipes/compare.sh" "$text" "$src" "$tgt" --updates "$updates" --bpe "$bpe" \
-        --max-tokens "$max_tokens" --lr "$lr" --out "$out" ${tokenize:+"$tokenize"} \
+        --max-tokens "$max_tokens" --lr "$lr" --out "$out" --no-table ${tokenize:+"$tokenize"} \
         ${other[@]+"${other[@]}"} "${models[@]}"
 }
 
@@ -132,6 +133,7 @@ compare_models() {
     run fairseq-ext plot curves "${logs[@]}" -o "$out/curves.png"
     run fairseq-ext compare "${systems[@]}" --baseline "$baseline" --ref "$ref" \
         ${tokens[@]+"${tokens[@]}"} -o "$out/compare"
+    dry || printf '\nEverything is in %s: compare.md with its picture, curves.png and the models\n' "$out"
 }
 
 main() {

@@ -4,6 +4,8 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=own_text.sh
+source "$(dirname "${BASH_SOURCE[0]}")/own_text.sh"
 
 usage() {
     cat <<'HELP'
@@ -61,8 +63,7 @@ read_options() {
     check_subwords "$subwords"
     [[ "$src" != "$tgt" ]] || die "\`--src\` and \`--tgt\` are both \`$src\`; choose two languages."
     [[ -z "$tokenize" || -n "$data" ]] || die "\`--tokenize\` goes with \`--data\`."
-    [[ -z "$data" ]] || data="$(cd "$data" 2>/dev/null && pwd)" ||
-        die "\`--data\` must be a folder with train, valid and test text, but cannot be entered."
+    [[ -z "$data" ]] || data="$(own_text --data "$data" "$src" "$tgt")"
 
     out="${out:-$REPO/runs/$name-${data:+$(basename "$data")-}$src-$tgt-$arch}"
     out="$(absolute "$out")"
@@ -84,12 +85,11 @@ make_text() {
 # Two test sentences of middling length become a test set of their own, for the picture of the
 # attention: decoded one by one, because fairseq's `lstm` misplaces its attention beside padding.
 learn_subwords() {
-    local side lines
+    local side middling='NR == FNR { if (NF >= 8 && NF <= 14 && n < 2) { chosen[FNR]; n++ }; next }'
     split_into_subwords "$bpe" "$src" "$tgt" "$subwords"
-    dry && return
-    lines="$(awk 'NF >= 8 && NF <= 14 { print NR "p"; if (++n == 2) exit }' "text/test.$src")"
     for side in "$src" "$tgt"; do
-        sed -n "${lines:-1p}" "bpe/test.$side" >"bpe/picture.$side"
+        into "bpe/picture.$side" awk "$middling FNR in chosen || FNR == 1 && !n" \
+            "text/test.$src" "bpe/test.$side"
     done
 }
 

@@ -2,6 +2,9 @@
 # Sourced behind lib.sh. Both have the options below as variables, and DATA_DIR, SRC and TGT in `words`.
 # shellcheck shell=bash disable=SC2034,SC2154  # variables of the script that sources this
 
+# shellcheck source-path=SCRIPTDIR source=../own_text.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../own_text.sh"
+
 tiny=() made=0 modules=(sacremoses) subwords=bpe
 
 # use_smoke_settings: tiny, but through every step.
@@ -29,16 +32,15 @@ choose_folders() {
         modules+=(babel num2words)
     fi
     ((${#words[@]} == 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
+    ((made)) || words[0]="$(own_text DATA_DIR "${words[@]}")"
     out="${out:-$REPO/runs/$1-$(basename "${words[0]}")-${words[1]}-${words[2]}}"
 }
 
-# make_smoke_text: in a dry run any folder stands for it, because compare.sh enters it.
 make_smoke_text() {
     ((made)) || return 0
     [[ -e "${words[0]}/test.de" ]] ||
         run python "$REPO/preprocess/locale_corpus.py" --src en --tgt de --seed 1 \
             --train 300 --valid 30 --test 30 --out "${words[0]}"
-    ! dry || words[0]="$REPO"
 }
 
 # compare NAME UPDATES STAGES [--from NAME] -- FLAG...: one model.
@@ -48,7 +50,7 @@ compare() {
     [[ "$1" == -- ]] || from=("$1" "$2")
     shift $((${#from[@]} + 1))
     bash "$REPO/recipes/compare.sh" "${words[@]}" --out "$out" --updates "$total" --lr "$lr" \
-        --bpe "$bpe" --subwords "$subwords" --max-tokens "$max_tokens" ${from[@]+"${from[@]}"} \
+        --bpe "$bpe" --subwords "$subwords" --max-tokens "$max_tokens" --no-table ${from[@]+"${from[@]}"} \
         "$name=$arch --share-all-embeddings --lr-scheduler staged_cosine --stage-updates $lengths \
 --warmup-updates $warmup $*${tiny[*]+ ${tiny[*]}}"
 }

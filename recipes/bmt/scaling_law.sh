@@ -5,6 +5,8 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+# shellcheck source-path=SCRIPTDIR source=../own_text.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../own_text.sh"
 
 usage() {
     cat <<'HELP'
@@ -104,8 +106,7 @@ check_options() {
     if [[ "${SMOKE:-0}" == 1 && ${#words[@]} == 0 ]]; then return; fi
     ((${#words[@]} == 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
     src="${words[1]}" tgt="${words[2]}"
-    data="$(cd "${words[0]}" 2>/dev/null && pwd)" ||
-        die "\`${words[0]}\` must be a folder with train, valid and test text, but cannot be entered."
+    data="$(own_text DATA_DIR "${words[0]}" "$src" "$tgt")"
 }
 
 # make_text: the corpus, and the sets of --eval beside its own.

@@ -110,6 +110,7 @@ def test_compare_all_trains_every_architecture_and_compares(tmp_path: Path) -> N
     assert names == ["transformer", "gru", "linformer", "muse", "muse-simple", "bmt", "binary"]
     assert models[-1].endswith("--binary-weights qkv,out,ffn")
     assert training[training.index("--updates") + 1] == "7"
+    assert "--no-table" in training  # `compare` makes the only one
     systems = [word for word in comparison if ",checkpoint=" in word]
     assert [system.partition("=")[0] for system in systems] == names
     assert comparison[comparison.index("--baseline") + 1] == "transformer"
@@ -125,6 +126,22 @@ def test_compare_all_takes_some_architectures_and_other_text(tmp_path: Path) -> 
     assert [word.partition("=")[0] for word in training[-2:]] == ["gru", "muse"]
     text = " ".join(comparison)
     assert f"--ref {tmp_path}/test.en --detokenize en --tokenized-ref /x/text/test.en" in text
+
+
+def test_pasted_commands_find_their_folders(tmp_path: Path) -> None:
+    """What is relative is so to the shared folder, into which each model's part returns."""
+    out = str(tmp_path / "out")
+    models = ("gru_tiny", "muse_tiny")
+    done = bash(RECIPES / "compare.sh", "my", "es", "en", "--out", out, *models, DRY_RUN="1")
+    shown, folder = commands(done.stderr), ""
+    for words in shown:
+        folder = words[1] if words[0] == "cd" else folder
+        if words[0] in ("fairseq-train", "fairseq-generate"):
+            assert folder == out
+    assert [words[1] for words in shown if words[0] == "cd"] == [
+        out,
+        *(place for name in models for place in (f"{out}/models/{name}", out)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -170,6 +187,7 @@ def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = bash(COMPARE_ALL, "--out", out, "gru", "muse", SMOKE="1")
     assert re.search(r"^gru .*\nmuse ", done.stdout[done.stdout.rindex("system ") :], re.MULTILINE)
+    assert len(re.findall(r"^muse ", done.stdout, re.MULTILINE)) == 1
     systems = json.loads((out / "compare.json").read_text(encoding="utf-8"))["systems"]
     assert [system["name"] for system in systems] == ["gru", "muse"]
     for system in systems:

@@ -14,7 +14,7 @@ import pytest
 import report
 
 from fairseq_ext.corpora import own_text
-from tests.support.harness import BIN, REPO, wait_for, write_lines
+from tests.support.harness import BIN, REPO, run, wait_for, write_lines
 
 RECIPES = REPO / "recipes"
 
@@ -140,6 +140,49 @@ def test_wrong_options_are_named(options: list[str], message: str) -> None:
     done = bash(QUICKSTART, *options, ok=False)
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "before", "after"),
+    [
+        ("quickstart.sh", ["--data"], ["--src", "es", "--tgt", "en"]),
+        ("compare_all.sh", ["--data"], ["--src", "es", "--tgt", "en"]),
+        ("compare.sh", [], ["es", "en", "lstm"]),
+        ("bmt/table1.sh", [], ["es", "en"]),
+        ("bmt/scaling_law.sh", [], ["es", "en"]),
+    ],
+)
+def test_text_in_other_languages_is_refused_before_anything_is_done(
+    recipe: str, before: list[str], after: list[str], tmp_path: Path
+) -> None:
+    data = corpus(tmp_path / "data", train_en=["a"], train_de=["b"])
+    said = bash(RECIPES / recipe, *before, data, *after, ok=False).stderr
+    assert f"`{data}` has no file `train.es`" in said
+    assert len(said.splitlines()) == 1
+    same = [word if word != "es" else "en" for word in after]
+    said = bash(RECIPES / recipe, *before, data, *same, ok=False).stderr
+    assert "both `en`; choose two" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_the_sentences_of_the_picture_are_chosen_by_commands_that_can_be_pasted(
+    tmp_path: Path,
+) -> None:
+    said = bash(QUICKSTART, "--out", tmp_path, DRY_RUN="1").stderr
+    pasted = "\n".join(line[2:] for line in said.splitlines() if line.startswith("+ awk "))
+    (tmp_path / "text").mkdir()
+    (tmp_path / "bpe").mkdir()
+    middling = "a b c d e f g h"
+    for lines, wanted in (
+        (["a b", middling, "x", f"{middling} i", middling], ["1", "3"]),
+        (["a b", "c"], ["0"]),
+    ):
+        write_lines(tmp_path / "text" / "test.en", lines)
+        for side in ("en", "de"):
+            write_lines(tmp_path / "bpe" / f"test.{side}", [str(i) for i in range(len(lines))])
+        run("bash", "-euc", pasted, cwd=tmp_path)
+        for side in ("en", "de"):
+            assert (tmp_path / "bpe" / f"picture.{side}").read_text().split() == wanted
 
 
 def test_a_dry_run_prints_every_command_and_does_nothing(tmp_path: Path) -> None:
