@@ -116,7 +116,7 @@ def _load(named: Sequence[Named], args: argparse.Namespace) -> dict[str, System]
     """Every system by its name, with a progress bar."""
     from tqdm import tqdm
 
-    from fairseq_ext.decoding.translator import Search
+    from fairseq_ext.decoding.search import Search
     from fairseq_ext.demo.systems import load
     from fairseq_ext.plugin.patches.commands import one_message
 

@@ -21,8 +21,8 @@ from fairseq_ext.engine import HELP as ENGINE_HELP
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fairseq_ext.decoding.search import Search, Translates
     from fairseq_ext.decoding.stream import Translation
-    from fairseq_ext.decoding.translator import Search, Translator
 
 SEARCH = {
     "beam": (5, "hypotheses followed"),
@@ -118,7 +118,7 @@ def _search(args: argparse.Namespace) -> Search:
     Raises:
         ConfigError: options of the one given with the other.
     """
-    from fairseq_ext.decoding.translator import Search
+    from fairseq_ext.decoding.search import Search
 
     common = {name: getattr(args, name) for name in (*LIMITS, *SWITCHES, "engine")}
     others = SAMPLES if args.mbr is None else SEARCH
@@ -164,7 +164,7 @@ def _translate(args: argparse.Namespace) -> int:
 
 
 def _found(
-    args: argparse.Namespace, translator: Translator, lines: int | None
+    args: argparse.Namespace, translator: Translates, lines: int | None
 ) -> Iterator[Translation]:
     """The translations, with a progress bar."""
     from tqdm import tqdm
@@ -248,7 +248,7 @@ def _stdout() -> IO[str]:
     return sys.stdout
 
 
-def _closing(translator: Translator, count: int, seconds: float) -> str:
+def _closing(translator: Translates, count: int, seconds: float) -> str:
     tokens = translator.counts
     unknown = f", {tokens.unknown:,} of {tokens.source:,} source tokens unknown"
     return (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from fairseq_ext.decoding.translator import Candidate, Translator
+from fairseq_ext.decoding.search import Candidate, Translates
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text.subwords import Step
 
@@ -55,7 +55,7 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 def translations(
     lines: Iterable[str],
-    translator: Translator,
+    translator: Translates,
     codec: TextCodec,
     *,
     name: str = "the input",
@@ -94,7 +94,7 @@ def _fit_to_translate(
     block: Sequence[str],
     first: int,
     encode: Step,
-    translator: Translator,
+    translator: Translates,
     name: str,
     skip_long: bool,
 ) -> dict[int, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,103 +19,9 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext.checkpoints import registered
 from fairseq_ext.decoding import length_penalty, sampling
+from fairseq_ext.decoding.search import Candidate, Counts, Search
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.plugin.patches.commands import refuse_broken
-
-
-@dataclass(frozen=True)
-class Search:
-    """How to search for translations, or how to sample them.
-
-    Attributes:
-        beam: hypotheses followed, or samples drawn.
-        nbest: translations returned for each sentence.
-        lenpen: exponent of the length that a score is divided by.
-        gnmt_lenpen: α of GNMT's length penalty instead; 0 leaves the score to ``lenpen``.
-        sampling: draw tokens instead of searching.
-        epsilon: draw only among tokens of at least this probability.
-        seed: of the samples.
-        attention: give attention weights, if all models have them.
-        max_len_a, max_len_b: a translation has at most ``a × source length + b`` tokens.
-        max_tokens: source tokens in a batch, padding included.
-        fp16: half precision.
-        cpu: leave a GPU alone.
-        engine: ``fairseq``, or one of :data:`fairseq_ext.engine.ENGINES`.
-        flags: further flags of ``fairseq-interactive``.
-    """
-
-    beam: int = 5
-    nbest: int = 1
-    lenpen: float = 1.0
-    gnmt_lenpen: float = 0.0
-    sampling: bool = False
-    epsilon: float = 0.0
-    seed: int = 1
-    attention: bool = False
-    max_len_a: float = 0.0
-    max_len_b: int = 200
-    max_tokens: int = 4000
-    fp16: bool = False
-    cpu: bool = False
-    engine: str = "fairseq"
-    flags: tuple[str, ...] = ()
-
-    def as_flags(self) -> list[str]:
-        """The same for fairseq.
-
-        Raises:
-            ConfigError: a number that cannot be.
-        """
-        for name in ("beam", "nbest", "max_len_b", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"`--{name.replace('_', '-')}` must be at least 1, but is "
-                    f"{getattr(self, name)} instead."
-                )
-        if self.nbest > self.beam:
-            raise ConfigError(
-                f"`--nbest` must be at most `--beam`, which is {self.beam}, but is {self.nbest} "
-                "instead."
-            )
-        sampling.check_options(self.epsilon, sampling=self.sampling, top_k=-1, top_p=-1.0)
-        names = (
-            "beam",
-            "nbest",
-            "lenpen",
-            "max_len_a",
-            "max_len_b",
-            "max_tokens",
-            "seed",
-            "engine",
-        )
-        flags = [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in names]
-        switches = [f"--{name}" for name in ("fp16", "cpu", "sampling") if getattr(self, name)]
-        return [*flags, *switches, *self.flags]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One translation.
-
-    Attributes:
-        tokens: as the model wrote them, separated by spaces.
-        score: log-probability in base 2 over length, as fairseq-generate prints it.
-        attention: ``[target tokens + 1][source tokens + 1]`` weights, both sides with ``</s>``;
-            empty without :attr:`Search.attention`.
-    """
-
-    tokens: str
-    score: float
-    attention: tuple[tuple[float, ...], ...] = ()
-
-
-@dataclass
-class Counts:
-    """Source tokens read so far, how many of them no dictionary has, and tokens written."""
-
-    source: int = 0
-    unknown: int = 0
-    target: int = 0
 
 
 class Translator:
@@ -233,9 +138,23 @@ class Translator:
         self.counts.unknown += int(tokens.eq(dictionary.unk()).sum())
 
 
+def _flags(search: Search) -> list[str]:
+    """The same for fairseq.
+
+    Raises:
+        ConfigError: a number that cannot be.
+    """
+    search.check()
+    sampling.check_options(search.epsilon, sampling=search.sampling, top_k=-1, top_p=-1.0)
+    names = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "max_tokens", "seed", "engine")
+    flags = [f"--{name.replace('_', '-')}={getattr(search, name)}" for name in names]
+    switches = [f"--{name}" for name in ("fp16", "cpu", "sampling") if getattr(search, name)]
+    return [*flags, *switches, *search.flags]
+
+
 def _configuration(data: str | Path, search: Search) -> Any:
     parser = options.get_interactive_generation_parser()
-    args = options.parse_args_and_arch(parser, [str(data), *search.as_flags()])
+    args = options.parse_args_and_arch(parser, [str(data), *_flags(search)])
     cfg = convert_namespace_to_omegaconf(args)
     refuse_broken(cfg, "fairseq-ext translate")
     if cfg.common.seed is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_ext.decoding.translator import Candidate
+from fairseq_ext.decoding.search import Candidate
 from fairseq_ext.demo.systems import System
 from fairseq_ext.errors import DataError
 from fairseq_ext.evaluation import plots

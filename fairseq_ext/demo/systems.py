@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
-from fairseq_ext.decoding.translator import Search, Translator
+from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.errors import ConfigError
 
 FORM = "NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]"

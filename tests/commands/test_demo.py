@@ -303,8 +303,8 @@ def test_only_its_own_name_is_answered(quiet_page: str) -> None:
 
 def loaded(trained: Path, *names: str):
     fairseq_ext.register()
+    from fairseq_ext.decoding.search import Search
     from fairseq_ext.decoding.stream import TextCodec
-    from fairseq_ext.decoding.translator import Search
     from fairseq_ext.demo import systems
 
     named = systems.parse_systems([f"{one}={trained}/{one}.pt" for one in names], trained / "bin")

@@ -15,7 +15,8 @@ from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPECo
 
 from fairseq_ext import cli
 from fairseq_ext.corpora.chunks import Chunk, Tokenize
-from fairseq_ext.decoding.translator import Search, Translator
+from fairseq_ext.decoding.search import Search
+from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.evaluation import outputs
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.text.pipeline import Pipeline

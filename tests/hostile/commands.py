@@ -121,7 +121,7 @@ def run(words: list[str]) -> None:
 
 
 def _load_for_demo(path: str, data: str) -> None:
-    from fairseq_ext.decoding.translator import Search
+    from fairseq_ext.decoding.search import Search
     from fairseq_ext.demo import systems
 
     (named,) = systems.parse_systems([f"X={path}"], Path(data))

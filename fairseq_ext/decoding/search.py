@@ -1,0 +1,113 @@
+"""How to search for translations, and what is found: shared by all that translates (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairseq_ext.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to search for translations, or how to sample them.
+
+    Attributes:
+        beam: hypotheses followed, or samples drawn.
+        nbest: translations returned for each sentence.
+        lenpen: exponent of the length that a score is divided by.
+        gnmt_lenpen: α of GNMT's length penalty instead; 0 leaves the score to ``lenpen``.
+        sampling: draw tokens instead of searching.
+        epsilon: draw only among tokens of at least this probability.
+        seed: of the samples.
+        attention: give attention weights, if all models have them.
+        max_len_a, max_len_b: a translation has at most ``a × source length + b`` tokens.
+        max_tokens: source tokens in a batch, padding included.
+        fp16: half precision.
+        cpu: leave a GPU alone.
+        engine: ``fairseq``, or one of :data:`fairseq_ext.engine.ENGINES`.
+        flags: further flags of ``fairseq-interactive``.
+    """
+
+    beam: int = 5
+    nbest: int = 1
+    lenpen: float = 1.0
+    gnmt_lenpen: float = 0.0
+    sampling: bool = False
+    epsilon: float = 0.0
+    seed: int = 1
+    attention: bool = False
+    max_len_a: float = 0.0
+    max_len_b: int = 200
+    max_tokens: int = 4000
+    fp16: bool = False
+    cpu: bool = False
+    engine: str = "fairseq"
+    flags: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Refuse numbers that cannot be.
+
+        Raises:
+            ConfigError: the first of them.
+        """
+        for name in ("beam", "nbest", "max_len_b", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"`--{name.replace('_', '-')}` must be at least 1, but is "
+                    f"{getattr(self, name)} instead."
+                )
+        if self.nbest > self.beam:
+            raise ConfigError(
+                f"`--nbest` must be at most `--beam`, which is {self.beam}, but is {self.nbest} "
+                "instead."
+            )
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One translation.
+
+    Attributes:
+        tokens: as the model wrote them, separated by spaces.
+        score: log-probability in base 2 over length, as fairseq-generate prints it.
+        attention: ``[target tokens + 1][source tokens + 1]`` weights, both sides with ``</s>``;
+            empty without :attr:`Search.attention`.
+    """
+
+    tokens: str
+    score: float
+    attention: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass
+class Counts:
+    """Source tokens read so far, how many of them no dictionary has, and tokens written."""
+
+    source: int = 0
+    unknown: int = 0
+    target: int = 0
+
+
+class Translates(Protocol):
+    """What translates lines of tokens.
+
+    Attributes:
+        src, tgt: languages.
+        limit: the most source tokens in a sentence, its end included.
+        limit_name: whose limit this is, as the subject of a sentence.
+        counts: tokens so far.
+    """
+
+    src: str
+    tgt: str
+    limit: int
+    limit_name: str
+    counts: Counts
+
+    def lengths(self, sentences: Sequence[str]) -> list[int]:
+        """How many source tokens the model would see, its special symbols included."""
+
+    def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
+        """The ``nbest`` translations of each sentence, best first, in the order given."""
