@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairseq_ext.engine.program import NOTHING, Operation, Program
+from fairseq_ext.engine.program import NOTHING, Code, Operation, Program
+from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import Packed, pack
 from fairseq_ext.errors import ConfigError, DataError
 
@@ -174,15 +175,27 @@ class Machine:
         program: of a model.
         numbers: of the weights; one of ``fp32``, ``bf16`` and ``int8``.
         path: one of :data:`PATHS`; None chooses.
+        packed: its weights, where they are laid out already.
 
     Raises:
-        ConfigError: the machine was not compiled, or a path that is not available.
+        ConfigError: the machine was not compiled, a path that is not available, or a program that
+            cannot run.
     """
 
-    def __init__(self, program: Program, numbers: str = "fp32", path: str | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        numbers: str = "fp32",
+        path: str | None = None,
+        packed: Sequence[Packed] | None = None,
+    ) -> None:
         self.program = program
         self._path = PATHS.index(path or active_path())
-        self._packed = [pack(matrix, numbers) for matrix in program.matrices]
+        self._packed = packed or [pack(matrix, numbers) for matrix in program.matrices]
+        verify(program, self._packed)
+        tables = (one.weights[0] for one in program.encoder if one.code is Code.EMBED)
+        self.source_vocabulary = min(self._packed[number].outputs for number in tables)
+        self.target_vocabulary = self._packed[program.output[0]].outputs
         self._kept = (
             (_Weight * len(self._packed))(*map(_weight, self._packed)),
             (_Shape * len(program.shapes))(*(_Shape(*shape) for shape in program.shapes)),
@@ -210,7 +223,7 @@ class Machine:
                 f"a sentence must have 1 to {longest:,} tokens, but one has "
                 f"{lengths.max() if lengths.min() else 0:,}."
             )
-        size = self.program.source_vocabulary
+        size = self.source_vocabulary
         if len(words) and not 0 <= words.min() <= words.max() < size:
             raise DataError(f"a source token's number must be below {size:,} and not negative.")
 
@@ -264,7 +277,8 @@ class Worker:
         forced = forced_begins = None
         if prefixes is not None:
             forced, forced_begins = _joined(prefixes)
-            if len(forced) and not 0 <= forced.min() <= forced.max() < program.target_vocabulary:
+            size = self._machine.target_vocabulary
+            if len(forced) and not 0 <= forced.min() <= forced.max() < size:
                 raise DataError("a prefix must be of tokens of the target, but is not.")
         failed = library().engine_translate(
             self._space,

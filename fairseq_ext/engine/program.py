@@ -150,17 +150,6 @@ class Program:
         over_source = (Code.ATTEND_SOURCE, Code.ADDITIVE)
         return any(one.code in over_source and one.ints[1] for one in self.decoder)
 
-    @property
-    def source_vocabulary(self) -> int:
-        """How many tokens the encoder knows."""
-        tables = (one.weights[0] for one in self.encoder if one.code is Code.EMBED)
-        return min(len(self.matrices[number].values) for number in tables)
-
-    @property
-    def target_vocabulary(self) -> int:
-        """How many tokens the output layer knows."""
-        return len(self.matrices[self.output[0]].values)
-
     # ---- writing ---------------------------------------------------------------------------------
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
