@@ -43,8 +43,8 @@ libraries = [
     library(
         "engine._machine",
         "engine/native",
-        ("interface", "search", "machine", *PATHS),
-        ("engine.h", "machine.h", "search.h", "arithmetic.inc"),
+        ("interface", "search", "sampling", "machine", *PATHS),
+        ("engine.h", "machine.h", "search.h", "sampling.h", "arithmetic.inc"),
     ),
 ]
 

@@ -30,7 +30,8 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext import register
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.native import Machine, Rules, Team
+from fairseq_ext.engine.native import Machine, Team
+from fairseq_ext.engine.rules import Rules
 from fairseq_ext.engine.weights import NUMBERS
 
 BEAM = 5

@@ -74,6 +74,7 @@ class Translator:
         if self._cfg.dataset.max_tokens < self.limit:
             self.limit, self.limit_name = self._cfg.dataset.max_tokens, "`--max-tokens` allows"
         self.counts = Counts()
+        self._sentences = 0
 
     def _build_generator(self, search: Search) -> Any:
         generation = self._cfg.generation
@@ -110,10 +111,12 @@ class Translator:
         for batch in batches:
             self._count(batch["net_input"]["src_tokens"])
             batch = utils.move_to_cuda(batch) if self._cuda else batch
-            results = self._task.inference_step(self._generator, self._models, batch)
+            numbered = {**batch, "id": batch["id"] + self._sentences}  # samples depend on it
+            results = self._task.inference_step(self._generator, self._models, numbered)
             for index, hypotheses in zip(batch["id"].tolist(), results, strict=True):
                 best = hypotheses[: self._cfg.generation.nbest]
                 found[index] = [self._candidate(one) for one in best]
+        self._sentences += len(sentences)
         return found
 
     def _dataset(self, sentences: Sequence[str]) -> Any:

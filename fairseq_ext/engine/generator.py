@@ -8,17 +8,26 @@ from typing import Any
 
 import torch
 from fairseq.models import BaseFairseqModel
-from fairseq.search import BeamSearch
+from fairseq.search import BeamSearch, LengthConstrainedBeamSearch, Sampling, Search
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from torch import Tensor
 
+from fairseq_ext.decoding.length_penalty import GnmtGenerator, GnmtGeneratorWithAlignment
+from fairseq_ext.decoding.sampling import EpsilonSampling
+from fairseq_ext.engine import rules
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.native import Found, Machine, Rules, Team, active_path
+from fairseq_ext.engine.native import Found, Machine, Team, active_path
 from fairseq_ext.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-GENERATORS = (SequenceGenerator, SequenceGeneratorWithAlignment)
+GENERATORS = (
+    SequenceGenerator,
+    SequenceGeneratorWithAlignment,
+    GnmtGenerator,
+    GnmtGeneratorWithAlignment,
+)
+SEARCHES = (BeamSearch, LengthConstrainedBeamSearch, Sampling, EpsilonSampling)
 
 
 def with_engine(
@@ -44,24 +53,54 @@ def with_engine(
 def obstacle(generator: Any, models: Sequence[BaseFairseqModel]) -> str | None:
     """What was asked for that the engine does not do, or None."""
     active_path()
-    if type(generator) not in GENERATORS or type(generator.search) is not BeamSearch:
-        return "the engine has no sampling, constraints, diverse search or other generators."
+    if type(generator) not in GENERATORS or type(generator.search) not in SEARCHES:
+        return "the engine has no constraints, diverse search or other generators."
     if len(models) != 1 or generator.lm_model is not None:
         return "the engine runs one model."
     if next(models[0].parameters()).device.type != "cpu":
         return "the engine runs on the CPU."
     if getattr(models[0], "full_context_alignment", False):
         return "the model was trained to align with the whole translation in view."
-    for option, given in (
-        ("--match-source-len", generator.match_source_len),
-        ("--no-repeat-ngram-size", generator.repeat_ngram_blocker is not None),
-        ("--suppress-tokens", generator.token_indices_to_suppress is not None),
-    ):
-        if given:
-            return f"the engine has no `{option}`."
-    if 2 * generator.beam_size + 2 > generator.vocab_size:
+    if generator.token_indices_to_suppress is not None:
+        return "the engine suppresses no tokens."
+    many = 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
+    if many + 2 > generator.vocab_size:
         return f"the vocabulary is too small for a beam of {generator.beam_size}."
     return None
+
+
+def rules_of(generator: SequenceGenerator) -> rules.Rules:
+    """What a generator was told; samples have their seed from torch's numbers."""
+    alpha = getattr(generator, "gnmt_alpha", None)
+    lenpen, blocker = generator.len_penalty, generator.repeat_ngram_blocker
+    if alpha is None and not generator.normalize_scores:
+        lenpen = None
+    return rules.Rules(
+        beam=generator.beam_size,
+        min_len=generator.min_len,
+        max_len_a=generator.max_len_a,
+        max_len_b=generator.max_len_b,
+        lenpen=lenpen if alpha is None else alpha,
+        length_offset=0.0 if alpha is None else 5.0,
+        unkpen=generator.unk_penalty,
+        temperature=generator.temperature,
+        match_source_len=generator.match_source_len,
+        no_repeat_ngram_size=0 if blocker is None else blocker.no_repeat_ngram_size,
+        sampling=_sampling(generator.search),
+        attention=hasattr(generator, "extract_alignment"),
+    )
+
+
+def _sampling(search: Any) -> rules.Sampling | None:
+    if not isinstance(search, Sampling):
+        return None
+    top_p = max(search.sampling_topp, 0.0)
+    return rules.Sampling(
+        top_k=0 if top_p else max(search.sampling_topk, 0),
+        top_p=top_p,
+        epsilon=getattr(search, "epsilon", 0.0),
+        seed=int(torch.randint(2**62, ())),
+    )
 
 
 class NativeGenerator:
@@ -84,22 +123,24 @@ class NativeGenerator:
         self._align = getattr(generator, "extract_alignment", None)
         self._program = compile_model(model, generator.tgt_dict)
         self._team = None
-        self._rules = Rules(
-            beam=generator.beam_size,
-            min_len=generator.min_len,
-            max_len_a=generator.max_len_a,
-            max_len_b=generator.max_len_b,
-            lenpen=generator.len_penalty if generator.normalize_scores else None,
-            unkpen=generator.unk_penalty,
-            temperature=generator.temperature,
-            attention=self._align is not None,
-        )
+        self._rules = rules_of(generator)
+        self._seen = 0
 
     def __getattr__(self, name: str) -> Any:
         """What commands ask fairseq's generator for, such as ``eos``."""
         if name == "_fallback":  # while an object is copied it has none yet
             raise AttributeError(name)
         return getattr(self._fallback, name)
+
+    @property
+    def search(self) -> Search:
+        """fairseq's, which a task may set after the generator is built."""
+        return self._fallback.search
+
+    @search.setter
+    def search(self, search: Search) -> None:
+        self._fallback.search = search
+        self._rules = rules_of(self._fallback)
 
     def generate(
         self,
@@ -120,11 +161,17 @@ class NativeGenerator:
         sources = sample["net_input"]["src_tokens"]
         sentences = words(sources, symbols.pad)
         prefixes = None if prefix_tokens is None else words(prefix_tokens, symbols.pad)
-        found = self._team.translate(sentences, self._rules, prefixes)
+        numbers = self._numbers_of(sample, len(sentences))
+        found = self._team.translate(sentences, self._rules, prefixes, numbers)
         return [
             [self._hypothesis(one, row) for one in some]
             for row, some in zip(sources, found, strict=True)
         ]
+
+    def _numbers_of(self, sample: dict[str, Any], count: int) -> Sequence[int]:
+        """Of the sentences, so that samples do not depend on batches; without ids in order."""
+        first, self._seen = self._seen, self._seen + count
+        return sample["id"].tolist() if "id" in sample else range(first, self._seen)
 
     def _hypothesis(self, found: Found, source: Tensor) -> dict[str, Tensor]:
         """One of fairseq's hypotheses; ``source`` ``[S]`` with its pads."""

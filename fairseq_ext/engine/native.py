@@ -9,23 +9,22 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
-import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from fairseq_ext.engine.program import NOTHING, Code, Operation, Program
+from fairseq_ext.engine.rules import Rules
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import Packed, pack
 from fairseq_ext.errors import ConfigError, DataError
 
 PATHS = ("c", "avx2", "avx512")
 VARIABLE = "FAIRSEQ_EXT_ENGINE"
-INTERFACE = 1  # as in interface.c
+INTERFACE = 2  # as in interface.c
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
@@ -61,13 +60,6 @@ class _Program(ctypes.Structure):
     )
 
 
-class _Rules(ctypes.Structure):
-    _fields_ = (
-        *((name, _INT) for name in ("beam", "min_len", "max_len_b", "most", "attention")),
-        *((name, _FLOAT) for name in ("max_len_a", "lenpen", "unkpen", "temperature")),
-    )
-
-
 class _Translation(ctypes.Structure):
     _fields_ = (
         *(("sentence", _INT), ("length", _INT), ("score", _FLOAT), ("columns", _INT)),
@@ -100,7 +92,7 @@ def library() -> ctypes.CDLL | None:
     found.engine_open.restype = _POINTER
     found.engine_open.argtypes = [_POINTER, ctypes.c_int]
     found.engine_close.argtypes = [_POINTER]
-    found.engine_translate.argtypes = [*[_POINTER] * 4, _LONG, *[_POINTER] * 3]
+    found.engine_translate.argtypes = [*[_POINTER] * 4, _LONG, *[_POINTER] * 4]
     found.engine_forget.argtypes = [_POINTER]
     found.engine_product.argtypes = [
         ctypes.c_int,
@@ -152,20 +144,6 @@ class Found(NamedTuple):
     score: float
     scores: np.ndarray
     attention: np.ndarray | None
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How to search; names and defaults are those of fairseq-generate's options."""
-
-    beam: int = 5
-    min_len: int = 1
-    max_len_a: float = 0.0
-    max_len_b: int = 200
-    lenpen: float | None = 1.0
-    unkpen: float = 0.0
-    temperature: float = 1.0
-    attention: bool = False
 
 
 class Machine:
@@ -253,13 +231,16 @@ class Worker:
         sentences: Sequence[Sequence[int]],
         rules: Rules,
         prefixes: Sequence[Sequence[int]] | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
         """Translations of each sentence, best first, at most ``rules.beam``.
 
         Args:
             sentences: numbers of source tokens, ``</s>`` included.
             rules: how to search.
-            prefixes: numbers of the tokens that each translation has to begin with.
+            prefixes: numbers of the tokens that each translation has to begin with; after
+                ``</s>`` it is complete.
+            numbers: of the sentences, which samples depend on; None counts them from 0.
 
         Raises:
             DataError: a sentence that is empty or too long, or a number that is no token's.
@@ -268,24 +249,21 @@ class Worker:
         words, begins = _joined(sentences)
         self._machine.check(words, begins)
         program = self._machine.program
-        settings = _Rules(
-            *(rules.beam, rules.min_len, rules.max_len_b, program.longest_target - 1),
-            rules.attention and program.has_alignment,
-            *(rules.max_len_a, math.nan if rules.lenpen is None else rules.lenpen),
-            *(rules.unkpen, rules.temperature),
-        )
+        settings = rules.settings(program)
         forced = forced_begins = None
         if prefixes is not None:
             forced, forced_begins = _joined(prefixes)
             size = self._machine.target_vocabulary
             if len(forced) and not 0 <= forced.min() <= forced.max() < size:
                 raise DataError("a prefix must be of tokens of the target, but is not.")
+        order = None if numbers is None else np.array(numbers, np.int64)
         failed = library().engine_translate(
             self._space,
             ctypes.byref(settings),
             *(words.ctypes.data, begins.ctypes.data, len(sentences)),
             None if forced is None else forced.ctypes.data,
             None if forced_begins is None else forced_begins.ctypes.data,
+            None if order is None else order.ctypes.data,
             ctypes.byref(self._results),
         )
         if failed:
@@ -322,14 +300,18 @@ class Team:
         sentences: Sequence[Sequence[int]],
         rules: Rules,
         prefixes: Sequence[Sequence[int]] | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
         """As :meth:`Worker.translate`."""
         count = min(len(self._workers), len(sentences))
+        numbers = range(len(sentences)) if numbers is None else numbers
         if count < 2:
-            return self._workers[0].translate(sentences, rules, prefixes)
+            return self._workers[0].translate(sentences, rules, prefixes, numbers)
         parts = [slice(first, None, count) for first in range(count)]  # about equally long ones
         started = [
-            self._pool.submit(worker.translate, sentences[part], rules, prefixes and prefixes[part])
+            self._pool.submit(
+                worker.translate, sentences[part], rules, prefixes and prefixes[part], numbers[part]
+            )
             for worker, part in zip(self._workers, parts, strict=False)
         ]
         found: list[list[Found]] = [[]] * len(sentences)

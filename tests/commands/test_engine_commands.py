@@ -43,8 +43,7 @@ def test_generate(copy_data: Path, copy_model: Path, tmp_path: Path, more: tuple
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--sampling", "--nbest", 4), "the engine has no sampling"),
-        (("--no-repeat-ngram-size", 2), "the engine has no `--no-repeat-ngram-size`"),
+        (("--diversity-rate", 0.5), "the engine has no constraints, diverse search"),
     ],
 )
 def test_what_the_engine_lacks_is_left_to_fairseq(
@@ -54,6 +53,39 @@ def test_what_the_engine_lacks_is_left_to_fairseq(
     ours, log = generated(copy_data, copy_model, tmp_path / "native", *more, "--engine", "native")
     assert f"fairseq's generator translates instead of the engine: {said}" in log
     assert ours == theirs
+
+
+EXT = ("--task", "translation_ext")
+
+
+@pytest.mark.parametrize(
+    "more", [(*EXT, "--gnmt-lenpen", 0.6), ("--match-source-len", "--batch-size", 1)]
+)
+def test_lengths(copy_data: Path, copy_model: Path, tmp_path: Path, more: tuple):
+    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *more)
+    ours, log = generated(copy_data, copy_model, tmp_path / "native", *more, "--engine", "native")
+    assert "instead of the engine" not in log
+    for our, their in zip(ours, theirs, strict=True):
+        for one, other in zip(our.hypotheses, their.hypotheses, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "how", [("--sampling-topk", 3), ("--sampling-topp", 0.8), (*EXT, "--epsilon-sampling", 0.05)]
+)
+def test_samples(copy_data: Path, copy_model: Path, tmp_path: Path, how: tuple):
+    """The same for all batches; others with another seed."""
+
+    def samples(*more: object) -> list:
+        every = ("--engine", "native", "--sampling", "--nbest", 4, *how, *more)
+        found, log = generated(copy_data, copy_model, tmp_path / "out", *every)
+        assert "instead of the engine" not in log
+        return [[(one.text, one.score) for one in some.hypotheses] for some in found]
+
+    first = samples()
+    assert samples("--batch-size", 7) == first
+    assert samples("--seed", 2) != first
+    assert len({text for some in first for text, _ in some}) > 60  # of 200
 
 
 def test_several_models_are_left_to_fairseq(copy_data: Path, copy_model: Path, tmp_path: Path):

@@ -15,7 +15,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.native import Machine, Rules, Team, available_paths
+from fairseq_ext.engine.native import Machine, Team, available_paths
+from fairseq_ext.engine.rules import Rules
 from fairseq_ext.errors import ConfigError, DataError
 from tests.support import models
 

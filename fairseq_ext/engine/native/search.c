@@ -1,4 +1,4 @@
-#include "search.h"
+#include "sampling.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,14 +21,13 @@ typedef struct {
 /* A sentence that is being translated. */
 typedef struct {
     int32_t id, rows, first, finished;
-    int64_t longest; /* target tokens without </s> */
 } progress;
 
 typedef struct {
     workspace *space;
     const rules *how;
     const int32_t *prefixes;
-    const int64_t *prefix_begins;
+    const int64_t *prefix_begins, *numbers;
     results *out;
     progress *open;
     int64_t open_count, most_rows, steps, longest_source;
@@ -37,8 +36,10 @@ typedef struct {
     int64_t stride;
     int32_t *sentence_of; /* [most_rows] */
     float *logits;
-    best *found;          /* [most_rows][candidates] */
-    float *normalizers;   /* [most_rows] */
+    best *found;          /* the tokens that may follow each row, per_row of it */
+    best *pool;           /* [vocabulary], for sampling */
+    int32_t *barred;      /* [barred_room] */
+    int64_t barred_room;
     candidate *candidates, *active;
 } search;
 
@@ -73,7 +74,9 @@ static int keep(search *run, const progress *one, int64_t step, int32_t row, flo
     translation *kept = &out->found[out->count++];
     *kept = (translation){one->id, (int32_t)length, total, (int32_t)columns, out->length,
                           out->attention_length};
-    if (!isnan(how->lenpen)) kept->score = total / powf((float)length, how->lenpen);
+    const float from = how->length_offset;
+    if (!isnan(how->lenpen))
+        kept->score = total / powf((from + (float)length) / (from + 1), how->lenpen);
     const int32_t *line = run->lines[0] + row * run->stride;
     float after = total;
     for (int64_t t = step; t >= 0; t--) {
@@ -94,46 +97,119 @@ static int keep(search *run, const progress *one, int64_t step, int32_t row, flo
 
 /* ---- a step -------------------------------------------------------------------------------- */
 
-/* The best tokens of every row, and the logarithm of the sum over all of them. */
-static void rank(search *run, int64_t step, int64_t per_row) {
+/* How many tokens may follow a row: enough that half of them may end; of samples all that go on. */
+static int64_t per_row(const rules *how, int64_t step) {
+    if (how->sampling) return step ? 1 : how->beam;
+    return 2 * (int64_t)how->beam;
+}
+
+/* The most tokens of a sentence's translation, without </s>. */
+static int64_t longest(const search *run, int32_t sentence) {
+    const rules *how = run->how;
+    const int64_t n = run->space->begins[sentence + 1] - run->space->begins[sentence];
+    int64_t most = n;
+    if (!how->match_source) most = (int64_t)((double)how->max_len_a * (double)n) + how->max_len_b;
+    return most < how->most ? most : how->most;
+}
+
+/* The only token that may come next, or -1. */
+static int32_t forced_token(const search *run, int32_t sentence, int64_t step) {
+    if (step >= longest(run, sentence)) return run->space->what->eos;
+    if (!run->prefixes) return -1;
+    const int64_t at = run->prefix_begins[sentence] + step;
+    return at < run->prefix_begins[sentence + 1] ? run->prefixes[at] : -1;
+}
+
+/* What a row was fed at step t, with its ancestors. */
+static int32_t word(const search *run, int64_t row, int64_t step, int64_t t) {
+    return run->records[t].fed[t < step ? run->lines[0][row * run->stride + t] : row];
+}
+
+/* Writes the tokens that must not follow a row, and -1. */
+static void bar(search *run, int64_t row, int64_t step) {
+    const rules *how = run->how;
+    const program *what = run->space->what;
+    int32_t *next = run->barred;
+    *next++ = what->pad;
+    if (step < how->min_len || how->match_source) *next++ = what->eos;
+    /* Those that would complete a sequence of tokens once more; the start symbol is no token. */
+    for (int64_t end = how->no_repeat; how->no_repeat && end <= step; end++) {
+        int64_t back = 1;
+        while (back < how->no_repeat &&
+               word(run, row, step, end - back) == word(run, row, step, step + 1 - back))
+            back++;
+        if (back == how->no_repeat) *next++ = word(run, row, step, end);
+    }
+    *next = -1;
+}
+
+/* Draws tokens of a row; `place` is its number among the rows of its sentence. */
+static void sample(search *run, int64_t row, int64_t step, int64_t place, float *logits, best *found) {
+    const program *what = run->space->what;
+    const int64_t vocabulary = what->weights[what->output_weight].outputs;
+    const int32_t sentence = run->sentence_of[row];
+    const uint64_t number = (uint64_t)(run->numbers ? run->numbers[sentence] : sentence);
+    run->space->math->softmax(logits, vocabulary);
+    for (const int32_t *one = run->barred; *one >= 0; one++) logits[*one] = 0;
+    logits[what->unk] *= expf(-run->how->unkpen);
+    const pool from = truncated(run->how, logits, vocabulary, run->pool);
+    for (int64_t i = 0; from.count && i < per_row(run->how, step); i++) {
+        const best *token =
+            drawn(from, uniform(run->how->seed, number, (uint64_t)step, (uint64_t)(place + i)));
+        found[i] = (best){logf(token->value), token->token};
+    }
+}
+
+/* The tokens that may follow a row, with their log-probabilities; the best ones first. */
+static void rank_row(search *run, int64_t row, int64_t step, int64_t place, float *logits) {
+    const rules *how = run->how;
+    const arithmetic *math = run->space->math;
+    const program *what = run->space->what;
+    const int64_t vocabulary = what->weights[what->output_weight].outputs;
+    const int64_t many = per_row(how, step);
+    const int32_t forced = forced_token(run, run->sentence_of[row], step);
+    best *found = run->found + row * many;
+    if (how->temperature != 1)
+        math->add(1 / how->temperature, logits, 0, logits, vocabulary, logits);
+    for (int64_t i = 0; i < many; i++) found[i] = (best){-INFINITY, -1};
+    if (forced < 0) bar(run, row, step);
+    const int32_t *barred = forced < 0 ? run->barred : NULL;
+    const int count = forced >= 0 || how->sampling ? 1 : (int)many;
+    const float normalizer = math->largest(logits, vocabulary, barred, count, found);
+    if (forced >= 0) {
+        float value = logits[forced] - (forced == what->unk ? how->unkpen : 0) - normalizer;
+        if (how->match_source && step >= longest(run, run->sentence_of[row])) value = 0;
+        for (int64_t i = 0; i < (how->sampling ? many : 1); i++) found[i] = (best){value, forced};
+        return;
+    }
+    if (how->unkpen != 0 && !how->sampling) { /* the penalty does not change the normalizer */
+        logits[what->unk] -= how->unkpen;
+        math->largest(logits, vocabulary, barred, count, found);
+    }
+    for (int i = 0; i < count; i++) found[i].value -= normalizer;
+    if (how->sampling) sample(run, row, step, place, logits, found);
+}
+
+/* The same for every row. */
+static int rank(search *run, int64_t step) {
     workspace *space = run->space;
     const program *what = space->what;
     const weight *output = &what->weights[what->output_weight];
     const float *bias = what->output_bias < 0 ? NULL : what->weights[what->output_bias].values;
     const int64_t vocabulary = output->outputs, stride = stride_of(space, what->result);
     const float *features = rows_of(space, what->result);
-    const int32_t barred[] = {what->pad, step < run->how->min_len ? what->eos : -1, -1};
+    if (grow((void **)&run->barred, &run->barred_room, step + 4, sizeof *run->barred)) return 1;
+    int64_t place = 0;
     for (int64_t row = 0; row < space->hypotheses; row += LOGIT_ROWS) {
         const int64_t left = space->hypotheses - row, many = left < LOGIT_ROWS ? left : LOGIT_ROWS;
         space->math->product(output, features + row * stride, stride, many, bias, NULL, 0, NONE,
                              run->logits, vocabulary, space->scratch);
-        for (int64_t r = 0; r < many; r++) {
-            float *logits = run->logits + r * vocabulary;
-            if (run->how->temperature != 1)
-                space->math->add(1 / run->how->temperature, logits, 0, logits, vocabulary, logits);
-            /* An unknown word's penalty changes its rank but not the normalizer. */
-            const float unknown = logits[what->unk];
-            best *found = run->found + (row + r) * per_row;
-            run->normalizers[row + r] =
-                space->math->largest(logits, vocabulary, barred, (int)per_row, found);
-            if (run->how->unkpen != 0) {
-                logits[what->unk] = unknown - run->how->unkpen;
-                space->math->largest(logits, vocabulary, barred, (int)per_row, found);
-            }
+        for (int64_t r = row; r < row + many; r++) {
+            place = r && run->sentence_of[r] == run->sentence_of[r - 1] ? place + 1 : 0;
+            rank_row(run, r, step, place, run->logits + (r - row) * vocabulary);
         }
     }
-}
-
-static float logit_of(search *run, int64_t row, int32_t token) {
-    /* Only forced tokens need this: one row of the output layer. */
-    workspace *space = run->space;
-    const program *what = space->what;
-    const float *bias = what->output_bias < 0 ? NULL : what->weights[what->output_bias].values;
-    space->math->product(&what->weights[what->output_weight],
-                         rows_of(space, what->result) + row * stride_of(space, what->result),
-                         stride_of(space, what->result), 1, bias, NULL, 0, NONE, run->logits, 0,
-                         space->scratch);
-    return run->logits[token] / run->how->temperature;
+    return 0;
 }
 
 static int better(const void *one, const void *other) {
@@ -143,36 +219,25 @@ static int better(const void *one, const void *other) {
     return (a->token > b->token) - (a->token < b->token);
 }
 
-/* The candidates of a sentence, best first; returns how many. */
-static int64_t propose(search *run, const progress *one, int64_t step, int64_t per_row) {
-    const program *what = run->space->what;
+/* The candidates of a sentence, best first (samples stay as drawn); returns how many. */
+static int64_t propose(search *run, const progress *one, int64_t step) {
     const record *now = &run->records[step];
-    const int64_t forced_count =
-        run->prefixes ? run->prefix_begins[one->id + 1] - run->prefix_begins[one->id] : 0;
-    int32_t forced = -1;
-    if (step >= one->longest) forced = what->eos;
-    else if (step < forced_count) forced = run->prefixes[run->prefix_begins[one->id] + step];
+    const int64_t many = per_row(run->how, step);
     int64_t count = 0;
     for (int32_t row = one->first; row < one->first + one->rows; row++) {
-        const float base = now->total[row], normalizer = run->normalizers[row];
-        if (forced >= 0) {
-            float logit = logit_of(run, row, forced);
-            if (forced == what->unk) logit -= run->how->unkpen;
-            run->candidates[count++] = (candidate){logit - normalizer + base, row, forced};
-            continue;
-        }
-        const best *found = run->found + row * per_row;
-        for (int64_t i = 0; i < per_row && found[i].token >= 0; i++)
+        const best *found = run->found + row * many;
+        for (int64_t i = 0; i < many && found[i].token >= 0; i++)
             run->candidates[count++] =
-                (candidate){found[i].value - normalizer + base, row, found[i].token};
+                (candidate){found[i].value + now->total[row], row, found[i].token};
     }
+    if (run->how->sampling) return count;
     qsort(run->candidates, (size_t)count, sizeof *run->candidates, better);
-    return count < per_row ? count : per_row;
+    return count < many ? count : many;
 }
 
 /* Finishes what ends, and writes the hypotheses that go on; returns how many, or -1: no memory. */
-static int64_t advance(search *run, progress *one, int64_t step, int64_t per_row, candidate *active) {
-    const int64_t count = propose(run, one, step, per_row);
+static int64_t advance(search *run, progress *one, int64_t step, candidate *active) {
+    const int64_t count = propose(run, one, step);
     const int32_t beam = run->how->beam;
     int64_t going = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -186,7 +251,7 @@ static int64_t advance(search *run, progress *one, int64_t step, int64_t per_row
             active[going++] = *next;
         }
     }
-    return one->finished >= beam || step >= one->longest ? 0 : going;
+    return one->finished >= beam || step >= longest(run, one->id) ? 0 : going;
 }
 
 static int new_record(search *run, int64_t step) {
@@ -223,20 +288,19 @@ static int widen_lines(search *run, int64_t step) {
 }
 
 /* One step of all open sentences; returns -1 without memory. */
-static int one_step(search *run, int64_t step, int64_t per_row) {
+static int one_step(search *run, int64_t step) {
     workspace *space = run->space;
     record *now = &run->records[step];
     space->step = step, space->newest = now->fed, space->sentence_of = run->sentence_of;
     space->ancestors = run->lines[0], space->ancestor_stride = run->stride;
     space->attention = now->attention, space->attention_stride = run->longest_source;
-    if (decode(space)) return -1;
-    rank(run, step, per_row);
+    if (decode(space) || rank(run, step)) return -1;
     if (new_record(run, step + 1) || widen_lines(run, step + 1)) return -1;
     record *next = &run->records[step + 1];
     int64_t rows = 0, open = 0;
     for (int64_t i = 0; i < run->open_count; i++) {
         progress one = run->open[i];
-        const int64_t going = advance(run, &one, step, per_row, run->active);
+        const int64_t going = advance(run, &one, step, run->active);
         if (going < 0) return -1;
         if (!going) continue;
         one.first = (int32_t)rows, one.rows = (int32_t)going;
@@ -258,29 +322,27 @@ static int one_step(search *run, int64_t step, int64_t per_row) {
     return 0;
 }
 
-static int begin(search *run, int64_t per_row) {
+static int begin(search *run) {
     workspace *space = run->space;
     const int64_t sentences = space->sentences;
     const int64_t vocabulary = space->what->weights[space->what->output_weight].outputs;
-    const size_t rows = (size_t)run->most_rows;
+    const size_t rows = (size_t)run->most_rows, beam = (size_t)run->how->beam;
+    const size_t many = run->how->sampling ? 1 : (size_t)per_row(run->how, 0); /* of a row */
     run->stride = 64;
     run->open = malloc((size_t)sentences * sizeof *run->open);
     run->sentence_of = malloc(rows * sizeof *run->sentence_of);
     run->logits = malloc((size_t)(LOGIT_ROWS * vocabulary) * sizeof *run->logits);
-    run->found = malloc(rows * (size_t)per_row * sizeof *run->found);
-    run->normalizers = malloc(rows * sizeof *run->normalizers);
-    run->candidates = malloc((size_t)(run->how->beam * per_row) * sizeof *run->candidates);
-    run->active = malloc((size_t)run->how->beam * sizeof *run->active);
+    run->found = malloc(rows * many * sizeof *run->found);
+    run->pool = run->how->sampling ? malloc((size_t)vocabulary * sizeof *run->pool) : NULL;
+    run->candidates = malloc(beam * many * sizeof *run->candidates);
+    run->active = malloc(beam * sizeof *run->active);
     for (int i = 0; i < 2; i++)
         run->lines[i] = malloc(rows * (size_t)run->stride * sizeof *run->lines[i]);
-    if (!run->open || !run->sentence_of || !run->logits || !run->found || !run->normalizers ||
-        !run->candidates || !run->active || !run->lines[0] || !run->lines[1] || new_record(run, 0))
+    if (!run->open || !run->sentence_of || !run->logits || !run->found ||
+        (run->how->sampling && !run->pool) || !run->candidates || !run->active || !run->lines[0] || !run->lines[1] || new_record(run, 0))
         return 1;
     for (int64_t s = 0; s < sentences; s++) {
-        const int64_t n = space->begins[s + 1] - space->begins[s];
-        int64_t longest = (int64_t)((double)run->how->max_len_a * (double)n) + run->how->max_len_b;
-        if (longest > run->how->most) longest = run->how->most;
-        run->open[s] = (progress){(int32_t)s, 1, (int32_t)s, 0, longest};
+        run->open[s] = (progress){(int32_t)s, 1, (int32_t)s, 0};
         run->records[0].fed[s] = space->what->bos;
         run->records[0].total[s] = 0;
         run->sentence_of[s] = (int32_t)s;
@@ -300,7 +362,8 @@ static void end(search *run) {
     free(run->sentence_of);
     free(run->logits);
     free(run->found);
-    free(run->normalizers);
+    free(run->pool);
+    free(run->barred);
     free(run->candidates);
     free(run->active);
     free(run->lines[0]);
@@ -309,20 +372,19 @@ static void end(search *run) {
 
 int translate(workspace *space, const rules *how, const int32_t *words, const int64_t *begins,
               int64_t sentences, const int32_t *prefixes, const int64_t *prefix_begins,
-              results *out) {
+              const int64_t *numbers, results *out) {
     out->count = out->length = out->attention_length = 0;
     if (!sentences) return 0;
     search run = {.space = space, .how = how, .out = out};
-    run.prefixes = prefixes, run.prefix_begins = prefix_begins;
-    const int64_t per_row = 2 * (int64_t)how->beam; /* half of them may end */
+    run.prefixes = prefixes, run.prefix_begins = prefix_begins, run.numbers = numbers;
     run.most_rows = sentences * how->beam;
     for (int64_t s = 0; s < sentences; s++)
         if (begins[s + 1] - begins[s] > run.longest_source)
             run.longest_source = begins[s + 1] - begins[s];
     space->words = words, space->begins = begins, space->sentences = sentences;
     space->tokens = begins[sentences];
-    int failed = encode(space) || begin(&run, per_row);
-    for (int64_t step = 0; !failed && run.open_count; step++) failed = one_step(&run, step, per_row);
+    int failed = encode(space) || begin(&run);
+    for (int64_t step = 0; !failed && run.open_count; step++) failed = one_step(&run, step);
     end(&run);
     return failed != 0;
 }

@@ -1,4 +1,4 @@
-/* Beam search as fairseq's SequenceGenerator does it. */
+/* Beam search and sampling as fairseq's SequenceGenerator does them. */
 #ifndef FAIRSEQ_EXT_SEARCH_H
 #define FAIRSEQ_EXT_SEARCH_H
 
@@ -6,7 +6,13 @@
 
 typedef struct {
     int32_t beam, min_len, max_len_b, most, attention; /* most: tokens of any translation */
-    float max_len_a, lenpen, unkpen, temperature; /* lenpen: NaN leaves scores as sums */
+    int32_t match_source, no_repeat;              /* as long as the source; tokens, or 0 */
+    int32_t sampling, top_k;                      /* top_k 0: all tokens */
+    float max_len_a, unkpen, temperature;
+    float lenpen, length_offset; /* sums are divided by ((offset + length) / (offset + 1))^lenpen,
+                                    and stay as they are if it is NaN */
+    float top_p, epsilon;        /* 0: all tokens */
+    uint64_t seed;
 } rules;
 
 /* A finished translation; its tokens, </s> included, and their scores begin at `first`. */
@@ -27,9 +33,10 @@ typedef struct {
     int64_t attention_length, attention_room;
 } results;
 
-/* 0: done; 1: no memory. `prefixes`: tokens that translations begin with, from prefix_begins on. */
+/* 0: done; 1: no memory. `prefixes`: tokens that translations begin with, from prefix_begins on (or
+ * NULL); they may end with </s>. `numbers`: of the sentences, for sampling; NULL counts from 0. */
 int translate(workspace *space, const rules *how, const int32_t *words, const int64_t *begins,
               int64_t sentences, const int32_t *prefixes, const int64_t *prefix_begins,
-              results *out);
+              const int64_t *numbers, results *out);
 
 #endif

@@ -1,0 +1,81 @@
+"""How to search or to sample, for the machine."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass
+
+from fairseq_ext.engine.program import Program
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Draws instead of a search.
+
+    A draw depends on the seed, the number of the sentence, the step and the place of the hypothesis
+    in its sentence, and on nothing else.
+
+    Attributes:
+        top_k: draw only among so many of the most probable tokens; 0: all.
+        top_p: draw only among the most probable tokens that together have this probability; 0: all.
+        epsilon: draw only among tokens of this probability, or the most probable one; 0: all.
+        seed: 0 to 2^64 - 1.
+    """
+
+    top_k: int = 0
+    top_p: float = 0.0
+    epsilon: float = 0.0
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How to search; names and defaults are those of fairseq-generate's options.
+
+    Attributes:
+        lenpen: None leaves scores as sums of log-probabilities.
+        length_offset: scores are divided by ``((offset + length) / (offset + 1)) ** lenpen``; 5 for
+            GNMT's penalty.
+        match_source_len: a translation has as many tokens as the source, ``</s>`` included, and
+            then its own ``</s>``, which costs nothing.
+        no_repeat_ngram_size: no so many tokens come twice in a translation; 0: any.
+        sampling: None searches.
+        attention: return it.
+    """
+
+    beam: int = 5
+    min_len: int = 1
+    max_len_a: float = 0.0
+    max_len_b: int = 200
+    lenpen: float | None = 1.0
+    length_offset: float = 0.0
+    unkpen: float = 0.0
+    temperature: float = 1.0
+    match_source_len: bool = False
+    no_repeat_ngram_size: int = 0
+    sampling: Sampling | None = None
+    attention: bool = False
+
+    def settings(self, program: Program) -> ctypes.Structure:
+        """The same for the machine."""
+        drawn = self.sampling or Sampling()
+        return _Rules(
+            *(self.beam, self.min_len, self.max_len_b, program.longest_target - 1),
+            self.attention and program.has_alignment,
+            *(self.match_source_len, self.no_repeat_ngram_size),
+            *(self.sampling is not None, drawn.top_k),
+            *(self.max_len_a, self.unkpen, self.temperature),
+            *(math.nan if self.lenpen is None else self.lenpen, self.length_offset),
+            *(drawn.top_p, drawn.epsilon, drawn.seed),
+        )
+
+
+class _Rules(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("beam", "min_len", "max_len_b", "most", "attention")),
+        *((name, ctypes.c_int32) for name in ("match_source", "no_repeat", "sampling", "top_k")),
+        *((name, ctypes.c_float) for name in ("max_len_a", "unkpen", "temperature", "lenpen")),
+        *((name, ctypes.c_float) for name in ("length_offset", "top_p", "epsilon")),
+        ("seed", ctypes.c_uint64),
+    )

@@ -1,0 +1,229 @@
+"""The engine's sampling, length penalties and limits, against fairseq's and exact probabilities."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+
+import pytest
+import torch
+from fairseq.search import LengthConstrainedBeamSearch
+from fairseq.search import Sampling as FairseqSampling
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.sequence_scorer import SequenceScorer
+from scipy.stats import chisquare
+from torch import Tensor
+
+from fairseq_ext.decoding.length_penalty import GnmtGenerator
+from fairseq_ext.decoding.sampling import EpsilonSampling, truncate
+from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.generator import obstacle, rules_of
+from fairseq_ext.engine.native import Machine, Team, Worker
+from fairseq_ext.engine.rules import Rules, Sampling
+from tests.models.test_engine import LENGTHS, TIE, assert_same, sharpened
+from tests.support import models
+
+DRAWS = 20_000
+SENTENCE = [5, 9, 14, 7, 2]
+
+
+def worker_of(model: object, task: object) -> Worker:
+    return Machine(compile_model(model, task.target_dictionary)).worker()
+
+
+def next_token(model: object, tokens: list[int], temperature: float = 1.0) -> Tensor:
+    """Exact log-probabilities ``[V]`` of what follows ``tokens``."""
+    with torch.no_grad():
+        prev = torch.tensor([tokens])
+        logits = model(torch.tensor([SENTENCE]), torch.tensor([len(SENTENCE)]), prev)[0][0, -1]
+    return (logits.double() / temperature).log_softmax(0)
+
+
+def allowed(rules: Rules, log_probabilities: Tensor, dictionary: object) -> list[int]:
+    """The tokens among which fairseq's sampling draws."""
+    rows, drawn = log_probabilities.clone().view(1, 1, -1), rules.sampling
+    if drawn.top_p:
+        probabilities, tokens = FairseqSampling(dictionary, -1, drawn.top_p)._sample_topp(rows)
+        return tokens[probabilities > 0].tolist()
+    if drawn.top_k:
+        return rows.topk(drawn.top_k).indices.flatten().tolist()
+    return truncate(rows, drawn.epsilon).flatten().isfinite().nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        Sampling(),
+        Sampling(top_k=6),
+        Sampling(top_p=0.6),
+        Sampling(top_p=0.95),
+        Sampling(epsilon=0.03),
+        Sampling(epsilon=0.9),
+    ],
+)
+@pytest.mark.parametrize("name", ["transformer", "gru"])
+def test_samples_have_the_models_probabilities(name: str, drawn: Sampling):
+    """The first token, and the second one after the most frequent first one."""
+    model, task = sharpened(name)
+    rules = Rules(beam=DRAWS, max_len_b=2, temperature=2.5, unkpen=1.0, sampling=drawn)
+    (found,) = worker_of(model, task).translate([SENTENCE], rules)
+    assert len(found) == DRAWS
+    firsts = Counter(int(one.tokens[0]) for one in found)
+    ((top, _),) = firsts.most_common(1)
+    seconds = Counter(int(one.tokens[1]) for one in found if one.tokens[0] == top)
+    for counts, before in ((firsts, [2]), (seconds, [2, top])):
+        exact = next_token(model, before, rules.temperature)
+        exact[1] = -torch.inf  # no pads
+        exact[3] -= rules.unkpen
+        if before == [2]:
+            exact[2] = -torch.inf  # at least one word
+        tokens = allowed(rules, exact, task.target_dictionary)
+        total = sum(counts.values())
+        expected = exact[tokens].softmax(0) * total
+        assert set(counts) <= set(tokens)
+        assert {token for token, n in zip(tokens, expected, strict=True) if n > 30} <= set(counts)
+        often = [(token, float(n)) for token, n in zip(tokens, expected, strict=True) if n > 10]
+        if len(often) > 1:
+            seen = [counts[token] for token, _ in often]
+            scale = sum(seen) / sum(n for _, n in often)
+            assert chisquare(seen, [n * scale for _, n in often]).pvalue > 1e-3
+    assert len(firsts) == 1 or drawn.epsilon < 0.9
+
+
+def test_scores_are_those_of_the_model():
+    model, task = sharpened("muse")
+    rules = Rules(beam=30, max_len_b=12, sampling=Sampling(top_k=20))
+    (found,) = worker_of(model, task).translate([SENTENCE], rules)
+    assert len({tuple(one.tokens) for one in found}) > 20
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    scorer = SequenceScorer(task.target_dictionary)
+    for one in found:
+        tokens = torch.tensor([one.tokens.tolist()])
+        net_input = {
+            "src_tokens": torch.tensor([SENTENCE]),
+            "src_lengths": torch.tensor([len(SENTENCE)]),
+            "prev_output_tokens": torch.cat([tokens[:, -1:], tokens[:, :-1]], 1),
+        }
+        ((theirs,),) = scorer.generate([model], {"net_input": net_input, "target": tokens})
+        assert one.scores.tolist() == pytest.approx(theirs["positional_scores"].tolist(), abs=1e-4)
+        assert one.score == pytest.approx(float(theirs["score"]), abs=1e-4)
+
+
+def test_samples_depend_on_seed_and_sentence_only():
+    model, task = sharpened("transformer")
+    sentences, numbers = models.random_sentences(LENGTHS, size=40), [3, 1, 4, 15, 9, 2, 6]
+    rules = Rules(beam=4, max_len_b=15, sampling=Sampling(top_p=0.9, seed=2**64 - 1))
+    machine = Machine(compile_model(model, task.target_dictionary))
+
+    def texts(found: list) -> list:
+        return [[(one.tokens.tolist(), one.score) for one in some] for some in found]
+
+    together = texts(machine.worker().translate(sentences, rules, None, numbers))
+    for threads in (2, 3):
+        found = Team(machine, threads).translate(sentences, rules, None, numbers)
+        assert texts(found) == together
+    backwards = machine.worker().translate(sentences[::-1], rules, None, numbers[::-1])
+    assert texts(backwards)[::-1] == together
+    assert texts(machine.worker().translate(sentences[2:3], rules, None, [4])) == together[2:3]
+    again = [sentences[0]] * 2  # the same sentence, as another one of the file
+    first, second = texts(machine.worker().translate(again, rules, None, [3, 4]))
+    assert first == together[0] != second
+    drawn = dataclasses.replace(rules, sampling=Sampling(top_p=0.9, seed=5))
+    assert texts(machine.worker().translate(sentences, drawn, None, numbers)) != together
+
+
+def test_samples_with_prefixes():
+    model, task = sharpened("transformer")
+    rules = Rules(beam=6, max_len_b=9, sampling=Sampling())
+    (found,) = worker_of(model, task).translate([SENTENCE], rules, [[8, 9]])
+    assert len(found) == 6
+    assert {tuple(one.tokens[:2]) for one in found} == {(8, 9)}
+    assert len({tuple(one.tokens) for one in found}) > 1
+    assert max(len(one.tokens) for one in found) <= 10
+
+
+def batches_of_one(generator: SequenceGenerator, model: object, sentences: list) -> list:
+    found = []
+    for one in sentences:
+        tokens = torch.tensor([one])
+        net_input = {"src_tokens": tokens, "src_lengths": torch.tensor([len(one)])}
+        found += generator.generate([model], {"id": torch.tensor([0]), "net_input": net_input})
+    return found
+
+
+@pytest.mark.parametrize("how", ["gnmt", "match", "unnormalized-match"])
+@pytest.mark.parametrize("name", ["transformer", "gru"])
+def test_like_fairseqs_generator(name: str, how: str):
+    model, task = sharpened(name)
+    dictionary = task.target_dictionary
+    if how == "gnmt":
+        generator = GnmtGenerator(
+            [model], dictionary, beam_size=4, max_len_b=12, gnmt_alpha=0.6, temperature=1.3
+        )
+    else:
+        generator = SequenceGenerator(
+            [model],
+            dictionary,
+            beam_size=3,
+            normalize_scores=how == "match",
+            match_source_len=True,
+            search_strategy=LengthConstrainedBeamSearch(dictionary, 1, 0, 1, 0),
+        )
+    assert obstacle(generator, [model]) is None
+    sentences = models.random_sentences(LENGTHS, size=40, seed=3)
+    ours = worker_of(model, task).translate(sentences, rules_of(generator))
+    assert_same(ours, batches_of_one(generator, model, sentences))
+    if "match" in how:
+        for sentence, some in zip(sentences, ours, strict=True):
+            assert {len(one.tokens) for one in some} == {len(sentence) + 1}
+
+
+def without_repetition(model: object, size: int, longest: int, beam: int) -> list:
+    """Beam search without caches, in which no ``size`` words come twice."""
+    going, ended = [(0.0, [2])], []
+    for step in range(longest + 1):
+        candidates = []
+        for total, tokens in going:
+            scores, words = next_token(model, tokens).tolist(), tokens[1:]
+            seen = {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}
+            for token, score in enumerate(scores):
+                repeats = (*words[len(words) - size + 1 :], token) in seen
+                if token == 1 or (token == 2 and step == 0) or (step == longest and token != 2):
+                    continue
+                if not repeats or step == longest:
+                    candidates.append((total + score, [*tokens, token]))
+        best = sorted(candidates, reverse=True)[: 2 * beam]
+        assert all(a[0] - b[0] > TIE for a, b in itertools.pairwise(best))
+        ended += [(total / (step + 1), one[1:]) for total, one in best[:beam] if one[-1] == 2]
+        going = [one for one in best if one[1][-1] != 2][:beam]
+        if len(ended) >= beam:
+            break
+    return sorted(ended[:beam], reverse=True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_words_are_repeated(size: int):
+    """fairseq's own code for it forbids nothing on a CPU, so a naive search is the truth."""
+    model, task = sharpened("transformer")
+    rules = Rules(beam=3, max_len_b=14, no_repeat_ngram_size=size)
+    (found,) = worker_of(model, task).translate([SENTENCE], rules)
+    (free,) = worker_of(model, task).translate([SENTENCE], Rules(beam=3, max_len_b=14))
+    wanted = without_repetition(model, size, 14, 3)
+    assert [one.tokens.tolist() for one in found] == [tokens for _, tokens in wanted]
+    assert [one.score for one in found] == pytest.approx([one for one, _ in wanted], abs=1e-4)
+    assert found[0].tokens.tolist() != free[0].tokens.tolist()
+
+
+def test_epsilon_of_a_task_reaches_the_engine():
+    """A task may set the search after the generator was built."""
+    from fairseq_ext.engine.generator import NativeGenerator
+
+    model, task = sharpened("transformer")
+    dictionary = task.target_dictionary
+    strategy = FairseqSampling(dictionary, sampling_topk=7)
+    generator = SequenceGenerator([model], dictionary, search_strategy=strategy)
+    native = NativeGenerator(generator, model, "fp32")
+    assert native._rules.sampling.top_k == 7
+    native.search = EpsilonSampling(dictionary, 0.2)
+    assert (native._rules.sampling.top_k, native._rules.sampling.epsilon) == (0, 0.2)
