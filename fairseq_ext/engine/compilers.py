@@ -67,10 +67,10 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, begin: int | None
     """
     for wing in wings.names("engine"):
         importlib.import_module(f"fairseq_ext.{wing}.engine")
-    end = target.eos()
+    compiler, end = found(MODELS, model), target.eos()
     symbols = Symbols(end if begin is None else begin, end, target.pad(), target.unk())
     program = Writer(symbols, model.max_positions()[0], model.max_decoder_positions())
-    found(MODELS, model)(model, program)
+    compiler(model, program)
     return program
 
 

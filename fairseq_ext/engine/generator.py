@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from fairseq.search import BeamSearch, LengthConstrainedBeamSearch, Sampling, Search
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
 
 from fairseq_ext.decoding.length_penalty import GnmtGenerator, GnmtGeneratorWithAlignment
 from fairseq_ext.decoding.sampling import EpsilonSampling
 from fairseq_ext.engine import rules
-from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.native import Found, Machine, Team, active_path
+from fairseq_ext.engine.batches import Native, words
+from fairseq_ext.engine.native import Found, active_path
+from fairseq_ext.engine.scorer import NativeScorer
 from fairseq_ext.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -31,41 +34,63 @@ SEARCHES = (BeamSearch, LengthConstrainedBeamSearch, Sampling, EpsilonSampling)
 
 
 def with_engine(
-    generator: Any, models: Sequence[BaseFairseqModel], numbers: str
-) -> SequenceGenerator | NativeGenerator:
-    """The engine in place of fairseq's generator, or that itself, and the log says why.
+    generator: Any, models: Sequence[BaseFairseqModel], target: Dictionary, numbers: str
+) -> Any:
+    """The engine in place of fairseq's generator or scorer, or that itself, and the log says why.
 
     Args:
         generator: of fairseq, with all its options.
         models: those that it was made for.
+        target: the dictionary of their output.
         numbers: that the engine's weights are stored as.
     """
+    scores = type(generator) is SequenceScorer
+    native = NativeScorer if scores else NativeGenerator
     try:
-        reason = obstacle(generator, models)
+        reason = obstacle_in(models) or (None if scores else obstacle(generator))
         if reason is None:
-            return NativeGenerator(generator, models[0], numbers)
+            return native(generator, models[0], target, numbers)
     except ConfigError as error:
         reason = str(error)
-    logger.warning("fairseq's generator translates instead of the engine: %s", reason)
+    said = "fairseq's scorer scores" if scores else "fairseq's generator translates"
+    logger.warning("%s instead of the engine: %s", said, reason)
     return generator
 
 
-def obstacle(generator: Any, models: Sequence[BaseFairseqModel]) -> str | None:
+def obstacle(generator: Any) -> str | None:
     """What was asked for that the engine does not do, or None."""
-    active_path()
     if type(generator) not in GENERATORS or type(generator.search) not in SEARCHES:
         return "the engine has no constraints, diverse search or other generators."
-    if len(models) != 1 or generator.lm_model is not None:
-        return "the engine runs one model."
-    if next(models[0].parameters()).device.type != "cpu":
-        return "the engine runs on the CPU."
-    if getattr(models[0], "full_context_alignment", False):
-        return "the model was trained to align with the whole translation in view."
+    if generator.lm_model is not None:
+        return "the engine has no language models."
     if generator.token_indices_to_suppress is not None:
         return "the engine suppresses no tokens."
+    if generator.eos != generator.tgt_dict.eos():
+        return "translations end with another symbol than `</s>`."
     many = 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
     if many + 2 > generator.vocab_size:
         return f"the vocabulary is too small for a beam of {generator.beam_size}."
+    return None
+
+
+def obstacle_in(models: Sequence[BaseFairseqModel]) -> str | None:
+    """What the engine does not do with these models, whatever they are; or None.
+
+    Raises:
+        ConfigError: the engine was not compiled, or not for this processor.
+    """
+    active_path()
+    if len(models) != 1:
+        return "the engine runs one model."
+    first = next(models[0].parameters())
+    if first.device.type != "cpu":
+        return "the engine runs on the CPU."
+    if first.dtype is not torch.float32:
+        return "the model is in half precision."
+    if getattr(models[0], "full_context_alignment", False):
+        return "the model was trained to align with the whole translation in view."
+    if any(getattr(one, "apply_during_inference", False) for one in models[0].modules()):
+        return "the engine has no `--retain-dropout`."
     return None
 
 
@@ -103,34 +128,20 @@ def _sampling(search: Any) -> rules.Sampling | None:
     )
 
 
-class NativeGenerator:
-    """Translates batches of fairseq's on the engine.
-
-    Weights are read when the first batch comes: until then a command may still change them.
+class NativeGenerator(Native):
+    """Translates batches of fairseq's.
 
     Args:
         generator: its options are taken, and it translates what the engine cannot: constraints,
             and a start symbol of its own.
-        model: the one to run.
-        numbers: that weights are stored as: ``fp32``, ``bf16`` or ``int8``.
-
-    Raises:
-        ConfigError: the engine does not have this model.
+        others: as :class:`Native`.
     """
 
-    def __init__(self, generator: SequenceGenerator, model: BaseFairseqModel, numbers: str) -> None:
-        self._fallback, self._numbers = generator, numbers
+    def __init__(self, generator: SequenceGenerator, *others: Any) -> None:
+        super().__init__(generator, *others)
         self._align = getattr(generator, "extract_alignment", None)
-        self._program = compile_model(model, generator.tgt_dict)
-        self._team = None
         self._rules = rules_of(generator)
         self._seen = 0
-
-    def __getattr__(self, name: str) -> Any:
-        """What commands ask fairseq's generator for, such as ``eos``."""
-        if name == "_fallback":  # while an object is copied it has none yet
-            raise AttributeError(name)
-        return getattr(self._fallback, name)
 
     @property
     def search(self) -> Search:
@@ -156,13 +167,10 @@ class NativeGenerator:
         if constraints is not None or bos_token not in (None, symbols.begin) or ends:
             more = {"prefix_tokens": prefix_tokens, "constraints": constraints}
             return self._fallback.generate(models, sample, bos_token=bos_token, **more)
-        if self._team is None:
-            self._team = Team(Machine(self._program, self._numbers), torch.get_num_threads())
         sources = sample["net_input"]["src_tokens"]
-        sentences = words(sources, symbols.pad)
         prefixes = None if prefix_tokens is None else words(prefix_tokens, symbols.pad)
-        numbers = self._numbers_of(sample, len(sentences))
-        found = self._team.translate(sentences, self._rules, prefixes, numbers)
+        numbers = self._numbers_of(sample, len(sources))
+        found = self._translate(sources, self._rules, prefixes, numbers)
         return [
             [self._hypothesis(one, row) for one in some]
             for row, some in zip(sources, found, strict=True)
@@ -176,22 +184,13 @@ class NativeGenerator:
     def _hypothesis(self, found: Found, source: Tensor) -> dict[str, Tensor]:
         """One of fairseq's hypotheses; ``source`` ``[S]`` with its pads."""
         symbols, tokens = self._program.symbols, torch.from_numpy(found.tokens)
-        attention = alignment = torch.empty(0)
-        if found.attention is not None:
-            attention = torch.zeros(len(source), len(tokens))  # [S, T], 0 on pads
-            attention[source.ne(symbols.pad)] = torch.from_numpy(found.attention).t()
-            if self._align is not None:
-                ends = symbols.pad, symbols.end
-                alignment = self._align(attention.t(), source, tokens, *ends)
+        attention, alignment = self._attention(found, source), torch.empty(0)
+        if attention is not None and self._align is not None:
+            alignment = self._align(attention, source, tokens, symbols.pad, symbols.end)
         return {
             "tokens": tokens,
             "score": torch.tensor(found.score),
-            "attention": attention,
+            "attention": torch.empty(0) if attention is None else attention.t(),
             "alignment": alignment,
             "positional_scores": torch.from_numpy(found.scores),
         }
-
-
-def words(rows: Tensor, pad: int) -> list[list[int]]:
-    """``[B, S]`` without its pads."""
-    return [row[row.ne(pad)].tolist() for row in rows]

@@ -88,6 +88,26 @@ def test_samples(copy_data: Path, copy_model: Path, tmp_path: Path, how: tuple):
     assert len({text for some in first for text, _ in some}) > 60  # of 200
 
 
+def test_scores_of_references(copy_data: Path, copy_model: Path, tmp_path: Path):
+    how = ("--score-reference", "--print-alignment", "hard", "--nbest", 1)
+    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *how)
+    ours, log = generated(copy_data, copy_model, tmp_path / "native", *how, "--engine", "native")
+    assert "instead of the engine" not in log
+    assert len(ours) == 50
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.best.text == their.best.text == our.target
+        assert our.best.score == pytest.approx(their.best.score, abs=1e-4)
+        assert our.best.hard == their.best.hard != ()
+
+
+@pytest.mark.parametrize("more", ["--fp16", "--retain-dropout"])
+def test_models_that_the_engine_would_change(
+    copy_data: Path, copy_model: Path, tmp_path: Path, more: str
+):
+    _, log = generated(copy_data, copy_model, tmp_path / "out", more, "--engine", "native")
+    assert "fairseq's generator translates instead of the engine: the " in log
+
+
 def test_several_models_are_left_to_fairseq(copy_data: Path, copy_model: Path, tmp_path: Path):
     both = f"{copy_model}:{copy_model}"
     _, log = generated(copy_data, both, tmp_path / "out", "--engine", "native")

@@ -1,4 +1,4 @@
-"""The engine's sampling, length penalties and limits, against fairseq's and exact probabilities."""
+"""The engine's samples, penalties, limits and scores, against fairseq's and exact probabilities."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 import torch
+from fairseq.data.data_utils import collate_tokens
 from fairseq.search import LengthConstrainedBeamSearch
 from fairseq.search import Sampling as FairseqSampling
 from fairseq.sequence_generator import SequenceGenerator
@@ -21,6 +22,7 @@ from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.generator import obstacle, rules_of
 from fairseq_ext.engine.native import Machine, Team, Worker
 from fairseq_ext.engine.rules import Rules, Sampling
+from fairseq_ext.engine.scorer import NativeScorer
 from tests.models.test_engine import LENGTHS, TIE, assert_same, sharpened
 from tests.support import models
 
@@ -170,7 +172,7 @@ def test_like_fairseqs_generator(name: str, how: str):
             match_source_len=True,
             search_strategy=LengthConstrainedBeamSearch(dictionary, 1, 0, 1, 0),
         )
-    assert obstacle(generator, [model]) is None
+    assert obstacle(generator) is None
     sentences = models.random_sentences(LENGTHS, size=40, seed=3)
     ours = worker_of(model, task).translate(sentences, rules_of(generator))
     assert_same(ours, batches_of_one(generator, model, sentences))
@@ -223,7 +225,59 @@ def test_epsilon_of_a_task_reaches_the_engine():
     dictionary = task.target_dictionary
     strategy = FairseqSampling(dictionary, sampling_topk=7)
     generator = SequenceGenerator([model], dictionary, search_strategy=strategy)
-    native = NativeGenerator(generator, model, "fp32")
+    native = NativeGenerator(generator, model, dictionary, "fp32")
     assert native._rules.sampling.top_k == 7
     native.search = EpsilonSampling(dictionary, 0.2)
     assert (native._rules.sampling.top_k, native._rules.sampling.epsilon) == (0, 0.2)
+
+
+@pytest.mark.parametrize("name", ["transformer", "gru", "linformer", "muse", "bmt-1"])
+def test_references_are_scored_like_fairseqs(name: str):
+    """Of a batch with targets of different lengths, with attention and alignments."""
+    model, task = sharpened(name)
+    dictionary = task.target_dictionary
+    sources = models.random_sentences([4, 7, 2], size=40)
+    targets = models.random_sentences([9, 1, 5], size=40, seed=6)
+    sample = {
+        "target": collate_tokens(list(map(torch.tensor, targets)), 1),
+        "net_input": {
+            "src_tokens": collate_tokens(list(map(torch.tensor, sources)), 1, left_pad=True),
+            "src_lengths": torch.tensor([len(one) for one in sources]),
+            "prev_output_tokens": collate_tokens(
+                [torch.tensor([2, *one[:-1]]) for one in targets], 1
+            ),
+        },
+    }
+    scorer = SequenceScorer(dictionary, compute_alignment=True)
+    native = NativeScorer(scorer, model, dictionary, "fp32")
+    assert native.eos == scorer.eos
+    theirs = scorer.generate([model], sample)
+    scorer.generate = None  # the engine does not need it
+    for (our,), (their,) in zip(native.generate([model], sample), theirs, strict=True):
+        assert our["tokens"].tolist() == their["tokens"].tolist()
+        assert float(our["score"]) == pytest.approx(float(their["score"]), abs=1e-4)
+        torch.testing.assert_close(
+            our["positional_scores"], their["positional_scores"], atol=1e-4, rtol=0
+        )
+        if their["attention"] is None:
+            assert our["attention"] is our["alignment"] is None
+            continue
+        attention = their["attention"][: len(our["tokens"])]
+        torch.testing.assert_close(our["attention"], attention, atol=1e-4, rtol=0)
+        assert our["alignment"] == their["alignment"]
+
+
+def test_unusual_targets_are_left_to_fairseq():
+    model, task = sharpened("transformer")
+    scorer = SequenceScorer(task.target_dictionary)
+    native = NativeScorer(scorer, model, task.target_dictionary, "fp32")
+    scorer.generate = lambda models, sample: "fairseq"
+    source = {"src_tokens": torch.tensor([SENTENCE]), "src_lengths": torch.tensor([5])}
+    for target, before in (
+        ([5, 6], [2, 5]),  # without </s>
+        ([5, 2, 6, 2], [2, 5, 2, 6]),
+        ([5, 2], [0, 5]),  # another start symbol
+    ):
+        prev = {"prev_output_tokens": torch.tensor([before])}
+        sample = {"target": torch.tensor([target]), "net_input": {**source, **prev}}
+        assert native.generate([model], sample) == "fairseq"

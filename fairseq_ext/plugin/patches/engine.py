@@ -39,7 +39,7 @@ def _build_generator(original: Callable) -> Callable:
             return generator
         from fairseq_ext.engine.generator import with_engine
 
-        return with_engine(generator, models, numbers)
+        return with_engine(generator, models, self.target_dictionary, numbers)
 
     return build_generator
 

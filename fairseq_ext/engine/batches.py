@@ -1,0 +1,69 @@
+"""fairseq's batches on the engine: what its generator and its scorer have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import BaseFairseqModel
+from torch import Tensor
+
+from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.native import Found, Machine, Team
+from fairseq_ext.engine.rules import Rules
+
+
+class Native:
+    """A model on the engine, in place of something of fairseq's.
+
+    Weights are read when the first batch comes: until then a command may still change them.
+
+    Args:
+        fallback: fairseq's, for whatever the engine cannot do in a batch.
+        model: the one to run.
+        target: the dictionary of its output.
+        numbers: that weights are stored as: ``fp32``, ``bf16`` or ``int8``.
+
+    Raises:
+        ConfigError: the engine does not have this model.
+    """
+
+    def __init__(
+        self, fallback: Any, model: BaseFairseqModel, target: Dictionary, numbers: str
+    ) -> None:
+        self._fallback, self._numbers = fallback, numbers
+        self._program = compile_model(model, target)
+        self._team: Team | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """What commands ask fairseq's for, such as ``eos``."""
+        if name == "_fallback":  # while an object is copied it has none yet
+            raise AttributeError(name)
+        return getattr(self._fallback, name)
+
+    def _translate(
+        self,
+        sources: Tensor,
+        rules: Rules,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> list[list[Found]]:
+        if self._team is None:
+            self._team = Team(Machine(self._program, self._numbers), torch.get_num_threads())
+        sentences = words(sources, self._program.symbols.pad)
+        return self._team.translate(sentences, rules, prefixes, numbers)
+
+    def _attention(self, found: Found, source: Tensor) -> Tensor | None:
+        """``[T, S]`` over a source ``[S]`` with its pads, where it is 0."""
+        if found.attention is None:
+            return None
+        attention = torch.zeros(len(found.tokens), len(source))
+        attention[:, source.ne(self._program.symbols.pad)] = torch.from_numpy(found.attention)
+        return attention
+
+
+def words(rows: Tensor, pad: int) -> list[list[int]]:
+    """``[B, S]`` without its pads."""
+    return [row[row.ne(pad)].tolist() for row in rows]
