@@ -132,7 +132,7 @@ compare_models() {
     done
     run fairseq-ext plot curves "${logs[@]}" -o "$out/curves.png"
     run fairseq-ext compare "${systems[@]}" --baseline "$baseline" --ref "$ref" \
-        ${tokens[@]+"${tokens[@]}"} -o "$out/compare"
+        ${tokens[@]+"${tokens[@]}"} -o "$out/compare" --pictures "$out/curves.png"
     dry || printf '\nEverything is in %s: compare.md with its picture, curves.png and the models\n' "$out"
 }
 

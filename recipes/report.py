@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fairseq_ext.evaluation.tables import aligned, markdown
+from fairseq_ext.evaluation.tables import aligned, markdown, verbatim
 from fairseq_ext.evaluation.training_run import Training, read_training
 
 TOKENIZED = "BLEU-tok"  # how the tokenized BLEU's name in scores.json begins
@@ -81,7 +81,9 @@ def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, coun
     shown = samples(folder / "text", decoded, src, tgt, count)
     figures = {"title": title, "scores": scores, **asdict(training), "stages": seconds}
     _write(decoded / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
-    translations = markdown([("source", "reference", "translation"), *shown])
+    translations = markdown(
+        [("source", "reference", "translation"), *(map(verbatim, row) for row in shown)]
+    )
     table = markdown([("", "figure", "remark"), *rows])
     _write(decoded / "results.md", f"# {title}\n\n{table}\n\n## Samples\n\n{translations}")
     listed = "".join(

@@ -246,10 +246,18 @@ def _matching(folder: str | Path, pattern: str) -> list[Path]:
 def _pick(
     folder: str | Path, pattern: str, count: int, shape: str, *, largest: bool = True
 ) -> list[Path]:
+    if count < 1:
+        raise ConfigError(f"At least 1 checkpoint must be asked for, but {count} were.")
     found = _matching(folder, pattern)
-    if count < 1 or len(found) < count:
+    if not found:
+        others = len(list(Path(folder).glob("*.pt")))
         raise CheckpointError(
-            f"`{folder}` holds {len(found)} checkpoints named `{shape}`, but {count} were asked "
-            "for; ask for at least 1 and at most that many."
+            f"`{folder}` holds no checkpoint named `{shape}` ({others} other .pt files); name the "
+            "run's `--save-dir`, choose another kind, or give the files with `--inputs`."
+        )
+    if len(found) < count:
+        raise CheckpointError(
+            f"`{folder}` holds {len(found)} of the {count} checkpoints `{shape}` asked for; ask "
+            f"for at most {len(found)}."
         )
     return found[-count:] if largest else found[:count][::-1]

@@ -18,7 +18,7 @@ def add(commands: Subparsers) -> None:
         "compare",
         help="several systems on one test set: quality, significance, size, speed",
         description="Compare what fairseq-generate printed for one test set: BLEU and chrF with "
-        "95%% intervals, paired significance against a baseline, size and speed.",
+        "95% intervals, paired significance against a baseline, size and speed.",
     )
     parser.add_argument(
         "--system",
@@ -52,6 +52,14 @@ def add(commands: Subparsers) -> None:
         metavar="OUT",
         help="write OUT.md, OUT.csv, OUT.tex, OUT.png, OUT.svg and OUT.json",
     )
+    parser.add_argument(
+        "--pictures",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="show these too in OUT.md, such as the learning curves of `plot curves`",
+    )
     add_undoing(parser)
     options.add_json(parser, "the comparison")
     parser.set_defaults(run=_compare)
@@ -59,10 +67,11 @@ def add(commands: Subparsers) -> None:
 
 def _compare(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
-    from fairseq_ext.evaluation import compare, compare_report
+    from fairseq_ext.evaluation import compare, compare_report, plots
 
     if args.output is not None:
         extras.need("matplotlib")
+        plots.stem(args.output)
     systems = [compare.parse_system(given) for given in args.system]
     result = compare.compare(
         systems,
@@ -74,6 +83,6 @@ def _compare(args: argparse.Namespace) -> int:
     )
     options.write_json(args.json, result.as_dict())
     if args.output is not None:
-        options.print_paths(compare_report.write(result, args.output))
+        options.print_paths(compare_report.write(result, args.output, args.pictures))
     print(compare_report.as_table(result))
     return 0

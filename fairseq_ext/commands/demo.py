@@ -125,5 +125,8 @@ def _load(named: Sequence[Named], args: argparse.Namespace) -> dict[str, System]
         return chosen_codec(args, translator.src, translator.tgt, folders, one.codes)
 
     search = Search(beam=args.beam, lenpen=args.lenpen, cpu=args.cpu, attention=True)
-    with one_message(), tqdm(named, desc="load", unit=" systems", file=sys.stderr) as shown:
+    with (
+        one_message(),
+        tqdm(named, desc="load", unit=" systems", file=sys.stderr, disable=None) as shown,
+    ):
         return {one.name: load(one, search, codec) for one in shown}

@@ -244,4 +244,5 @@ def _bar(part: Part) -> tqdm:
         unit_scale=True,
         unit_divisor=1024,
         file=sys.stderr,
+        disable=None,
     )

@@ -91,7 +91,9 @@ def corpus(
         sizes: number of pairs of ``train``, ``valid`` and ``test``.
     """
     stream = pairs(src, tgt, seed, max_words)
-    bar = tqdm(total=sum(sizes.values()), desc=f"{src}-{tgt}", unit=" pairs", file=sys.stderr)
+    bar = tqdm(
+        total=sum(sizes.values()), desc=f"{src}-{tgt}", unit=" pairs", file=sys.stderr, disable=None
+    )
     with bar:
         taken: dict[str, list[Pair]] = {}
         for split in ("test", "valid", "train"):

@@ -171,6 +171,7 @@ class Preparation:
                 unit=" pairs",
                 total=known,
                 file=sys.stderr,
+                disable=None,
             )
             with staged(folder) as (stage,), writers([stage / name for name in names]) as files:
                 plain = _copying(pairs, files[2:], self._plain) if files[2:] else pairs
@@ -285,7 +286,9 @@ class Preparation:
                 limits = self.corpus.bpe_limits if split in report.TRAINING else None
                 work = Split(self._learner.kind, self._codes, limits, checksum)
                 chunks = line_pairs(*(self.out / "text" / name for name in names), CHUNK)
-                bar = tqdm(desc=f"subwords of {split}", unit=" pairs", file=sys.stderr)
+                bar = tqdm(
+                    desc=f"subwords of {split}", unit=" pairs", file=sys.stderr, disable=None
+                )
                 with writers([stage / name for name in names]) as files, bar:
                     results = ordered_map(work, chunks, self.workers)
                     fates[split] = _write(results, files, bar).counts

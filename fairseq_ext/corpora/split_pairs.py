@@ -241,7 +241,7 @@ def run(args: argparse.Namespace) -> str:
     report, langs = Report(), (args.src_lang, args.tgt_lang)
     pipeline = Pipeline(*langs, clean=True, tokenize=args.tokenize, lowercase=args.lowercase)
     clean = tuple(pipeline.words(lang) for lang in langs)
-    found = tqdm(_read(args), desc="pairs", unit="", file=sys.stderr)
+    found = tqdm(_read(args), desc="pairs", unit="", file=sys.stderr, disable=None)
     pairs = cleaned(found, clean, args.max_words, report, unique=args.as_split is None)
     if not pairs:
         raise DataError(f"no pairs are left of {report.read} read; nothing to write.")

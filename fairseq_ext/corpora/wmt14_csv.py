@@ -143,7 +143,9 @@ def convert(args: argparse.Namespace, bpe: ByteBPE) -> tuple[Plan, dict[str, Spl
         path, member = found[name]
         return rows(path, columns, member)
 
-    total = sum(1 for _ in tqdm(read("train"), desc="count", unit=" rows", file=sys.stderr))
+    total = sum(
+        1 for _ in tqdm(read("train"), desc="count", unit=" rows", file=sys.stderr, disable=None)
+    )
     cut = plan(total, args.fraction, Fraction(0) if args.csv_valid else args.valid_fraction)
     splits = {name: Split() for name in SPLITS}
     names = [f"{name}.{side}" for name in SPLITS for side in columns]
@@ -153,6 +155,7 @@ def convert(args: argparse.Namespace, bpe: ByteBPE) -> tuple[Plan, dict[str, Spl
         desc="encode",
         unit=" rows",
         file=sys.stderr,
+        disable=None,
     )
     held_out = used if cut.valid else read("valid")
     streams = {"train": islice(used, cut.train), "valid": held_out, "test": read("test")}

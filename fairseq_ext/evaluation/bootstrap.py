@@ -82,7 +82,9 @@ def paired_bootstrap(
     estimates: dict[str, dict[str, Estimate]] = {}
     signatures: dict[str, str] = {}
     # One system at a time, for the progress bar; sacrebleu begins each with the same seed.
-    for name in tqdm(others or [None], desc="bootstrap", unit=" systems", file=sys.stderr):
+    for name in tqdm(
+        others or [None], desc="bootstrap", unit=" systems", file=sys.stderr, disable=None
+    ):
         names = [baseline, name] if name is not None else [baseline]
         signatures, found = _test([(one, list(systems[one])) for one in names], references, samples)
         estimates |= found

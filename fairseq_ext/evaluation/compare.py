@@ -24,6 +24,7 @@ from fairseq_ext.evaluation.training_run import Training, read_training
 from fairseq_ext.text.generated import Undoing, require_text
 
 PARTS = ("checkpoint", "log")
+SHOWN = 5  # sentences of the test set, for the page
 PLAIN = "text:"  # before the path of a file that holds text, not fairseq-generate's output
 _PART = re.compile(rf",(?=(?:{'|'.join(PARTS)})=)")
 _COUNT, _SPEED = r"[0-9][0-9,]{0,20}", r"[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?"
@@ -81,6 +82,23 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """One sentence of the test set.
+
+    Attributes:
+        number: of its line, the first being 1.
+        source: in words, where some system's output has it.
+        reference: its translation.
+        translations: by system, of the first run.
+    """
+
+    number: int
+    source: str | None
+    reference: str
+    translations: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Result:
     """The comparison.
 
@@ -89,12 +107,16 @@ class Result:
         baseline: name of the system that the others are tested against.
         sentences: of the test set.
         signatures: of the metrics.
+        reference: name of the test set's file.
+        samples: some sentences, spread evenly over the test set.
     """
 
     systems: Sequence[Measured]
     baseline: str
     sentences: int
     signatures: Mapping[str, str]
+    reference: str
+    samples: Sequence[Sample]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -155,7 +177,7 @@ def compare(
             f"`--system` must have a name of its own, but `{twice[0]}` is there twice."
         )
     references = _plain(reference)
-    texts, tokens = _translations(systems, len(references), language, undoing or {})
+    texts, tokens, sources = _translations(systems, len(references), language, undoing or {})
     known = [_known(system) for system in systems]  # before the slow part, as it may fail
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     if all(len(runs) == 1 for runs in texts.values()):
@@ -167,7 +189,9 @@ def compare(
         Measured(name, found.estimates[name], on_tokens.get(name), **facts)
         for name, facts in zip(names, known, strict=True)
     ]
-    return Result(rows, baseline or names[0], len(references), found.signatures)
+    shown = _samples(sources, references, {name: texts[name][0] for name in names})
+    name = Path(reference).name
+    return Result(rows, baseline or names[0], len(references), found.signatures, name, shown)
 
 
 def _translations(
@@ -175,9 +199,12 @@ def _translations(
     sentences: int,
     language: str | None,
     undoing: Mapping[str, Undoing],
-) -> tuple[dict[str, list[list[str]]], dict[str, list[list[str]]]]:
-    """By system and run, the lines of text and, where it is not plain text, of words."""
-    texts, tokens = {}, {}
+) -> tuple[dict[str, list[list[str]]], dict[str, list[list[str]]], list[str] | None]:
+    """By system and run, the lines of text and, where it is not plain text, of words; the sources.
+
+    The sources are those of the first output that has them all.
+    """
+    texts, tokens, sources = {}, {}, None
     for one in systems:
         if one.plain:
             texts[one.name] = [_plain(path) for path in one.generated]
@@ -186,9 +213,28 @@ def _translations(
             outputs = [read_generated(path, sentences) for path in one.generated]
             tokens[one.name] = [undo.words(best_hypotheses(output)) for output in outputs]
             texts[one.name] = [undo.text(lines) for lines in tokens[one.name]]
+            found = [sentence.source for sentence in outputs[0]]
+            if sources is None and None not in found:
+                sources = undo.words(found)
         for lines, path in zip(texts[one.name], one.generated, strict=True):
             require_text(lines, path)
-    return texts, tokens
+    return texts, tokens, sources
+
+
+def _samples(
+    sources: Sequence[str] | None, references: Sequence[str], texts: Mapping[str, Sequence[str]]
+) -> list[Sample]:
+    count = min(SHOWN, len(references))
+    lines = [i * len(references) // count for i in range(count)]
+    return [
+        Sample(
+            line + 1,
+            sources and sources[line],
+            references[line],
+            {name: of_system[line] for name, of_system in texts.items()},
+        )
+        for line in lines
+    ]
 
 
 def generation_speed(generated: str | Path) -> float | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from fairseq_ext import files
 from fairseq_ext.evaluation import plots, tables
-from fairseq_ext.evaluation.compare import Measured, Result
+from fairseq_ext.evaluation.compare import Measured, Result, Sample
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 SIGNIFICANT = 0.05
 MISSING = "–"
 MEGABYTE = 1e6
+OTHERS = {"csv": "CSV", "tex": "LaTeX", "json": "JSON", "svg": "SVG"}  # beside page and picture
 MARKERS = "osD^vP"  # six, beside seven colours: 42 systems look different
 
 # heading, and the cell of one system; a column that is empty for all systems is left out
@@ -35,8 +38,9 @@ COLUMNS: tuple[tuple[str, Callable[[Measured], str]], ...] = (
     ("training tokens/s", lambda row: _number(row.training_speed, ",.0f")),
     ("generation tokens/s", lambda row: _number(row.generation_speed, ",.0f")),
 )
+Panel = tuple[str, str, Callable[[Measured], float | None]]
 # title, label of the axis, and where on it a system stands
-PANELS: tuple[tuple[str, str, Callable[[Measured], float | None]], ...] = (
+PANELS: tuple[Panel, ...] = (
     ("Size", "parameters (millions)", lambda row: _scaled(row.parameters, 1e6)),
     ("Size on disk", "tensors (MB)", lambda row: _scaled(row.tensor_bytes, MEGABYTE)),
     ("Training speed", "target tokens per second", lambda row: row.training_speed),
@@ -76,21 +80,52 @@ def as_table(result: Result) -> str:
 
 
 def as_markdown(result: Result) -> str:
-    """For a page."""
+    """Table and notes, for a page."""
     return tables.markdown(rows(result)) + "\n\n" + "\n".join(f"- {note}" for note in notes(result))
 
 
-def write(result: Result, output: str | Path) -> list[Path]:
+def as_page(result: Result, stem: Path, pictures: Sequence[Path] = ()) -> str:
+    """A whole page of Markdown, to stand in ``STEM.md`` beside the other files of :func:`write`.
+
+    Args:
+        result: the comparison.
+        stem: path of the files without their endings.
+        pictures: further ones, which exist already.
+    """
+    count, name = len(result.systems), quote(stem.name)
+    files_ = ", ".join(f"[{label}]({name}.{ending})" for ending, label in OTHERS.items())
+    shown = [f"![{path.stem}]({quote(os.path.relpath(path, stem.parent))})" for path in pictures]
+    parts = [
+        f"# {count} {'system' if count == 1 else 'systems'} on {result.reference}",
+        as_markdown(result),
+        f"The same figures: {files_}.",
+        f"![BLEU against size and speed]({name}.png)",
+        *shown,
+        "## Samples",
+        *map(_sample, result.samples),
+    ]
+    return "\n\n".join(parts)
+
+
+def _sample(sample: Sample) -> str:
+    source = [] if sample.source is None else [("source", sample.source)]
+    sides = [*source, ("reference", sample.reference), *sample.translations.items()]
+    cells = [(tables.verbatim(side), tables.verbatim(line)) for side, line in sides]
+    return tables.markdown([(f"sentence {sample.number}", ""), *cells])
+
+
+def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> list[Path]:
     """Write ``OUTPUT.md``, ``.csv``, ``.tex``, ``.png``, ``.svg`` and ``.json``; the paths.
 
     Args:
         result: the comparison.
         output: their common path, with or without ``.png``.
+        pictures: further ones for the page.
     """
-    stem = Path(output).with_suffix("") if Path(output).suffix == ".png" else Path(output)
+    stem = plots.stem(output)
     table = rows(result)
     pages = {
-        "md": as_markdown(result) + "\n",
+        "md": as_page(result, stem, pictures) + "\n",
         "csv": tables.comma_separated(table),
         "tex": tables.latex(table) + "\n",
     }
@@ -120,7 +155,7 @@ def plot(result: Result, output: str | Path) -> list[Path]:
             _draw(axes, result, place)
             axes.set(title=title, xlabel=label)
         panels[0].set_ylabel("BLEU (0 to 100) with 95% interval")
-        handles = _handles(result)
+        handles = _handles(result, known)
         figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
         return plots.save_picture(figure, output, result.as_dict())
 
@@ -138,12 +173,14 @@ def _draw(axes: Axes, result: Result, place: Callable[[Measured], float | None])
     axes.grid(True)
 
 
-def _handles(result: Result) -> list[Line2D]:
+def _handles(result: Result, panels: Sequence[Panel]) -> list[Line2D]:
+    """Of the systems that have a point in some panel."""
     from matplotlib.lines import Line2D
 
     return [
         Line2D([], [], ls="", ms=7, label=row.name, **style)
         for style, row in zip(_styles(result), result.systems, strict=True)
+        if any(place(row) is not None for _, _, place in panels)
     ]
 
 

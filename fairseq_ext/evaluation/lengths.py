@@ -211,5 +211,5 @@ def plot_lengths(scores: LengthScores, output: str | Path) -> list[Path]:
         axes.set_xlim(-0.4, len(labels) - 0.6)
         axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
         axes.grid(True, axis="y")
-        plots.draw_legend(axes, len(scores.whole), below=-0.19)  # two lines below each bucket
+        plots.draw_legend(axes, below=-0.19)  # two lines below each bucket
         return plots.save_picture(figure, output, asdict(scores))

@@ -37,7 +37,9 @@ STYLE: dict[str, Any] = {
     "svg.hashsalt": "fairseq-ext",  # the same data gives the same file
 }
 LINES = ("-", "--", ":")  # beside seven colours: 21 runs look different
-CROWD = 3  # more lines than that have their legend below the panel
+CROWD = 3  # of more runs than that, the legend names validation only
+ENDINGS = (".png", ".svg", ".json", ".md", ".csv", ".tex")  # of a name, left out
+OTHER_KINDS = (".jpg", ".jpeg", ".pdf", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".eps", ".ps")
 PANELS = {
     "loss": ("Loss", "loss (bits per target token)"),
     "ppl": ("Perplexity", "perplexity (per target token, log scale)"),
@@ -54,17 +56,14 @@ def look(number: int) -> dict[str, str]:
     return {"color": PALETTE[colour], "ls": LINES[rest % len(LINES)]}
 
 
-def room_for_legend(runs: int) -> float:
-    """Inches that a legend below the panels takes, 0 where it is within them."""
-    return 0.17 * runs if runs > CROWD else 0.0
+def room_for_legend(names: int) -> float:
+    """Inches that a legend below the panels takes; within them it would cover some curve."""
+    return 0.17 * names
 
 
-def draw_legend(axes: Axes, runs: int, below: float = -0.15) -> None:
-    """Within the panel, or below it; ``below`` is in heights of the panel."""
-    if runs > CROWD:
-        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.5)
-    else:
-        axes.legend(fontsize=8.5)
+def draw_legend(axes: Axes, below: float = -0.15) -> None:
+    """Below the panel; ``below`` is in heights of the panel."""
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.5)
 
 
 def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
@@ -78,7 +77,8 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
         if any(curve.train.get(metric) or curve.valid.get(metric) for curve in runs.values())
     ]
     with matplotlib.rc_context(STYLE):
-        size = (5.2 * len(shown), 4.2 + room_for_legend(len(runs)))
+        names = len(runs) if len(runs) > CROWD else 2 * len(runs)  # training and validation
+        size = (5.2 * len(shown), 4.2 + room_for_legend(names))
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(1, len(shown), squeeze=False)[0]
         for axes, metric in zip(panels, shown, strict=True):
@@ -131,7 +131,7 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_xlim(left=0)
     axes.grid(True)
-    draw_legend(axes, len(runs))
+    draw_legend(axes)
 
 
 def _xy(points: Points) -> tuple[list[int], list[float]]:
@@ -303,18 +303,33 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
     return image
 
 
+def stem(output: str | Path) -> Path:
+    """The path of a picture's files without their endings.
+
+    Raises:
+        ConfigError: it ends as a picture of a kind that is not written.
+    """
+    path = Path(output)
+    if path.suffix.lower() in OTHER_KINDS:
+        raise ConfigError(
+            f"`--output {path}`: pictures are written as PNG, SVG and JSON; give a name that ends "
+            f"in .png, such as {path.with_suffix('.png')}."
+        )
+    return path.with_suffix("") if path.suffix in ENDINGS else path
+
+
 def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) -> list[Path]:
     """Write ``output`` as PNG, and SVG and JSON beside it under the same name."""
-    stem = Path(output).with_suffix("") if Path(output).suffix == ".png" else Path(output)
+    base = stem(output)
     dpi = min(150, _WIDEST / figure.get_figwidth(), _TALLEST / figure.get_figheight())
     written = []
     for suffix in ("png", "svg"):
-        path = stem.parent / f"{stem.name}.{suffix}"
+        path = base.parent / f"{base.name}.{suffix}"
         metadata = {"Date": None} if suffix == "svg" else {}
         with files.atomic_write(path, "wb") as file:
             figure.savefig(file, format=suffix, dpi=dpi, metadata=metadata)
         written.append(path)
-    path = stem.parent / f"{stem.name}.json"
+    path = base.parent / f"{base.name}.json"
     with files.atomic_write(path) as file:
         file.write(json.dumps(data, ensure_ascii=False) + "\n")
     return [*written, path]

@@ -64,7 +64,7 @@ def bootstrap_over_runs(
     signatures = {}
     for label, metric in metrics(references).items():
         values, sampled = {}, {}
-        for name in tqdm(systems, desc=label, unit=" systems", file=sys.stderr):
+        for name in tqdm(systems, desc=label, unit=" systems", file=sys.stderr, disable=None):
             found = [_scores(metric, run, sentences) for run in systems[name]]
             values[name] = [value for value, _ in found]
             of_runs = np.stack([scores for _, scores in found], axis=1)  # [samples, runs]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
+import re
 from collections.abc import Sequence
 
 LATEX = str.maketrans(
@@ -26,6 +28,11 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Rows, the first being the heading, as a Markdown table."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def verbatim(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return re.sub(r"([\\`*_~\[\]])", r"\\\1", html.escape(text, quote=False))
 
 
 def latex(rows: Sequence[Sequence[str]]) -> str:

@@ -40,6 +40,11 @@ def test_every_option_and_command_has_help():
                 assert action.help, f"{parser.prog} {action.dest}"
 
 
+def test_no_help_shows_a_doubled_percent_sign():
+    for parser in parsers(cli.build_parser()):
+        assert "%%" not in parser.format_help(), parser.prog
+
+
 def test_help_imports_nothing_heavy():
     code = (
         "import sys; sys.argv = ['fairseq-ext', '--help']\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import re
@@ -14,7 +15,7 @@ import torch
 from fairseq_ext import cli
 from fairseq_ext.checkpoints import describe
 from fairseq_ext.errors import ConfigError
-from fairseq_ext.evaluation import compare, compare_report, outputs, training_run
+from fairseq_ext.evaluation import compare, compare_report, outputs, plots, training_run
 from fairseq_ext.evaluation.bootstrap import paired_bootstrap
 from tests.support import models
 from tests.support.harness import fairseq, run, write_lines
@@ -216,6 +217,35 @@ def test_a_log_of_either_format_says_the_same(kind: str) -> None:
     assert training == training_run.Training(1000, 30, 30 * 100.5 / 9, 9, 3015)
 
 
+def test_a_system_without_a_point_has_no_name_in_the_picture(
+    outputs_of_three: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    figures = []
+    monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
+    systems = [
+        compare.System("with speed", (outputs_of_three / "good",)),
+        compare.System("text", (outputs_of_three / "good.txt",), plain=True),
+    ]
+    for chosen in (systems, systems[1:]):
+        result = compare.compare(chosen, outputs_of_three / "ref", samples=100)
+        compare_report.plot(result, tmp_path / "x")
+    named = [[text.get_text() for text in figure.legends[0].get_texts()] for figure in figures]
+    assert named == [["with speed"], ["text"]]
+
+
+def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
+    system = compare.System("a_b", (outputs_of_three / "good.txt",), plain=True)
+    result = compare.compare([system], outputs_of_three / "ref", samples=100)
+    sample = compare.Sample(7, None, "a | b", {"a_b": "<unk> *x* [y]"})
+    page = compare_report.as_page(dataclasses.replace(result, samples=[sample]), Path("to/a page"))
+    assert page.startswith("# 1 system on ref\n\n| system |")
+    assert "![BLEU against size and speed](a%20page.png)" in page
+    assert page.endswith(
+        "| sentence 7 |  |\n|---|---|\n| reference | a \\| b |\n"
+        "| a\\_b | &lt;unk&gt; \\*x\\* \\[y\\] |"
+    )
+
+
 # ---- errors --------------------------------------------------------------------------------------
 
 
@@ -225,6 +255,7 @@ def test_a_log_of_either_format_says_the_same(kind: str) -> None:
         (["--system", "a=good", "--system", "a=bad"], "name of its own, but `a`"),
         (["--system", "a=good", "--baseline", "b"], "`--baseline` must be one of a, but is `b`"),
         (["--system", "a=good", "--samples", "9"], "`--samples` must be at least 100, but is 9"),
+        (["--system", "a=good", "-o", "new.pdf"], "a name that ends in .png, such as new.png"),
         (["--system", "a=none"], "`none` cannot be read"),
         (["--system", "a=ref"], "holds no hypotheses"),
         (["--system", "a=good,checkpoint=ref"], "ref is not a checkpoint"),
@@ -272,6 +303,12 @@ def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def lines_of(path: Path, letter: str) -> list[str]:
+    """The lines of one kind that fairseq-generate printed, in corpus order."""
+    found = [one for one in outputs.read_lines(path) if re.match(rf"{letter}-\d+\t", one)]
+    return sorted(found, key=lambda one: int(re.search(r"\d+", one)[0]))
+
+
 @pytest.mark.system
 def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> None:
     generated(trained / "other", damaged(outputs.read_lines(trained / "ref"), 0.3, 1), "77")
@@ -279,12 +316,14 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
         *("fairseq-ext", "compare", "--ref", "ref", "--baseline", "other", "-o", "both"),
         *("--system", "gru=out,checkpoint=checkpoint_last.pt,log=train.log"),
         *("--system", "other=other", "--samples", "100", "--json", "copy.json"),
+        *("--pictures", "curves.png"),
         cwd=trained,
     )
     assert done.stdout.startswith(
         "both.md\nboth.csv\nboth.tex\nboth.png\nboth.svg\nboth.json\nsystem  BLEU"
     )
     assert "DEBUG" not in done.stderr
+    assert "\r" not in done.stderr  # no bar where nobody watches
     data = json.loads((trained / "both.json").read_text(encoding="utf-8"))
     assert data == json.loads((trained / "copy.json").read_text(encoding="utf-8"))
     first, second = data["systems"]
@@ -296,8 +335,23 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
     assert first["generation_speed"] > 0
     assert second["parameters"] is second["training_speed"] is second["updates"] is None
     page = (trained / "both.md").read_text(encoding="utf-8").splitlines()
-    assert page[0].startswith("| system | BLEU | p (BLEU) | chrF | p (chrF) | parameters |")
-    assert f"| {parameters} |" in page[2]
-    assert page[3].startswith("| other |")
+    assert page[0] == "# 2 systems on ref"
+    assert page[2].startswith("| system | BLEU | p (BLEU) | chrF | p (chrF) | parameters |")
+    assert f"| {parameters} |" in page[4]
+    assert page[5].startswith("| other |")
+    linked = re.findall(r"\]\(([^)]+)\)", "\n".join(page))
+    assert linked == [f"both.{end}" for end in ("csv", "tex", "json", "svg", "png")] + [
+        "curves.png"
+    ]
+    sources = [line.split("\t")[1] for line in lines_of(trained / "out", "S")]
+    reference = outputs.read_lines(trained / "ref")
+    samples = data["samples"]
+    assert len(samples) == 5
+    for sample in samples:
+        line = sample["number"] - 1
+        assert sample["reference"] == reference[line]
+        assert sample["source"] == sources[line]
+        assert f"| sentence {line + 1} |  |" in page
+        assert f"| other | {sample['translations']['other']} |" in page
     assert (trained / "both.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (trained / "both.svg").read_text(encoding="utf-8")

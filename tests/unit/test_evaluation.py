@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fairseq_ext.checkpoints import averaging
-from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
+from fairseq_ext.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.evaluation import outputs, plots, score, training_log
 from tests.support.harness import fairseq, hypotheses, run, write_lines
 
@@ -332,9 +332,21 @@ def test_choice_of_checkpoints(tmp_path):
         torch.save(state, path)
     highest = ["checkpoint.best_loss_3.1234.pt", "checkpoint.best_loss_12.5000.pt"]
     assert names(averaging.best(tmp_path, 2)) == highest
-    for count in (0, 12):
-        with pytest.raises(CheckpointError, match=rf"holds 11 .*, but {count} were asked"):
+    with pytest.raises(CheckpointError, match=r"holds 11 of the 12 .*; ask for at most 11\."):
+        averaging.last_epochs(tmp_path, 12)
+    for count in (0, -1):
+        with pytest.raises(ConfigError, match=rf"At least 1 .*, but {count} were"):
             averaging.last_epochs(tmp_path, count)
+
+
+def test_a_folder_with_nothing_to_average_is_said_to_be_so(tmp_path):
+    save(tmp_path, 1, "checkpoint_last.pt")
+    message = r"no checkpoint named `checkpointEPOCH.pt` \(1 other .pt files\)"
+    for choose in (averaging.last_epochs, averaging.best):
+        with pytest.raises(CheckpointError, match="holds no checkpoint named"):
+            choose(tmp_path, 3)
+    with pytest.raises(CheckpointError, match=message):
+        averaging.last_epochs(tmp_path, 3)
 
 
 # Learning curves
@@ -396,12 +408,14 @@ def test_curves_are_drawn(tmp_path):
     assert [path.read_bytes() for path in written] == first
 
 
-@pytest.mark.parametrize("count", [4, 8, 13])
-def test_the_names_of_many_runs_cover_nothing(count, monkeypatch, tmp_path):
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 8, 13])
+def test_the_names_of_runs_cover_nothing(count, monkeypatch, tmp_path):
     figures = []
     monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
     valid = {"loss": {1: 3.0, 2: 2.0}, "ppl": {1: 8.0, 2: 4.0}}
-    plots.plot_curves({f"run {n}": training_log.Curves({}, valid) for n in range(count)}, tmp_path)
+    train = valid if count <= 3 else {}
+    runs = {f"run {n}": training_log.Curves(train, valid) for n in range(count)}
+    plots.plot_curves(runs, tmp_path)
     (figure,) = figures
     figure.draw_without_rendering()
     for axes in figure.axes:
@@ -410,7 +424,23 @@ def test_the_names_of_many_runs_cover_nothing(count, monkeypatch, tmp_path):
         assert legend.y1 <= axes.xaxis.label.get_window_extent().y0
         assert axes.get_window_extent().height > 3 * figure.dpi
         looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
-        assert len(looks) == count
+        assert len(looks) == (count if count > 1 else 2)
+
+
+def test_the_name_of_a_picture_may_have_an_ending_or_none(tmp_path):
+    runs = {"gru": training_log.Curves({"loss": {1: 3.0}}, {})}
+    for name in ("a", "a.png", "a.svg", "a.json", "beam1.5", "beam1.5.png"):
+        written = plots.plot_curves(runs, tmp_path / name)
+        stem = "a" if name.startswith("a") else "beam1.5"
+        assert [path.name for path in written] == [
+            f"{stem}.{end}" for end in ("png", "svg", "json")
+        ]
+
+
+def test_another_kind_of_picture_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"`--output .*a\.jpg`: .* such as .*a\.png"):
+        plots.plot_curves({"gru": training_log.Curves({"loss": {1: 3.0}}, {})}, tmp_path / "a.jpg")
+    assert list(tmp_path.iterdir()) == []
 
 
 def check_picture(written: list[Path]) -> None:

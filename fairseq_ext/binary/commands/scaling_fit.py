@@ -18,7 +18,7 @@ def add(commands: Subparsers) -> None:
         "scaling-fit",
         help="fit a scaling law to the losses of models of many sizes",
         description="Fit L = alpha (base_e/Ne)^p_e (base_d/Nd)^p_d + L_inf to encoder- and "
-        "decoder-scaling models together, one law for each family on each dataset, with 95 %% "
+        "decoder-scaling models together, one law for each family on each dataset, with 95 % "
         "confidence intervals.",
     )
     parser.add_argument(
