@@ -60,6 +60,24 @@ def test_the_commands_from_raw_text_to_a_score_run_as_they_stand(tmp_path: Path)
     assert (tmp_path / "alignment.png").stat().st_size > 10_000
 
 
+def test_the_commands_leave_nothing_untracked_in_the_clone(tmp_path: Path) -> None:
+    written = re.findall(r"(?: -o| --out| --destdir| --save-dir| --json| >) ([a-z][\w./]*)", README)
+    assert {"plain", "bin", "out", "scores.json", "data/my", "runs/my"} <= set(written)
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text((REPO / ".gitignore").read_text())
+    for name in ("my.es", "my.en", "my.de", *written):
+        path = tmp_path / name
+        file = path if path.suffix else path / "file" if name != "out" else path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        if file.suffix == ".png":  # plot writes two more
+            file.with_suffix(".svg").touch()
+            file.with_suffix(".json").touch()
+    status = ["git", "-C", tmp_path, "status", "--porcelain", "-uall"]
+    found = subprocess.run(status, check=True, capture_output=True, text=True).stdout
+    assert found.split() == ["??", ".gitignore"]
+
+
 def numbers(found: object) -> Iterator[float]:
     """Every number of a JSON file."""
     if isinstance(found, dict | list):
