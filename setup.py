@@ -20,12 +20,12 @@ BANNER = "!" * 79
 FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden"]
 
 
-def library(name: str, folder: str, files: tuple[str, ...], headers: tuple[str, ...]) -> Extension:
-    """A library of C files in a folder of the package."""
+def library(name: str, files: list[str], headers: list[str]) -> Extension:
+    """A library of C files of the package."""
     return Extension(
         f"fairseq_ext.{name}",
-        sources=[f"fairseq_ext/{folder}/{file}.c" for file in files],
-        depends=[f"fairseq_ext/{folder}/{header}" for header in headers],
+        sources=[f"fairseq_ext/{file}.c" for file in files],
+        depends=[f"fairseq_ext/{header}" for header in headers],
         extra_compile_args=FLAGS if os.name == "posix" else [],
         optional=not REQUIRED,
     )
@@ -38,13 +38,20 @@ MISSING = {
     "fairseq_ext.engine._machine": "its engine: `--engine native` will "
     "use fairseq's generator, many times slower",
 }
+KERNELS = [f"binary/kernels/{file}" for file in ("tasks", *PATHS)]
+PARTS = ("interface", "search", "sampling", "machine", "signs", *PATHS)
+ENGINE = [f"engine/native/{file}" for file in PARTS]
+HEADERS = [f"engine/native/{file}.h" for file in ("engine", "machine", "search", "sampling")]
 libraries = [
-    library("binary.kernels._native", "binary/kernels", ("kernels", *PATHS), ("kernels.h",)),
+    library(
+        "binary.kernels._native",
+        ["binary/kernels/kernels", *KERNELS],
+        ["binary/kernels/kernels.h"],
+    ),
     library(
         "engine._machine",
-        "engine/native",
-        ("interface", "search", "sampling", "machine", *PATHS),
-        ("engine.h", "machine.h", "search.h", "sampling.h", "arithmetic.inc"),
+        [*ENGINE, *KERNELS],
+        [*HEADERS, "engine/native/arithmetic.inc", "binary/kernels/kernels.h"],
     ),
 ]
 

@@ -1,18 +1,22 @@
-"""What binary layers with float inputs compute, for the engine.
-
-Their weights ``±B / 2`` are ordinary numbers here. Models that binarize inputs are left to torch.
-"""
+"""What binary layers compute, for the engine, from checkpoints and from packed models."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from fairseq_ext.binary.attention import BinaryAttention
+from fairseq_ext.binary.binarize import Binarizer
 from fairseq_ext.binary.feedforward import FeedForwardOutput
+from fairseq_ext.binary.kernels import pack_signs
 from fairseq_ext.binary.linear import BinaryLinear
+from fairseq_ext.binary.packed.layers import FloatOutput, Int8Table, PackedLinear, dequantize
 from fairseq_ext.engine.compilers import (
     ATTENTIONS,
     PRODUCTS,
+    TABLES,
     Writer,
     attend,
     joined,
@@ -20,14 +24,47 @@ from fairseq_ext.engine.compilers import (
     norm,
     require,
 )
-from fairseq_ext.engine.program import NOTHING, Columns
+from fairseq_ext.engine.program import FLOATS, NOTHING, Columns, Reading, Signs
 
 
 def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **how: Any) -> Columns:
-    """``A W_b + b``; section 3.1."""
-    require(not layer.binary_inputs, "binary inputs")
-    weight = layer.binarized_weight().detach().float().contiguous()
-    return program.linear(x, program.array(weight), program.array(layer.bias), **how)
+    """``A W_b + b`` or ``A_b W_b / s + b``; sections 3.1 and 3.3."""
+    bias = program.array(layer.bias)
+    weight = (layer.binarized_weight() if layer.binary_weights else layer.weight).detach()
+    # fairseq's hook before generation leaves the numbers, but not the stage, of binary weights.
+    levels = weight.abs().amax(1)
+    if not (layer.weights and weight.abs().eq(levels[:, None]).all()):
+        require(not layer.binary_inputs, "binary inputs of float weights")
+        return program.linear(x, program.array(layer.weight), bias, **how)
+    reading = _reading(layer.input_binarizer, layer.scale) if layer.binary_inputs else FLOATS
+    signs = Signs(pack_signs(weight).numpy(), _numbers(levels), layer.in_features, reading)
+    return program.linear(x, signs, bias, **how)
+
+
+def packed_linear(layer: PackedLinear, x: Columns, program: Writer, **how: Any) -> Columns:
+    """The same from bits."""
+    packed, binarizer = layer.packed, layer.input_binarizer
+    reading = FLOATS if binarizer is None else _reading(binarizer, layer.scale)
+    levels = _numbers(0.5 * packed.bound[: packed.out_features])
+    signs = Signs(packed.bits().numpy(), levels, packed.in_features, reading)
+    return program.linear(x, signs, program.array(layer.bias), **how)
+
+
+def _reading(binarizer: Binarizer, scale: float) -> Reading:
+    if binarizer.kind == "xnor":
+        return Reading("mean", divisor=scale)
+    if binarizer.bound is None:
+        return Reading("largest", divisor=scale)
+    return Reading("bound", binarizer.bound, scale)
+
+
+def int8_table(layer: Int8Table, program: Writer) -> np.ndarray:
+    """Its numbers in fp32; the engine's int8 finds the same whole numbers again."""
+    return program.once(layer.table, lambda: dequantize(layer.table, layer.scale).numpy())
+
+
+def _numbers(levels: Tensor) -> np.ndarray:
+    return levels.float().cpu().numpy()
 
 
 def feed_forward_output(
@@ -48,14 +85,17 @@ def attention(
     program: Writer,
 ) -> Columns:
     """``added + LN(A W_b) + A`` with ``A`` of normalized heads; section 3.5."""
-    require(not (layer.binary_qk or layer.binary_score_v), "binary products in attention")
     read, heads = x if source is NOTHING else source, layer.num_heads
     q = linear(layer.q_proj, x, program)
     k, v = joined([layer.k_proj, layer.v_proj], read, program)
     if layer.head_norms:
         pairs = zip("qkv", (q, k, v), strict=True)
         q, k, v = (norm(layer.head_norms[name], x, program, heads) for name, x in pairs)
-    context = attend(q, k, v, heads, source, shown, program)
+    if layer.binary_qk:
+        q, k = program.binarize(q, heads), program.binarize(k, heads)
+    if layer.binary_score_v:
+        v = program.binarize(v, heads)
+    context = attend(q, k, v, heads, source, shown, program, binary=layer.binary_score_v)
     y = norm(layer.output_norm, linear(layer.out_proj, context, program), program)
     if layer.shortcut:
         y = program.add(y, context)
@@ -63,5 +103,8 @@ def attention(
 
 
 PRODUCTS[BinaryLinear] = binary_linear
+PRODUCTS[PackedLinear] = packed_linear
+TABLES[FloatOutput] = lambda layer, program: program.array(layer.weight)
+TABLES[Int8Table] = int8_table
 PRODUCTS[FeedForwardOutput] = feed_forward_output
 ATTENTIONS[BinaryAttention] = attention

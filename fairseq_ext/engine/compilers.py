@@ -37,9 +37,13 @@ class Writer(Program):
         """A parameter in fp32; one that is used twice gives the same array."""
         if parameter is None:
             return None
-        key = parameter.data_ptr()
+        return self.once(parameter, lambda: parameter.detach().float().cpu().numpy())
+
+    def once(self, tensor: Tensor, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """What is made of a tensor, the same array each time."""
+        key = tensor.data_ptr()
         if key not in self._known:  # the tensor is kept, so that no other one gets its address
-            self._known[key] = parameter, parameter.detach().float().cpu().numpy()
+            self._known[key] = tensor, make()
         return self._known[key][1]
 
 
@@ -52,6 +56,8 @@ Compiler = Callable[[Any, Writer], None]
 MODELS: dict[type, Compiler] = {}
 PRODUCTS: dict[type, Product] = {}
 ATTENTIONS: dict[type, Attention] = {}
+TABLES: dict[type, Callable[[Any, Writer], np.ndarray]] = {}
+"""The weight of an embedding or of an output layer."""
 
 
 def compile_model(model: BaseFairseqModel, target: Dictionary, begin: int | None = None) -> Program:
@@ -136,7 +142,7 @@ def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
             positions = layer.get_embedding(count, layer.embedding_dim, layer.padding_idx).numpy()
         else:
             positions = program.array(layer.weight)
-    table = program.array(coder.embed_tokens.weight)
+    table = found(TABLES, coder.embed_tokens)(coder.embed_tokens, program)
     x = program.embed(phase, table, float(coder.embed_scale), positions, first)
     return norm(coder.layernorm_embedding, x, program)
 
@@ -146,8 +152,8 @@ def finish(decoder: nn.Module, y: Columns, program: Writer) -> None:
     require(decoder.project_out_dim is None, "projection before the output layer")
     require(decoder.adaptive_softmax is None, "adaptive softmax")
     layer = decoder.output_projection
-    require(found(PRODUCTS, layer) is plain_linear, f"output layer of type {type(layer).__name__}")
-    program.finish(y, program.array(layer.weight), program.array(layer.bias))
+    weight = found(TABLES, layer)(layer, program)
+    program.finish(y, weight, program.array(getattr(layer, "bias", None)))
 
 
 # ---- fairseq's Transformer -----------------------------------------------------------------------
@@ -238,16 +244,25 @@ def attention(
 
 
 def attend(
-    q: Columns, k: Columns, v: Columns, heads: int, source: Columns, shown: bool, program: Writer
+    q: Columns,
+    k: Columns,
+    v: Columns,
+    heads: int,
+    source: Columns,
+    shown: bool,
+    program: Writer,
+    binary: str | None = None,
 ) -> Columns:
     """Attention over the source, over the past, or within the sentence."""
     if source is not NOTHING:
-        return program.attend_source(q, program.transpose(k, heads), v, heads, shown=shown)
+        keys = program.transpose(k, heads)
+        return program.attend_source(q, keys, v, heads, shown=shown, binary=binary)
     if program.phase(q) is Phase.HYPOTHESES:
-        return program.attend_past(q, k, v, heads)
-    return program.attend(q, program.transpose(k, heads), v, heads)
+        return program.attend_past(q, k, v, heads, binary=binary)
+    return program.attend(q, program.transpose(k, heads), v, heads, binary=binary)
 
 
 MODELS[TransformerModelBase] = compile_transformer
 PRODUCTS[nn.Linear] = plain_linear
+TABLES[nn.Linear] = TABLES[nn.Embedding] = lambda layer, program: program.array(layer.weight)
 ATTENTIONS[MultiheadAttention] = attention

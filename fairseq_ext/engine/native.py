@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairseq_ext.engine.program import NOTHING, Code, Operation, Program
+from fairseq_ext.engine.program import NOTHING, READINGS, Code, Operation, Program
 from fairseq_ext.engine.rules import Rules
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import Packed, pack
@@ -24,15 +24,16 @@ from fairseq_ext.errors import ConfigError, DataError
 
 PATHS = ("c", "avx2", "avx512")
 VARIABLE = "FAIRSEQ_EXT_ENGINE"
-INTERFACE = 2  # as in interface.c
+INTERFACE = 3  # as in interface.c
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
 
 class _Weight(ctypes.Structure):
     _fields_ = (
-        *(("kind", _INT), ("unused", _INT), ("inputs", _LONG), ("outputs", _LONG)),
+        *(("kind", _INT), ("reading", _INT), ("inputs", _LONG), ("outputs", _LONG)),
         *(("values", _POINTER), ("scales", _POINTER), ("sums", _POINTER)),
+        *(("bound", _FLOAT), ("divisor", _FLOAT)),
     )
 
 
@@ -330,8 +331,10 @@ def _joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 def _weight(packed: Packed) -> _Weight:
     scales, sums = (None if x is None else x.ctypes.data for x in (packed.scales, packed.sums))
+    how, bound, divisor = packed.reading
     return _Weight(
-        packed.kind, 0, packed.inputs, packed.outputs, packed.values.ctypes.data, scales, sums
+        *(packed.kind, READINGS.index(how), packed.inputs, packed.outputs),
+        *(packed.values.ctypes.data, scales, sums, bound, divisor),
     )
 
 

@@ -48,7 +48,11 @@ class Code(enum.IntEnum):
     RECALL = 14
     GRU = 15
     ADDITIVE = 16
+    BINARIZE = 17
 
+
+WEIGHTS = {None: 0, "signed": 1, "unsigned": 2}
+"""How attention binarizes the weights of its sum, as machine.h numbers it."""
 
 ACTIVATIONS = {"linear": 0, "relu": 1, "gelu": 2, "tanh": 3, "gelu_accurate": 4}
 """Functions that fairseq's layers call, by name, as engine.h numbers them."""
@@ -118,6 +122,45 @@ class Matrix:
     plain: bool = False
 
 
+READINGS = ("floats", "largest", "mean", "bound")
+
+
+class Reading(NamedTuple):
+    """How a product with signs reads its inputs.
+
+    Attributes:
+        how: as ``floats``, or as signs, whose level is half of the row's ``largest`` number, the
+            ``mean`` number (signs left out), or half of a given ``bound``.
+        bound: that one.
+        divisor: of the level.
+    """
+
+    how: str = "floats"
+    bound: float = 0.0
+    divisor: float = 1.0
+
+
+FLOATS = Reading()
+
+
+@dataclass(frozen=True)
+class Signs:
+    """``W [N, K]`` of a product, which is ``±1`` times a level for each output.
+
+    Attributes:
+        values: bits ``[N, at least K / 8]``, uint8, from the lowest of a byte; 1 is plus.
+        levels: ``[N]``, fp32.
+        inputs: K.
+        reading: of the inputs.
+    """
+
+    values: np.ndarray
+    levels: np.ndarray
+    inputs: int
+    reading: Reading = FLOATS
+    plain = False
+
+
 @dataclass
 class Program:
     """A model, and the place where its compiler writes it.
@@ -136,7 +179,7 @@ class Program:
     symbols: Symbols
     longest_source: int
     longest_target: int
-    matrices: list[Matrix] = field(default_factory=list)
+    matrices: list[Matrix | Signs] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
     encoder: list[Operation] = field(default_factory=list)
     decoder: list[Operation] = field(default_factory=list)
@@ -160,6 +203,11 @@ class Program:
             if known.plain == plain and known.values is values:
                 return number
         self.matrices.append(Matrix(values, plain))
+        return len(self.matrices) - 1
+
+    def signs(self, weight: Signs) -> int:
+        """The number of a new weight of signs."""
+        self.matrices.append(weight)
         return len(self.matrices) - 1
 
     def register(self, width: int, phase: Phase, rows: int = 0) -> Columns:
@@ -209,7 +257,7 @@ class Program:
     def linear(
         self,
         x: Columns,
-        weight: np.ndarray,
+        weight: np.ndarray | Signs,
         bias: np.ndarray | None = None,
         activation: str = "linear",
         added: Columns = NOTHING,
@@ -220,8 +268,10 @@ class Program:
         Raises:
             ConfigError: an activation that the machine does not have.
         """
-        out = self.like(x, weight.shape[0]) if out is None else out
-        weights = (self.matrix(weight), self.matrix(bias, plain=True))
+        signs = isinstance(weight, Signs)
+        out = self.like(x, len(weight.values if signs else weight)) if out is None else out
+        number = self.signs(weight) if signs else self.matrix(weight)
+        weights = (number, self.matrix(bias, plain=True))
         return self.write(Code.LINEAR, out, (x, added), weights, (self.activation(activation),))
 
     def norm(
@@ -230,6 +280,10 @@ class Program:
         """Layer norm of each of ``groups`` equal parts of a row, all with the same gain."""
         weights = (self.matrix(gain, plain=True), self.matrix(shift, plain=True))
         return self.write(Code.NORM, self.like(x), (x,), weights, (groups,), (eps,))
+
+    def binarize(self, x: Columns, groups: int) -> Columns:
+        """``sign(x) max|x| / 2`` of each of ``groups`` equal parts of a row."""
+        return self.write(Code.BINARIZE, self.like(x), (x,), ints=(groups,))
 
     def add(self, x: Columns, z: Columns, a: float = 1.0, b: float = 1.0) -> Columns:
         """``a x + b z``."""
@@ -263,19 +317,30 @@ class Program:
         heads: int,
         *,
         scale: float | None = None,
+        binary: str | None = None,
         out: Columns | None = None,
     ) -> Columns:
         """``softmax(scale Q K^T) V`` within each sentence; ``keys`` are transposed.
 
-        ``scale`` is ``1 / √D`` unless given.
+        ``scale`` is ``1 / √D`` unless given. ``binary``: one of :data:`WEIGHTS`, with values that
+        :meth:`binarize` made, by head.
         """
-        return self._attend(Code.ATTEND, (q, keys, values), (heads,), scale, out)
+        ints = (heads, 0, WEIGHTS[binary])
+        return self._attend(Code.ATTEND, (q, keys, values), ints, scale, out)
 
     def attend_past(
-        self, q: Columns, k: Columns, v: Columns, heads: int, *, out: Columns | None = None
+        self,
+        q: Columns,
+        k: Columns,
+        v: Columns,
+        heads: int,
+        *,
+        binary: str | None = None,
+        out: Columns | None = None,
     ) -> Columns:
         """The same over this step and those before, whose keys and values are kept."""
-        return self._attend(Code.ATTEND_PAST, (q, k, v), (heads, self.cache()), None, out)
+        ints = (heads, self.cache(), WEIGHTS[binary])
+        return self._attend(Code.ATTEND_PAST, (q, k, v), ints, None, out)
 
     def attend_source(
         self,
@@ -286,17 +351,18 @@ class Program:
         *,
         shown: bool = False,
         scale: float | None = None,
+        binary: str | None = None,
         out: Columns | None = None,
     ) -> Columns:
         """The same over the sentence's source; ``shown``: these weights are the alignment."""
-        ints = (heads, int(shown))
+        ints = (heads, int(shown), WEIGHTS[binary])
         return self._attend(Code.ATTEND_SOURCE, (q, keys, values), ints, scale, out)
 
     def _attend(
         self,
         code: Code,
         inputs: tuple[Columns, Columns, Columns],
-        ints: tuple[int, int] | tuple[int],
+        ints: tuple[int, int, int],
         scale: float | None,
         out: Columns | None,
     ) -> Columns:

@@ -16,6 +16,8 @@ import numpy as np
 from fairseq_ext.engine.program import (
     ACTIVATIONS,
     NOTHING,
+    READINGS,
+    WEIGHTS,
     Code,
     Columns,
     Operation,
@@ -23,7 +25,7 @@ from fairseq_ext.engine.program import (
     Program,
     Shape,
 )
-from fairseq_ext.engine.weights import NUMBERS, PANEL, PLAIN, Packed
+from fairseq_ext.engine.weights import BITS8, NUMBERS, PANEL, PLAIN, SIGNS, Packed
 from fairseq_ext.errors import ConfigError
 
 OPERANDS = {
@@ -33,9 +35,9 @@ OPERANDS = {
     Code.ADD: (2, 0, 0, 2),
     Code.ACTIVATE: (1, 0, 1, 0),
     Code.TRANSPOSE: (1, 0, 1, 0),
-    Code.ATTEND: (3, 0, 1, 1),
-    Code.ATTEND_PAST: (3, 0, 2, 1),
-    Code.ATTEND_SOURCE: (3, 0, 2, 1),
+    Code.ATTEND: (3, 0, 3, 1),
+    Code.ATTEND_PAST: (3, 0, 3, 1),
+    Code.ATTEND_SOURCE: (3, 0, 3, 1),
     Code.MIX: (1, 1, 0, 0),
     Code.CONVOLVE: (2, 1, 2, 0),
     Code.TAPS: (1, 0, 3, 0),
@@ -44,6 +46,7 @@ OPERANDS = {
     Code.RECALL: (2, 0, 0, 0),
     Code.GRU: (3, 0, 0, 0),
     Code.ADDITIVE: (3, 1, 2, 0),
+    Code.BINARIZE: (1, 0, 1, 0),
 }
 """How many inputs, weights, ints and reals an operation has."""
 
@@ -55,6 +58,11 @@ PANELS: dict[int, dict[str, tuple[str, Callable[[int], int]]]] = {
         "values": ("int8", lambda inputs: PANEL * 4 * -(-inputs // 4)),
         **_UNITS,
     },
+    SIGNS: {
+        "values": ("int32", lambda inputs: PANEL * 2 * -(-inputs // 64)),
+        "scales": _UNITS["scales"],
+    },
+    BITS8: {"values": ("uint8", lambda inputs: PANEL // 2 * -(-inputs // 4)), **_UNITS},
 }
 """By kind: the arrays of a weight, their types, and how many numbers of each a panel has."""
 
@@ -79,6 +87,10 @@ def verify(program: Program, weights: Sequence[Packed]) -> None:
     """
     for number, weight in enumerate(weights):
         _require(_is_whole(weight), f"weight {number} has another size or kind than it says")
+        how, *sizes = weight.reading
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(np.float32(sizes)).all()
+        _require(how in READINGS and finite, f"weight {number} reads its inputs in an unknown way")
     _Verifier(program, weights).run()
 
 
@@ -243,6 +255,11 @@ class _Verifier:
         found = self.read(values, Phase.TOKENS, Phase.SLOTS, width=one.out.width)
         _require(found[1:] == shape[1:], "its keys and values are of other things")
         self.divides(heads, query.width, values.width)
+        self.binary(one.ints[2])
+
+    def binary(self, how: int) -> None:
+        """How the weights of an attention's sum are read."""
+        _require(how in WEIGHTS.values(), "its sum is of an unknown kind")
 
 
 # ---- operations; machine.h says what each computes -----------------------------------------------
@@ -284,6 +301,11 @@ def _norm(check: _Verifier, one: Operation) -> None:
     _require(eps >= 0, "its epsilon is negative")
 
 
+def _binarize(check: _Verifier, one: Operation) -> None:
+    check.beside(one.inputs[0], one.out, one.out.width)
+    check.divides(one.ints[0], one.out.width)
+
+
 def _add(check: _Verifier, one: Operation) -> None:
     for x in one.inputs:
         check.beside(x, one.out, one.out.width)
@@ -310,7 +332,8 @@ def _attend(check: _Verifier, one: Operation) -> None:
 
 
 def _attend_past(check: _Verifier, one: Operation) -> None:
-    heads, cache = one.ints
+    heads, cache, how = one.ints
+    check.binary(how)
     for x in one.inputs:
         check.beside(x, one.out, one.out.width)
     check.divides(heads, one.out.width)
@@ -410,4 +433,5 @@ RULES: dict[Code, Callable[[_Verifier, Operation], None]] = {
     Code.RECALL: _recall,
     Code.GRU: _gru,
     Code.ADDITIVE: _additive,
+    Code.BINARIZE: _binarize,
 }

@@ -1,7 +1,8 @@
 """How the machine's products read their weights (numpy only).
 
-Panels of 64 outputs, ``[panel][k][64]``; int8 ``[panel][k / 4][64][4]``. engine.h has the other
-side of it.
+Panels of 64 outputs, ``[panel][k][64]``; int8 ``[panel][k / 4][64][4]``. Signs are bits in int8's
+order or, ``[panel][k / 32][64][32]``, in that of the kernels of binary products. engine.h has the
+other side of it.
 """
 
 from __future__ import annotations
@@ -10,22 +11,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairseq_ext.engine.program import Matrix
+from fairseq_ext.engine.program import FLOATS, Matrix, Reading, Signs
 from fairseq_ext.errors import ConfigError
 
 PANEL = 64
 NUMBERS = ("fp32", "bf16", "int8")
-PLAIN = len(NUMBERS)
+PLAIN, SIGNS, BITS8 = range(len(NUMBERS), len(NUMBERS) + 3)
 
 
 class Packed(NamedTuple):
     """A weight as the machine reads it.
 
     Attributes:
-        kind: place in :data:`NUMBERS`, or :data:`PLAIN`.
+        kind: place in :data:`NUMBERS`, or :data:`PLAIN`; :data:`SIGNS` for signs times floats or
+            signs, :data:`BITS8` for signs times inputs that are rounded to int8.
         outputs, inputs: N, K.
         values: its numbers.
-        scales, sums: of int8: units of the outputs, and 128 times the sum of each output's weights.
+        scales: of int8 the units of the outputs, of BITS8 their levels, of SIGNS twice these.
+        sums: of int8 and BITS8: 128 times the sum of each output's weights.
+        reading: of SIGNS.
     """
 
     kind: int
@@ -34,24 +38,28 @@ class Packed(NamedTuple):
     values: np.ndarray
     scales: np.ndarray | None = None
     sums: np.ndarray | None = None
+    reading: Reading = FLOATS
 
 
-def pack(matrix: Matrix, numbers: str = "fp32") -> Packed:
+def pack(matrix: Matrix | Signs, numbers: str = "fp32") -> Packed:
     """Lay a weight out.
 
     Args:
         matrix: ``[N, K]``; a plain one may have any shape.
         numbers: ``fp32``; ``bf16``, rounded to the nearest; or ``int8``, each output in units of
-            its largest weight / 127.
+            its largest weight / 127. Signs remain signs; with ``int8`` they multiply rounded
+            inputs, unless they multiply signs.
 
     Raises:
         ConfigError: other numbers.
     """
+    if numbers not in NUMBERS:
+        raise ConfigError(f"`numbers` must be one of {', '.join(NUMBERS)}, but is `{numbers}`.")
+    if isinstance(matrix, Signs):
+        return _pack_signs(matrix, numbers)
     values = np.ascontiguousarray(matrix.values, np.float32)
     if matrix.plain:
         return Packed(PLAIN, len(values), values[0].size, values)
-    if numbers not in NUMBERS:
-        raise ConfigError(f"`numbers` must be one of {', '.join(NUMBERS)}, but is `{numbers}`.")
     outputs, inputs = values.shape
     if numbers == "fp32":
         return Packed(0, outputs, inputs, _panels(values))
@@ -61,9 +69,32 @@ def pack(matrix: Matrix, numbers: str = "fp32") -> Packed:
     whole = np.rint(values / units[:, None]).astype(np.int8)
     padded = np.zeros((outputs, -(-inputs // 4) * 4), np.int8)
     padded[:, :inputs] = whole
-    scales, sums = (np.zeros(-(-outputs // PANEL) * PANEL, kind) for kind in (np.float32, np.int32))
-    scales[:outputs], sums[:outputs] = units, 128 * whole.sum(1, dtype=np.int32)
-    return Packed(2, outputs, inputs, _panels(padded, 4), scales, sums)
+    sums = 128 * whole.sum(1, dtype=np.int32)
+    return Packed(2, outputs, inputs, _panels(padded, 4), _whole(units), _whole(sums))
+
+
+def _pack_signs(matrix: Signs, numbers: str) -> Packed:
+    plus = np.unpackbits(matrix.values, axis=1, count=matrix.inputs, bitorder="little")
+    outputs, inputs = plus.shape
+    levels = _whole(np.asarray(matrix.levels, np.float32))
+    if numbers != "int8" or matrix.reading != FLOATS:
+        padded = np.zeros((len(levels), -(-inputs // 64) * 64), np.uint8)
+        padded[:outputs, :inputs] = plus
+        words = np.packbits(padded, axis=1, bitorder="little").view(np.int32)
+        tiles = aligned(words.reshape(-1, PANEL, words.shape[1]).transpose(0, 2, 1))
+        return Packed(SIGNS, outputs, inputs, tiles, 2 * levels, reading=matrix.reading)
+    minus = np.zeros((outputs, -(-inputs // 4) * 4), np.uint8)  # inputs that are not there are 0
+    minus[:, :inputs] = 1 - plus
+    sums = 128 * (minus.shape[1] - 2 * minus.sum(1, dtype=np.int32))
+    bits = np.packbits(_panels(minus, 4).reshape(-1, 8), axis=1, bitorder="little")
+    return Packed(BITS8, outputs, inputs, aligned(bits), levels, _whole(sums))
+
+
+def _whole(values: np.ndarray) -> np.ndarray:
+    """One number for each output, and zeros up to a whole panel."""
+    padded = np.zeros(-(-len(values) // PANEL) * PANEL, values.dtype)
+    padded[: len(values)] = values
+    return padded
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:

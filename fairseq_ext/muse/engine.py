@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor, nn
 
-from fairseq_ext.engine import compilers
 from fairseq_ext.engine.compilers import MODELS, Writer, embed, finish, linear, norm
 from fairseq_ext.engine.program import NOTHING, Columns, Phase
 from fairseq_ext.muse.block import ParallelBlock
@@ -29,16 +28,11 @@ def compile_muse(model: MuseModel, program: Writer) -> None:
 def block(
     layer: ParallelBlock, x: Columns, source: Columns, shown: bool, program: Writer
 ) -> Columns:
-    """``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``, with one product to begin and one to end.
-
-    These are ``W_Enc`` and ``W_Dec`` of section 3.5, also where they are stored separately.
-    """
+    """``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``."""
     before, heads = x, layer.attention.heads
     if layer.normalize_before:
         x = norm(layer.layer_norm, x, program)
-    weight_in, bias_in, weight_out, bias_out = (program.array(one) for one in fused(layer))
-    rows, columns = sizes(layer, len(weight_in))
-    parts = program.linear(x, weight_in, bias_in).cut(rows)
+    parts, columns = read(layer, x, program)
     attended, *context, hidden = program.like(x, sum(columns)).cut(columns)
     q, k, v, *own = parts[0].split(layer.attention.parts_in)
     of_attention, *of_convolution = attended.split(layer.attention.parts_out)
@@ -53,26 +47,46 @@ def block(
         transposed = program.transpose(keys, heads)
         program.attend_source(parts[1], transposed, values, heads, shown=shown, out=context[0])
     program.activate(parts[-1], layer.activation.__name__, out=hidden)
-    whole = Columns(attended.register, 0, sum(columns))
-    y = program.linear(whole, weight_out, bias_out, added=before)
+    y = contribute(layer, [attended, *context, hidden], before, program)
     if layer.ordinary_convolution is not None:
         y = ordinary(layer.ordinary_convolution, x, y, program)
     return y if layer.normalize_before else norm(layer.layer_norm, y, program)
 
 
-def fused(layer: ParallelBlock) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``W_Enc``, its bias, ``W_Dec`` and the sum of its biases.
+def read(layer: ParallelBlock, x: Columns, program: Writer) -> tuple[list[Columns], list[int]]:
+    """What the branches begin with, and the sizes of what they end with: ``W_Enc``, section 3.5."""
+    if not one_product(layer):
+        own = layer.projections
+        parts = [linear(getattr(own, name), x, program) for name in own.inward]
+        return parts, [getattr(own, name).in_features for name in own.outward]
+    weight, bias, _, _ = fused(layer)
+    rows, columns = sizes(layer, len(weight))
+    return program.linear(x, program.array(weight), program.array(bias)).cut(rows), columns
 
-    Raises:
-        ConfigError: binary layers, which do not share one product.
-    """
-    if not isinstance(layer.projections, FusedProjections):
-        for one in layer.projections.children():
-            compilers.require(type(one) is nn.Linear, f"{type(one).__name__} in a MUSE block")
+
+def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
+    """``x`` plus the last products of the branches, whose inputs are neighbours: ``W_Dec``."""
+    if not one_product(layer):
+        for name, part in zip(layer.projections.outward, parts, strict=True):
+            x = linear(getattr(layer.projections, name), part, program, added=x)
+        return x
+    _, _, weight, biases = fused(layer)
+    whole = Columns(parts[0].register, 0, sum(part.width for part in parts))
+    return program.linear(whole, program.array(weight), program.array(biases.sum(0)), added=x)
+
+
+def one_product(layer: ParallelBlock) -> bool:
+    """Whether the products of the branches can be joined: not if they are binary."""
+    own = layer.projections
+    return isinstance(own, FusedProjections) or all(
+        type(one) is nn.Linear for one in own.children()
+    )
+
+
+def fused(layer: ParallelBlock) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``W_Enc``, its bias, ``W_Dec`` and its biases, also where they are stored separately."""
     state = fuse(dict(layer.projections.state_dict()))
-    names = ("weight_in", "bias_in", "weight_out", "biases_out")
-    weight_in, bias_in, weight_out, biases_out = (state[name] for name in names)
-    return weight_in, bias_in, weight_out, biases_out.sum(0)
+    return tuple(state[name] for name in ("weight_in", "bias_in", "weight_out", "biases_out"))
 
 
 def sizes(layer: ParallelBlock, rows_in: int) -> tuple[list[int], list[int]]:

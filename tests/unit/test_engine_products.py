@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from fairseq_ext.binary.binarize import Binarizer
+from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.engine import native
-from fairseq_ext.engine.program import ACTIVATIONS, Matrix
-from fairseq_ext.engine.weights import NUMBERS, pack, to_bf16
+from fairseq_ext.engine.program import ACTIVATIONS, FLOATS, READINGS, Matrix, Reading, Signs
+from fairseq_ext.engine.weights import NUMBERS, Packed, pack, to_bf16
 
 SIZES = [(1, 1, 1), (5, 33, 65), (6, 128, 64), (13, 7, 130), (97, 18, 3), (200, 130, 70)]
 
@@ -23,13 +25,17 @@ def product(
     bias: np.ndarray | None,
     act: str = "linear",
 ) -> np.ndarray:
-    packed = native._weight(kept := pack(Matrix(weight), numbers))
-    y = np.full((len(x), len(weight)), np.nan, np.float32)
+    return packed_product(path, pack(Matrix(weight), numbers), x, bias, act)
+
+
+def packed_product(
+    path: str, packed: Packed, x: np.ndarray, bias: np.ndarray | None, act: str = "linear"
+) -> np.ndarray:
+    y = np.full((len(x), packed.outputs), np.nan, np.float32)
     native.library().engine_product(
-        *(native.PATHS.index(path), ctypes.byref(packed), x.ctypes.data, len(x)),
+        *(native.PATHS.index(path), ctypes.byref(native._weight(packed)), x.ctypes.data, len(x)),
         *(None if bias is None else bias.ctypes.data, ACTIVATIONS[act], y.ctypes.data),
     )
-    del kept
     return y
 
 
@@ -60,6 +66,59 @@ def test_product(path: str, numbers: str, rows: int, inputs: int, outputs: int):
     np.testing.assert_allclose(product(path, numbers, x, weight, bias), wanted, **close)
     without = product(path, numbers, x, weight, None)
     np.testing.assert_allclose(without + bias, wanted, **close)
+
+
+def bits_of(weight: np.ndarray, reading: Reading = FLOATS) -> Signs:
+    bits = np.packbits(weight > 0, axis=1, bitorder="little")
+    return Signs(bits, np.abs(weight[:, 0]), weight.shape[1], reading)
+
+
+def signed(draw: np.random.Generator, outputs: int, inputs: int) -> np.ndarray:
+    """``±level``, with a level for each output."""
+    signs = draw.choice(np.array([-1, 1], np.float32), (outputs, inputs))
+    return signs * (0.1 + draw.random((outputs, 1), np.float32))
+
+
+@pytest.mark.parametrize("path", native.available_paths())
+@pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
+def test_product_with_signs(path: str, numbers: str, rows: int, inputs: int, outputs: int):
+    draw = np.random.default_rng(rows)
+    x = draw.standard_normal((rows, inputs)).astype(np.float32)
+    weight = signed(draw, outputs, inputs)
+    bias = draw.standard_normal(outputs).astype(np.float32)
+    found = packed_product(path, pack(bits_of(weight), numbers), x, bias)
+    if numbers == "int8":  # what int8 makes of the same numbers, whose units hold them exactly
+        wanted = product(path, numbers, x, weight, bias)
+    else:
+        wanted = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("path", native.available_paths())
+@pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize("how", READINGS[1:])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
+def test_product_of_signs(path: str, numbers: str, how: str, rows: int, inputs: int, outputs: int):
+    """To the last bit what a binary layer computes, but for a mean, which torch sums otherwise."""
+    draw = np.random.default_rng(rows)
+    x = draw.standard_normal((rows, inputs)).astype(np.float32)
+    x[0, : inputs // 2] = 0
+    weight = signed(draw, outputs, inputs)
+    bias = draw.standard_normal(outputs).astype(np.float32)
+    binarizer = (
+        Binarizer("xnor") if how == "mean" else Binarizer(bound=3.0 if how == "bound" else None)
+    )
+    layer = BinaryLinear(inputs, outputs, inputs=True, scale=7.0, input_binarizer=binarizer)
+    with torch.no_grad():  # levels are half of the largest weight
+        layer.weight.copy_(torch.from_numpy(2 * weight))
+        layer.bias.copy_(torch.from_numpy(bias))
+        wanted = layer(torch.from_numpy(x)).numpy()
+    found = packed_product(path, pack(bits_of(weight, Reading(how, 3.0, 7.0)), numbers), x, bias)
+    if how == "mean":
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    else:
+        np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("path", native.available_paths())

@@ -73,4 +73,30 @@ INLINE void finish_sums(outputs out, int row) {
         for (int c = 0; c < TILE; c++) y[c] += out.bias[c];
 }
 
+typedef struct {
+    const uint32_t *words; /* see kernels.h */
+    const float *bound;    /* [channels] */
+    const float *bias;     /* [channels] or NULL */
+    const float *x;        /* [rows][inputs], at a distance of x_stride */
+    float *y;              /* [rows][channels], at a distance of y_stride */
+    int64_t rows, inputs, channels, row_words, x_stride, y_stride;
+    float scale;               /* divides products of two binarized factors */
+    const float *input_bounds; /* [rows], or NULL for the largest magnitudes */
+    uint32_t *room;            /* for the signs of MOST_ROWS rows, or NULL: some are allocated */
+} product;
+
+/* Up to MOST_ROWS rows from `row` on, of some tiles; returns 0, or 1 if there is no memory. */
+typedef int (*task)(const product *, const kernels *, int64_t row, int rows, int64_t first_tile,
+                    int64_t end_tile);
+
+int lookup_task(const product *p, const kernels *k, int64_t row, int rows, int64_t first_tile,
+                int64_t end_tile);
+int popcount_task(const product *p, const kernels *k, int64_t row, int rows, int64_t first_tile,
+                  int64_t end_tile);
+
+/* Instruction sets in rising order: each needs the instructions of those before it. */
+enum { PORTABLE, AVX2, AVX512, AVX512_VPOPCNTDQ };
+int best_kernels(void);
+kernels kernels_of(int path);
+
 #endif

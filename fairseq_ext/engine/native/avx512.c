@@ -7,6 +7,7 @@
 
 enum { LANES = 16, GROUP = 4, ROWS = 6 };
 #define NAME avx512_arithmetic
+#define KERNELS 3 /* or less, if the processor has no more */
 #define FMA(a, b, c) ((vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 typedef int32_t sums16 __attribute__((vector_size(LANES * 4)));
 
@@ -14,14 +15,23 @@ static inline __attribute__((always_inline)) int any(sums16 v) {
     return _mm512_movepi32_mask((__m512i)v);
 }
 
-static inline __attribute__((always_inline)) void int8_sums(int rows, const uint8_t *x,
+static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, const uint8_t *x,
                                                             int64_t x_stride, const int8_t *w,
                                                             int64_t fours, sums16 sums[][GROUP]) {
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < GROUP; v++) sums[r][v] = (sums16)_mm512_setzero_si512();
     for (int64_t k = 0; k < fours; k++) {
         __m512i from[GROUP];
-        for (int v = 0; v < GROUP; v++) from[v] = _mm512_loadu_si512(w + (k * 64 + v * LANES) * 4);
+        for (int v = 0; v < GROUP; v++) {
+            const int64_t place = (k * 64 + v * LANES) * 4;
+            if (!bits) {
+                from[v] = _mm512_loadu_si512(w + place);
+                continue;
+            }
+            uint64_t mask; /* 0: 1, 1: -1 */
+            memcpy(&mask, w + place / 8, sizeof mask);
+            from[v] = _mm512_or_si512(_mm512_movm_epi8(mask), _mm512_set1_epi8(1));
+        }
         for (int r = 0; r < rows; r++) {
             int32_t four;
             memcpy(&four, x + r * x_stride + 4 * k, sizeof four);

@@ -4,8 +4,8 @@
  * what a row stands for. Sentences lie one after another without padding, so that nothing a
  * sentence meets depends on its batch. No number of a row depends on other rows of a product.
  *
- * Layout of a weight [N, K]: panels of 64 outputs, [panel][k][64] (int8: [panel][k / 4][64][4]);
- * outputs after the last one are zeros. */
+ * Layout of a weight [N, K]: panels of 64 outputs, [panel][k][64]; int8 and BITS8 [panel][k /
+ * 4][64][4], SIGNS as kernels.h of the binary wing says. Outputs after the last one are zeros. */
 #ifndef FAIRSEQ_EXT_ENGINE_H
 #define FAIRSEQ_EXT_ENGINE_H
 
@@ -14,17 +14,24 @@
 
 enum { PANEL = 64, BLOCK = 16 };
 
-typedef enum { F32, BF16, INT8, PLAIN } number; /* PLAIN: fp32 [N][K], for tables and vectors */
+/* PLAIN: fp32 [N][K], for tables and vectors. Weights of one bit: SIGNS times floats or signs, BITS8
+ * (from the lowest bit of a byte; 1 is minus) times inputs that are rounded to int8. */
+typedef enum { F32, BF16, INT8, PLAIN, SIGNS, BITS8 } number;
 
-/* y = x W^T + b. Of int8: `scales` of the outputs, and `sums`, 128 times the sum of each output's
- * weights, as inputs are stored with 128 added. */
+/* How SIGNS reads its inputs: as floats, or as signs times a level, which is half of the row's
+ * largest number, its mean number, or half of `bound` (numbers without their signs). */
+typedef enum { FLOATS, BY_LARGEST, BY_MEAN, BY_BOUND } reading;
+
+/* y = x W^T + b. `scales` of the outputs: of int8 their units, of BITS8 their levels, of SIGNS twice
+ * these. `sums` of INT8 and BITS8: 128 times the sum of each output's weights, as inputs are stored
+ * with 128 added. Levels of inputs are divided by `divisor`. */
 typedef struct {
-    int32_t kind;
-    int32_t unused;
+    int32_t kind, reading;
     int64_t inputs, outputs;
     const void *values;
     const float *scales;
     const int32_t *sums;
+    float bound, divisor;
 } weight;
 
 typedef enum { NONE, RELU, GELU, TANH, GELU_TANH } activation;
@@ -73,6 +80,11 @@ extern const arithmetic portable_arithmetic;
 extern const arithmetic avx2_arithmetic;
 extern const arithmetic avx512_arithmetic;
 #endif
+
+/* `product` for SIGNS. */
+void product_of_signs(const weight *w, const float *x, int64_t x_stride, int64_t rows,
+                      const float *bias, float *y, int64_t y_stride, void *scratch,
+                      int path);
 
 /* Bytes of scratch memory that `product` needs for so many inputs. */
 enum { SCRATCH_ROWS = 96 };

@@ -1,5 +1,6 @@
 #include "machine.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,18 +147,28 @@ static void linear(workspace *space, const operation *op, int64_t rows) {
                          rows_of(space, op->out), stride_of(space, op->out), space->scratch);
 }
 
+static void binarize(const float *x, int64_t n, float *y) {
+    float bound = 0;
+    for (int64_t i = 0; i < n; i++) bound = fmaxf(bound, fabsf(x[i]));
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] < 0 ? -0.5f * bound : 0.5f * bound;
+}
+
 static void row_wise(workspace *space, const operation *op, int64_t rows) {
     const float *x = rows_of(space, op->in[0]);
     const int64_t x_stride = stride_of(space, op->in[0]), y_stride = stride_of(space, op->out);
     float *y = rows_of(space, op->out);
     const weight *weights = space->what->weights;
-    const int64_t n = op->out.width, part = op->code == NORM ? n / op->ints[0] : n;
+    const int grouped = op->code == NORM || op->code == BINARIZE;
+    const int64_t n = op->out.width, part = grouped ? n / op->ints[0] : n;
     for (int64_t r = 0; r < rows; r++, x += x_stride, y += y_stride)
         switch (op->code) {
         case NORM:
             for (int64_t i = 0; i < n; i += part)
                 space->math->norm(x + i, part, weights[op->weights[0]].values,
                                   weights[op->weights[1]].values, op->reals[0], y + i);
+            break;
+        case BINARIZE:
+            for (int64_t i = 0; i < n; i += part) binarize(x + i, part, y + i);
             break;
         case ADD:
             space->math->add(op->reals[0], x, op->reals[1],
@@ -213,6 +224,26 @@ static memory memory_of(workspace *space, const operation *op, int64_t sentence)
     return found;
 }
 
+/* y = sum of weights[j] values[j]. If both become binary, values are signs times half of B_j. Then
+ * SIGNED: all signs count alike; UNSIGNED: those whose weight times B_j is at least half of the
+ * largest one. Sums of signs are exact, so that a 0 is a 0 for the next binarization. */
+static void mix(workspace *space, int64_t n, int64_t dim, int how, float *y) {
+    const float *const *values = space->pointers;
+    float *weights = space->scores, most = 0;
+    if (!how) {
+        space->math->mix(weights, values, n, dim, y);
+        return;
+    }
+    for (int64_t j = 0; j < n; j++)
+        most = fmaxf(most, weights[j] *= 2 * fabsf(values[j][0]));
+    const float level = how == SIGNED ? 0.5f * most : most;
+    memset(y, 0, (size_t)dim * sizeof *y);
+    for (int64_t j = 0; j < n; j++)
+        if (how == SIGNED || weights[j] - 0.5f * most >= 0)
+            for (int64_t d = 0; d < dim; d++) y[d] += values[j][d] < 0 ? -1 : 1;
+    for (int64_t d = 0; d < dim; d++) y[d] *= 0.5f * level;
+}
+
 /* One query of all heads over a memory. */
 static void attend(workspace *space, const operation *op, const memory *from, const float *query,
                    float *y, float *seen) {
@@ -225,8 +256,8 @@ static void attend(workspace *space, const operation *op, const memory *from, co
         space->math->softmax(scores, from->count);
         for (int64_t i = 0; i < from->count; i++)
             space->pointers[i] = from->values + i * from->values_stride + h * read;
-        space->math->mix(scores, space->pointers, from->count, read, y + h * read);
         if (seen) space->math->add(1, seen, 1.0f / (float)heads, scores, from->count, seen);
+        mix(space, from->count, read, op->ints[2], y + h * read);
     }
 }
 
@@ -290,7 +321,7 @@ static int attend_past(workspace *space, const operation *op) {
             space->math->dots(query + h * dim, space->pointers, steps, dim, op->reals[0], space->scores);
             space->math->softmax(space->scores, steps);
             for (int64_t t = 0; t < steps; t++) space->pointers[t] += width;
-            space->math->mix(space->scores, space->pointers, steps, dim, y + h * dim);
+            mix(space, steps, dim, op->ints[2], y + h * dim);
             for (int64_t t = 0; t < steps; t++) space->pointers[t] += dim - width;
         }
     }

@@ -35,7 +35,11 @@ typedef enum {
     RECALL,        /* in0 as it was a step ago; at the first step in1 of the sentence, or 0 */
     GRU,           /* the next state, from gates in0 (inputs) and in1 (state) and state in2 */
     ADDITIVE,      /* sum of softmax(v tanh(in0 + in1)) in2 over the sentence's source */
+    BINARIZE,      /* out = sign(in0) max|in0| / 2, in ints[0] groups */
 } code;
+
+/* ints[2] of attention: values are signs times levels, and so become the weights of the sum. */
+enum { SIGNED = 1, UNSIGNED = 2 };
 
 typedef struct {
     int32_t code;

@@ -3,21 +3,25 @@
 
 enum { LANES = 4, GROUP = 4, ROWS = 3 };
 #define NAME portable_arithmetic
+#define KERNELS 0
 #define FMA(a, b, c) ((a) * (b) + (c))
 typedef int32_t sums4 __attribute__((vector_size(LANES * 4)));
 
 static inline int any(sums4 v) { return v[0] | v[1] | v[2] | v[3]; }
 
-static inline void int8_sums(int rows, const uint8_t *x, int64_t x_stride, const int8_t *w,
+static inline void byte_sums(int rows, int bits, const uint8_t *x, int64_t x_stride, const int8_t *w,
                              int64_t fours, sums4 sums[][GROUP]) {
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < GROUP; v++) {
             sums4 total = {0};
             for (int64_t k = 0; k < fours; k++)
                 for (int lane = 0; lane < LANES; lane++)
-                    for (int i = 0; i < 4; i++)
+                    for (int i = 0; i < 4; i++) {
+                        const int64_t place = (k * 64 + v * LANES + lane) * 4 + i;
+                        const int minus = (uint8_t)w[place / 8] >> place % 8 & 1;
                         total[lane] += x[r * x_stride + 4 * k + i] *
-                                       w[(k * 64 + v * LANES + lane) * 4 + i];
+                                       (bits ? 1 - 2 * minus : w[place]);
+                    }
             sums[r][v] = total;
         }
 }
