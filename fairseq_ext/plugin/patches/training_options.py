@@ -60,18 +60,24 @@ def require_batch_size(dataset: Any) -> None:
 
 
 def _require_packages(cfg: Any) -> None:
-    for wanted, option, package in (
-        (cfg.common.tpu and not cfg.common.bf16, "--tpu", "torch_xla"),
+    """Without these, fairseq trains on, repeats a warning, and writes nothing of what was asked."""
+    common = cfg.common
+    for wanted, option, *packages in (
+        (common.tpu and not common.bf16, "--tpu", "torch_xla"),
         (
             cfg.checkpoint.write_checkpoints_asynchronously,
             "--write-checkpoints-asynchronously",
             "iopath",
         ),
+        (common.tensorboard_logdir, "--tensorboard-logdir", "tensorboard", "tensorboardX"),
+        (common.wandb_project, "--wandb-project", "wandb"),
+        (common.aim_repo, "--aim-repo", "aim"),
+        (common.azureml_logging, "--azureml-logging", "azureml"),
     ):
-        if wanted and importlib.util.find_spec(package) is None:
+        if wanted and not any(map(importlib.util.find_spec, packages)):
             raise ConfigError(
-                f"`{option}` needs the package {package}, which is not installed; install it, or "
-                "leave the option out."
+                f"`{option}` needs the package {packages[0]}, which is not installed: `pip install "
+                f"{packages[0].replace('azureml', 'azureml-core')}`, or leave the option out."
             )
 
 
