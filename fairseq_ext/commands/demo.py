@@ -68,7 +68,7 @@ def _demo(args: argparse.Namespace) -> int:
     listener = address.listen(args.host, args.port)
     with contextlib.suppress(KeyboardInterrupt), _leaving_nothing():
         _require_gradio()
-        from fairseq_ext.demo import page, server
+        from fairseq_ext.demo import examples, page, server
 
         systems = _load(named, args)
 
@@ -79,7 +79,12 @@ def _demo(args: argparse.Namespace) -> int:
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         print(f"http://{shown}:{port}", flush=True)
-        blocks = page.build(list(systems), translate, args.max_words)
+        first, (one, *_) = named[0], systems.values()
+        tried = examples.sentences(
+            first.data, one.translator.src, one.translator.tgt, args.max_words
+        )
+        about = {name: system.about for name, system in systems.items()}
+        blocks = page.build(about, translate, args.max_words, tried)
         server.serve(blocks, listener, args.host)
     return 0
 

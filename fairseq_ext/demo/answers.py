@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import tempfile
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ class Answer:
     Attributes:
         name: of the system.
         text: its translation, empty where there is none.
-        remark: its score, or why there is no translation.
+        remark: its score and how long it took, or why there is no translation.
         attention: of a model that has it, else None.
     """
 
@@ -70,10 +71,13 @@ def _answer_of(system: System, sentence: str) -> Answer:
     if length > translator.limit:
         least = f"{translator.limit_name} at most {translator.limit:,}"
         return Answer(system.name, "", f"Too long: {length:,} source tokens, but {least}.")
-    unknown = translator.counts.unknown
+    unknown, produced = translator.counts.unknown, translator.counts.target
+    began = time.perf_counter()
     best = translator.translate([tokens])[0][0]
+    seconds = time.perf_counter() - began
     unknown = translator.counts.unknown - unknown
-    remark = f"score {best.score:.2f}"
+    produced = translator.counts.target - produced
+    remark = f"score {best.score:.2f}, {seconds:.2f} s, {produced / seconds:,.0f} tokens per second"
     if unknown:
         remark += f", {unknown} of {length} source tokens unknown"
     text = system.codec.decode(best.tokens)

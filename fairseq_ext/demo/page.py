@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from fairseq_ext.demo.answers import Answer, heat_map
+from fairseq_ext.demo.systems import About
 from fairseq_ext.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 TITLE = "Translations side by side"
 FONTS = ("ui-sans-serif", "system-ui", "sans-serif")
-SHOWN = 2  # systems chosen at first
+KEYS = "Enter translates, Shift+Enter breaks the line"
 
 Translate = Callable[[str, Sequence[str]], Sequence[Answer]]
 
@@ -30,51 +31,77 @@ def theme() -> Base:
     return gr.themes.Default(primary_hue="blue", font=FONTS, font_mono=("ui-monospace",))
 
 
-def build(names: Sequence[str], translate: Translate, max_words: int) -> gr.Blocks:
+def build(
+    systems: Mapping[str, About],
+    translate: Translate,
+    max_words: int,
+    examples: Sequence[str] = (),
+) -> gr.Blocks:
     """The page.
 
     Args:
-        names: of the systems.
+        systems: by name.
         translate: the answers of the systems named to a sentence; a
             :class:`~fairseq_ext.errors.DataError` is shown on the page.
         max_words: for the hint below the field.
+        examples: sentences to click.
     """
+    names = list(systems)
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
         gr.Markdown(f"# {TITLE}")
         sentence = gr.Textbox(
             label="Sentence",
-            info=f"at most {max_words:,} words",
+            info=f"{KEYS}; at most {max_words:,} words",
             lines=2,
             autofocus=True,
             elem_id="sentence",
         )
+        if examples:
+            gr.HTML(_examples(examples))
         with gr.Row(equal_height=True):
+            choices = [(f"{name} ({about.line})", name) for name, about in systems.items()]
             chosen = gr.CheckboxGroup(
-                list(names), value=list(names[:SHOWN]), label="Systems", scale=4, elem_id="systems"
+                choices, value=names, label="Systems", scale=4, min_width=280, elem_id="systems"
             )
-            button = gr.Button("Translate", variant="primary", scale=1, elem_id="translate")
+            button = gr.Button(
+                "Translate", variant="primary", scale=1, min_width=200, elem_id="translate"
+            )
+        gr.HTML('<div id="status" role="status"></div>')
         message = gr.HTML(visible=False, elem_id="message")
-        with gr.Row():
-            columns = [_add_column(place, name) for place, name in enumerate(names)]
+        with gr.Row(elem_id="results"):
+            columns = [_add_column(place, *one) for place, one in enumerate(systems.items())]
 
         def show(text: str, wanted: Sequence[str]) -> list[Any]:
             return _shown(text, wanted, names, translate)
 
-        gr.on(
-            [button.click, sentence.submit],
+        done = button.click(
             show,
             inputs=[sentence, chosen],
             outputs=[message, *(part for column in columns for part in column)],
+            js="(...inputs) => { window.demo.begin(); return inputs; }",
+            show_progress="hidden",
             api_visibility="private",
         )
+        done.then(None, js="() => window.demo.end()", api_visibility="private")
     return page
 
 
-def _add_column(place: int, name: str) -> tuple[Any, Any, Any]:
+def _examples(sentences: Sequence[str]) -> str:
+    buttons = (f'<button type="button">{html.escape(one)}</button>' for one in sentences)
+    return f'<div id="examples">Try {" ".join(buttons)}</div>'
+
+
+def _add_column(place: int, name: str, about: About) -> tuple[Any, Any, Any]:
     """One system's column, hidden until there is an answer: column, text, picture."""
-    with gr.Column(visible=False, min_width=360, elem_id=f"system-{place}") as column:
-        text = gr.Textbox(label=name, lines=2, interactive=False)
+    with gr.Column(visible=False, min_width=300, elem_id=f"system-{place}") as column:
+        text = gr.Textbox(label=f"{name} ({about.line})", lines=2, interactive=False)
         picture = gr.HTML()
+        for title, image in about.pictures.items():
+            shown = html.escape(title)
+            gr.HTML(
+                f"<figure>{_image(f'{title} of {name}', image)}"
+                f"<figcaption>{shown}</figcaption></figure>"
+            )
     return column, text, picture
 
 
@@ -88,7 +115,7 @@ def _shown(
         answers = {one.name: one for one in translate(text, wanted)}
     except DataError as error:
         hidden = [gr.update(visible=False), gr.skip(), gr.skip()]
-        text = f"<strong>{html.escape(str(error))}</strong>"
+        text = f'<strong role="alert">{html.escape(str(error))}</strong>'
         return [gr.update(value=text, visible=True), *hidden * len(names)]
     states = [gr.update(visible=False)]
     for name in names:
@@ -107,9 +134,13 @@ def _states(answer: Answer | None) -> list[Any]:
 
 
 def _picture(answer: Answer) -> str:
-    """The heat map within the page, so that no file of it is left anywhere."""
     if answer.attention is None:
         return ""
-    data = base64.b64encode(heat_map(answer.attention)).decode()
-    name = html.escape(f"Attention of {answer.name}")
-    return f'<img alt="{name}" style="max-width: 100%" src="data:image/png;base64,{data}">'
+    return _image(f"Attention of {answer.name}", heat_map(answer.attention))
+
+
+def _image(name: str, png: bytes) -> str:
+    """A picture within the page, so that no file of it is left anywhere."""
+    data, name = base64.b64encode(png).decode(), html.escape(name)
+    style, density = "max-width: 100%", "1.5x"  # of plots.save_picture
+    return f'<img alt="{name}" style="{style}" srcset="data:image/png;base64,{data} {density}">'

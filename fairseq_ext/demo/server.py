@@ -9,7 +9,7 @@ import gradio as gr
 import uvicorn
 from fastapi import FastAPI
 
-from fairseq_ext.demo import page
+from fairseq_ext.demo import behaviour, page
 from fairseq_ext.demo.gate import Gate
 
 VISITORS = 100
@@ -32,6 +32,8 @@ def application(blocks: gr.Blocks, host: str) -> Gate:
         path="/",
         app_kwargs={"openapi_url": None},
         theme=page.theme(),
+        js=behaviour.SCRIPT,
+        css=behaviour.STYLE,
         footer_links=[],
         run_history=False,
         max_file_size=0,
@@ -41,7 +43,7 @@ def application(blocks: gr.Blocks, host: str) -> Gate:
         show_error=False,
         enable_monitoring=False,
     )
-    return Gate(outer, host, blocks.fns.keys())
+    return Gate(outer, host, {number for number, one in blocks.fns.items() if one.fn})
 
 
 def serve(blocks: gr.Blocks, listener: socket.socket, host: str) -> None:

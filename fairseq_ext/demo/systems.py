@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.decoding.translator import Translator
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.errors import CheckpointError, ConfigError
+from fairseq_ext.plugin import wings
 
 FORM = "NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]"
 _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
@@ -34,6 +37,19 @@ class Named:
 
 
 @dataclass(frozen=True)
+class About:
+    """What the page says of a system.
+
+    Attributes:
+        line: languages and size.
+        pictures: of the model itself, as PNG by title.
+    """
+
+    line: str
+    pictures: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class System:
     """A system that is loaded.
 
@@ -41,11 +57,13 @@ class System:
         name: on the page.
         translator: from tokens to tokens.
         codec: between text and tokens.
+        about: it, for the page.
     """
 
     name: str
     translator: Translator
     codec: TextCodec
+    about: About
 
 
 MakeCodec = Callable[[Named, Translator], TextCodec]
@@ -101,4 +119,23 @@ def load(named: Named, search: Search, make_codec: MakeCodec) -> System:
             ``make_codec``.
     """
     translator = Translator(named.data, [named.checkpoint], search=search)
-    return System(named.name, translator, make_codec(named, translator))
+    about = About(
+        f"{translator.src} → {translator.tgt}, {_size(named.checkpoint)}",
+        _pictures(named.checkpoint),
+    )
+    return System(named.name, translator, make_codec(named, translator), about)
+
+
+def _size(checkpoint: Path) -> str:
+    try:
+        return f"{read_weights(checkpoint).parameters / 1e6:,.1f} M parameters"
+    except CheckpointError:  # packed: what it takes is known better than what it stands for
+        return f"{checkpoint.stat().st_size / 1e6:,.1f} MB"
+
+
+def _pictures(checkpoint: Path) -> dict[str, bytes]:
+    """Those of the wings that have something to show of this model."""
+    found: dict[str, bytes] = {}
+    for package, module in wings.declared("PORTRAIT"):
+        found |= importlib.import_module(f"{package}.{module}").portrait(checkpoint)
+    return found

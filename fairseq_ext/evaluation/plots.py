@@ -16,6 +16,7 @@ from fairseq_ext import files
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation.outputs import Sentence, bpe_groups, remove_bpe
 from fairseq_ext.evaluation.training_log import Curves, Points
+from fairseq_ext.text.subwords import METASPACE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -198,7 +199,7 @@ def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
 
 
 def _merged(pieces: Alignment) -> Alignment:
-    columns, rows = bpe_groups(pieces.source), bpe_groups(pieces.target)
+    columns, rows = _groups(pieces.source), _groups(pieces.target)
     by_word = [[sum(row[i] for i in group) for group in columns] for row in pieces.weights]
     weights = tuple(
         tuple(sum(by_word[i][j] for i in group) / len(group) for j in range(len(columns)))
@@ -209,8 +210,31 @@ def _merged(pieces: Alignment) -> Alignment:
     )
 
 
+def _groups(tokens: Sequence[str]) -> list[list[int]]:
+    """Positions of the pieces of each word; symbols of start and end belong to no word.
+
+    The last piece of a translation may ask for another one (``ss@@``).
+    """
+    first = int(tokens[0] == START)
+    words = tokens[first:-1]  # END is the last
+    if any(word.startswith(METASPACE) for word in words):
+        begins = [i for i, word in enumerate(words) if i == 0 or word.startswith(METASPACE)]
+        pairs = zip(begins, [*begins[1:], len(words)], strict=True)
+        groups = [list(range(begin, end)) for begin, end in pairs]
+    else:
+        groups = bpe_groups(words)
+    inner = [[first + i for i in group] for group in groups]
+    return [*([[0]] * first), *inner, [len(tokens) - 1]]
+
+
 def _joined(tokens: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    return tuple(remove_bpe(" ".join(tokens[i] for i in group)) for group in groups)
+    return tuple(_word([tokens[i] for i in group]) for group in groups)
+
+
+def _word(pieces: Sequence[str]) -> str:
+    if any(METASPACE in piece for piece in pieces):
+        return "".join(pieces).replace(METASPACE, " ").strip() or METASPACE
+    return remove_bpe(" ".join(pieces))
 
 
 def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list[Path]:

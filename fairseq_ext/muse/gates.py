@@ -6,6 +6,7 @@ checkpoint, so neither data nor fairseq is needed.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import cycle
@@ -108,6 +109,17 @@ def plot_gates(gates: Gates, output: str | Path) -> list[Path]:
         lines, labels = panels[0].get_legend_handles_labels()
         figure.legend(lines, labels, loc="outside lower center", ncols=4, fontsize=8.5)
         return plots.save_picture(figure, output, asdict(gates))
+
+
+def portrait(path: str | Path) -> dict[str, bytes]:
+    """The gates of a checkpoint as a PNG by title; nothing of one without."""
+    try:
+        gates = read_gates(path)
+    except CheckpointError:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        picture = plot_gates(gates, Path(folder, "gates"))[0].read_bytes()
+    return {"Gates (the share of each kernel in each layer)": picture}
 
 
 def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[int]) -> None:

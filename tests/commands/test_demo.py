@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -131,16 +132,16 @@ def test_two_systems_translate_a_sentence_in_a_browser(
         pictures = [page.locator(f"#system-{place} img") for place in range(3)]
 
         browser.translate(page, "3 1 4 1 5")
-        for place, name in enumerate(("gru", "linformer")):
+        for place, name in enumerate(("gru", "linformer", "gru")):
             wanted = translated(trained, name, "3 1 4 1 5", capsys, tmp_path)
             expect(shown[place]).to_have_value(wanted)
         expect(pictures[0]).to_be_visible()
         assert pictures[0].evaluate("image => image.decode().then(() => image.naturalWidth)") > 200
         expect(pictures[1]).to_have_count(0)
-        expect(shown[2]).to_be_hidden()
+        expect(page.locator("#system-0")).to_contain_text(re.compile(r"gru \(src → tgt, \d"))
+        expect(page.locator("#system-0")).to_contain_text(re.compile(r"\d tokens per second"))
 
         page.locator("#systems").get_by_label("linformer").uncheck()
-        page.locator("#systems").get_by_label("other").check()
         browser.translate(page, "2 7")
         expect(shown[2]).to_have_value(translated(trained, "gru", "2 7", capsys, tmp_path))
         expect(shown[1]).to_be_hidden()
@@ -149,6 +150,12 @@ def test_two_systems_translate_a_sentence_in_a_browser(
         message = f"The sentence has {MOST + 1} words, but at most {MOST} are translated."
         expect(page.locator("#message")).to_have_text(message)
         expect(shown[0]).to_be_hidden()
+
+        example = page.locator("#examples button").first
+        sentence = example.text_content()
+        example.click()
+        expect(shown[0]).to_have_value(translated(trained, "gru", sentence, capsys, tmp_path))
+        expect(page.locator("#message")).to_be_hidden()
     assert {urlsplit(url).hostname for url in asked if url.startswith("http")} == {"127.0.0.1"}
     assert {urlsplit(url).scheme for url in asked} <= {"http", "data", "blob"}
 
@@ -159,8 +166,10 @@ def page_of(translate: Translate) -> Iterator[str]:
     import uvicorn
 
     from fairseq_ext.demo import page, server
+    from fairseq_ext.demo.systems import About
 
-    blocks = page.build(["<b>one</b>", "two"], translate, MOST)
+    systems = {"<b>one</b>": About("<i>es</i> → en, 1 M"), "two": About("es → en, 2 M")}
+    blocks = page.build(systems, translate, MOST, ["a <b>sentence</b>", "another one"])
     config = uvicorn.Config(server.application(blocks, "127.0.0.1"), log_level="warning")
     running = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -195,6 +204,7 @@ def test_markup_stays_text(tmp_path: Path) -> None:
         for place in range(2):
             shown = page.locator(f"#system-{place} textarea")
             expect(shown).to_have_value(f"{MARKUP} {MARKUP}")
+        assert page.locator("#examples b, #systems :is(b, i)").count() == 0
         for part in ("#system-0", "#system-1"):
             assert page.locator(f"{part} :is(img[src=x], script, b, strong)").count() == 0
         expect(page.locator("#systems")).to_contain_text("<b>one</b>")
@@ -205,6 +215,64 @@ def test_markup_stays_text(tmp_path: Path) -> None:
         assert page.locator("#message :is(img, script, b)").count() == 0
     assert dialogs == []
     assert not any(url.endswith("/x") for url in asked)
+
+
+@pytest.mark.slow
+@needs_gradio
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
+def test_the_page_by_keyboard_alone_and_what_it_says_meanwhile() -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    from fairseq_ext.demo.answers import Answer
+
+    go_on, given = threading.Event(), []
+
+    def translate(sentence: str, wanted: Sequence[str]) -> list[Answer]:
+        go_on.wait(60)
+        given.append((sentence, list(wanted)))
+        return [Answer(name, sentence.upper(), "score 1") for name in wanted]
+
+    expect = playwright.expect
+    with page_of(translate) as address, browser.opened(address, []) as page:
+        page.set_viewport_size({"width": 400, "height": 800})
+        status, results = page.locator("#status"), page.locator("#results")
+        field, shown = page.locator("#sentence textarea"), page.locator("#system-0 textarea")
+        expect(field).to_be_focused()
+        page.keyboard.type("one")
+        page.keyboard.press("Shift+Enter")
+        page.keyboard.type("two")
+        expect(field).to_have_value("one\ntwo")
+        page.keyboard.press("Enter")
+        expect(status).to_have_text("Translating …")
+        go_on.set()
+        expect(shown).to_have_value("ONE\nTWO")
+        expect(status).to_have_text("")
+        expect(results).to_have_css("opacity", "1")
+
+        page.keyboard.type("!")  # the results are of another sentence now
+        expect(status).to_contain_text("of another sentence")
+        expect(results).to_have_css("opacity", "0.4")
+        page.keyboard.press("Backspace")
+        expect(status).to_have_text("")
+        expect(results).to_have_css("opacity", "1")
+
+        for key in ("Tab", "Tab", "Tab", "Space"):  # past both examples, to the first system
+            page.keyboard.press(key)
+        expect(status).to_contain_text("or choice")
+        for key in ("Tab", "Tab", "Enter"):
+            page.keyboard.press(key)
+        expect(page.locator("#system-0")).to_be_hidden()
+        expect(page.locator("#system-1 textarea")).to_have_value("ONE\nTWO")
+
+        go_on.clear()
+        page.locator("#examples button").last.focus()
+        page.keyboard.press("Enter")
+        expect(status).to_have_text("Translating …")
+        page.keyboard.type(" more")  # while it works
+        go_on.set()
+        expect(status).to_contain_text("of another sentence")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    both = ["<b>one</b>", "two"]
+    assert given == [("one\ntwo", both), ("one\ntwo", both[1:]), ("another one", both[1:])]
 
 
 def asks(

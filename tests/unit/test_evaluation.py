@@ -470,6 +470,22 @@ def test_alignment_merges_pieces(generated):
     assert np.allclose(words.weights, truth, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        ("<s> ein@@ s zwei </s>", "o@@ ne ss@@ </s>", ("<s> eins zwei </s>", "one ss </s>")),
+        ("▁ein s ▁zwei </s>", "▁o ne </s>", ("eins zwei </s>", "one </s>")),
+        ("▁ ▁ein s </s>", "</s>", ("▁ eins </s>", "</s>")),
+    ],
+)
+def test_pieces_are_joined_and_never_to_the_end(source, target, words):
+    source, target = tuple(source.split()), tuple(target.split())
+    rows = tuple(tuple(1 / len(source) for _ in source) for _ in target)
+    found = plots._merged(plots.Alignment(0, source, target, rows))
+    assert (" ".join(found.source), " ".join(found.target)) == words
+    assert [sum(row) for row in found.weights] == pytest.approx([1] * len(found.target))
+
+
 def test_alignment_knows_a_start_symbol_that_is_not_printed(generated):
     """Of a model trained with `translation_ext --source-bos`."""
     text = GENERATED.replace("A-0\t0.5,0.5", "A-0\t0.25,0.25,0.5")

@@ -1,0 +1,52 @@
+"""Sentences to try: a few of those that the data of a model was tested on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairseq.data import Dictionary
+from fairseq.data.data_utils import load_indexed_dataset
+
+from fairseq_ext.text import pipeline
+from fairseq_ext.text.generated import Undoing
+
+COUNT = 4
+WORDS = range(4, 13)  # of such a sentence
+SPLITS = ("test", "valid")
+
+
+def sentences(data: Path, src: str, tgt: str, max_words: int) -> list[str]:
+    """Different sentences of middling length, spread over the first split that the folder has.
+
+    Args:
+        data: folder of fairseq-preprocess; its ``text.json``, if any, says how tokens become text.
+        src, tgt: languages of the model.
+        max_words: the most that the demo translates.
+
+    Raises:
+        DataError: the folder's ``text.json`` is damaged.
+    """
+    dictionary = Dictionary.load(str(data / f"dict.{src}.txt"))
+    made = pipeline.load(data)
+    turned = made and made.towards(tgt, src)
+    undo = Undoing(turned) if turned else Undoing.by_language(None)
+    for split in SPLITS:
+        for pair in (f"{src}-{tgt}", f"{tgt}-{src}"):
+            found = load_indexed_dataset(str(data / f"{split}.{pair}.{src}"), dictionary)
+            if found is not None:
+                lines = [dictionary.string(found[i]) for i in _spread(len(found), 25 * COUNT)]
+                known = [line for line in lines if dictionary.unk_word not in line.split()]
+                texts = dict.fromkeys(undo.text(undo.words(known)))
+                fitting = [text for text in texts if _fits(text, max_words)]
+                return [fitting[i] for i in _spread(len(fitting), COUNT)]
+    return []
+
+
+def _fits(text: str, max_words: int) -> bool:
+    words = len(text.split())
+    return words in WORDS and words <= max_words
+
+
+def _spread(length: int, count: int) -> list[int]:
+    count = min(length, count)
+    return [i * length // count for i in range(count)]
