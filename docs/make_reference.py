@@ -33,6 +33,8 @@ PYTHON_API = (
     "fairseq_ext.decoding.translator:Translator.translate",
     "fairseq_ext.decoding.search:Search",
     "fairseq_ext.decoding.search:Candidate",
+    "fairseq_ext.engine.translator:load",
+    "fairseq_ext.engine.translator:TextTranslator.translate",
     "fairseq_ext.text.pipeline:Pipeline",
     "fairseq_ext.text.pipeline:load",
     "fairseq_ext.evaluation.score:score_files",

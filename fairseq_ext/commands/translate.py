@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.search import Search, Translates
-    from fairseq_ext.decoding.stream import Translation
+    from fairseq_ext.decoding.stream import TextCodec, Translation
 
 SEARCH = {
     "beam": (5, "hypotheses followed"),
@@ -35,6 +35,7 @@ LIMITS = {
     "max_len_b": (200, "see --max-len-a"),
     "max_tokens": (4000, "source tokens in a batch"),
 }
+BUFFER = 2000
 SWITCHES = {"fp16": "half precision, for GPUs", "cpu": "leave a GPU alone"}
 SAMPLES = {
     "epsilon_sampling": (0.02, "draw among tokens of at least this probability"),
@@ -55,7 +56,12 @@ def add(commands: Subparsers) -> None:
     )
     option = parser.add_argument
     option(
-        "data", type=Path, metavar="DATA", help="folder of fairseq-preprocess with the dictionaries"
+        "data",
+        type=Path,
+        nargs="?",
+        metavar="DATA",
+        help="folder of fairseq-preprocess with the dictionaries; a model of `pack --engine` has "
+        "its own",
     )
     option(
         "--path",
@@ -63,7 +69,7 @@ def add(commands: Subparsers) -> None:
         nargs="+",
         required=True,
         metavar="CHECKPOINT",
-        help="trained model of any architecture; several of them vote",
+        help="trained model of any architecture, or a packed one; several checkpoints vote",
     )
     option("--input", type=Path, metavar="FILE", help="text to translate (standard input)")
     option("-o", "--output", type=Path, metavar="FILE", help="write there (standard output)")
@@ -79,7 +85,7 @@ def add(commands: Subparsers) -> None:
 def _add_search(group: Any) -> None:
     for name, (default, text) in {**SEARCH, **LIMITS}.items():
         _add_value(group, name, default, text)
-    _add_value(group, "buffer_size", 2000, "lines read before they are translated; 1 to converse")
+    _add_value(group, "buffer_size", BUFFER, "lines read before they are translated; 1 to converse")
     group.add_argument(
         "--skip-long", action="store_true", help="leave lines empty that are too long, and go on"
     )
@@ -106,56 +112,61 @@ def _add_samples(group: Any) -> None:
 
 
 def _add_value(group: Any, name: str, default: int | float | str, text: str) -> None:
-    kind = {"type": type(default), "default": default, "metavar": name[0].upper()}
+    kind = {"type": type(default), "metavar": name[0].upper()}
     if not isinstance(default, str):
         kind["metavar"] = "N"
-    group.add_argument(f"--{name.replace('_', '-')}", **kind, help=f"{text} (%(default)s)")
+    group.add_argument(f"--{name.replace('_', '-')}", **kind, help=f"{text} ({default})")
 
 
-def _search(args: argparse.Namespace) -> Search:
+def _search(args: argparse.Namespace, own: Mapping[str, int | float] | None = None) -> Search:
     """How to search, or to sample for ``--mbr``.
+
+    Args:
+        args: options; None where one is not given.
+        own: the model's own defaults.
 
     Raises:
         ConfigError: options of the one given with the other.
     """
     from fairseq_ext.decoding.search import Search
 
-    common = {name: getattr(args, name) for name in (*LIMITS, *SWITCHES, "engine")}
-    others = SAMPLES if args.mbr is None else SEARCH
-    for name, (default, _) in others.items():
-        if getattr(args, name) != default:
+    for name in SAMPLES if args.mbr is None else SEARCH:
+        if getattr(args, name) is not None:
             option = f"--{name.replace('_', '-')}"
             reason = "goes with `--mbr`, which is missing"
-            if others is SEARCH:
+            if args.mbr is not None:
                 reason = "does not go with `--mbr`, which samples instead of searching"
             raise ConfigError(f"`{option}` {reason}.")
+    known = {**SEARCH, **LIMITS, **SAMPLES}
+    chosen = {name: default for name, (default, _) in known.items()} | dict(own or {})
+    chosen |= {name: value for name in known if (value := getattr(args, name)) is not None}
+    fixed = {name: getattr(args, name) for name in (*SWITCHES, "engine")}
+    fixed |= {name: chosen[name] for name in LIMITS}
     if args.mbr is None:
-        return Search(**common, **{name: getattr(args, name) for name in SEARCH})
+        return Search(**fixed, **{name: chosen[name] for name in SEARCH})
     if args.mbr < 1:
         raise ConfigError(f"`--mbr` must be at least 1, but is {args.mbr} instead.")
-    samples = {"epsilon": args.epsilon_sampling, "seed": args.seed, "sampling": True}
-    return Search(**common, beam=args.mbr, nbest=args.mbr, **samples)
+    samples = {"epsilon": chosen["epsilon_sampling"], "seed": chosen["seed"], "sampling": True}
+    return Search(**fixed, beam=args.mbr, nbest=args.mbr, **samples)
 
 
 def _translate(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
-    from fairseq_ext import files, register, text
-
-    register()
-    from fairseq_ext.decoding.translator import Translator
-    from fairseq_ext.plugin.patches.commands import one_message
+    from fairseq_ext import files, text
+    from fairseq_ext.engine.files import is_engine_model
 
     lines = None
     if args.input is not None:
         lines = text.check_text(args.input, empty_lines=True, max_tokens=None)
-    search = _search(args)
-    with one_message(), contextlib.ExitStack() as stack:
-        translator = Translator(args.data, args.path, args.src, args.tgt, search)
+    with contextlib.ExitStack() as stack:
+        opened = _for_the_engine if any(map(is_engine_model, args.path)) else _for_fairseq
+        translator, codec = opened(args, stack)
         out = stack.enter_context(files.atomic_write(args.output)) if args.output else _stdout()
         details = stack.enter_context(files.atomic_write(args.json)) if args.json else None
         began = time.monotonic()
         try:
-            count = _write_all(_found(args, translator, lines), out, details, args.nbest)
+            found = _found(args, translator, codec, lines)
+            count = _write_all(found, out, details, args.nbest or 1)
         except BrokenPipeError:  # whoever read the output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
@@ -163,8 +174,55 @@ def _translate(args: argparse.Namespace) -> int:
     return 0
 
 
+def _for_fairseq(
+    args: argparse.Namespace, stack: contextlib.ExitStack
+) -> tuple[Translates, TextCodec]:
+    """Checkpoints with the dictionaries of the data."""
+    if args.data is None:
+        raise ConfigError(
+            "DATA must be the folder of fairseq-preprocess, but is missing; only a model of "
+            "`fairseq-ext pack --engine` has dictionaries of its own."
+        )
+    from fairseq_ext import register
+
+    register()
+    from fairseq_ext.decoding.translator import Translator
+    from fairseq_ext.plugin.patches.commands import one_message
+
+    search = _search(args)
+    stack.enter_context(one_message())
+    translator = Translator(args.data, args.path, args.src, args.tgt, search)
+    folders = (*(path.parent for path in args.path), args.data)
+    return translator, chosen_codec(args, translator.src, translator.tgt, folders)
+
+
+def _for_the_engine(args: argparse.Namespace, _: Any) -> tuple[Translates, TextCodec]:
+    """A model that has all it needs; neither torch nor fairseq is imported."""
+    from fairseq_ext.engine.files import read
+    from fairseq_ext.engine.translator import EngineTranslator
+
+    path, *others = args.path
+    if others:
+        raise ConfigError("`--path` must name a model for the engine alone, or checkpoints.")
+    model = read(path)
+    languages = (model.settings.src, model.settings.tgt)
+    if (args.src or languages[0], args.tgt or languages[1]) != languages:
+        raise ConfigError(
+            f"`--src` and `--tgt` must be {' and '.join(languages)} for {path}, but are "
+            f"{args.src} and {args.tgt}."
+        )
+    if ENGINES.get(args.engine, "fp32") not in ("fp32", model.settings.numbers):
+        raise ConfigError(
+            f"`--engine {args.engine}` does not go with {path}, whose weights are "
+            f"{model.settings.numbers}; pack the checkpoint so, or leave it out."
+        )
+    translator = EngineTranslator(model, _search(args, model.settings.search))
+    with model.text_folder() as folder:
+        return translator, chosen_codec(args, *languages, (folder,))
+
+
 def _found(
-    args: argparse.Namespace, translator: Translates, lines: int | None
+    args: argparse.Namespace, translator: Translates, codec: TextCodec, lines: int | None
 ) -> Iterator[Translation]:
     """The translations, with a progress bar."""
     from tqdm import tqdm
@@ -178,14 +236,9 @@ def _found(
         found = stream.translations(
             stream.decoded(raw, name),
             translator,
-            chosen_codec(
-                args,
-                translator.src,
-                translator.tgt,
-                (*(path.parent for path in args.path), args.data),
-            ),
+            codec,
             name=name,
-            buffer=args.buffer_size,
+            buffer=BUFFER if args.buffer_size is None else args.buffer_size,
             skip_long=args.skip_long,
         )
         yield from tqdm(
@@ -204,7 +257,7 @@ def _choice(args: argparse.Namespace) -> Callable[[Iterator[Translation]], Itera
     from fairseq_ext.decoding.consensus import best_agreeing
     from fairseq_ext.decoding.mbr_utilities import build_utility
 
-    utility = build_utility(args.utility)
+    utility = build_utility(args.utility or SAMPLES["utility"][0])
     return lambda found: best_agreeing(found, utility)
 
 

@@ -6,12 +6,9 @@ hypothesis, ``</s>`` among them. fairseq's ``--lenpen`` divides by ``|Y|^lenpen`
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
-
-from fairseq_ext.errors import ConfigError
 
 
 def penalty(length: int, alpha: float) -> float:
@@ -77,21 +74,3 @@ def generator_options(alpha: float, generation: Any, extra: dict[str, Any] | Non
         options["print_alignment"] = alignment
     chosen = GnmtGeneratorWithAlignment if alignment else GnmtGenerator
     return {"seq_gen_cls": chosen, "extra_gen_cls_kwargs": options}
-
-
-def check_options(alpha: float, generation: Any) -> None:
-    """Raise :class:`ConfigError` where GNMT's penalty cannot work with the generation options."""
-    if not 0 <= alpha < math.inf:
-        raise ConfigError(
-            f"`--gnmt-lenpen` must be a number from 0 up, but is {alpha} instead; 0 leaves the "
-            "score to `--lenpen`."
-        )
-    if not alpha:
-        return
-    for option, name, default, reason in (
-        ("--lenpen", "lenpen", 1, "is another length penalty"),
-        ("--unnormalized", "unnormalized", False, "divides by none"),
-        ("--score-reference", "score_reference", False, "searches nothing"),
-    ):
-        if getattr(generation, name, default) != default:
-            raise ConfigError(f"`--gnmt-lenpen` does not go with `{option}`, which {reason}.")

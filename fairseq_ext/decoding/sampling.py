@@ -15,8 +15,6 @@ from fairseq.data import Dictionary
 from fairseq.search import Sampling
 from torch import Tensor
 
-from fairseq_ext.errors import ConfigError
-
 
 def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
     """Set tokens of probability below ``epsilon`` to ``-inf``, but never the most probable ones.
@@ -47,18 +45,3 @@ class EpsilonSampling(Sampling):
     def step(self, step: int, lprobs: Tensor, *state: Tensor | None) -> tuple[Tensor, ...]:
         """Draw one token for each hypothesis; ``lprobs`` is ``[B, K, V]``."""
         return super().step(step, truncate(lprobs, self.epsilon), *state)
-
-
-def check_options(epsilon: float, *, sampling: bool, top_k: int, top_p: float) -> None:
-    """Raise :class:`ConfigError` where epsilon sampling cannot work with the generation options."""
-    if not 0 <= epsilon < 1:
-        raise ConfigError(
-            f"`--epsilon-sampling` must be at least 0 and less than 1, but is {epsilon} instead."
-        )
-    if epsilon and not sampling:
-        raise ConfigError("`--epsilon-sampling` needs `--sampling`; without it, search is by beam.")
-    for name, given in (("--sampling-topk", top_k > 0), ("--sampling-topp", top_p > 0)):
-        if epsilon and given:
-            raise ConfigError(
-                f"`--epsilon-sampling` does not go with `{name}`; choose one truncation."
-            )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from fairseq_ext.errors import ConfigError
 
@@ -63,6 +64,8 @@ class Search:
                 f"`--nbest` must be at most `--beam`, which is {self.beam}, but is {self.nbest} "
                 "instead."
             )
+        check_sampling(self.epsilon, sampling=self.sampling, top_k=-1, top_p=-1.0)
+        check_gnmt_lenpen(self.gnmt_lenpen, self)
 
 
 @dataclass(frozen=True)
@@ -111,3 +114,36 @@ class Translates(Protocol):
 
     def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
         """The ``nbest`` translations of each sentence, best first, in the order given."""
+
+
+def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) -> None:
+    """Raise :class:`ConfigError` where epsilon sampling cannot work with the generation options."""
+    if not 0 <= epsilon < 1:
+        raise ConfigError(
+            f"`--epsilon-sampling` must be at least 0 and less than 1, but is {epsilon} instead."
+        )
+    if epsilon and not sampling:
+        raise ConfigError("`--epsilon-sampling` needs `--sampling`; without it, search is by beam.")
+    for name, given in (("--sampling-topk", top_k > 0), ("--sampling-topp", top_p > 0)):
+        if epsilon and given:
+            raise ConfigError(
+                f"`--epsilon-sampling` does not go with `{name}`; choose one truncation."
+            )
+
+
+def check_gnmt_lenpen(alpha: float, generation: Any) -> None:
+    """Raise :class:`ConfigError` where GNMT's penalty cannot work with the generation options."""
+    if not 0 <= alpha < math.inf:
+        raise ConfigError(
+            f"`--gnmt-lenpen` must be a number from 0 up, but is {alpha} instead; 0 leaves the "
+            "score to `--lenpen`."
+        )
+    if not alpha:
+        return
+    for option, name, default, reason in (
+        ("--lenpen", "lenpen", 1, "is another length penalty"),
+        ("--unnormalized", "unnormalized", False, "divides by none"),
+        ("--score-reference", "score_reference", False, "searches nothing"),
+    ):
+        if getattr(generation, name, default) != default:
+            raise ConfigError(f"`--gnmt-lenpen` does not go with `{option}`, which {reason}.")

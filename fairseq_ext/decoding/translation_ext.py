@@ -27,6 +27,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
 from fairseq_ext.decoding import length_penalty, sampling
+from fairseq_ext.decoding.search import check_gnmt_lenpen, check_sampling
 from fairseq_ext.errors import ConfigError
 
 
@@ -173,9 +174,9 @@ class TranslationExtTask(TranslationTask):
     ) -> Any:
         """fairseq's generator, with ``--epsilon-sampling`` and ``--gnmt-lenpen`` if given."""
         alpha = self.cfg.gnmt_lenpen
-        length_penalty.check_options(alpha, args)
+        check_gnmt_lenpen(alpha, args)
         epsilon = self.cfg.epsilon_sampling
-        sampling.check_options(
+        check_sampling(
             epsilon,
             sampling=getattr(args, "sampling", False),
             top_k=getattr(args, "sampling_topk", -1),

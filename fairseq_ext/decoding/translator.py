@@ -19,7 +19,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext.checkpoints import registered
 from fairseq_ext.decoding import length_penalty, sampling
-from fairseq_ext.decoding.search import Candidate, Counts, Search
+from fairseq_ext.decoding.search import Candidate, Counts, Search, check_gnmt_lenpen
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.plugin.patches.commands import refuse_broken
 
@@ -78,7 +78,7 @@ class Translator:
 
     def _build_generator(self, search: Search) -> Any:
         generation = self._cfg.generation
-        length_penalty.check_options(search.gnmt_lenpen, generation)
+        check_gnmt_lenpen(search.gnmt_lenpen, generation)
         chosen = {}
         if search.gnmt_lenpen:
             chosen = length_penalty.generator_options(search.gnmt_lenpen, generation, None)
@@ -148,7 +148,6 @@ def _flags(search: Search) -> list[str]:
         ConfigError: a number that cannot be.
     """
     search.check()
-    sampling.check_options(search.epsilon, sampling=search.sampling, top_k=-1, top_p=-1.0)
     names = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "max_tokens", "seed", "engine")
     flags = [f"--{name.replace('_', '-')}={getattr(search, name)}" for name in names]
     switches = [f"--{name}" for name in ("fp16", "cpu", "sampling") if getattr(search, name)]

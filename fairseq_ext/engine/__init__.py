@@ -4,7 +4,9 @@
 :mod:`~fairseq_ext.engine.compilers` makes a program of a trained model;
 :mod:`~fairseq_ext.engine.weights` lays its weights out, in fp32, bf16 or int8;
 :mod:`~fairseq_ext.engine.verify` proves that the machine can run both;
-:mod:`~fairseq_ext.engine.native` runs it, with the C code in ``native/``.
+:mod:`~fairseq_ext.engine.native` runs it, with the C code in ``native/``;
+:mod:`~fairseq_ext.engine.files` keeps all of it in a file, which
+:mod:`~fairseq_ext.engine.packing` makes and :mod:`~fairseq_ext.engine.translator` translates with.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ import numpy as np
 from fairseq_ext.engine.program import (
     ACTIVATIONS,
     NOTHING,
-    READINGS,
     WEIGHTS,
     Code,
     Columns,
@@ -25,7 +24,8 @@ from fairseq_ext.engine.program import (
     Program,
     Shape,
 )
-from fairseq_ext.engine.weights import BITS8, NUMBERS, PANEL, PLAIN, SIGNS, Packed
+from fairseq_ext.engine.weight_checks import EMBEDDINGS, MOST, is_whole
+from fairseq_ext.engine.weights import PLAIN, Packed
 from fairseq_ext.errors import ConfigError
 
 OPERANDS = {
@@ -50,29 +50,8 @@ OPERANDS = {
 }
 """How many inputs, weights, ints and reals an operation has."""
 
-_UNITS = {"scales": ("float32", lambda _: PANEL), "sums": ("int32", lambda _: PANEL)}
-PANELS: dict[int, dict[str, tuple[str, Callable[[int], int]]]] = {
-    NUMBERS.index("fp32"): {"values": ("float32", lambda inputs: PANEL * inputs)},
-    NUMBERS.index("bf16"): {"values": ("uint16", lambda inputs: PANEL * inputs)},
-    NUMBERS.index("int8"): {
-        "values": ("int8", lambda inputs: PANEL * 4 * -(-inputs // 4)),
-        **_UNITS,
-    },
-    SIGNS: {
-        "values": ("int32", lambda inputs: PANEL * 2 * -(-inputs // 64)),
-        "scales": _UNITS["scales"],
-    },
-    BITS8: {"values": ("uint8", lambda inputs: PANEL // 2 * -(-inputs // 4)), **_UNITS},
-}
-"""By kind: the arrays of a weight, their types, and how many numbers of each a panel has."""
-
-EMBEDDINGS = {PLAIN, *map(NUMBERS.index, ("fp32", "bf16", "int8"))}
-"""Kinds of which a single output can be read."""
-
 OF_ENCODER = {Code.TRANSPOSE, Code.ATTEND, Code.MIX, Code.RECUR, Code.PICK}
 OF_DECODER = {Code.ATTEND_PAST, Code.ATTEND_SOURCE, Code.RECALL, Code.GRU, Code.ADDITIVE}
-MOST = 1 << 24
-"""Numbers in a row, rows, numbers of operations: no model comes near it."""
 
 
 def verify(program: Program, weights: Sequence[Packed]) -> None:
@@ -86,28 +65,8 @@ def verify(program: Program, weights: Sequence[Packed]) -> None:
         ConfigError: the first fault.
     """
     for number, weight in enumerate(weights):
-        _require(_is_whole(weight), f"weight {number} has another size or kind than it says")
-        how, *sizes = weight.reading
-        with np.errstate(over="ignore"):
-            finite = np.isfinite(np.float32(sizes)).all()
-        _require(how in READINGS and finite, f"weight {number} reads its inputs in an unknown way")
+        _require(is_whole(weight), f"weight {number} has another size or kind than it says")
     _Verifier(program, weights).run()
-
-
-def _is_whole(weight: Packed) -> bool:
-    """Whether a weight has the numbers that its kind and size need."""
-    kind, outputs, inputs = weight[:3]
-    if not (0 < outputs < MOST and 0 < inputs < MOST and (kind == PLAIN or kind in PANELS)):
-        return False
-    panels, found = -(-outputs // PANEL), weight._asdict()
-    parts = {"values": ("float32", outputs * inputs)}
-    if kind != PLAIN:
-        parts = {n: (t, panels * count(inputs)) for n, (t, count) in PANELS[kind].items()}
-    arrays = {name: array for name, array in found.items() if isinstance(array, np.ndarray)}
-    return arrays.keys() == parts.keys() and all(
-        (array.dtype.name, array.size) == parts[name] and array.flags.c_contiguous
-        for name, array in arrays.items()
-    )
 
 
 def _require(condition: object, fault: str) -> None:
@@ -220,11 +179,11 @@ class _Verifier:
         _require(fits, "its weight has another size or kind")
 
     def plain(self, number: int, rows: int, columns: int = 1) -> np.ndarray:
-        """A table of at least so many rows that is read in fp32."""
+        """A table of at least so many rows that is read in fp32: ``[rows, columns]``."""
         one = self.weight(number)
         fits = one.kind == PLAIN and one.inputs == columns and one.outputs >= rows
         _require(fits, "its vector or table has another size or kind")
-        return one.values
+        return one.values.reshape(-1, columns)
 
     def vector(self, number: int, size: int, *, optional: bool = False) -> None:
         """A gain or a bias."""

@@ -14,7 +14,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
-from fairseq_ext.decoding.length_penalty import GnmtGenerator, check_options, penalty
+from fairseq_ext.decoding.length_penalty import GnmtGenerator, penalty
+from fairseq_ext.decoding.search import check_gnmt_lenpen
 from fairseq_ext.decoding.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
@@ -133,11 +134,11 @@ def test_it_is_not_fairseqs_penalty() -> None:
 )
 def test_options_that_cannot_work(alpha: float, given: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_options(alpha, Namespace(**given))
+        check_gnmt_lenpen(alpha, Namespace(**given))
 
 
 def test_0_leaves_everything_to_fairseq() -> None:
-    check_options(0.0, Namespace(lenpen=0.6, unnormalized=True, score_reference=True))
+    check_gnmt_lenpen(0.0, Namespace(lenpen=0.6, unnormalized=True, score_reference=True))
     words = dictionary(SIZE)
     model = FairseqEncoderDecoderModel(NoEncoder(words), TableDecoder(words, table(0)))
     generation = Namespace(lenpen=0.6, beam=3)

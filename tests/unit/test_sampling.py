@@ -12,7 +12,8 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from fairseq_ext.decoding import mbr
-from fairseq_ext.decoding.sampling import EpsilonSampling, check_options, truncate
+from fairseq_ext.decoding.sampling import EpsilonSampling, truncate
+from fairseq_ext.decoding.search import check_sampling
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.evaluation.outputs import read_generated
 from tests.commands.test_bad_input import refused
@@ -101,7 +102,7 @@ def test_sentences_are_truncated_each_for_itself() -> None:
 )
 def test_options_that_cannot_work(epsilon: float, options: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_options(epsilon, **{"sampling": True, "top_k": -1, "top_p": -1.0, **options})
+        check_sampling(epsilon, **{"sampling": True, "top_k": -1, "top_p": -1.0, **options})
 
 
 # ---- the real commands ---------------------------------------------------------------------------

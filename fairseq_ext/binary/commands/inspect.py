@@ -1,4 +1,4 @@
-"""``fairseq-ext inspect``: the bytes of each part of a packed model."""
+"""``fairseq-ext inspect``: the bytes of each part of a packed model, or of one for the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def add(commands: Subparsers) -> None:
         "inspect",
         help="check a packed model, and say where its bytes are",
         description="Read and check a packed model; print its bytes by kind, and how much smaller "
-        "it is than in fp32 and bf16: its binary weights alone, and the whole file.",
+        "it is than in fp32 and bf16: its binary weights alone, and the whole file. Of a model for "
+        "the engine: its bytes by kind, languages, text and operations.",
     )
     parser.add_argument("model", type=Path, metavar="FILE", help="that `fairseq-ext pack` wrote")
     options.add_json(parser, "the sizes")
@@ -23,9 +24,13 @@ def add(commands: Subparsers) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> int:
-    from fairseq_ext.binary.packed import byte_counts
+    from fairseq_ext.engine.files import is_engine_model
 
-    report = byte_counts.count(args.model)
+    if is_engine_model(args.model):
+        from fairseq_ext.engine import sizes as counts
+    else:
+        from fairseq_ext.binary.packed import byte_counts as counts
+    report = counts.count(args.model)
     options.write_json(args.json, report)
-    print(byte_counts.as_table(report))
+    print(counts.as_table(report))
     return 0

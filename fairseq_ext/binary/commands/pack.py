@@ -1,23 +1,36 @@
-"""``fairseq-ext pack``: a binary checkpoint as a file with one bit for each binary weight."""
+"""``fairseq-ext pack``: a checkpoint as one file, for fairseq in bits or for the engine."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.commands.translate import LIMITS, SEARCH
+from fairseq_ext.errors import ConfigError
+
+NUMBERS = ("fp32", "bf16", "int8")
+DEFAULTS = {
+    name: {**SEARCH, **LIMITS}[name] for name in ("beam", "lenpen", "max_len_a", "max_len_b")
+}
+"""Options of the search that a model for the engine may bring along."""
 
 
 def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "pack",
-        help="store a binarized model with one bit for each binary weight",
+        help="store a model in one file: a binarized one in bits, or any one for the engine",
         description="Write a trained binary model as one safetensors file, from which "
-        "fairseq-generate and `fairseq-ext translate` translate. Average checkpoints first.",
+        "fairseq-generate and `fairseq-ext translate` translate. With --engine, write any model "
+        "that the engine knows, with all that `fairseq-ext translate` needs to translate text. "
+        "Average checkpoints first.",
     )
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of a binary stage")
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="of a binary stage; any with --engine"
+    )
     parser.add_argument(
         "--data",
         type=Path,
@@ -28,35 +41,79 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--dtype",
         choices=("fp32", "fp16", "bf16"),
-        default="fp32",
-        help="of all numbers that are not binary (%(default)s)",
+        help="of all numbers that are not binary (fp32)",
     )
     parser.add_argument(
         "--int8-embeddings",
         action="store_true",
         help="store embeddings and output projection in int8, and compute the output with it",
     )
+    parser.add_argument(
+        "--engine",
+        choices=NUMBERS,
+        help="write a model for the engine instead, its weights in these numbers",
+    )
+    group = parser.add_argument_group(
+        "how `translate` searches with a model for the engine unless it is told otherwise"
+    )
+    for name, (usual, text) in DEFAULTS.items():
+        option = f"--{name.replace('_', '-')}"
+        group.add_argument(option, type=type(usual), metavar="N", help=f"{text} ({usual})")
     options.add_output(parser, "MODEL.safetensors", "the packed model")
     options.add_json(parser, "the sizes")
     parser.set_defaults(run=_pack)
 
 
 def _pack(args: argparse.Namespace) -> int:
+    _check(args)
     import logging
 
     logging.basicConfig(level=logging.WARNING)  # importing fairseq would choose DEBUG
     from fairseq_ext import register
 
     register()
-    from fairseq_ext.binary.packed import byte_counts, model_file, pack
     from fairseq_ext.plugin.patches.commands import one_message
 
     with one_message():
-        packed = pack.pack_file(
-            args.checkpoint, args.data, dtype=args.dtype, int8_embeddings=args.int8_embeddings
-        )
-        model_file.write(packed, args.output)
-        report = byte_counts.count(args.output)
+        report, table = _in_bits(args) if args.engine is None else _for_the_engine(args)
     options.write_json(args.json, report)
-    print(byte_counts.as_table(report))
+    print(table)
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse options of the one kind of file with the other.
+
+    Raises:
+        ConfigError: the first of them.
+    """
+    given = [name for name in DEFAULTS if getattr(args, name) is not None]
+    if args.engine is None and given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise ConfigError(f"`{option}` goes with `--engine`, which is missing.")
+    for option, found in (("--dtype", args.dtype), ("--int8-embeddings", args.int8_embeddings)):
+        if args.engine is not None and found:
+            raise ConfigError(f"`{option}` does not go with `--engine`, which names its numbers.")
+
+
+def _in_bits(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Write a packed model; its sizes, as JSON and as a table."""
+    from fairseq_ext.binary.packed import byte_counts, model_file, pack
+
+    dtype = args.dtype or "fp32"
+    packed = pack.pack_file(
+        args.checkpoint, args.data, dtype=dtype, int8_embeddings=args.int8_embeddings
+    )
+    model_file.write(packed, args.output)
+    report = byte_counts.count(args.output)
+    return report, byte_counts.as_table(report)
+
+
+def _for_the_engine(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Write a model for the engine; its sizes, as JSON and as a table."""
+    from fairseq_ext.engine import files, packing, sizes
+
+    search = {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
+    files.write(packing.pack_file(args.checkpoint, args.data, args.engine, search), args.output)
+    report = sizes.count(args.output)
+    return report, sizes.as_table(report)

@@ -38,6 +38,7 @@ from fairseq_ext import files
 from fairseq_ext.binary.kernels.packing import row_bytes
 from fairseq_ext.checkpoints import untrusted
 from fairseq_ext.checkpoints.layout import BINARY_STAGE
+from fairseq_ext.engine.files import is_engine_model
 from fairseq_ext.errors import CheckpointError, DataError
 
 if TYPE_CHECKING:
@@ -162,6 +163,11 @@ def read(path: str | Path) -> PackedModel:
         CheckpointError: the file is missing, truncated, damaged, of another format or version, or
             its parts do not fit each other.
     """
+    if is_engine_model(path):
+        raise CheckpointError(
+            f"{path} is a model for the engine, of which no fairseq model can be built; translate "
+            f"with `fairseq-ext translate --path {path}`."
+        )
     metadata, tensors = _contents(path)
     if metadata.get("format") != FORMAT:
         raise CheckpointError(

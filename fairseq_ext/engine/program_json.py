@@ -1,0 +1,85 @@
+"""Programs as JSON: lists of numbers, and names of operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext.engine.program import (
+    Code,
+    Columns,
+    Operation,
+    Phase,
+    Program,
+    Shape,
+    Symbols,
+)
+from fairseq_ext.errors import DataError
+
+LISTS = ("encoder", "decoder")
+NUMBERS = ("longest_source", "longest_target", "caches")
+
+
+def encode(program: Program) -> dict[str, Any]:
+    """A program without its weights."""
+    return {
+        "symbols": program.symbols,
+        **{name: getattr(program, name) for name in NUMBERS},
+        "shapes": [(one.width, Phase(one.phase).name, one.rows) for one in program.shapes],
+        **{name: [(one.code.name, *one[1:]) for one in getattr(program, name)] for name in LISTS},
+        "result": program.result,
+        "output": program.output,
+    }
+
+
+def decode(found: dict[str, Any]) -> Program:
+    """What :func:`encode` made; nothing but the types of its parts is checked.
+
+    Raises:
+        DataError: a number that is not whole where it must be, or too large for the machine.
+        KeyError, TypeError, ValueError: something else in its place.
+    """
+    return Program(
+        symbols=Symbols(*_ints(found["symbols"])),
+        **dict(zip(NUMBERS, _ints([found[name] for name in NUMBERS]), strict=True)),
+        shapes=[Shape(_int(w), Phase[phase], _int(rows)) for w, phase, rows in found["shapes"]],
+        **{name: [_operation(*one) for one in found[name]] for name in LISTS},
+        result=Columns(*_ints(found["result"])),
+        output=_pair(found["output"]),
+    )
+
+
+def number(value: Any) -> int | float:
+    """A number that the machine has.
+
+    Raises:
+        DataError: it has not.
+    """
+    if type(value) is not float:
+        return _int(value)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.float32(value)):
+            raise DataError("a number is out of range")
+    return value
+
+
+def _operation(code: str, out: Any, inputs: Any, weights: Any, ints: Any, reals: Any) -> Operation:
+    read = tuple(Columns(*_ints(one)) for one in inputs)
+    factors = tuple(number(one) for one in reals)
+    return Operation(Code[code], Columns(*_ints(out)), read, _ints(weights), _ints(ints), factors)
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    first, second = _ints(values)
+    return first, second
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
+        raise DataError("a number is not whole, or too large")
+    return value
+
+
+def _ints(values: Any) -> tuple[int, ...]:
+    return tuple(_int(value) for value in values)

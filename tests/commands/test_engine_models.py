@@ -1,0 +1,180 @@
+"""``fairseq-ext pack --engine`` and what takes its files: no torch, no data folder, no options."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext import cli
+from fairseq_ext.text.pipeline import Pipeline
+from tests.support.harness import fairseq, run
+
+LINES = "1 2 3\n\n4 5\n9 9 9 9\n0 8\n"
+WATCHED = """
+import sys
+from fairseq_ext import cli
+try:
+    cli.main()
+finally:
+    print([name for name in ("torch", "fairseq") if name in sys.modules], file=sys.stderr)
+"""
+
+
+def command(*words: object) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([str(word) for word in words])
+    assert stopped.value.code == 0
+
+
+@pytest.fixture(scope="module")
+def packed(copy_data: Path, copy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The copying model as a file, with a ``text.json`` that was beside it."""
+    folder = tmp_path_factory.mktemp("packed")
+    (folder / "codes").write_text("#version: 0.2\n1 2</w>\n")
+    made = Pipeline("src", "tgt", lowercase=True, subwords="subword-nmt", files=(folder / "codes",))
+    made.save(folder)
+    checkpoint = folder / "checkpoint.pt"
+    checkpoint.write_bytes(copy_model.read_bytes())
+    command("pack", checkpoint, "--data", copy_data, "--engine", "fp32", "-o", folder / "m.engine")
+    (folder / "codes").unlink()
+    (folder / "text.json").unlink()
+    return folder / "m.engine"
+
+
+def without_torch(*words: object, stdin: str = LINES) -> str:
+    """What the command prints, in a process that must import neither torch nor fairseq."""
+    done = run(sys.executable, "-c", WATCHED, *words, stdin=stdin, OMP_NUM_THREADS="2")
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--beam", 4, "--nbest", 3, "--max-len-b", 12),
+        ("--lenpen", 0.3, "--max-len-a", 1.5, "--max-len-b", 2, "--max-tokens", 12),
+        ("--gnmt-lenpen", 0.6, "--max-len-b", 6, "--buffer-size", 1),
+    ],
+)
+def test_it_translates_as_its_checkpoint(
+    copy_data: Path, copy_model: Path, packed: Path, tmp_path: Path, options: tuple
+):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    text = without_torch("translate", "--path", packed, *options, "--json", ours)
+    done = run(
+        *("fairseq-ext", "translate", copy_data, "--path", copy_model, "--engine", "native"),
+        *(*options, "--json", theirs),
+        stdin=LINES,
+    )
+    assert text == done.stdout
+    assert ours.read_text() == theirs.read_text()
+
+
+def test_samples(packed: Path):
+    words = ("translate", "--path", packed, "--mbr", 4, "--seed", 3, "--max-len-b", 8)
+    first, second = without_torch(*words), without_torch(*words, "--max-tokens", 6)
+    assert first == second  # a sample depends on its line, not on its batch
+    assert len(first.splitlines()) == 5
+    assert first != without_torch(*words, "--seed", 4)
+
+
+def test_text_is_its_own_unless_told_otherwise(packed: Path, tmp_path: Path):
+    details = tmp_path / "details"
+    without_torch("translate", "--path", packed, "--json", details, stdin="13 3\n")
+    (own,) = details.read_text().splitlines()
+    without_torch("translate", "--path", packed, "--json", details, "--remove-bpe", stdin="13 3\n")
+    (other,) = details.read_text().splitlines()
+    assert own != other  # as pieces 1@@ and 3, and as one unknown word
+
+
+def test_defaults_of_the_search(copy_data: Path, copy_model: Path, tmp_path: Path):
+    path, details = tmp_path / "m.safetensors", tmp_path / "details"
+    more = ("--engine", "int8", "--max-len-b", 3, "--beam", 2)
+    command("pack", copy_model, "--data", copy_data, *more, "-o", path, "--json", details)
+    assert json.loads(details.read_text())["search"] == {"beam": 2, "max_len_b": 3}
+    by_itself = without_torch("translate", "--path", path)
+    assert by_itself == without_torch("translate", "--path", path, *more[2:])
+    assert by_itself != without_torch("translate", "--path", path, "--max-len-b", 9)
+
+
+def test_inspect(packed: Path, tmp_path: Path):
+    details = tmp_path / "details"
+    text = without_torch("inspect", packed, "--json", details)
+    assert "gru_tiny for the engine, src to tgt, fp32" in text
+    assert "src → tgt: lowercase, subword-nmt" in text
+    assert json.loads(details.read_text())["bytes"]["all"] == packed.stat().st_size
+
+
+def refused(*words: object, stdin: str = LINES) -> str:
+    done = run("fairseq-ext", *words, ok=False, stdin=stdin)
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("error:") == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--src", "tgt", "--tgt", "src"), "`--src` and `--tgt` must be src and tgt"),
+        (("--fp16",), "`--fp16` does not go with"),
+        (("--engine", "native-int8"), "whose weights are fp32"),
+        (("--beam", 9), "`--beam` is 9, but must be at most 7"),
+        (("--mbr", 2, "--beam", 2), "`--beam` does not go with `--mbr`"),
+    ],
+)
+def test_options_that_do_not_go_with_it(packed: Path, options: tuple, message: str):
+    assert message in refused("translate", "--path", packed, *options)
+
+
+def test_it_stands_alone(copy_model: Path, packed: Path):
+    assert "must name a model for the engine alone" in refused(
+        "translate", "--path", packed, copy_model
+    )
+    assert "DATA must be the folder of fairseq-preprocess, but is missing" in refused(
+        "translate", "--path", copy_model
+    )
+
+
+def test_a_line_that_is_too_long(packed: Path):
+    long = "1 2\n" + "3 " * 2000 + "\n"
+    said = refused("translate", "--path", packed, stdin=long)
+    assert "standard input, line 2: 2,001 source tokens, but the model takes at most 1,024" in said
+    out = without_torch("translate", "--path", packed, "--skip-long", stdin=long)
+    assert out.split("\n")[1:] == ["", ""]
+
+
+def test_a_damaged_file(packed: Path, tmp_path: Path):
+    data = bytearray(packed.read_bytes())
+    data[-9000] ^= 4
+    (tmp_path / "m").write_bytes(data)
+    assert "its checksum is wrong" in refused("translate", "--path", tmp_path / "m")
+    (tmp_path / "m").write_bytes(data[:-100])
+    assert "is truncated or damaged" in refused("translate", "--path", tmp_path / "m")
+    assert "is truncated or damaged" in refused("inspect", tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--beam", 4), "`--beam` goes with `--engine`, which is missing"),
+        (("--engine", "int8", "--dtype", "bf16"), "`--dtype` does not go with `--engine`"),
+        (("--engine", "int8", "--int8-embeddings"), "`--int8-embeddings` does not go with"),
+    ],
+)
+def test_options_of_the_other_kind_of_file(
+    copy_data: Path, copy_model: Path, tmp_path: Path, options: tuple, message: str
+):
+    path = tmp_path / "m.safetensors"
+    said = refused("pack", copy_model, "--data", copy_data, "-o", path, *options)
+    assert message in said
+    assert not path.exists()
+
+
+def test_fairseqs_own_commands_name_the_one_that_takes_it(copy_data: Path, packed: Path):
+    for name in ("generate", "interactive"):
+        done = fairseq(name, copy_data, "--path", packed, ok=False, stdin="1 2\n")
+        assert f"translate with `fairseq-ext translate --path {packed}`" in done.stderr
+        assert "Traceback" not in done.stderr

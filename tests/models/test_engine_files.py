@@ -1,0 +1,308 @@
+"""Models for the engine as files: the same translations, and nothing in them is trusted."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from fairseq.models import BaseFairseqModel
+from safetensors.numpy import load_file
+
+from fairseq_ext.decoding.search import Search
+from fairseq_ext.engine import files, sizes
+from fairseq_ext.engine.files import EngineModel
+from fairseq_ext.engine.native import Machine
+from fairseq_ext.engine.packing import engine_model
+from fairseq_ext.engine.program import NOTHING, Code, Columns, Operation, Phase, Shape
+from fairseq_ext.engine.rules import Rules
+from fairseq_ext.engine.translator import EngineTranslator, load
+from fairseq_ext.engine.verify import verify
+from fairseq_ext.engine.weights import PLAIN
+from fairseq_ext.errors import CheckpointError, ConfigError
+from fairseq_ext.text.pipeline import Pipeline
+from tests.models.test_engine import ALL, LENGTHS, sharpened
+from tests.support import fuzz_engine, fuzz_packed, models
+
+RUN = ("transformer-learned", "gru-luong", "linformer", "muse", "muse-ordinary", "bmt-6")
+FUZZED = 80  # mutated copies of each of these
+
+
+def made(name: str, numbers: str = "fp32") -> tuple[EngineModel, BaseFairseqModel]:
+    """A small model for the engine, and what it is made of."""
+    model, task = sharpened(name)
+    task.cfg.source_lang, task.cfg.target_lang = "de", "en"
+    return engine_model(model, task, numbers, name), model
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of a small Transformer with text."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "codes").write_text("#version: 0.2\nw 1</w>\n")
+    lower = Pipeline("de", "en", lowercase=True, subwords="subword-nmt", files=(folder / "codes",))
+    lower.save(folder)
+    text = {name: (folder / name).read_bytes() for name in ("codes", "text.json")}
+    files.write(replace(made("transformer", "int8")[0], text=text), folder / "m.safetensors")
+    return folder / "m.safetensors"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_file_translates_as_its_model(name: str, tmp_path: Path):
+    """To the last bit."""
+    for numbers in ("fp32", "int8"):
+        model, _ = made(name, numbers)
+        sentences = models.random_sentences(LENGTHS, size=40)
+        machine = Machine(model.program, packed=model.weights)
+        found = machine.worker().translate(sentences, Rules(beam=3, max_len_b=20, attention=True))
+        path = tmp_path / f"{numbers}.safetensors"
+        files.write(model, path)
+        search = Search(beam=3, nbest=3, max_len_b=20, attention=True)
+        translator = EngineTranslator(files.read(path), search)
+        lines = [" ".join(model.source[token] for token in one[:-1]) for one in sentences]
+        for ours, theirs in zip(translator.translate(lines), found, strict=True):
+            assert [one.score for one in ours] == [one.score / math.log(2) for one in theirs]
+            words = [
+                " ".join(model.target[t] for t in one.tokens[:-1] if t) for one in theirs
+            ]  # no <s>
+            assert [one.tokens for one in ours] == words
+            for one, other in zip(ours, theirs, strict=True):
+                wanted = () if other.attention is None else other.attention.tolist()
+                assert [list(row) for row in one.attention] == list(wanted)
+        assert translator.counts.source == sum(LENGTHS) - len(LENGTHS)
+
+
+def test_weights_lie_in_the_file_as_the_machine_reads_them(small: Path):
+    """Nothing is copied: pages of the file are shared by all processes."""
+    model = files.read(small)
+    for weight in model.weights:
+        assert not weight.values.flags.writeable
+        assert not weight.values.flags.owndata
+        if weight.kind != PLAIN:
+            assert weight.values.ctypes.data % 64 == 0
+    known = load_file(small)  # by the library of the format
+    for number, weight in enumerate(model.weights):
+        np.testing.assert_array_equal(known[f"weights.{number}.values"], weight.values)
+
+
+def test_text_is_part_of_it(small: Path):
+    """Also after its own files are gone."""
+    text = load(small, Search(max_len_b=5))
+    assert text.codec.encode("W1 w2") == "w1 w@@ 2"
+    assert text.codec.decode("w@@ 2") == "w2"
+    assert text.translate(["w1", "", "W1 w1"])[1] == ""
+    report = sizes.count(small)
+    assert report["text"] == "de → en: lowercase, subword-nmt"
+    assert report["bytes"]["all"] == small.stat().st_size
+    assert sum(report["bytes"].values()) == 2 * small.stat().st_size
+    assert report["operations"]["decoder"]["ATTEND_PAST"] == 2
+    assert "lowercase" in sizes.as_table(report)
+
+
+def test_sources_are_cut_and_begun_as_by_the_task(tmp_path: Path):
+    flags = ["--task", "translation_ext", "--source-bos", "--truncate-source"]
+    flags += ["--max-source-positions", "7", *ALL["gru"]]
+    from fairseq_ext.decoding.translation_ext import TranslationExtTask
+
+    cfg = models.configuration(flags)
+    cfg.task.source_lang, cfg.task.target_lang = "de", "en"
+    task = TranslationExtTask(cfg.task, models.dictionary(40), models.dictionary(40))
+    model = engine_model(task.build_model(cfg.model).eval(), task, "fp32", "gru")
+    translator = EngineTranslator(model)
+    for count in range(1, 10):
+        line = " ".join(f"w{number}" for number in range(count))
+        tokens, lengths = task.get_interactive_tokens_and_lengths([line], lambda line: line)
+        (wanted,) = [one["source"] for one in task.build_dataset_for_inference(tokens, lengths)]
+        assert translator._encode(line) == wanted.tolist()
+    assert translator.limit == 7
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        (Search(beam=20), "`--beam` is 20, but must be at most 19"),
+        (Search(beam=2, nbest=3), "`--nbest` must be at most `--beam`"),
+        (Search(fp16=True), "`--fp16` does not go with"),
+        (Search(gnmt_lenpen=-1.0), "`--gnmt-lenpen` must be"),
+        (Search(sampling=True, epsilon=1.0), "`--epsilon-sampling` must be"),
+    ],
+)
+def test_searches_that_cannot_be(small: Path, search: Search, message: str):
+    with pytest.raises(ConfigError, match=message):
+        EngineTranslator(files.read(small), search)
+
+
+# ---- a program is proven before it runs ----------------------------------------------------------
+
+
+def changed(code: Code, **parts: object) -> Callable[[EngineModel], None]:
+    """Change the first operation of a kind; a function is called with what was there."""
+
+    def change(model: EngineModel) -> None:
+        for operations in (model.program.encoder, model.program.decoder):
+            for place, one in enumerate(operations):
+                if one.code is code:
+                    new = {k: v(getattr(one, k)) if callable(v) else v for k, v in parts.items()}
+                    operations[place] = one._replace(**new)
+                    return
+        raise AssertionError("no such operation")
+
+    return change
+
+
+def edge(name: str, value: object) -> Callable[[EngineModel], None]:
+    return lambda model: setattr(model.program, name, value)
+
+
+def moved(columns: Columns) -> Columns:
+    return columns._replace(offset=columns.offset + 1)
+
+
+def resized(model: EngineModel) -> None:
+    model.weights[0] = model.weights[0]._replace(outputs=model.weights[0].outputs + 64)
+
+
+def of_other_kind(model: EngineModel) -> None:
+    product = next(one for one in model.program.encoder if one.code is Code.LINEAR)
+    weight = model.weights[product.weights[0]]
+    shape = (weight.outputs, weight.inputs)
+    model.weights[product.weights[0]] = weight._replace(
+        kind=PLAIN, values=np.zeros(shape, np.float32), scales=None, sums=None
+    )
+
+
+FAULTS: dict[str, tuple[str, Callable[[EngineModel], None]]] = {
+    "no such register": ("transformer", changed(Code.LINEAR, out=Columns(999, 0, 1))),
+    "columns outside": ("transformer", changed(Code.LINEAR, out=moved)),
+    "negative columns": ("transformer", changed(Code.LINEAR, out=lambda c: c._replace(offset=-1))),
+    "weight missing": ("transformer", changed(Code.NORM, weights=(-1, -1))),
+    "weight of another size": ("transformer", resized),
+    "weight of another kind": ("transformer", of_other_kind),
+    "another weight": ("transformer", changed(Code.LINEAR, weights=lambda w: (w[0] + 2, w[1]))),
+    "heads that do not divide": ("transformer", changed(Code.ATTEND, ints=(5, 0, 0))),
+    "other heads than the keys'": ("transformer", changed(Code.TRANSPOSE, ints=(4,))),
+    "no heads": ("transformer", changed(Code.ATTEND_PAST, ints=lambda n: (0, *n[1:]))),
+    "cache shared": ("transformer", changed(Code.ATTEND_PAST, ints=lambda n: (n[0], 1, n[2]))),
+    "cache missing": ("transformer", edge("caches", 1)),
+    "unknown activation": ("transformer", changed(Code.LINEAR, ints=(9,))),
+    "infinite factor": ("transformer", changed(Code.EMBED, reals=(math.inf,))),
+    "positions too few": ("transformer", changed(Code.EMBED, ints=(3000,))),
+    "longest source": ("transformer", edge("longest_source", 1 << 20)),
+    "longest target": ("transformer", edge("longest_target", 1 << 20)),
+    "no output layer": ("transformer", edge("output", (-1, -1))),
+    "result not written": ("transformer", lambda m: m.program.decoder.clear()),
+    "source not read": ("transformer", lambda m: m.program.encoder.clear()),
+    "read before written": ("transformer", lambda m: m.program.encoder.reverse()),
+    "decoder in the encoder": (
+        "transformer",
+        lambda m: m.program.encoder.extend(m.program.decoder),
+    ),
+    "symbol": ("transformer", lambda m: edge("symbols", (2, 2, 1, 40))(m)),
+    "wide register": ("transformer", lambda m: m.program.shapes.append(Shape(1 << 30, Phase(0)))),
+    "slots without rows": ("linformer", lambda m: m.program.shapes.append(Shape(4, Phase(3)))),
+    "matrix too short": ("linformer", edge("longest_source", 23)),
+    "alignment with slots": ("linformer", changed(Code.ATTEND_SOURCE, ints=lambda n: (n[0], 1, 0))),
+    "groups": ("bmt-1", changed(Code.NORM, ints=(5,))),
+    "unknown sum": ("bmt-8", changed(Code.ATTEND, ints=lambda n: (n[0], 0, 3))),
+    "kernels": ("muse", changed(Code.CONVOLVE, ints=lambda n: (1, n[1]))),
+    "taps": ("muse-ordinary", changed(Code.TAPS, ints=lambda n: (*n[:2], 5))),
+    "gates": ("gru", changed(Code.RECUR, inputs=lambda i: (i[0]._replace(width=3),))),
+    "recalled too late": (
+        "gru",
+        lambda m: m.program.decoder.append(
+            next(one for one in m.program.decoder if one.code is Code.RECALL)
+        ),
+    ),
+    "keys of another size": ("gru", changed(Code.ADDITIVE, inputs=lambda i: (i[0], i[2], i[2]))),
+    "operands missing": ("gru", changed(Code.GRU, inputs=lambda i: i[:2])),
+    "no tokens": (
+        "gru",
+        lambda m: m.program.encoder.append(Operation(Code.PICK, NOTHING, (NOTHING,), (), (0,))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_program_with_a_fault_does_not_run(name: str):
+    architecture, spoil = FAULTS[name]
+    model, _ = made(architecture)
+    verify(model.program, model.weights)
+    spoil(model)
+    with pytest.raises(ConfigError):
+        Machine(model.program, packed=model.weights)
+
+
+# ---- files that are not as they were written -----------------------------------------------------
+
+
+def test_damage_is_found(small: Path, tmp_path: Path):
+    path, draw, original = tmp_path / "m.safetensors", Random(2), small.read_bytes()
+    for number in range(120):
+        damage = fuzz_packed.DAMAGES[number % len(fuzz_packed.DAMAGES)]
+        data = damage(bytearray(original), draw)
+        path.write_bytes(data)
+        if data == original:
+            continue
+        with pytest.raises(CheckpointError, match=r"m\.safetensors"):
+            files.read(path)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_mutated_models_are_refused_or_run(name: str, tmp_path: Path):
+    """With a right checksum, which anybody can compute; each that is read runs in a process."""
+    files.write(made(name, "int8")[0], tmp_path / "m.safetensors")
+    found = fuzz_engine.fuzz(tmp_path / "m.safetensors", FUZZED, tmp_path)
+    assert found.keys() == {"refused", "run"}
+    assert found.total() == FUZZED
+
+
+HOSTILE: dict[str, Callable[[dict], None]] = {
+    "another version": lambda m: m.update(version="2"),
+    "no program": lambda m: m.pop("program"),
+    "deep program": lambda m: m.update(program="[" * 100_000),
+    "program of text": lambda m: m.update(program='"x"'),
+    "weights missing": lambda m: m.update(weights="[]"),
+    "languages": lambda m: m.update(model=json.dumps({**json.loads(m["model"]), "src": 5})),
+    "begins": lambda m: m.update(model=json.dumps({**json.loads(m["model"]), "begins": 1})),
+    "cut": lambda m: m.update(model=json.dumps({**json.loads(m["model"]), "cut": -1})),
+    "search": lambda m: m.update(model=m["model"].replace('"search": {}', '"search": {"x": 1}')),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_made_up_metadata_is_refused(name: str, small: Path, tmp_path: Path):
+    header, numbers = fuzz_engine.parts(small.read_bytes())
+    HOSTILE[name](header["__metadata__"])
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(fuzz_engine.whole(header, numbers))
+    with pytest.raises(CheckpointError, match=r"m\.safetensors"):
+        files.read(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": ["<s>"] * 41}, "source dictionary is of another model"),
+        ({"target": ["<s>"] * 39}, "target dictionary is of another model"),
+        ({"text": {"codes": b"x"}}, "files of nothing"),
+        ({"text": {"text.json": b"{}", "..": b"x"}}, "files of nothing"),
+        ({"text": {"text.json": b"{}", "a/b": b"x"}}, "files of nothing"),
+    ],
+)
+def test_parts_of_another_model_are_refused(change: dict, message: str, tmp_path: Path):
+    path = tmp_path / "m.safetensors"
+    files.write(replace(made("gru")[0], **change), path)
+    with pytest.raises(CheckpointError, match=message):
+        files.read(path)
+
+
+def test_text_that_cannot_be_used_is_named(tmp_path: Path):
+    path = tmp_path / "m.safetensors"
+    files.write(replace(made("gru")[0], text={"text.json": b'{"format": 1}'}), path)
+    with pytest.raises(CheckpointError, match=r"m\.safetensors: text\.json cannot be used"):
+        load(path)

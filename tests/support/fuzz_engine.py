@@ -1,0 +1,163 @@
+"""Models for the engine with other numbers in them: refused, or run without a crash.
+
+``python -m tests.support.fuzz_engine MODEL.safetensors --files 10000`` tries that many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import struct
+import tempfile
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from fairseq_ext.decoding.search import Search
+from fairseq_ext.engine import files
+from fairseq_ext.engine.files import EngineModel
+from fairseq_ext.engine.native import Machine
+from fairseq_ext.engine.rules import Rules, Sampling
+from fairseq_ext.engine.translator import EngineTranslator
+from fairseq_ext.errors import CheckpointError, FairseqExtError
+
+EDGES = (-(1 << 31), -2, -1, 0, 1, 2, 3, 5, 16, 64, 1023, 1 << 20, (1 << 31) - 1, 1 << 40, 0.5)
+SENTENCES = ([2], [4, 5, 6, 2], [7, 4, 9, 8, 5, 6, 4, 3, 9, 2])
+RULES = (
+    Rules(beam=3, max_len_b=6, attention=True),
+    Rules(beam=2, max_len_b=4, sampling=Sampling(epsilon=0.1), no_repeat_ngram_size=2),
+)
+
+
+def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Header and numbers of a safetensors file."""
+    (size,) = struct.unpack("<Q", data[:8])
+    return json.loads(data[8 : 8 + size]), data[8 + size :]
+
+
+def whole(header: dict[str, Any], numbers: bytes) -> bytes:
+    """The same with a right checksum."""
+    metadata, table = header["__metadata__"], {n: t for n, t in header.items() if n[0] != "_"}
+    metadata["checksum"] = files.checksum(metadata, table, [numbers])
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % 64)
+    return struct.pack("<Q", len(text)) + text + numbers
+
+
+def mutated(original: bytes, draw: Random) -> bytes:
+    """A model in which something is different, with a right checksum."""
+    header, numbers = parts(original)
+    metadata = header["__metadata__"]
+    for _ in range(draw.choice((1, 1, 1, 2, 5))):
+        kind = draw.random()
+        if kind < 0.1:
+            spoilt = bytearray(numbers)
+            for _ in range(draw.choice((1, 100))):
+                spoilt[draw.randrange(len(spoilt))] = draw.choice((0, 0x7F, 0x80, 0xFF))
+            numbers = bytes(spoilt)
+        elif kind < 0.15:
+            name = draw.choice([name for name in header if name[0] != "_"])
+            _change(header[name], draw)
+        else:
+            name = draw.choice(("program",) * 6 + ("weights", "model"))
+            found = json.loads(metadata[name])
+            _change(found, draw)
+            metadata[name] = json.dumps(found)
+    return whole(header, numbers)
+
+
+def _change(tree: Any, draw: Random) -> None:
+    """Replace, repeat or remove one part of a JSON tree."""
+    spots = [spot for spot in _spots(tree) if not isinstance(spot[0][spot[1]], dict)]
+    leaves = [spot for spot in spots if not isinstance(spot[0][spot[1]], list)]
+    holder, key = draw.choice(leaves if leaves and draw.random() < 0.8 else spots)
+    old, other = holder[key], draw.choice(leaves or spots)
+    choices = [draw.choice(EDGES), other[0][other[1]]]
+    if type(old) is int:
+        choices += [old + 1, old - 1, 2 * old, old // 2]
+    if isinstance(holder, list) and draw.random() < 0.1:
+        draw.choice((lambda: holder.pop(key), lambda: holder.insert(key, old)))()
+    elif isinstance(old, list) and len(old) > 1 and draw.random() < 0.5:
+        first, second = draw.randrange(len(old)), draw.randrange(len(old))
+        old[first], old[second] = old[second], old[first]
+    else:
+        holder[key] = draw.choice(choices)
+
+
+def _spots(tree: Any) -> list[tuple[Any, Any]]:
+    """Every place in a tree: what holds it, and its key there."""
+    keys = tree.keys() if isinstance(tree, dict) else range(len(tree))
+    found = []
+    for key in keys:
+        found.append((tree, key))
+        if isinstance(tree[key], dict | list):
+            found += _spots(tree[key])
+    return found
+
+
+def run(model: EngineModel) -> None:
+    """Translate a few sentences in a process of its own.
+
+    Raises:
+        AssertionError: it crashed.
+    """
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            _translate(model)
+            status = 0
+        except (FairseqExtError, MemoryError):  # such as a sentence that is too long now
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"a model that was read ended with status {status}"
+
+
+def _translate(model: EngineModel) -> None:
+    machine = Machine(model.program, packed=model.weights)
+    most = machine.source_vocabulary
+    sentences = [[number % most for number in one] for one in SENTENCES]
+    longest = model.program.longest_source
+    for rules in RULES:
+        machine.worker().translate([one[:longest] for one in sentences], rules)
+    EngineTranslator(model, Search(beam=2, max_len_b=5)).translate([" ".join(model.source[:9])])
+
+
+def fuzz(model: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
+    """Read ``count`` mutated copies of ``model``, run those that are read, and count both.
+
+    Raises:
+        AssertionError: one crashed.
+        Exception: one led to any error but a clear one.
+    """
+    draw, original = Random(seed), model.read_bytes()
+    path, found = folder / "mutated.safetensors", Counter()
+    for _ in range(count):
+        path.write_bytes(mutated(original, draw))
+        try:
+            read = files.read(path)
+        except CheckpointError as error:
+            found["refused" if str(path) in str(error) else f"without name: {error}"] += 1
+            continue
+        run(read)
+        found["run"] += 1
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("model", type=Path)
+    add("--files", type=int, default=10_000)
+    add("--seed", type=int, default=1)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        print(dict(fuzz(args.model, args.files, Path(folder), args.seed)))
+
+
+if __name__ == "__main__":
+    main()
