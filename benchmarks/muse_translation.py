@@ -56,6 +56,7 @@ def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
     """What ``fairseq-generate`` runs for a batch: another of ``samples`` each time, in turn."""
     side.model.prepare_for_inference_(side.cfg)
     settings = GenerationConfig(beam=BEAM, max_len_a=0, max_len_b=words, min_len=words)
+    settings.engine = "fairseq"
     generator = side.task.build_generator([side.model], settings)
     batches: Iterator[dict] = cycle(samples)
     return lambda: side.task.inference_step(generator, [side.model], {**next(batches)})

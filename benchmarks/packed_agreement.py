@@ -77,6 +77,7 @@ def translate(path: Path, options: Namespace) -> tuple[list[str], list[str]]:
         [str(path)], arg_overrides={"data": str(options.data), "eval_bleu": False}
     )
     settings = GenerationConfig(beam=BEAM)
+    settings.engine = "fairseq"
     models[0].prepare_for_inference_(Namespace(generation=settings))
     generator = task.build_generator(models, settings)
     task.load_dataset("test")

@@ -71,6 +71,7 @@ def _open_fairseq(
         [str(path)], arg_overrides={"data": str(folder)}
     )
     settings = GenerationConfig(beam=beam, max_len_a=0, max_len_b=words, min_len=words)
+    settings.engine = "fairseq"
     models[0].prepare_for_inference_(Namespace(generation=settings))
     if quantize:
         models = [_quantized(models[0])]

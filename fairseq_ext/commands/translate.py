@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.text_options import add_text_options, chosen_codec
-from fairseq_ext.engine import ENGINES
+from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
 from fairseq_ext.engine import HELP as ENGINE_HELP
 from fairseq_ext.errors import ConfigError
 
@@ -91,8 +91,8 @@ def _add_search(group: Any) -> None:
     )
     group.add_argument(
         "--engine",
-        choices=("fairseq", *ENGINES),
-        default="fairseq",
+        choices=(FAIRSEQ, *ENGINES),
+        default=DEFAULT,
         help=f"{ENGINE_HELP} (%(default)s)",
     )
     for name, text in SWITCHES.items():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fairseq_ext.engine import DEFAULT
 from fairseq_ext.errors import ConfigError
 
 
@@ -27,7 +28,7 @@ class Search:
         max_tokens: source tokens in a batch, padding included.
         fp16: half precision.
         cpu: leave a GPU alone.
-        engine: ``fairseq``, or one of :data:`fairseq_ext.engine.ENGINES`.
+        engine: :data:`fairseq_ext.engine.FAIRSEQ`, or one of :data:`fairseq_ext.engine.ENGINES`.
         flags: further flags of ``fairseq-interactive``.
     """
 
@@ -44,7 +45,7 @@ class Search:
     max_tokens: int = 4000
     fp16: bool = False
     cpu: bool = False
-    engine: str = "fairseq"
+    engine: str = DEFAULT
     flags: tuple[str, ...] = ()
 
     def check(self) -> None:

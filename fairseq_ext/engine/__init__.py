@@ -12,7 +12,9 @@
 from __future__ import annotations
 
 ENGINES = {"native": "fp32", "native-bf16": "bf16", "native-int8": "int8"}
-"""What ``--engine`` may be besides ``fairseq``, and the numbers that weights are stored as."""
+"""What ``--engine`` may be besides :data:`FAIRSEQ`, and the numbers that weights are stored as."""
+
+FAIRSEQ, DEFAULT = "fairseq", "native"
 
 HELP = (
     "what translates on a CPU: fairseq's generator, or our engine, many times faster: native gives "

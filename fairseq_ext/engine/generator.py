@@ -67,6 +67,8 @@ def obstacle(generator: Any) -> str | None:
         return "the engine suppresses no tokens."
     if generator.eos != generator.tgt_dict.eos():
         return "translations end with another symbol than `</s>`."
+    if generator.min_len > generator.max_len_b and not generator.match_source_len:
+        return "`--min-len` is above `--max-len-b`."
     many = 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
     if many + 2 > generator.vocab_size:
         return f"the vocabulary is too small for a beam of {generator.beam_size}."

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import importlib.util
 import os
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -295,6 +296,7 @@ class Team:
     def __init__(self, machine: Machine, threads: int) -> None:
         self._workers = [machine.worker() for _ in range(threads)]
         self._pool = ThreadPoolExecutor(threads)
+        self._free = threading.Lock()  # whoever calls from another thread waits for the workers
 
     def translate(
         self,
@@ -303,7 +305,17 @@ class Team:
         prefixes: Sequence[Sequence[int]] | None = None,
         numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
-        """As :meth:`Worker.translate`."""
+        """As :meth:`Worker.translate`; several threads may call it."""
+        with self._free:
+            return self._shared_out(sentences, rules, prefixes, numbers)
+
+    def _shared_out(
+        self,
+        sentences: Sequence[Sequence[int]],
+        rules: Rules,
+        prefixes: Sequence[Sequence[int]] | None,
+        numbers: Sequence[int] | None,
+    ) -> list[list[Found]]:
         count = min(len(self._workers), len(sentences))
         numbers = range(len(sentences)) if numbers is None else numbers
         if count < 2:

@@ -1,4 +1,4 @@
-"""``--engine native`` in commands: the same output, and the log says where fairseq translates."""
+"""The engine in commands: the same output, and the log says where fairseq translates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ HOW = ("--beam", 4, "--nbest", 3, "--max-len-b", 15, "--cpu", "--batch-size", 20
 
 
 def generated(data: Path, model: Path, path: Path, *more: object) -> tuple[list, str]:
-    """Sentences of fairseq-generate's output, and its log."""
-    done = fairseq("generate", data, "--path", model, *HOW, *more)
+    """Sentences of fairseq-generate's output, and its log; without ``--engine`` fairseq's own."""
+    engine = () if "--engine" in more else ("--engine", "fairseq")
+    done = fairseq("generate", data, "--path", model, *HOW, *engine, *more)
     path.write_text(done.stdout, encoding="utf-8")
     return outputs.read_generated(path), done.stdout + done.stderr
 
@@ -117,8 +118,10 @@ def test_several_models_are_left_to_fairseq(copy_data: Path, copy_model: Path, t
 def test_translate(copy_data: Path, copy_model: Path):
     lines = "1 2 3\n\n4 5\n9 9 9 9\n"
     command = ("fairseq-ext", "translate", copy_data, "--path", copy_model, "--cpu", "--nbest", 2)
-    theirs = run(*command, stdin=lines).stdout
-    ours = run(*command, "--engine", "native", stdin=lines).stdout
+    theirs = run(*command, "--engine", "fairseq", stdin=lines).stdout
+    done = run(*command, stdin=lines)
+    ours = done.stdout
+    assert "instead of the engine" not in done.stderr
     columns = [[line.split("\t") for line in text.splitlines()] for text in (ours, theirs)]
     assert [one[:2] for one in columns[0]] == [one[:2] for one in columns[1]]
     for one, other in zip(*columns, strict=True):
@@ -136,6 +139,26 @@ def test_rounded_weights(copy_data: Path, copy_model: Path, tmp_path: Path, engi
     assert scores[0] != scores[1]
     near = sum(abs(a - b) < 0.05 for a, b in zip(*scores, strict=True))
     assert near > 40  # of 50; where candidates are close, the search takes another way
+
+
+def test_the_engine_is_the_default(copy_data: Path, copy_model: Path, tmp_path: Path):
+    """Of every command that translates: the digits are as the engine's, to the last one."""
+    command = (copy_data, "--path", copy_model, *HOW)
+    unnamed, named, theirs = (
+        fairseq("generate", *command, *more)
+        for more in ((), ("--engine", "native"), ("--engine", "fairseq"))
+    )
+    assert "instead of the engine" not in unnamed.stdout + unnamed.stderr
+    lines = [
+        [line for line in done.stdout.splitlines() if line[:2] in ("H-", "P-")]
+        for done in (unnamed, named, theirs)
+    ]
+    assert lines[0] == lines[1] != lines[2]
+    # A machine without it: as if the processor lacked the chosen instructions.
+    missing = fairseq("generate", *command, FAIRSEQ_EXT_ENGINE="none")
+    said = missing.stdout + missing.stderr
+    assert said.count("translates instead of the engine: `FAIRSEQ_EXT_ENGINE`") == 1
+    assert lines[2] == [line for line in missing.stdout.splitlines() if line[:2] in ("H-", "P-")]
 
 
 def test_an_engine_that_does_not_exist(copy_data: Path, copy_model: Path):

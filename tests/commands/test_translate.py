@@ -179,7 +179,7 @@ def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(
         *("interactive", words / "bin", "--path", words / "model.pt", "--input", source),
         *("--source-lang", "src", "--target-lang", "tgt", "--task", "translation_ext", *length),
         *("--sampling", "--beam", "6", "--nbest", "6", "--epsilon-sampling", "0.05"),
-        *("--buffer-size", "100"),
+        *("--buffer-size", "100", "--engine", "fairseq"),
     ).stdout
     (tmp_path / "samples").write_text(sampled, encoding="utf-8")
     wording = ("--utility", "bleu", "--remove-bpe")
@@ -189,7 +189,7 @@ def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(
     assert stopped.value.code == 0
     capsys.readouterr()
     ours = ("--path", words / "model.pt", "--input", source, *length, *wording)
-    options = ("--mbr", "6", "--epsilon-sampling", "0.05")
+    options = ("--mbr", "6", "--epsilon-sampling", "0.05", "--engine", "fairseq")
     assert translate(words / "bin", *ours, *options, capsys=capsys) == read_lines(tmp_path / "best")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -133,6 +134,16 @@ def test_samples_depend_on_seed_and_sentence_only():
     assert first == together[0] != second
     drawn = dataclasses.replace(rules, sampling=Sampling(top_p=0.9, seed=5))
     assert texts(machine.worker().translate(sentences, drawn, None, numbers)) != together
+
+
+def test_several_callers_share_a_team():
+    model, task = sharpened("transformer")
+    sentences, rules = models.random_sentences(LENGTHS, size=40), Rules(beam=3, max_len_b=20)
+    team = Team(Machine(compile_model(model, task.target_dictionary)), 2)
+    alone = [one[0].score for one in team.translate(sentences, rules)]
+    with ThreadPoolExecutor(4) as pool:
+        every = list(pool.map(lambda _: team.translate(sentences, rules), range(24)))
+    assert [[one[0].score for one in found] for found in every] == [alone] * 24
 
 
 def test_samples_with_prefixes():

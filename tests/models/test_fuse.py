@@ -121,8 +121,9 @@ def test_commands_find_the_same_translations(copy_data: Path, tmp_path: Path) ->
     assert left["cfg"]["model"]["muse_fused"] is True
     assert "last_optimizer_state" not in left
 
+    search = ("--beam", 5, "--cpu", "--engine", "fairseq")  # the modules, not the engine
     found = [
-        hypotheses(fairseq("generate", copy_data, "--path", path, "--beam", 5, "--cpu").stdout)
+        hypotheses(fairseq("generate", copy_data, "--path", path, *search).stdout)
         for path in (trained, fused)
     ]
     assert len(found[0]) == 50

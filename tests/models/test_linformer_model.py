@@ -26,6 +26,7 @@ from tests.support.models import (
 
 SOURCE = random_sentences([7, 3, 1, 5])
 TARGET = random_sentences([4, 6, 3, 2], seed=4)
+PADDED = ("--engine", "fairseq")  # the engine has no pads
 
 
 def parameters(flags: list[str], size: int = 30) -> int:
@@ -283,7 +284,7 @@ def test_commands_do_not_depend_on_the_side_of_the_pads(copy_data: Path, trained
     """fairseq-generate, by any batches and padding, and fairseq-interactive."""
 
     def generate(*flags: object) -> list[str]:
-        command = ("generate", copy_data, "--path", trained, "--cpu", "--beam", 4)
+        command = ("generate", copy_data, "--path", trained, "--cpu", "--beam", 4, *PADDED)
         return hypotheses(fairseq(*command, *flags).stdout)
 
     together = generate("--max-tokens", 1000)
@@ -295,7 +296,7 @@ def test_commands_do_not_depend_on_the_side_of_the_pads(copy_data: Path, trained
     text = (copy_data.parent / "text" / "test.src").read_text()
     interactive = fairseq(
         *("interactive", copy_data, "--path", trained, "--cpu", "--beam", 4),
-        *("--buffer-size", 50, "--max-tokens", 1000),
+        *("--buffer-size", 50, "--max-tokens", 1000, *PADDED),
         stdin=text,
     )
     assert hypotheses(interactive.stdout) == together
@@ -306,6 +307,7 @@ def test_commands_do_not_depend_on_the_side_of_the_pads(copy_data: Path, trained
 def test_checkpoint_generates_at_another_max_len(copy_data: Path, trained: Path) -> None:
     def generate(*flags: object) -> list[str]:
         command = ("generate", copy_data, "--path", trained, "--cpu", "--max-tokens", 1000)
+        command += PADDED
         return hypotheses(fairseq(*command, *flags).stdout)
 
     expected = generate()

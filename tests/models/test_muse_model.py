@@ -17,6 +17,7 @@ from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
 from tests.support.models import SMALL, build, configuration, padded, previous, random_sentences
 
 MUSE = ["--arch", "muse_base", *SMALL]
+TORCH = ("--engine", "fairseq")  # the modules, not the engine
 DE_EN = {"size": 8848, "target_size": 6632}  # dictionaries of the authors' log
 DEAD_NORM = 2 * 384 * 12  # their decoder's unused layer norms, which their counts include
 
@@ -310,7 +311,7 @@ def test_commands_with_a_fused_model_find_the_same(tmp_path: Path) -> None:
     )
     model = tmp_path / "model" / "checkpoint_last.pt"
     found = [
-        fairseq("generate", data, "--path", model, "--cpu", "--beam", 5, *flags).stdout
+        fairseq("generate", data, "--path", model, "--cpu", "--beam", 5, *TORCH, *flags).stdout
         for flags in ((), ("--model-overrides", "{'muse_fused': True}"))
     ]
     assert hypotheses(found[0]) == hypotheses(found[1])

@@ -168,6 +168,7 @@ def generated(data: Path, checkpoint: Path, *flags: object) -> list[Sentence]:
     done = fairseq(
         *("generate", data, "--path", checkpoint, "--task", "translation_ext"),
         *("--beam", 4, "--nbest", 4, "--batch-size", 50, "--max-len-b", 20, "--no-progress-bar"),
+        *("--engine", "fairseq"),
         *flags,
     )
     path = checkpoint.with_name("generated.txt")

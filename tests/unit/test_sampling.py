@@ -123,6 +123,7 @@ def checkpoint(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def generate(data: Path, checkpoint: Path, *flags: object, ok: bool = True):
     return fairseq(
         *("generate", data, "--path", checkpoint, "--sampling", "--beam", 6, "--nbest", 6),
+        *("--engine", "fairseq"),
         *("--batch-size", 50, "--no-progress-bar", *flags),
         ok=ok,
     )

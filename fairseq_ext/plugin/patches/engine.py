@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.engine import ENGINES, HELP
+from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, HELP
 from fairseq_ext.plugin.patches.table import Layer, Patch
 
 
@@ -18,15 +18,15 @@ def _add_option() -> None:
 
     if "engine" in GenerationConfig.__dataclass_fields__:
         return
-    kind = ChoiceEnum(["fairseq", *ENGINES])
+    kind = ChoiceEnum([FAIRSEQ, *ENGINES])
     said = (
         f"{HELP}. Where the engine lacks an option or a model, the log says why fairseq translates"
     )
-    field = dataclasses.field(default="fairseq", metadata={"help": said})
+    field = dataclasses.field(default=DEFAULT, metadata={"help": said})
     one = dataclasses.make_dataclass("One", [("engine", kind, field)])
     GenerationConfig.__dataclass_fields__["engine"] = one.__dataclass_fields__["engine"]
     GenerationConfig.__annotations__["engine"] = kind
-    GenerationConfig.engine = "fairseq"
+    GenerationConfig.engine = DEFAULT
     hydra_init()
 
 
@@ -34,7 +34,7 @@ def _build_generator(original: Callable) -> Callable:
     def build_generator(self: Any, models: Any, args: Any, *rest: Any, **options: Any) -> Any:
         trained = any(model.training for model in models)  # their weights will change
         generator = original(self, models, args, *rest, **options)
-        numbers = ENGINES.get(str(getattr(args, "engine", "fairseq")))
+        numbers = ENGINES.get(str(getattr(args, "engine", FAIRSEQ)))
         if trained or numbers is None:
             return generator
         from fairseq_ext.engine.generator import with_engine
