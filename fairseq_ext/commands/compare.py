@@ -30,9 +30,7 @@ def add(commands: Subparsers) -> None:
         "(parameters, speed) where they are at hand; repeat. "
         "NAME=text:FILE takes detokenized text instead, as of another program",
     )
-    parser.add_argument(
-        "--ref", type=Path, required=True, metavar="FILE", help="reference, detokenized text"
-    )
+    options.add_reference(parser)
     parser.add_argument(
         "--baseline", metavar="NAME", help="the system to test the others against (the first)"
     )
@@ -75,7 +73,7 @@ def _compare(args: argparse.Namespace) -> int:
     systems = [compare.parse_system(given) for given in args.system]
     result = compare.compare(
         systems,
-        args.ref,
+        options.chosen_reference(args),
         baseline=args.baseline,
         tokenized_reference=args.tokenized_ref,
         samples=args.samples,

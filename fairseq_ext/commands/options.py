@@ -33,6 +33,36 @@ def add_picture_output(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "OUT.png", "the picture; OUT.svg and OUT.json are written beside it")
 
 
+def add_reference(parser: argparse.ArgumentParser) -> None:
+    """Add ``--ref`` and ``--language-pair``; see :func:`chosen_reference`."""
+    parser.add_argument(
+        "--ref",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="reference, detokenized text, or the name of a test set of sacrebleu, such as "
+        "wmt14/full, which is downloaded once",
+    )
+    parser.add_argument(
+        "-l",
+        "--language-pair",
+        metavar="SRC-TGT",
+        help="with a test set of sacrebleu: its languages, such as en-de",
+    )
+
+
+def chosen_reference(args: argparse.Namespace) -> Path:
+    """The file that ``--ref`` means.
+
+    Raises:
+        ConfigError: ``--language-pair`` is missing, or wrong.
+        DataError: no such file or set, or it cannot be downloaded.
+    """
+    from fairseq_ext.evaluation import test_sets
+
+    return test_sets.reference(args.ref, args.language_pair)
+
+
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", type=Path, metavar="FILE", help=f"write {what} as JSON too")

@@ -23,9 +23,7 @@ def add(commands: Subparsers) -> None:
         help="BLEU and chrF with sacrebleu signatures",
         description="Score detokenized text, or fairseq-generate's output against it.",
     )
-    parser.add_argument(
-        "--ref", type=Path, required=True, metavar="FILE", help="reference, detokenized text"
-    )
+    options.add_reference(parser)
     translations = parser.add_mutually_exclusive_group(required=True)
     translations.add_argument(
         "--hyp", type=Path, metavar="FILE", help="translations, detokenized text"
@@ -71,13 +69,14 @@ def _score(args: argparse.Namespace) -> int:
         raise ConfigError("`--split-compounds` compares tokens; give `--tokenized-ref` too.")
     from fairseq_ext.evaluation import score
 
+    reference = options.chosen_reference(args)
     undoing = chosen_undoing(args, args.generated) if args.generated else None
     if undoing is not None:
         scores = score.score_generated(
-            args.generated, args.ref, None, args.tokenized_ref, undoing=undoing
+            args.generated, reference, None, args.tokenized_ref, undoing=undoing
         )
     else:
-        scores = score.score_files(args.ref, args.hyp, args.tokenized_ref, args.tokenized_hyp)
+        scores = score.score_files(reference, args.hyp, args.tokenized_ref, args.tokenized_hyp)
     if args.split_compounds:
         scores.append(_compound_score(args, undoing))
     options.write_json(args.json, {"scores": [one.as_dict() for one in scores]})

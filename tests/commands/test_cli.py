@@ -120,7 +120,10 @@ def test_user_dir_is_a_folder_of_the_package(tmp_path):
         (["average", "--dir", ".", "-o", "out"], "--last-epochs"),
         (["average", "--inputs", "text", "--best", "2", "-o", "out"], "--last-epochs"),
         (["average", "--inputs", "text", "-o", "out"], "text is not a checkpoint"),
-        (["average", "--dir", ".", "--last-epochs", "2", "-o", "out"], "holds 0 checkpoints"),
+        (
+            ["average", "--dir", ".", "--last-epochs", "2", "-o", "out"],
+            "holds no checkpoint named `checkpointEPOCH.pt`",
+        ),
         (["average", "--dir", "absent", "--best", "2", "-o", "out"], "`absent` is not a folder"),
         (["plot", "curves", "--log", "text", "-o", "out"], "NAME=FILE"),
         (["plot", "curves", "--log", "a=text", "--log", "a=text", "-o", "out"], "of its own"),

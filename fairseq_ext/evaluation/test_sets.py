@@ -1,0 +1,55 @@
+"""The reference of a test set: a file of the user's, or one of sacrebleu's own sets by its name.
+
+sacrebleu downloads a set once, checks its sum, and keeps it in ``~/.sacrebleu``, or where the
+variable ``SACREBLEU`` says.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.parsing import nearest
+
+
+def reference(given: Path, pair: str | None) -> Path:
+    """The file with the reference.
+
+    Args:
+        given: a file, or the name of a set, such as ``wmt14/full``; a file goes first.
+        pair: languages of the set, such as ``en-de``; of a file they are not asked for.
+
+    Raises:
+        ConfigError: a set without languages, or with others than it has.
+        DataError: the set cannot be downloaded, or has several references.
+    """
+    name = given.as_posix()
+    if given.exists() or given.suffix or given.is_absolute():
+        return given
+    from sacrebleu.utils import SACREBLEU_DIR, get_available_testsets, get_langpairs_for_testset
+    from sacrebleu.utils import get_reference_files as download
+
+    known = get_available_testsets()
+    if name not in known:
+        hint = nearest(name, known)
+        raise DataError(f"`{name}` is neither a file nor a test set of sacrebleu{hint or '.'}")
+    pairs = get_langpairs_for_testset(name)
+    if pair not in pairs:
+        but = "is missing" if pair is None else f"is `{pair}`"
+        raise ConfigError(
+            f"`--language-pair` must be one of {', '.join(pairs)} for `--ref {name}`, but {but}."
+        )
+    try:
+        found = download(name, pair)
+    except (Exception, SystemExit) as error:  # sacrebleu leaves the process on a wrong sum
+        raise DataError(
+            f"sacrebleu cannot get the test set `{name}` ({type(error).__name__}: {error}); try "
+            f"`sacrebleu -t {name} -l {pair} --echo ref`, and delete {SACREBLEU_DIR}/{name} if it "
+            "is damaged."
+        ) from error
+    if len(found) > 1:
+        raise DataError(
+            f"`{name}` has {len(found)} references of {pair}, but one is compared with: choose "
+            f"among {', '.join(found)}."
+        )
+    return Path(found[0])
