@@ -21,17 +21,21 @@ Sentences = list[list[int]]  # numbers of words, without </s>
 Translate = Callable[[Sentences], object]
 
 BMT_1, BMT_6, PLAIN = "BMT-1", "BMT-6", "transformer"
-FP32, PACKED, INT8_OUTPUT = "fp32", "packed", "packed, int8 output"
+FP32, PACKED, INT8_OUTPUT, ENGINE = "fp32", "packed", "packed, int8 output", "packed, engine"
+PLAIN_ENGINE = f"{PLAIN}, engine int8"
 TORCH_INT8, CTRANSLATE2 = f"{PLAIN}, torch int8", f"{PLAIN}, CTranslate2 int8"
 # In the order of tables. A system's file; torch quantizes what it has loaded in fp32.
 FILES = {
     f"{BMT_1} {FP32}": "bmt-1.pt",
     f"{BMT_1} {PACKED}": "bmt-1.safetensors",
     f"{BMT_1} {INT8_OUTPUT}": "bmt-1-int8.safetensors",
+    f"{BMT_1} {ENGINE}": "bmt-1-int8.safetensors",
     f"{BMT_6} {FP32}": "bmt-6.pt",
     f"{BMT_6} {PACKED}": "bmt-6.safetensors",
     f"{BMT_6} {INT8_OUTPUT}": "bmt-6-int8.safetensors",
+    f"{BMT_6} {ENGINE}": "bmt-6-int8.safetensors",
     f"{PLAIN}, {FP32}": "transformer.pt",
+    PLAIN_ENGINE: "transformer.pt",
     TORCH_INT8: "transformer.pt",
     CTRANSLATE2: "ctranslate2",
 }
@@ -49,11 +53,12 @@ def open_system(name: str, folder: Path, *, beam: int, words: int, threads: int)
     path = folder / FILES[name]
     if name == CTRANSLATE2:
         return _open_ctranslate2(path, beam, words, threads)
-    return _open_fairseq(path, folder, beam, words, threads, quantize=name == TORCH_INT8)
+    engine = "native-int8" if name.endswith((ENGINE, PLAIN_ENGINE)) else "fairseq"
+    return _open_fairseq(path, folder, beam, words, threads, engine, name == TORCH_INT8)
 
 
 def _open_fairseq(
-    path: Path, folder: Path, beam: int, words: int, threads: int, *, quantize: bool
+    path: Path, folder: Path, beam: int, words: int, threads: int, engine: str, quantize: bool
 ) -> Translate:
     """As fairseq-generate loads and searches; the last step can choose nothing but ``</s>``."""
     import logging
@@ -71,7 +76,7 @@ def _open_fairseq(
         [str(path)], arg_overrides={"data": str(folder)}
     )
     settings = GenerationConfig(beam=beam, max_len_a=0, max_len_b=words, min_len=words)
-    settings.engine = "fairseq"
+    settings.engine = engine
     models[0].prepare_for_inference_(Namespace(generation=settings))
     if quantize:
         models = [_quantized(models[0])]

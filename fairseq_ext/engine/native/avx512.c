@@ -20,17 +20,13 @@ static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, 
                                                             int64_t fours, sums16 sums[][GROUP]) {
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < GROUP; v++) sums[r][v] = (sums16)_mm512_setzero_si512();
-    for (int64_t k = 0; k < fours; k++) {
+    for (int64_t k = 0; k < fours; k++, w += bits ? 32 : 256) {
         __m512i from[GROUP];
         for (int v = 0; v < GROUP; v++) {
-            const int64_t place = (k * 64 + v * LANES) * 4;
-            if (!bits) {
-                from[v] = _mm512_loadu_si512(w + place);
-                continue;
-            }
             uint64_t mask; /* 0: 1, 1: -1 */
-            memcpy(&mask, w + place / 8, sizeof mask);
-            from[v] = _mm512_or_si512(_mm512_movm_epi8(mask), _mm512_set1_epi8(1));
+            memcpy(&mask, w + 8 * v, sizeof mask);
+            from[v] = bits ? _mm512_or_si512(_mm512_movm_epi8(mask), _mm512_set1_epi8(1))
+                           : _mm512_loadu_si512(w + 64 * v);
         }
         for (int r = 0; r < rows; r++) {
             int32_t four;
