@@ -164,13 +164,18 @@ class _Summed(torch.autograd.Function):
 
 
 class _Gradients:
-    """Sums over chunks of ``∂L/∂h = ∂L/∂z W``, ``∂L/∂W = (∂L/∂z)^T h`` and ``∂L/∂b = ∂L/∂z``."""
+    """Sums over chunks of ``∂L/∂h = ∂L/∂z W``, ``∂L/∂W = (∂L/∂z)^T h`` and ``∂L/∂b = ∂L/∂z``.
+
+    That of the weight is stored transposed: libraries compute ``h^T ∂L/∂z``, a product with few
+    rows, twice as fast.
+    """
 
     def __init__(self, wanted: Sequence[bool], output: OutputLayer, precise: torch.dtype) -> None:
         self.wanted = any(wanted)
         self.output = features, weight, bias = output
         self.of_features = torch.empty_like(features) if wanted[0] else None  # [N, C]
-        self.of_weight = torch.zeros_like(weight, dtype=precise) if wanted[1] else None  # [V, C]
+        transposed = weight.new_zeros(weight.t().shape, dtype=precise) if wanted[1] else None
+        self.of_weight = transposed  # [C, V]
         self.of_bias = torch.zeros_like(bias, dtype=precise) if wanted[2] else None  # [V]
 
     def add(self, place: slice, slope: Tensor) -> None:
@@ -178,20 +183,18 @@ class _Gradients:
         h, weight, _ = self.output.of_words(place)
         rounded = slope.to(weight.dtype)
         if self.of_features is not None:
-            torch.mm(rounded, weight, out=self.of_features[place])
-        if self.of_weight is not None:
-            if self.of_weight.dtype == rounded.dtype:
-                self.of_weight.addmm_(rounded.t(), h)
-            else:  # sums of half-precision products are kept in fp32
-                self.of_weight += rounded.t() @ h
+            self.of_features[place] = rounded @ weight
+        if self.of_weight is not None:  # sums of half-precision products are kept in fp32
+            self.of_weight += h.t() @ rounded
         if self.of_bias is not None:
             self.of_bias += slope.sum(dim=0)
 
     def sums(self) -> tuple[Tensor | None, ...]:
         """In the types of the features, the weight and the bias."""
+        of_weight = None if self.of_weight is None else self.of_weight.t()
         rounded = [
             None if one is None else one.to(self.output.weight.dtype)
-            for one in (self.of_weight, self.of_bias)
+            for one in (of_weight, self.of_bias)
         ]
         return self.of_features, *rounded
 

@@ -1,0 +1,77 @@
+"""Products of fp32 matrices by oneDNN, where torch's own choice is slower (torch only).
+
+torch multiplies fp32 matrices with MKL, which uses AVX-512 on Intel's processors only. oneDNN is in
+torch, too, and uses it on all of them: on an AMD processor with AVX-512 a product of training takes
+half the time. Sums are rounded in another order, as with any other library.
+
+Letters: ``A [M, K]``, ``B [K, N]``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+LEAST = 1_500_000
+"""Multiplications below which the way through Python takes longer than oneDNN saves."""
+
+
+def is_needed(processors: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether torch's products are slow here: MKL, AVX-512, and a processor that is not Intel's."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
+        return False
+    try:
+        vendors = {line for line in processors.read_text().splitlines() if "vendor_id" in line}
+    except (OSError, UnicodeDecodeError):
+        return False
+    ours = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    replaceable = "allow_override" in inspect.signature(torch.library.Library.impl).parameters
+    return bool(vendors) and not any("Intel" in one for one in vendors) and ours and replaceable
+
+
+@contextlib.contextmanager
+def by_onednn() -> Iterator[None]:
+    """Within it, ``mm`` and ``addmm`` on the CPU are oneDNN's, also in backward passes."""
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says once that a kernel is replaced
+        for function in (mm, addmm):
+            library.impl(function.__name__, function, "CPU", allow_override=True)
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+def mm(a: Tensor, b: Tensor) -> Tensor:
+    """``A B``."""
+    if _is_large(a, b):
+        return _product(a, b, None)
+    return torch.mm(a, b, out=a.new_empty(a.size(0), b.size(1)))  # torch's own, not replaced
+
+
+def addmm(added: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """``β added + α A B``."""
+    is_bias = added.dim() == 1 and added.size(0) == b.size(1) and added.is_contiguous()
+    if is_bias and beta == alpha == 1 and added.dtype == a.dtype and _is_large(a, b):
+        return _product(a, b, added)
+    out = a.new_empty(a.size(0), b.size(1))
+    return torch.addmm(added, a, b, beta=beta, alpha=alpha, out=out)
+
+
+def _is_large(a: Tensor, b: Tensor) -> bool:
+    fits = a.dtype == b.dtype == torch.float32 and a.dim() == b.dim() == 2
+    return fits and a.size(1) == b.size(0) and a.size(0) * a.size(1) * b.size(1) >= LEAST
+
+
+def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    weight = b.t()
+    if not (weight.is_contiguous() or b.is_contiguous()):
+        weight = weight.contiguous()  # for other strides oneDNN has only its slow reference
+    return torch.ops.mkldnn._linear_pointwise(a, weight, bias, "none", [], "")

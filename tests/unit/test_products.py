@@ -1,0 +1,139 @@
+"""Products of training by oneDNN: what they compute, where, and when they are used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_ext.training import products
+from fairseq_ext.training.products import LEAST, by_onednn, is_needed
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN"
+)
+LARGE = (200, 131, 170)  # M, K, N
+assert LARGE[0] * LARGE[1] * LARGE[2] > LEAST
+
+
+def strided(rows: int, columns: int, layout: str) -> Tensor:
+    """A matrix of random numbers with these strides."""
+    if layout == "transposed":
+        return torch.randn(columns, rows).t()
+    if layout == "columns":
+        return torch.randn(rows, columns + 7)[:, 3:-4]
+    if layout == "every second":
+        return torch.randn(2 * rows, columns)[::2]
+    return torch.randn(rows, columns)
+
+
+LAYOUTS = ("plain", "transposed", "columns", "every second")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Shapes of the products that oneDNN computed."""
+    found, original = [], products._product
+
+    def counted(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+        found.append((*a.shape, b.size(1)))
+        return original(a, b, bias)
+
+    monkeypatch.setattr(products, "_product", counted)
+    return found
+
+
+@pytest.mark.parametrize("of_a", LAYOUTS)
+@pytest.mark.parametrize("of_b", LAYOUTS)
+def test_any_strides(of_a: str, of_b: str, calls: list) -> None:
+    a, b = strided(*LARGE[:2], of_a), strided(*LARGE[1:], of_b)
+    bias = torch.randn(LARGE[2])
+    with by_onednn():
+        found = torch.mm(a, b), torch.addmm(bias, a, b)
+    wanted = a.double() @ b.double()
+    torch.testing.assert_close(found[0].double(), wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found[1].double(), wanted + bias, rtol=1e-4, atol=1e-4)
+    assert calls == [LARGE, LARGE]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((3, 4, 5), torch.float32), (LARGE, torch.float64), (LARGE, torch.bfloat16)],
+)
+def test_small_ones_and_other_types_are_torchs_own(
+    shape: tuple, dtype: torch.dtype, calls: list
+) -> None:
+    a, b = torch.randn(*shape[:2], dtype=dtype), torch.randn(*shape[1:], dtype=dtype)
+    bias = torch.randn(shape[2], dtype=dtype)
+    wanted = torch.mm(a, b), torch.addmm(bias, a, b)
+    with by_onednn():
+        assert torch.equal(torch.mm(a, b), wanted[0])
+        assert torch.equal(torch.addmm(bias, a, b), wanted[1])
+    assert calls == []
+
+
+@pytest.mark.parametrize("how", [{"beta": 0.5}, {"alpha": 2.0}])
+def test_scaled_sums_are_torchs_own(how: dict, calls: list) -> None:
+    a, b, bias = torch.randn(*LARGE[:2]), torch.randn(*LARGE[1:]), torch.randn(LARGE[2])
+    wanted = torch.addmm(bias, a, b, **how)
+    with by_onednn():
+        assert torch.equal(torch.addmm(bias, a, b, **how), wanted)
+    assert calls == []
+
+
+def test_an_added_matrix_is_torchs_own(calls: list) -> None:
+    a, b = torch.randn(*LARGE[:2]), torch.randn(*LARGE[1:])
+    added = torch.randn(LARGE[0], LARGE[2])
+    wanted = torch.addmm(added, a, b)
+    with by_onednn():
+        assert torch.equal(torch.addmm(added, a, b), wanted)
+    assert calls == []
+
+
+@pytest.mark.parametrize("wrong", [(200, 130, 170), (200,)])
+def test_errors_are_torchs(wrong: tuple) -> None:
+    with by_onednn(), pytest.raises(RuntimeError, match=r"mat1 and mat2|must be a matrix|2D"):
+        torch.mm(torch.randn(*wrong), torch.randn(131, 170))
+
+
+def test_backward_passes_too(calls: list) -> None:
+    layer = torch.nn.Linear(131, 170)
+    x = torch.randn(10, 20, 131, requires_grad=True)
+    slope = torch.randn(10, 20, 170)
+    with by_onednn():
+        layer(x).backward(slope)
+    assert len(calls) == 3
+    dy, flat = slope.double().flatten(0, 1), x.detach().double().flatten(0, 1)
+    wanted = dy.t() @ flat, dy @ layer.weight.detach().double()
+    torch.testing.assert_close(layer.weight.grad.double(), wanted[0], rtol=1e-4, atol=1e-4)
+    found = x.grad.double().flatten(0, 1)
+    torch.testing.assert_close(found, wanted[1], rtol=1e-4, atol=1e-4)
+
+
+def test_torchs_own_come_back(calls: list) -> None:
+    a, b = torch.randn(*LARGE[:2]), torch.randn(*LARGE[1:])
+    before = torch.mm(a, b)
+    with pytest.raises(KeyError), by_onednn():
+        raise KeyError
+    assert torch.equal(torch.mm(a, b), before)
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("vendor", "capability", "needed"),
+    [
+        ("AuthenticAMD", "AVX512", True),
+        ("GenuineIntel", "AVX512", False),
+        ("AuthenticAMD", "AVX2", False),
+    ],
+)
+def test_where_they_are_used(
+    vendor: str, capability: str, needed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
+    assert is_needed(tmp_path / "cpuinfo") is needed
+    assert not is_needed(tmp_path / "missing")
