@@ -10,6 +10,7 @@ Letters: ``A [M, K]``, ``B [K, N]``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import warnings
 from collections.abc import Iterator
@@ -22,8 +23,9 @@ LEAST = 1_500_000
 """Multiplications below which the way through Python takes longer than oneDNN saves."""
 
 
-def is_needed(processors: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether torch's products are slow here: MKL, AVX-512, and a processor that is not Intel's."""
+@functools.cache
+def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether torch's own are slow here: MKL, AVX-512, and a processor that is not Intel's."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
         return False
     try:

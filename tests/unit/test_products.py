@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.training import products
-from fairseq_ext.training.products import LEAST, by_onednn, is_needed
+from fairseq_ext.training.products import LEAST, by_onednn, is_slow
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN"
@@ -122,7 +122,7 @@ def test_torchs_own_come_back(calls: list) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vendor", "capability", "needed"),
+    ("vendor", "capability", "slow"),
     [
         ("AuthenticAMD", "AVX512", True),
         ("GenuineIntel", "AVX512", False),
@@ -130,10 +130,11 @@ def test_torchs_own_come_back(calls: list) -> None:
     ],
 )
 def test_where_they_are_used(
-    vendor: str, capability: str, needed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vendor: str, capability: str, slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
-    assert is_needed(tmp_path / "cpuinfo") is needed
-    assert not is_needed(tmp_path / "missing")
+    assert is_slow(tmp_path / "cpuinfo") is slow
+    assert not is_slow(tmp_path / "missing")
+    is_slow.cache_clear()  # of a capability that was made up

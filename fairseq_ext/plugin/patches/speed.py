@@ -139,16 +139,11 @@ def multiply_by_onednn(original: Callable) -> Callable:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         from fairseq_ext.training import products
 
-        with products.by_onednn() if self.device.type == "cpu" else contextlib.nullcontext():
+        slow = self.device.type == "cpu" and products.is_slow()
+        with products.by_onednn() if slow else contextlib.nullcontext():
             return original(self, *args, **kwargs)
 
     return step
-
-
-def _multiplies_slowly() -> bool:
-    from fairseq_ext.training import products
-
-    return products.is_needed()
 
 
 PATCHES = (
@@ -160,7 +155,6 @@ PATCHES = (
             Layer("fairseq.trainer:Trainer.train_step", multiply_by_onednn),
             Layer("fairseq.trainer:Trainer.valid_step", multiply_by_onednn),
         ),
-        needed=_multiplies_slowly,
     ),
     Patch(
         name="loss in chunks",
