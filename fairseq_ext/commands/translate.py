@@ -211,7 +211,9 @@ def _for_the_engine(args: argparse.Namespace, _: Any) -> tuple[Translates, TextC
             f"`--src` and `--tgt` must be {' and '.join(languages)} for {path}, but are "
             f"{args.src} and {args.tgt}."
         )
-    if ENGINES.get(args.engine, "fp32") not in ("fp32", model.settings.numbers):
+    if args.engine == FAIRSEQ:
+        raise ConfigError(f"`--engine {FAIRSEQ}` does not go with {path}; give the checkpoint.")
+    if ENGINES[args.engine] not in ("fp32", model.settings.numbers):
         raise ConfigError(
             f"`--engine {args.engine}` does not go with {path}, whose weights are "
             f"{model.settings.numbers}; pack the checkpoint so, or leave it out."
