@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -196,7 +197,8 @@ def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
     Raises:
         DataError: the texts have no word of two letters.
     """
-    from subword_nmt.learn_bpe import learn_bpe
+    from subword_nmt import learn_bpe as subword_nmt
+    from tqdm import tqdm
 
     words: Counter[str] = Counter()
     for path in texts:
@@ -208,7 +210,8 @@ def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
         raise DataError("there are no words to learn a byte-pair encoding from.")
     lines = (f"{word} {number}" for word, number in words.items())
     with codes.open("w", encoding="utf-8", newline="\n") as file:
-        learn_bpe(lines, file, merges, is_dict=True)
+        subword_nmt.tqdm = partial(tqdm, disable=None)  # no bar where standard error is a file
+        subword_nmt.learn_bpe(lines, file, merges, is_dict=True)
 
 
 def _learn_sentencepiece(model_type: str) -> Learn:

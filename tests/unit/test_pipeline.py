@@ -86,9 +86,10 @@ def test_a_text_too_small_for_the_size(tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
-def test_merges_are_those_of_subword_nmt(tmp_path: Path):
+def test_merges_are_those_of_subword_nmt(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     text = write_corpus(tmp_path / "text")
     corpus.split_into_subwords(text, tmp_path / "bpe", "en", "de", kind="bpe", size=40)
+    assert "\r" not in capsys.readouterr().err  # no bar where nobody watches
     run(
         "subword-nmt",
         "learn-joint-bpe-and-vocab",
