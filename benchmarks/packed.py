@@ -11,7 +11,8 @@ The first two are about one size with random weights (default: bmt_wmt_de_en wit
 BMT-1 (1-bit weights) and BMT-6 (1-bit weights and inputs) as fairseq-generate loads a checkpoint,
 packed, and packed with int8 tables; and a plain Transformer of the same size by fairseq, by torch's
 dynamic int8, and by CTranslate2 in int8; `start` has files for the engine too. As random weights
-never end a sentence, all hypotheses of all systems have the same length. Tokens are those of the best hypotheses, ``</s>`` included.
+never end a sentence, all hypotheses of all systems have the same length. Tokens are those of the
+best hypotheses, ``</s>`` included.
 
 agreement takes ``--checkpoints`` and the ``--data`` they were trained on.
 """

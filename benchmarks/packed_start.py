@@ -20,10 +20,10 @@ from peers import FIRST_WORD
 MIB = 2**20
 # By name: the checkpoint that `fairseq-ext pack --engine` makes a file of, and its numbers.
 ENGINE = {
-    "transformer, engine fp32": ("transformer.pt", "fp32"),
-    "transformer, engine int8": ("transformer.pt", "int8"),
-    "BMT-1, engine int8": ("bmt-1.pt", "int8"),
-    "BMT-6, engine int8": ("bmt-6.pt", "int8"),
+    "transformer, engine file fp32": ("transformer.pt", "fp32"),
+    "transformer, engine file int8": ("transformer.pt", "int8"),
+    "BMT-1, engine file int8": ("bmt-1.pt", "int8"),
+    "BMT-6, engine file int8": ("bmt-6.pt", "int8"),
 }
 
 
@@ -39,7 +39,7 @@ def start(options: Namespace, folder: Path) -> Cells:
     search = {"beam": options.beam, "words": options.words, "threads": threads}
     words = {"words": options.words, "vocabulary": options.vocabulary - FIRST_WORD}
     settings = json.dumps({"search": search, "batch": {"count": batch, **words}})
-    cells.note("engine: `fairseq-ext translate` on text, from the command to its first lines")
+    cells.note("engine files: `fairseq-ext translate` on text, from the command to its first lines")
     paths = {name: folder / path for name, path in FILES.items()} | engine_files(folder)
     memory: dict[str, list[dict[str, int]]] = {name: [] for name in paths}
     seconds: dict[str, list[float]] = {name: [] for name in paths}

@@ -211,12 +211,11 @@ def _for_the_engine(args: argparse.Namespace, _: Any) -> tuple[Translates, TextC
             f"`--src` and `--tgt` must be {' and '.join(languages)} for {path}, but are "
             f"{args.src} and {args.tgt}."
         )
-    if args.engine == FAIRSEQ:
-        raise ConfigError(f"`--engine {FAIRSEQ}` does not go with {path}; give the checkpoint.")
-    if ENGINES[args.engine] not in ("fp32", model.settings.numbers):
+    numbers = model.settings.numbers
+    if args.engine != DEFAULT and ENGINES.get(args.engine) != numbers:
         raise ConfigError(
-            f"`--engine {args.engine}` does not go with {path}, whose weights are "
-            f"{model.settings.numbers}; pack the checkpoint so, or leave it out."
+            f"`--engine {args.engine}` does not go with {path}, which is a model for the engine in "
+            f"{numbers}; leave it out."
         )
     translator = EngineTranslator(model, _search(args, model.settings.search))
     with model.text_folder() as folder:

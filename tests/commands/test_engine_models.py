@@ -120,7 +120,7 @@ def refused(*words: object, stdin: str = LINES) -> str:
     [
         (("--src", "tgt", "--tgt", "src"), "`--src` and `--tgt` must be src and tgt"),
         (("--fp16",), "`--fp16` does not go with"),
-        (("--engine", "native-int8"), "whose weights are fp32"),
+        (("--engine", "native-int8"), "is a model for the engine in fp32; leave it out"),
         (("--engine", "fairseq"), "`--engine fairseq` does not go with"),
         (("--beam", 9), "`--beam` is 9, but must be at most 7"),
         (("--mbr", 2, "--beam", 2), "`--beam` does not go with `--mbr`"),

@@ -34,7 +34,7 @@ from fairseq_ext.text import reading
 from tests.soak import fuzzing
 from tests.soak.fuzzing import Reader
 from tests.soak.mutations import NASTY, Data, damaged, files
-from tests.support import fuzz_packed
+from tests.support import fuzz_engine, fuzz_packed
 
 fairseq_ext.register()
 EDGES = (0, 1, 2, 7, 511, 512, 513, 1 << 20, 1 << 31, (1 << 33) - 1, 1 << 62, -1, -512)
@@ -201,6 +201,31 @@ def damaged_packed(draw: Random) -> bytes:
     return draw.choice(fuzz_packed.DAMAGES)(bytearray(_packed()), draw)
 
 
+@cache
+def _engine() -> bytes:
+    """A small model for the engine."""
+    from fairseq_ext.engine import files as engine_files
+    from fairseq_ext.engine.packing import engine_model
+    from tests.support.models import MUSE, build
+
+    model, task = build([*MUSE, "--encoder-layers=1", "--decoder-layers=1"], size=10)
+    task.cfg.source_lang, task.cfg.target_lang = "a", "b"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "m.engine")
+        engine_files.write(engine_model(model, task, "int8", "muse"), path)
+        return path.read_bytes()
+
+
+def engine(draw: Random) -> bytes:
+    """A model for the engine with a right checksum around other numbers."""
+    return fuzz_engine.mutated(_engine(), draw)
+
+
+def damaged_engine(draw: Random) -> bytes:
+    """A damage of :mod:`fuzz_packed`, whose checksum stays as it was."""
+    return draw.choice(fuzz_packed.DAMAGES)(bytearray(_engine()), draw)
+
+
 def read_checkpoint(folder: Path) -> None:
     load_checkpoint(folder / "a.pt")
     describe.read_weights(folder / "a.pt")
@@ -235,6 +260,11 @@ def read_damaged_packed(folder: Path) -> None:
     assert fuzz_packed.same(found, model_file.read(folder / "right")), "read as another model"
 
 
+def read_engine(folder: Path) -> None:
+    """A model that is read must also run."""
+    fuzz_engine.run(fuzz_engine.files.read(folder / "m.engine"))
+
+
 def readers() -> list[Reader]:
     """All of them."""
     pairs = b"one\teins\ntwo\tzwei\n" * 30
@@ -244,6 +274,8 @@ def readers() -> list[Reader]:
         Reader("checkpoints, right checksums", files(a_pt=checkpoint), read_checkpoint),
         Reader("packed models", files(m_safetensors=damaged_packed), read_damaged_packed),
         Reader("packed models, right checksums", files(m_safetensors=packed), read_packed),
+        Reader("models for the engine", files(m_engine=damaged_engine), read_engine),
+        Reader("models for the engine, right checksums", files(m_engine=engine), read_engine),
         Reader("indexed data", indexed, read_index),
         Reader("tar archives", files(a_tar=compressed(archive)), read_tar),
         Reader("zip archives", files(a_zip=damaged(zipped, 1)), read_zip),
