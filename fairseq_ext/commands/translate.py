@@ -152,6 +152,7 @@ def _search(args: argparse.Namespace, own: Mapping[str, int | float] | None = No
 
 def _translate(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
+    logging.getLogger("fairseq_ext.engine").setLevel(logging.INFO)  # who translates, if it does not
     from fairseq_ext import files, text
     from fairseq_ext.engine.files import is_engine_model
 

@@ -109,6 +109,13 @@ def test_models_that_the_engine_would_change(
     assert "fairseq's generator translates instead of the engine: the " in log
 
 
+@pytest.mark.parametrize(("engine", "level"), [("native", "INFO"), ("native-int8", "WARNING")])
+def test_translate_says_who_translates(copy_data: Path, copy_model: Path, engine: str, level: str):
+    command = ("fairseq-ext", "translate", copy_data, "--path", copy_model, copy_model, "--cpu")
+    done = run(*command, "--engine", engine, stdin="1 2\n")
+    assert f"{level}:fairseq_ext.engine.generator:fairseq's generator translates" in done.stderr
+
+
 def test_several_models_are_left_to_fairseq(copy_data: Path, copy_model: Path, tmp_path: Path):
     both = f"{copy_model}:{copy_model}"
     _, log = generated(copy_data, both, tmp_path / "out", "--engine", "native")
