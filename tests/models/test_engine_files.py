@@ -90,6 +90,26 @@ def test_weights_lie_in_the_file_as_the_machine_reads_them(small: Path):
         np.testing.assert_array_equal(known[f"weights.{number}.values"], weight.values)
 
 
+def test_a_packed_model_can_be_the_source(tmp_path: Path):
+    """From bits to bits: the same translations as of the model it was packed from."""
+    from fairseq_ext.binary.packed import model_file, pack
+    from fairseq_ext.engine.packing import pack_file
+
+    flags = [*ALL["bmt-1"], "--source-lang", "de", "--target-lang", "en"]
+    model, task = models.build(flags, size=40)
+    model_file.write(pack.pack(model, models.configuration(flags), task), tmp_path / "bits")
+    for language, words in (("de", task.source_dictionary), ("en", task.target_dictionary)):
+        words.save(str(tmp_path / f"dict.{language}.txt"))
+    translated = [
+        EngineTranslator(one, Search(max_len_b=9)).translate(["w1 w2", "w7"])
+        for one in (
+            pack_file(tmp_path / "bits", tmp_path, "int8"),
+            engine_model(model, task, "int8", "bmt"),
+        )
+    ]
+    assert translated[0] == translated[1]
+
+
 def test_text_is_part_of_it(small: Path):
     """Also after its own files are gone."""
     text = load(small, Search(max_len_b=5))
