@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from fairseq_ext.training import products
 from fairseq_ext.training.products import LEAST, by_onednn, is_slow
+from tests.support.harness import run
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN"
@@ -138,3 +140,27 @@ def test_where_they_are_used(
     assert is_slow(tmp_path / "cpuinfo") is slow
     assert not is_slow(tmp_path / "missing")
     is_slow.cache_clear()  # of a capability that was made up
+
+
+MANY_SHAPES = """
+import torch
+from fairseq_ext.training.products import by_onednn
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) / 256
+
+weight = torch.randn(128, 128)
+with by_onednn():
+    for rows in range(100, 500):
+        torch.randn(rows, 128) @ weight
+        if rows == 200:
+            before = resident()
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+def test_programs_of_many_shapes_are_not_kept() -> None:
+    """By default those of 300 numbers of rows would take 80 MiB."""
+    assert float(run(sys.executable, "-c", MANY_SHAPES).stdout) < 40
