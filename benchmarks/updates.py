@@ -164,7 +164,7 @@ def main() -> None:
         (before / "__init__.py").write_text(WITHOUT_SPEED)
         for name in options.models:
             compare(name, options, before, cells)
-    cells.save(options.json, shared_options.settings(options))
+    cells.save(options.json, shared_options.settings(options, ("json", "data")))
 
 
 if __name__ == "__main__":
