@@ -40,10 +40,17 @@ run() {
     dry || "$@"
 }
 
-# show WORD...: one line that can be pasted into a shell; a lone < or > stays one.
+# show WORD...: one line that can be pasted into a shell; a lone < or > stays one, and so does a
+# word $(COMMAND), which a dry run shows for what only the real run knows.
 show() {
-    local line
-    line="$(printf ' %q' "$@")"
+    local word line=""
+    for word in "$@"; do
+        if [[ "$word" == '$('*')' ]]; then
+            line+=" \"$word\""
+        else
+            line+="$(printf ' %q' "$word")"
+        fi
+    done
     line="${line// \\< / < }"
     printf '+%s\n' "${line// \\> / > }" >&2
 }
@@ -119,7 +126,21 @@ unusable() {
     for module in "$@"; do
         python -c "import $module" 2>/dev/null || { echo "no $module" && return 1; }
     done
-    fairseq-ext doctor >/dev/null 2>&1 || { echo "\`fairseq-ext doctor\` finds an error" && return 1; }
+    healthy || { echo "\`fairseq-ext doctor\` finds an error" && return 1; }
+}
+
+# healthy: whether `fairseq-ext doctor` finds no error. It takes five seconds, and is asked again only
+# once a package, or this clone, has changed.
+healthy() {
+    local folder stamp
+    folder="$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+    stamp="${VIRTUAL_ENV:-$(python -c 'import sys; print(sys.prefix)')}/.fairseq-ext-doctor"
+    if [[ -e "$stamp" && -z "$(find "$folder" -maxdepth 0 -newer "$stamp")" && -z "$(find \
+        "$REPO/fairseq_ext" -name '*.py' -newer "$stamp" -print -quit)" ]]; then
+        return
+    fi
+    fairseq-ext doctor >/dev/null 2>&1 || return
+    { : >"$stamp"; } 2>/dev/null || true # of an environment that cannot be written it is asked again
 }
 
 in_venv() { (enter_venv && "$@"); }
@@ -205,6 +226,7 @@ lock() {
 open_run() {
     local out="$1" settings="$2" former=1
     if dry; then
+        show mkdir -p "$out"
         show cd "$out"
         return
     fi

@@ -121,6 +121,32 @@ def test_an_environment_of_another_clone_does_not_count(tmp_path: Path) -> None:
     assert "no no_such_module" in library("unusable no_such_module", ok=False).stdout
 
 
+def test_doctor_is_asked_once_and_again_after_a_change(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "fairseq-ext").write_text(f"#!/bin/sh\necho asked >>{tmp_path}/asked\n")
+    (programs / "fairseq-ext").chmod(0o755)
+    environment = {"PATH": f"{programs}:{ENVIRONMENT['PATH']}", "VIRTUAL_ENV": str(tmp_path)}
+
+    def asked() -> int:
+        library("healthy", **environment)
+        return (tmp_path / "asked").read_text().count("asked")
+
+    assert [asked(), asked()] == [1, 1]
+    os.utime(tmp_path / ".fairseq-ext-doctor", (0, 0))  # older than every package
+    assert asked() == 2
+    (programs / "fairseq-ext").write_text("#!/bin/sh\nexit 1\n")
+    assert asked() == 2  # nothing has changed, as far as anyone can see
+    (tmp_path / ".fairseq-ext-doctor").unlink()
+    library("healthy", ok=False, **environment)
+    assert not (tmp_path / ".fairseq-ext-doctor").exists()
+
+
+def test_a_command_within_a_command_is_shown_to_be_pasted() -> None:
+    said = library("show train --classes '$(sort -u x | wc -l)' 'a b' '$x'").stderr
+    assert said == '+ train --classes "$(sort -u x | wc -l)" a\\ b \\$x\n'
+
+
 # ---- options and data ----------------------------------------------------------------------------
 
 
