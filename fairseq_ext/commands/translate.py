@@ -243,9 +243,8 @@ def _found(
             buffer=BUFFER if args.buffer_size is None else args.buffer_size,
             skip_long=args.skip_long,
         )
-        yield from tqdm(
-            choose(found), desc="translate", total=lines, unit=" lines", file=sys.stderr
-        )
+        bar = {"desc": "translate", "unit": " lines", "file": sys.stderr, "disable": None}
+        yield from tqdm(choose(found), total=lines, **bar)
 
 
 def _choice(args: argparse.Namespace) -> Callable[[Iterator[Translation]], Iterator[Translation]]:

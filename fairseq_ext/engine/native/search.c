@@ -226,9 +226,11 @@ static int64_t propose(search *run, const progress *one, int64_t step) {
     int64_t count = 0;
     for (int32_t row = one->first; row < one->first + one->rows; row++) {
         const best *found = run->found + row * many;
-        for (int64_t i = 0; i < many && found[i].token >= 0; i++)
-            run->candidates[count++] =
-                (candidate){found[i].value + now->total[row], row, found[i].token};
+        for (int64_t i = 0; i < many && found[i].token >= 0; i++) {
+            const float total = found[i].value + now->total[row];
+            if (!isnan(total)) /* weights that are no numbers give totals without an order */
+                run->candidates[count++] = (candidate){total, row, found[i].token};
+        }
     }
     if (run->how->sampling) return count;
     qsort(run->candidates, (size_t)count, sizeof *run->candidates, better);
