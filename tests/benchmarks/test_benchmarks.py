@@ -352,7 +352,7 @@ def test_packed_models_are_timed_beside_others(tmp_path: Path) -> None:
     answer = json.loads(where.read_text())
     assert {row["candidate"] for row in answer["figures"]} == set(packed_open.FILES)
     assert {row["tokens"] for row in answer["figures"]} == {6, 12}
-    assert sum("(target " in text for text in answer["findings"]) == 2 * 2 * 2
+    assert sum("(target " in text for text in answer["findings"]) == 2 * 3 * 2
     assert str(tmp_path) not in where.read_text()
     assert where.with_suffix(".svg").exists()
     settings = {
