@@ -237,6 +237,7 @@ def test_the_page_by_keyboard_alone_and_what_it_says_meanwhile() -> None:
         status, results = page.locator("#status"), page.locator("#results")
         field, shown = page.locator("#sentence textarea"), page.locator("#system-0 textarea")
         expect(field).to_be_focused()
+        page.wait_for_function("window.demo")  # until then the keys are gradio's
         page.keyboard.type("one")
         page.keyboard.press("Shift+Enter")
         page.keyboard.type("two")

@@ -169,7 +169,8 @@ def test_multi30k_trains_any_architecture_on_either_form(tmp_path: Path) -> None
         *wanted[:3],
         *wanted[3:],
     ]
-    assert shown[1][2] == "multi30k_tok"
+    made = [words[2:3] for words in shown if words[1:2] and words[1].endswith("corpus.py")]
+    assert made == [["multi30k_tok"]]
     train = next(words for words in shown if words[0] == "fairseq-train")
     assert train[train.index("--encoder-layers") + 1] == "4"
     other = commands(bash(MULTI30K, "--arch", "gru_attention", *out, DRY_RUN="1").stderr)

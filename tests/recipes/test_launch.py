@@ -93,7 +93,7 @@ def test_a_node_that_joins_only_trains(tmp_path: Path) -> None:
     assert training(*command, **TWO_NODES) == training(*command, JOIN="1", **TWO_NODES)
     said = bash(*command, DRY_RUN="1", SMOKE="0", JOIN="1", **TWO_NODES).stderr
     words = [line.split()[1] for line in said.splitlines() if line.startswith("+ ")]
-    assert words == ["cd", "mkdir", "torchrun"]
+    assert words == ["mkdir", "cd", "mkdir", "torchrun"]
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
