@@ -104,10 +104,15 @@ def peak_memory(run: Callable[[], object], device: str) -> int:
         run()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    before = pages * resource.getpagesize()
+    before = resident_memory()
     run()
     return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+
+
+def resident_memory() -> int:
+    """Bytes of this process in memory now (Linux)."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 def compare(seconds: dict[str, list[float]], ours: str, peer: str) -> dict[str, float]:

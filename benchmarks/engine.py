@@ -5,12 +5,14 @@
 Sentences are the test set's, sorted by length and cut into batches of the same sizes for all; beam
 5. What is timed is the translation of loaded sentences, without loading and printing.
 Ratios are a peer's time over ours, of the same round. CTranslate2 has no GRU attention, Linformer,
-MUSE or BMT. `equal` is how many tokens of our best hypotheses are fairseq's.
+MUSE or BMT. `equal` is how many tokens of our best hypotheses are fairseq's. With --dynamic-int8
+fairseq's generator also runs the transformer with torch's dynamically quantized linear layers.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -25,8 +27,11 @@ from cells import Cells
 from fairseq import checkpoint_utils
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModel
+from fairseq.modules import MultiheadAttention
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationTask
+from torch import nn
+from torch.ao.quantization import quantize_dynamic
 
 from fairseq_ext import register
 from fairseq_ext.engine.compilers import compile_model
@@ -36,12 +41,13 @@ from fairseq_ext.engine.weights import NUMBERS
 
 BEAM = 5
 FAIRSEQ = "fairseq's generator"
+DYNAMIC = "torch dynamic int8"
 PEERS = {"fp32": "float32", "int8": "int8"}
 SENTENCES = {1: 24, 8: 48, 32: 128, 128: 256}
 
-Translate = Callable[[list[list[int]]], Any]
 Limits = tuple[int, int]
 """The fewest and the most tokens of a translation, without </s>."""
+Translate = Callable[[list[list[int]], Limits], Any]
 
 
 def ours(numbers: str) -> str:
@@ -59,34 +65,48 @@ def load(path: Path, data: Path) -> tuple[BaseFairseqModel, TranslationTask]:
     return models[0].eval(), task
 
 
-def fairseqs(model: BaseFairseqModel, task: TranslationTask, limits: Limits) -> Translate:
-    how = {"beam_size": BEAM, "min_len": limits[0], "max_len_b": limits[1]}
-    generator = SequenceGenerator([model], task.target_dictionary, **how)
+def fairseqs(model: BaseFairseqModel, task: TranslationTask) -> Translate:
     pad = task.source_dictionary.pad()
 
-    def translate(batch: list[list[int]]) -> list[list[int]]:
+    @functools.cache
+    def generator(limits: Limits) -> SequenceGenerator:
+        how = {"beam_size": BEAM, "min_len": limits[0], "max_len_b": limits[1]}
+        return SequenceGenerator([model], task.target_dictionary, **how)
+
+    def translate(batch: list[list[int]], limits: Limits) -> list[list[int]]:
         longest = max(map(len, batch))
         tokens = torch.tensor([[pad] * (longest - len(one)) + one for one in batch])
         lengths = torch.tensor([len(one) for one in batch])
         net_input = {"src_tokens": tokens, "src_lengths": lengths}
         with torch.no_grad():
-            found = generator.generate([model], {"net_input": net_input})
+            found = generator(limits).generate([model], {"net_input": net_input})
         return [one[0]["tokens"].tolist() for one in found]
 
     return translate
 
 
-def engines(
-    model: BaseFairseqModel, task: TranslationTask, numbers: str, limits: Limits
-) -> Translate:
+def dynamically_quantized(model: TransformerModel) -> TransformerModel:
+    """A copy with torch's dynamic int8 products in all linear layers."""
+    copied = copy.deepcopy(model)
+    for module in copied.modules():
+        if isinstance(module, MultiheadAttention):  # or the encoder's would read their weights
+            module._set_skip_embed_dim_check()
+    return quantize_dynamic(copied, {nn.Linear}, torch.qint8, inplace=True)
+
+
+def engines(model: BaseFairseqModel, task: TranslationTask, numbers: str) -> Translate:
     machine = Machine(compile_model(model, task.target_dictionary), numbers)
     team = Team(machine, torch.get_num_threads())
-    rules = Rules(beam=BEAM, min_len=limits[0], max_len_b=limits[1])
-    return lambda batch: [one[0].tokens.tolist() for one in team.translate(batch, rules)]
+
+    def translate(batch: list[list[int]], limits: Limits) -> list[list[int]]:
+        rules = Rules(beam=BEAM, min_len=limits[0], max_len_b=limits[1])
+        return [one[0].tokens.tolist() for one in team.translate(batch, rules)]
+
+    return translate
 
 
 def ctranslate2_systems(
-    model: BaseFairseqModel, task: TranslationTask, folder: Path, limits: Limits
+    model: BaseFairseqModel, task: TranslationTask, folder: Path
 ) -> Iterator[tuple[str, Translate]]:
     """CTranslate2 in fp32 and int8; its tokens are words, so that these are looked up before."""
     import ctranslate2
@@ -101,11 +121,12 @@ def ctranslate2_systems(
             path, compute_type=kind, intra_threads=torch.get_num_threads()
         )
 
-        def translate(batch: list[list[int]], translator: Any = translator) -> Any:
+        def translate(batch: list[list[int]], limits: Limits, translator: Any = translator) -> Any:
             texts = [[words[token] for token in one[:-1]] for one in batch]
             return translator.translate_batch(
                 texts,
                 beam_size=BEAM,
+                max_input_length=0,
                 min_decoding_length=limits[0],
                 max_decoding_length=limits[1],
             )
@@ -129,19 +150,22 @@ def compare(name: str, path: Path, options: Namespace, cells: Cells) -> None:
     """Time one model in all batch sizes."""
     model, task = load(path, options.data)
     limits = (1, 200) if options.words is None else (options.words, options.words)
-    systems = {ours(numbers): engines(model, task, numbers, limits) for numbers in NUMBERS}
+    systems = {ours(numbers): engines(model, task, numbers) for numbers in NUMBERS}
     with tempfile.TemporaryDirectory() as folder:
         if type(model) is TransformerModel:
-            systems |= dict(ctranslate2_systems(model, task, Path(folder), limits))
-        systems[FAIRSEQ] = fairseqs(model, task, limits)
+            systems |= dict(ctranslate2_systems(model, task, Path(folder)))
+            if options.dynamic_int8:
+                systems[DYNAMIC] = fairseqs(dynamically_quantized(model), task)
+        systems[FAIRSEQ] = fairseqs(model, task)
+        chosen = {label: functools.partial(run, limits=limits) for label, run in systems.items()}
         for size in options.batches:
-            measure(name, size, systems, batches(task, size), options, cells)
+            measure(name, size, chosen, batches(task, size), options, cells)
 
 
 def measure(
     name: str,
     size: int,
-    systems: dict[str, Translate],
+    systems: dict[str, Callable[[list[list[int]]], Any]],
     work: list[list[list[int]]],
     options: Namespace,
     cells: Cells,
@@ -161,6 +185,7 @@ def measure(
     tokens = sum(map(len, theirs))
     pairs = [(ours(numbers), FAIRSEQ) for numbers in NUMBERS]
     pairs += [(ours(numbers), ctranslate2s(numbers)) for numbers in PEERS]
+    pairs += [(ours("int8"), DYNAMIC)]
     cells.add(name, size, seconds, pairs, tokens=tokens, equal=equal)
     print(f"  equal tokens: {equal}", flush=True)
 
@@ -175,7 +200,7 @@ def share_of_equal_tokens(found: list[list[int]], wanted: list[list[int]]) -> fl
 
 def draw(cells: Cells, names: list[str], output: Path) -> None:
     """Time per token over the batch's size, a panel for each model."""
-    order = [FAIRSEQ, *map(ctranslate2s, PEERS), *map(ours, ("fp32", "int8"))]
+    order = [FAIRSEQ, *map(ctranslate2s, PEERS), *map(ours, ("fp32", "int8")), DYNAMIC]
     run = {(row["what"], row["candidate"]) for row in cells.figures}
     panels = {name: (name, [one for one in order if (name, one) in run]) for name in names}
     pictures.draw(cells, panels, output, order=order, xlabel="sentences in a batch")
@@ -187,6 +212,9 @@ def main() -> None:
     )
     parser.add_argument("--model", action="append", required=True, metavar="NAME=CHECKPOINT")
     parser.add_argument("--data", type=Path, required=True, help="a binarized corpus")
+    parser.add_argument(
+        "--dynamic-int8", action="store_true", help="time torch's dynamic int8 beside transformers"
+    )
     options = parser.parse_args()
     shared_options.begin(options)
     register()

@@ -408,3 +408,64 @@ def test_the_engine_is_timed_beside_fairseq(
     assert len(answer["ratios"]) == 3
     assert str(tmp_path) not in where.read_text()
     assert where.with_suffix(".svg").exists()
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_long_sources_are_timed_in_every_system(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    where = tmp_path / "long.json"
+    run(
+        *(sys.executable, REPO / "benchmarks/engine_long.py", "--json", where, "--words", "4"),
+        *("--lengths", "8", "1100", "--k", "4", "--embed-dim", "16", "--ffn-embed-dim", "24"),
+        *("--heads", "2", "--layers", "1", "--vocabulary", "50", "--repeats", "3"),
+    )
+    answer = json.loads(where.read_text())
+    engine = ("engine fp32", "engine int8", "fairseq's generator")
+    systems = {f"{model}, {system}" for model in ("k=4", "transformer") for system in engine}
+    systems |= {f"transformer, CTranslate2 {numbers}" for numbers in ("fp32", "int8")}
+    expected = systems | {f"{name}, decoding" for name in systems}
+    assert {row["candidate"] for row in answer["figures"]} == expected
+    assert {row["n"] for row in answer["figures"]} == {8, 1100}
+    assert {row["tokens"] for row in answer["figures"]} == {5}
+    assert len(answer["ratios"]) == 2 * 2 * (2 * 3 + 1)
+    assert where.with_suffix(".svg").exists()
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_memory_is_recorded_while_an_engine_translates(
+    tmp_path: Path, copy_data: Path, copy_model: Path
+) -> None:
+    where, lines = tmp_path / "memory.json", tmp_path / "lines"
+    lines.write_text("1 2 3\n\n4 5\n")
+    run(
+        *(sys.executable, REPO / "benchmarks/engine_memory.py", "--model", copy_model),
+        *("--data", copy_data, "--input", lines, "--sentences", "40", "--every", "20"),
+        *("--json", where),
+    )
+    answer = json.loads(where.read_text())
+    assert [row["sentences"] for row in answer["figures"]] == [0, 20, 40]
+    assert min(row["resident_mib"] for row in answer["figures"]) > 10
+    assert "20 to 40 sentences" in answer["findings"][0]
+
+
+@pytest.mark.system
+def test_torchs_dynamic_int8_computes_about_the_same() -> None:
+    import engine
+
+    side = Side(["--arch", "transformer"], Size(16, 24, 2, 1, 1, 50), positions=16)
+    model = side.model.eval()
+    batch = [[5, 6, 7, EOS], [8, 9, EOS]]
+    wanted = engine.fairseqs(model, side.task)(batch, (3, 3))
+    quantized = engine.dynamically_quantized(model)
+    found = engine.fairseqs(quantized, side.task)(batch, (3, 3))
+    assert [len(one) for one in found] == [len(one) for one in wanted] == [4, 4]
+    kinds = {type(one).__module__ for one in quantized.modules() if hasattr(one, "in_features")}
+    assert kinds
+    assert all("quantized" in kind for kind in kinds)
+    sample = sample_of(torch.tensor([4, 3]), torch.tensor([4, 4]), Size(vocabulary=50), "cpu")
+    with torch.no_grad():
+        outputs = [one(**sample["net_input"])[0] for one in (model, quantized)]
+    assert not torch.equal(*outputs)
+    torch.testing.assert_close(*outputs, atol=0.05, rtol=0.05)

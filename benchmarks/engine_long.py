@@ -1,0 +1,120 @@
+"""Linformer and Transformer in the engine, with long sources: does the gain in decoding carry over?
+
+``python benchmarks/engine_long.py --json docs/results/engine_long.json``
+
+Random weights, the same for both where they have the same, sources of n random tokens, and
+``--words`` forced words of each hypothesis, beam 5: the figures are of time alone. "decoding" is
+the time of ``--words`` words less that of one word, of the same round, and so without the encoder.
+The Transformer is also run by CTranslate2, and both by fairseq's generator.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+
+import pictures
+import shared_options
+from cells import Cells, Stopwatch
+from engine import FAIRSEQ, PEERS, Translate, ctranslate2_systems, ctranslate2s, engines, fairseqs
+from engine import ours as engine_of
+from peers import Side, Size, linformer, source_batch, transformer
+
+TRANSFORMER, DECODING = "transformer", "decoding"
+
+
+def named(model: str, system: str, part: str = "") -> str:
+    return ", ".join(filter(None, (model, system, part)))
+
+
+def build(options: Namespace, folder: Path) -> dict[str, Translate]:
+    """Every model in every system that has it, by name."""
+    longest, size, systems = max(options.lengths), Size.of(options), {}
+    flags = {TRANSFORMER: transformer()} | {f"k={k}": linformer(k, longest) for k in options.k}
+    sides = {name: Side(words, size, positions=longest) for name, words in flags.items()}
+    weights = sides[TRANSFORMER].model.state_dict()
+    for name, side in sides.items():
+        side.model.load_state_dict(weights, strict=False)
+        side.model.eval()
+        for numbers in PEERS:
+            systems[named(name, engine_of(numbers))] = engines(side.model, side.task, numbers)
+        systems[named(name, FAIRSEQ)] = fairseqs(side.model, side.task)
+    stock = sides[TRANSFORMER]
+    for system, run in ctranslate2_systems(stock.model, stock.task, folder):
+        systems[named(TRANSFORMER, system)] = run
+    return systems
+
+
+def pairs_of(options: Namespace) -> list[tuple[str, str]]:
+    """Linformer in the engine and what it is compared with: whole translations, then decoding."""
+    pairs = []
+    for part in ("", DECODING):
+        for name in (f"k={k}" for k in options.k):
+            for numbers in PEERS:
+                own = named(name, engine_of(numbers), part)
+                peers = [(TRANSFORMER, engine_of(numbers)), (TRANSFORMER, ctranslate2s(numbers))]
+                pairs += [(own, named(*peer, part)) for peer in [*peers, (name, FAIRSEQ)]]
+        fairseqs_own = [named(f"k={k}", FAIRSEQ, part) for k in options.k]
+        pairs += [(own, named(TRANSFORMER, FAIRSEQ, part)) for own in fairseqs_own]
+    return pairs
+
+
+def measure(options: Namespace, cells: Cells) -> None:
+    """One cell for each number of sentences and of source tokens."""
+    watch, size = Stopwatch(options), Size.of(options)
+    with tempfile.TemporaryDirectory() as folder:
+        systems = build(options, Path(folder))
+        for batch in options.batches:
+            for n in options.lengths:
+                what = f"batch {batch}"
+                sources = source_batch(batch, n, size.vocabulary).tolist()
+                candidates = {}
+                for name, run in systems.items():
+                    if watch.allows(what, name):
+                        for words in (options.words, 1):
+                            part = "" if words > 1 else "one word"
+                            limits = (words, words)
+                            candidates[named(name, part)] = functools.partial(run, sources, limits)
+                seconds = watch.time(what, candidates)
+                whole = {name: seconds[name] for name in systems if name in seconds}
+                for name in list(whole):
+                    first = seconds[named(name, "one word")]
+                    rest = [a - b for a, b in zip(whole[name], first, strict=True)]
+                    whole[named(name, DECODING)] = rest
+                tokens = batch * (options.words + 1)
+                cells.add(what, n, whole, pairs_of(options), tokens=tokens, peers=systems)
+
+
+def main() -> None:
+    sizes = {"embed_dim": 512, "ffn_embed_dim": 2048, "heads": 8, "layers": 6}
+    parser = shared_options.parser_with(
+        __doc__,
+        **{"threads": 1, "repeats": 5, "warmup": 1, "budget": 240.0, "limit": 60.0},
+        **{"lengths": [512, 1024, 2048, 4096], "batches": [1], "words": 32},
+        **{**sizes, "vocabulary": 32_000},
+    )
+    parser.add_argument("--k", type=int, nargs="+", default=[32], help="slots")
+    options = parser.parse_args()
+    shared_options.begin(options)
+    cells = Cells(f"Translation of long sources into {options.words} words, beam 5", unit="ms")
+    cells.note("random weights; every hypothesis has the same forced number of words")
+    measure(options, cells)
+    cells.save(options.json, shared_options.settings(options))
+    if options.json is not None:
+        draw(cells, options)
+
+
+def draw(cells: Cells, options: Namespace) -> None:
+    """Decoding alone, over the length of the source."""
+    names = [(name, numbers) for name in (TRANSFORMER, f"k={options.k[0]}") for numbers in PEERS]
+    shown = [named(name, engine_of(numbers), DECODING) for name, numbers in names]
+    shown += [named(TRANSFORMER, ctranslate2s(numbers), DECODING) for numbers in PEERS]
+    what = f"batch {options.batches[0]}"
+    panels = {"Decoding": (what, [one for one in shown if cells.curve(what, one)])}
+    pictures.draw(cells, panels, options.json, order=shown)
+
+
+if __name__ == "__main__":
+    main()
