@@ -17,7 +17,6 @@ from fairseq_ext.engine.compilers import (
     ATTENTIONS,
     PRODUCTS,
     TABLES,
-    Writer,
     attend,
     joined,
     linear,
@@ -25,6 +24,7 @@ from fairseq_ext.engine.compilers import (
     require,
 )
 from fairseq_ext.engine.program import FLOATS, NOTHING, Columns, Reading, Signs
+from fairseq_ext.engine.writer import Writer
 
 
 def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **how: Any) -> Columns:

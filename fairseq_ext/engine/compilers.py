@@ -19,33 +19,12 @@ from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
 )
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq_ext.engine.program import NOTHING, Columns, Phase, Program, Symbols
+from fairseq_ext.engine.writer import Writer
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.plugin import wings
-
-
-class Writer(Program):
-    """A program that is being written, with the parameters of a model."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._known: dict[int, tuple[Tensor, np.ndarray]] = {}
-
-    def array(self, parameter: Tensor | None) -> np.ndarray | None:
-        """A parameter in fp32; one that is used twice gives the same array."""
-        if parameter is None:
-            return None
-        return self.once(parameter, lambda: parameter.detach().float().cpu().numpy())
-
-    def once(self, tensor: Tensor, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """What is made of a tensor, the same array each time."""
-        key = tensor.data_ptr()
-        if key not in self._known:  # the tensor is kept, so that no other one gets its address
-            self._known[key] = tensor, make()
-        return self._known[key][1]
-
 
 # What a layer computes. Product: x, what is added to it, an activation and where to write.
 # Attention: the query, the source (NOTHING: its own sentence), what is added, and whether it is

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from torch import nn
 
-from fairseq_ext.engine.compilers import MODELS, Writer, linear
+from fairseq_ext.engine.compilers import MODELS, linear
 from fairseq_ext.engine.program import Columns, Phase
+from fairseq_ext.engine.writer import Writer
 from fairseq_ext.gru.attention import MLPAttention
 from fairseq_ext.gru.model import GRUAttentionDecoder, GRUAttentionModel, GRUEncoder
 

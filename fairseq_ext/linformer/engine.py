@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairseq_ext.engine.compilers import ATTENTIONS, Writer, linear
+from fairseq_ext.engine.compilers import ATTENTIONS, linear
 from fairseq_ext.engine.program import NOTHING, Columns
+from fairseq_ext.engine.writer import Writer
 from fairseq_ext.linformer.attention import LinformerAttention
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor, nn
 
-from fairseq_ext.engine.compilers import MODELS, Writer, embed, finish, linear, norm
+from fairseq_ext.engine.compilers import MODELS, embed, finish, linear, norm
 from fairseq_ext.engine.program import NOTHING, Columns, Phase
+from fairseq_ext.engine.writer import Writer
 from fairseq_ext.muse.block import ParallelBlock
 from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution
 from fairseq_ext.muse.model import MuseModel

@@ -1,0 +1,304 @@
+"""A program while it is written: a method for each operation.
+
+Places are :class:`fairseq_ext.engine.program.Columns` of registers, ``x [rows, width]``; a method
+adds its operation to the encoder or the decoder, as the rows of its result say, and returns where
+the result is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fairseq_ext.engine.program import (
+    ACTIVATIONS,
+    NOTHING,
+    WEIGHTS,
+    Code,
+    Columns,
+    Matrix,
+    Operation,
+    Phase,
+    Program,
+    Shape,
+    Signs,
+)
+from fairseq_ext.errors import ConfigError
+
+
+class Writer(Program):
+    """A program that is being written, with the parameters of a model."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._known: dict[int, tuple[Tensor, np.ndarray]] = {}
+
+    def array(self, parameter: Tensor | None) -> np.ndarray | None:
+        """A parameter in fp32; one that is used twice gives the same array."""
+        if parameter is None:
+            return None
+        return self.once(parameter, lambda: parameter.detach().float().cpu().numpy())
+
+    def once(self, tensor: Tensor, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """What is made of a tensor, the same array each time."""
+        key = tensor.data_ptr()
+        if key not in self._known:  # the tensor is kept, so that no other one gets its address
+            self._known[key] = tensor, make()
+        return self._known[key][1]
+
+    def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
+        """The number of a weight; -1 for None. The same array gets the same number."""
+        if values is None:
+            return -1
+        for number, known in enumerate(self.matrices):
+            if known.plain == plain and known.values is values:
+                return number
+        self.matrices.append(Matrix(values, plain))
+        return len(self.matrices) - 1
+
+    def signs(self, weight: Signs) -> int:
+        """The number of a new weight of signs."""
+        self.matrices.append(weight)
+        return len(self.matrices) - 1
+
+    def register(self, width: int, phase: Phase, rows: int = 0) -> Columns:
+        """A new register, as a whole."""
+        self.shapes.append(Shape(width, phase, rows))
+        return Columns(len(self.shapes) - 1, 0, width)
+
+    def phase(self, place: Columns) -> Phase:
+        """What a row of these columns stands for."""
+        return self.shapes[place.register].phase
+
+    def write(
+        self,
+        code: Code,
+        out: Columns,
+        inputs: Sequence[Columns] = (),
+        weights: Sequence[int] = (),
+        ints: Sequence[int] = (),
+        reals: Sequence[float] = (),
+    ) -> Columns:
+        """Add an operation to the program that computes rows of this phase."""
+        operations = self.decoder if self.phase(out) is Phase.HYPOTHESES else self.encoder
+        operations.append(
+            Operation(code, out, tuple(inputs), tuple(weights), tuple(ints), tuple(reals))
+        )
+        return out
+
+    def like(self, place: Columns, width: int | None = None) -> Columns:
+        """A new register with the rows of another one."""
+        shape = self.shapes[place.register]
+        return self.register(place.width if width is None else width, shape.phase, shape.rows)
+
+    def embed(
+        self,
+        phase: Phase,
+        table: np.ndarray,
+        scale: float,
+        positions: np.ndarray | None = None,
+        first_position: int = 0,
+        out: Columns | None = None,
+    ) -> Columns:
+        """``scale · W[token] + P[position + first_position]``."""
+        weights = (self.matrix(table), self.matrix(positions, plain=True))
+        out = self.register(table.shape[1], phase) if out is None else out
+        return self.write(Code.EMBED, out, weights=weights, ints=(first_position,), reals=(scale,))
+
+    def linear(
+        self,
+        x: Columns,
+        weight: np.ndarray | Signs,
+        bias: np.ndarray | None = None,
+        activation: str = "linear",
+        added: Columns = NOTHING,
+        out: Columns | None = None,
+    ) -> Columns:
+        """``f(x W^T + b) + added``; nothing can be added to an activation but relu's.
+
+        Raises:
+            ConfigError: an activation that the machine does not have.
+        """
+        signs = isinstance(weight, Signs)
+        out = self.like(x, len(weight.values if signs else weight)) if out is None else out
+        number = self.signs(weight) if signs else self.matrix(weight)
+        weights = (number, self.matrix(bias, plain=True))
+        return self.write(Code.LINEAR, out, (x, added), weights, (self.activation(activation),))
+
+    def norm(
+        self, x: Columns, gain: np.ndarray, shift: np.ndarray, eps: float, groups: int = 1
+    ) -> Columns:
+        """Layer norm of each of ``groups`` equal parts of a row, all with the same gain."""
+        weights = (self.matrix(gain, plain=True), self.matrix(shift, plain=True))
+        return self.write(Code.NORM, self.like(x), (x,), weights, (groups,), (eps,))
+
+    def binarize(self, x: Columns, groups: int) -> Columns:
+        """``sign(x) max|x| / 2`` of each of ``groups`` equal parts of a row."""
+        return self.write(Code.BINARIZE, self.like(x), (x,), ints=(groups,))
+
+    def add(self, x: Columns, z: Columns, a: float = 1.0, b: float = 1.0) -> Columns:
+        """``a x + b z``."""
+        return self.write(Code.ADD, self.like(x), (x, z), reals=(a, b))
+
+    def activate(self, x: Columns, activation: str, out: Columns | None = None) -> Columns:
+        """``f(x)``."""
+        out = self.like(x) if out is None else out
+        return self.write(Code.ACTIVATE, out, (x,), ints=(self.activation(activation),))
+
+    @staticmethod
+    def activation(name: str) -> int:
+        """The number of an activation function.
+
+        Raises:
+            ConfigError: the machine does not have it.
+        """
+        if name not in ACTIVATIONS:
+            raise ConfigError(f"the engine has no activation `{name}`.")
+        return ACTIVATIONS[name]
+
+    def transpose(self, keys: Columns, heads: int) -> Columns:
+        """Keys in the order in which :meth:`attend` and :meth:`attend_source` read them."""
+        return self.write(Code.TRANSPOSE, self.like(keys), (keys,), ints=(heads,))
+
+    def attend(
+        self,
+        q: Columns,
+        keys: Columns,
+        values: Columns,
+        heads: int,
+        *,
+        scale: float | None = None,
+        binary: str | None = None,
+        out: Columns | None = None,
+    ) -> Columns:
+        """``softmax(scale Q K^T) V`` within each sentence; ``keys`` are transposed.
+
+        ``scale`` is ``1 / √D`` unless given. ``binary``: one of :data:`WEIGHTS`, with values that
+        :meth:`binarize` made, by head.
+        """
+        ints = (heads, 0, WEIGHTS[binary])
+        return self._attend(Code.ATTEND, (q, keys, values), ints, scale, out)
+
+    def attend_past(
+        self,
+        q: Columns,
+        k: Columns,
+        v: Columns,
+        heads: int,
+        *,
+        binary: str | None = None,
+        out: Columns | None = None,
+    ) -> Columns:
+        """The same over this step and those before, whose keys and values are kept."""
+        ints = (heads, self.cache(), WEIGHTS[binary])
+        return self._attend(Code.ATTEND_PAST, (q, k, v), ints, None, out)
+
+    def attend_source(
+        self,
+        q: Columns,
+        keys: Columns,
+        values: Columns,
+        heads: int,
+        *,
+        shown: bool = False,
+        scale: float | None = None,
+        binary: str | None = None,
+        out: Columns | None = None,
+    ) -> Columns:
+        """The same over the sentence's source; ``shown``: these weights are the alignment."""
+        ints = (heads, int(shown), WEIGHTS[binary])
+        return self._attend(Code.ATTEND_SOURCE, (q, keys, values), ints, scale, out)
+
+    def _attend(
+        self,
+        code: Code,
+        inputs: tuple[Columns, Columns, Columns],
+        ints: tuple[int, int, int],
+        scale: float | None,
+        out: Columns | None,
+    ) -> Columns:
+        q, _, values = inputs
+        scale = (q.width // ints[0]) ** -0.5 if scale is None else scale
+        out = self.like(q, values.width) if out is None else out
+        return self.write(code, out, inputs, ints=ints, reals=(scale,))
+
+    def additive(
+        self,
+        query: Columns,
+        keys: Columns,
+        values: Columns,
+        v: np.ndarray,
+        *,
+        out: Columns,
+        shown: bool = False,
+    ) -> Columns:
+        """``Σ_j softmax_j(v^T tanh(query + keys_j)) values_j`` over the sentence's source."""
+        weights, ints = (self.matrix(v, plain=True),), (1, int(shown))
+        return self.write(Code.ADDITIVE, out, (query, keys, values), weights, ints)
+
+    def cache(self) -> int:
+        """The number of a new memory of past steps."""
+        self.caches += 1
+        return self.caches - 1
+
+    def mix(self, x: Columns, matrix: np.ndarray) -> Columns:
+        """``E x`` for each sentence: E ``[K, N]`` makes K slots of at most N tokens."""
+        out = self.register(x.width, Phase.SLOTS, len(matrix))
+        return self.write(Code.MIX, out, (x,), (self.matrix(matrix, plain=True),))
+
+    def convolve(
+        self,
+        logits: Columns,
+        values: Columns,
+        kernels: np.ndarray,
+        heads: int,
+        *,
+        out: Columns | None = None,
+    ) -> Columns:
+        """Dynamic convolution with a kernel for each position and head.
+
+        Args:
+            logits: of the taps, by head, kernel and tap; each kernel has its softmax.
+            values: what is convolved.
+            kernels: ``[n, 2]``, taps and share of each kernel.
+            heads: H.
+            out: columns to write to.
+        """
+        out = self.like(values) if out is None else out
+        ints = (heads, self.cache() if self.phase(out) is Phase.HYPOTHESES else -1)
+        weights = (self.matrix(kernels, plain=True),)
+        return self.write(Code.CONVOLVE, out, (logits, values), weights, ints)
+
+    def taps(self, x: Columns, count: int) -> Columns:
+        """Each row with those around it that a kernel of ``count`` taps reads, side by side."""
+        out = self.like(x, count * x.width)
+        cache = self.cache() if self.phase(out) is Phase.HYPOTHESES else -1
+        return self.write(Code.TAPS, out, (x,), ints=(1, cache, count))
+
+    def recur(
+        self, gates: Columns, weight: np.ndarray, bias: np.ndarray, out: Columns, backwards: bool
+    ) -> Columns:
+        """The states of a GRU over each sentence, from its input gates."""
+        weights = (self.matrix(weight), self.matrix(bias, plain=True))
+        return self.write(Code.RECUR, out, (gates,), weights, (int(backwards),))
+
+    def pick(self, x: Columns, out: Columns, first: bool) -> Columns:
+        """The first or the last row of each sentence."""
+        return self.write(Code.PICK, out, (x,), ints=(int(first),))
+
+    def recall(self, x: Columns, initial: Columns = NOTHING, out: Columns | None = None) -> Columns:
+        """``x`` as it was a step ago; at the first step ``initial`` of the sentence, or zeros."""
+        out = self.like(x) if out is None else out
+        return self.write(Code.RECALL, out, (x, initial))
+
+    def gru(self, inputs: Columns, hiddens: Columns, state: Columns, out: Columns) -> Columns:
+        """The next state of a GRU from the two halves of its gates (r, z, n)."""
+        return self.write(Code.GRU, out, (inputs, hiddens, state))
+
+    def finish(self, x: Columns, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
+        """``x W^T + b`` are the logits."""
+        self.result = x
+        self.output = (self.matrix(weight), self.matrix(bias, plain=True))
