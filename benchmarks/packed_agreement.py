@@ -9,12 +9,12 @@ from typing import Any
 
 import sacrebleu
 from cells import Cells
-from fairseq import checkpoint_utils
 from fairseq.dataclass.configs import GenerationConfig
 from tqdm import tqdm
 
 import fairseq_ext
 from fairseq_ext.binary.packed import model_file, pack
+from fairseq_ext.decoding.models import load
 
 BEAM = 5
 LEAST, MOST = 0.999, 0.05  # share of equal tokens, difference in BLEU
@@ -73,9 +73,7 @@ def compare(expected: list[str], found: list[str]) -> dict[str, float]:
 
 def translate(path: Path, options: Namespace) -> tuple[list[str], list[str]]:
     """Subwords of the best translations, and of the references, in the order of the test set."""
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(path)], arg_overrides={"data": str(options.data), "eval_bleu": False}
-    )
+    models, _, task = load(options.data, [path])
     settings = GenerationConfig(beam=BEAM)
     settings.engine = "fairseq"
     models[0].prepare_for_inference_(Namespace(generation=settings))

@@ -6,7 +6,7 @@ Both are cleaned by length and ratio, and counted.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -172,19 +172,3 @@ class Split:
 @functools.lru_cache(maxsize=1)
 def _splitter(kind: str, codes: Path, version: str) -> Step:
     return subwords.load(kind, [codes]).encode
-
-
-def line_pairs(source: Path, target: Path, size: int) -> Iterator[list[tuple[str, str]]]:
-    """Pairs of lines of two files that this package wrote, ``size`` at a time."""
-    chunk: list[tuple[str, str]] = []
-    with (
-        source.open(encoding="utf-8", newline="\n") as first,
-        target.open(encoding="utf-8", newline="\n") as second,
-    ):
-        for pair in zip(first, second, strict=True):
-            chunk.append((pair[0].rstrip("\n"), pair[1].rstrip("\n")))
-            if len(chunk) == size:
-                yield chunk
-                chunk = []
-    if chunk:
-        yield chunk

@@ -12,22 +12,20 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
-from typing import IO
 
 from tqdm import tqdm
 
 from fairseq_ext import locks
-from fairseq_ext.corpora import SPLITS, report
+from fairseq_ext.corpora import SPLITS, report, streams
 from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Source
-from fairseq_ext.corpora.chunks import Chunk, Lines, Split, Tally, Tokenize, count, line_pairs
+from fairseq_ext.corpora.chunks import Split, Tokenize
 from fairseq_ext.corpora.downloads import RECORD, Unavailable, fetch
 from fairseq_ext.corpora.parallel import ordered_map
-from fairseq_ext.corpora.raw_pairs import RawPair, raw_pairs
+from fairseq_ext.corpora.raw_pairs import raw_pairs
 from fairseq_ext.corpora.recorded import Report, Steps
 from fairseq_ext.corpora.unpacking import unpack
 from fairseq_ext.errors import ConfigError, DataError
@@ -37,8 +35,6 @@ from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import LEARNT, learn
 from fairseq_ext.text.writing import staged, write_all, writers
-
-CHUNK = 2_000  # pairs that a process takes at a time
 
 
 class Preparation:
@@ -174,9 +170,9 @@ class Preparation:
                 disable=None,
             )
             with staged(folder) as (stage,), writers([stage / name for name in names]) as files:
-                plain = _copying(pairs, files[2:], self._plain) if files[2:] else pairs
-                results = ordered_map(work, _chunks(plain), self.workers)
-                tally = _write(results, files[:2])
+                plain = streams.copying(pairs, files[2:], self._plain) if files[2:] else pairs
+                results = ordered_map(work, streams.cut(plain), self.workers)
+                tally = streams.write(results, files[:2])
             return {"origin": origin, "fates": tally.counts}
 
         settings = {"source": dataclasses.asdict(source), "work": dataclasses.asdict(work)}
@@ -207,7 +203,7 @@ class Preparation:
                 splits = self._split(tokens)
                 copied = [plain / name for name in self._names(["test"])]
                 with writers(copied) as files:
-                    _append(self._part_lines(corpus.test, "plain."), [files])
+                    streams.deal(self._part_lines(corpus.test, "plain."), [files])
             return {"parts": parts, "splits": splits}
 
         return self._steps.run("text", self._settings(), outputs, make)
@@ -221,7 +217,7 @@ class Preparation:
             with staged(*folders) as stages:
                 for stage, kind in zip(stages, ("plain.", ""), strict=True):
                     with writers([stage / name for name in names]) as files:
-                        counts = _append(self._part_lines([source], kind), [files])
+                        counts = streams.deal(self._part_lines([source], kind), [files])
             return {"parts": {source.name: part}, "splits": {source.name: counts[0]}}
 
         outputs = [folder / name for folder in folders for name in names]
@@ -239,11 +235,13 @@ class Preparation:
             lines = self._part_lines(corpus.train)
             if isinstance(every, int):
                 turns = [train] * (every - 1) + [valid]
-                counts = _append(lines, turns)
+                counts = streams.deal(lines, turns)
                 counts = [[sum(c) for c in zip(*counts[:-1], strict=True)], counts[-1]]
             else:
-                counts = _append(lines, [train]) + _append(self._part_lines(every), [valid])
-            counts += _append(self._part_lines(corpus.test), [test])
+                counts = streams.deal(lines, [train]) + streams.deal(
+                    self._part_lines(every), [valid]
+                )
+            counts += streams.deal(self._part_lines(corpus.test), [test])
         for name, (pairs, *_) in zip(SPLITS, counts, strict=True):
             if not pairs:
                 raise DataError(f"no pair is left for `{name}`; check the archives.")
@@ -252,7 +250,7 @@ class Preparation:
     def _part_lines(self, sources: Iterable[Source], kind: str = "") -> Iterator[tuple[str, str]]:
         for source in sources:
             paths = [self.out / "parts" / f"{source.name}.{kind}{side}" for side in self._sides]
-            for chunk in line_pairs(*paths, CHUNK):
+            for chunk in streams.line_pairs(*paths):
                 yield from chunk
 
     # ---- from text to subwords -------------------------------------------------------------------
@@ -285,13 +283,13 @@ class Preparation:
                 names = self._names([split])
                 limits = self.corpus.bpe_limits if split in report.TRAINING else None
                 work = Split(self._learner.kind, self._codes, limits, checksum)
-                chunks = line_pairs(*(self.out / "text" / name for name in names), CHUNK)
+                chunks = streams.line_pairs(*(self.out / "text" / name for name in names))
                 bar = tqdm(
                     desc=f"subwords of {split}", unit=" pairs", file=sys.stderr, disable=None
                 )
                 with writers([stage / name for name in names]) as files, bar:
                     results = ordered_map(work, chunks, self.workers)
-                    fates[split] = _write(results, files, bar).counts
+                    fates[split] = streams.write(results, files, bar).counts
         return {"fates": fates}
 
     def _checksums(self, more: Sequence[str]) -> Report:
@@ -320,49 +318,6 @@ class Preparation:
 def _existing(paths: list[Path]) -> Iterator[Path]:
     """Those that are there by the time a step records its files; readers name the others."""
     return (path for path in paths if path.is_file())
-
-
-def _chunks(pairs: Iterable[RawPair]) -> Iterator[Chunk]:
-    pairs, first = iter(pairs), 1
-    while chunk := list(islice(pairs, CHUNK)):
-        yield Chunk(first, chunk)
-        first += len(chunk)
-
-
-def _copying(
-    pairs: Iterable[RawPair], files: Sequence[IO[str]], plain: Callable[[str, str], str]
-) -> Iterator[RawPair]:
-    """Yield the pairs, and write them as plain text on the way."""
-    for pair in pairs:
-        for text, file in zip(pair, files, strict=True):
-            file.write(f"{plain(text or '', file.name.rpartition('.')[2])}\n")
-        yield pair
-
-
-def _write(results: Iterable[Lines], files: Sequence[IO[str]], bar: tqdm | None = None) -> Tally:
-    """Write the lines of each result to the two files; returns the sum of the counts."""
-    tally = Tally()
-    for lines in results:
-        for file, side in zip(files, (lines.source, lines.target), strict=True):
-            file.writelines(f"{line}\n" for line in side)
-        tally.merge(lines.tally)
-        if bar is not None:
-            bar.update(lines.tally.read)
-    return tally
-
-
-def _append(
-    pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]
-) -> list[list[int]]:
-    """Deal the pairs out to pairs of files in turn; returns pairs and tokens dealt to each turn."""
-    counts = [[0, 0, 0] for _ in turns]
-    for number, pair in enumerate(pairs):
-        turn = number % len(turns)
-        for file, line in zip(turns[turn], pair, strict=True):
-            file.write(f"{line}\n")
-        for place, amount in enumerate((1, *map(count, pair))):
-            counts[turn][place] += amount
-    return counts
 
 
 def run(args: argparse.Namespace) -> str:

@@ -13,14 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils, options, utils
+from fairseq import options, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.tasks.translation import TranslationTask
 
-from fairseq_ext.checkpoints import registered
-from fairseq_ext.decoding import length_penalty, sampling
+from fairseq_ext.decoding import length_penalty, models, sampling
 from fairseq_ext.decoding.search import Candidate, Counts, Search, check_gnmt_lenpen
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.plugin.patches.commands import refuse_broken
 
 
@@ -55,7 +52,7 @@ class Translator:
     ) -> None:
         search = search or Search()
         self._cfg = _configuration(data, search)
-        self._models, self._task = _load(data, paths, src, tgt)
+        self._models, _, self._task = models.load(data, paths, src, tgt)
         self.src, self.tgt = self._task.cfg.source_lang, self._task.cfg.target_lang
         if search.attention and not any(getattr(one, "no_alignment", "") for one in self._models):
             self._cfg.generation.print_alignment = "soft"  # read by the models and the generator
@@ -163,20 +160,3 @@ def _configuration(data: str | Path, search: Search) -> Any:
         np.random.seed(cfg.common.seed)
         utils.set_torch_seed(cfg.common.seed)
     return cfg
-
-
-def _load(
-    data: str | Path, paths: Sequence[str | Path], src: str | None, tgt: str | None
-) -> tuple[list[Any], TranslationTask]:
-    if not Path(data).is_dir():
-        raise DataError(f"{data} is no folder; give the one that fairseq-preprocess wrote.")
-    if (src is None) != (tgt is None):
-        raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
-    overrides = {"source_lang": src, "target_lang": tgt} if src else {}
-    for path in paths:
-        registered.require_translation(path)
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(path) for path in paths],
-        arg_overrides={"data": str(data), "eval_bleu": False, **overrides},
-    )
-    return models, task

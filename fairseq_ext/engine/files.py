@@ -40,6 +40,7 @@ from fairseq_ext.engine.program import Code, Program, Reading
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import PLAIN, Packed
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError, FairseqExtError
+from fairseq_ext.formats import require_format
 from fairseq_ext.json_files import parse_json
 from fairseq_ext.text import pipeline
 
@@ -198,20 +199,14 @@ def read(path: str | Path) -> EngineModel:
             has a program that cannot run.
     """
     metadata, table, data = _contents(path)
-    if metadata.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} is a safetensors file of something else; give one that `fairseq-ext pack "
-            "--engine` wrote."
-        )
-    if metadata.get("version") != str(VERSION):
-        raise CheckpointError(
-            f"{path} is of format version {metadata.get('version')!r:.40}, but this installation "
-            f"reads version {VERSION}; install another version of fairseq-ext, or pack again."
-        )
-    if checksum(metadata, table, [data]) != metadata.get("checksum"):
-        raise CheckpointError(
-            f"{path} is damaged: its checksum is wrong. Copy or download it again."
-        )
+    require_format(
+        path,
+        metadata,
+        name=FORMAT,
+        version=VERSION,
+        checksum=lambda: checksum(metadata, table, [data]),
+        command="fairseq-ext pack --engine",
+    )
     try:
         arrays = {name: _array(entry, data) for name, entry in table.items()}
         model = _model(metadata, arrays, Path(path))

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils, utils
+from fairseq import utils
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks.translation import TranslationTask
 
-from fairseq_ext.checkpoints import registered
 from fairseq_ext.checkpoints.layout import architecture
+from fairseq_ext.decoding import models
 from fairseq_ext.decoding.translation_ext import TranslationExtTask
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.files import EngineModel, Settings
 from fairseq_ext.engine.translator import BEGIN, END, PAD, UNKNOWN
 from fairseq_ext.engine.weights import pack
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.errors import ConfigError
 from fairseq_ext.text import pipeline
 
 
@@ -45,14 +45,9 @@ def pack_file(
         ConfigError: the engine does not have this model, or not its task.
         DataError: there are no dictionaries, or a ``text.json`` that cannot be used.
     """
-    if not Path(data).is_dir():
-        raise DataError(f"{data} is no folder; give the one that fairseq-preprocess wrote.")
-    registered.require_translation(path)
-    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(path)], arg_overrides={"data": str(data), "eval_bleu": False}
-    )
+    (trained,), cfg, task = models.load(data, [path])
     try:
-        model = engine_model(models[0], task, numbers, architecture({"cfg": cfg}))
+        model = engine_model(trained, task, numbers, architecture({"cfg": cfg}))
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be an engine model: {error}") from None
     settings = replace(model.settings, search=dict(search or {}))

@@ -94,8 +94,8 @@ PAUSES = {
     "fairseq-train --restore-file": "fairseq.checkpoint_utils:load_checkpoint",
     "fairseq-train --finetune-from-model": "fairseq.checkpoint_utils:load_checkpoint",
     "fairseq-train --teacher": "fairseq_ext.binary.distillation:load_teacher",
-    "fairseq-ext translate": "fairseq_ext.decoding.translator:_load",
-    "demo: load": "fairseq_ext.decoding.translator:_load",
+    "fairseq-ext translate": "fairseq_ext.decoding.models:load",
+    "demo: load": "fairseq_ext.decoding.models:load",
 }
 """The functions with which commands begin to read the file; others read at once."""
 MODULES = {

@@ -40,6 +40,7 @@ from fairseq_ext.checkpoints import untrusted
 from fairseq_ext.checkpoints.layout import BINARY_STAGE
 from fairseq_ext.engine.files import is_engine_model
 from fairseq_ext.errors import CheckpointError, DataError
+from fairseq_ext.formats import require_format
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -169,20 +170,14 @@ def read(path: str | Path) -> PackedModel:
             f"with `fairseq-ext translate --path {path}`."
         )
     metadata, tensors = _contents(path)
-    if metadata.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} is a safetensors file of something else; give one that `fairseq-ext pack` "
-            "wrote."
-        )
-    if metadata.get("version") != str(VERSION):
-        raise CheckpointError(
-            f"{path} is of format version {metadata.get('version')!r:.40}, but this installation "
-            f"reads version {VERSION}; install another version of fairseq-ext, or pack again."
-        )
-    if checksum(tensors, metadata) != metadata.get("checksum"):
-        raise CheckpointError(
-            f"{path} is damaged: its checksum is wrong. Copy or download it again."
-        )
+    require_format(
+        path,
+        metadata,
+        name=FORMAT,
+        version=VERSION,
+        checksum=lambda: checksum(tensors, metadata),
+        command="fairseq-ext pack",
+    )
     try:
         packed = PackedModel(
             **{name: json.loads(metadata[name]) for name in ("cfg", "layers", "tied")},

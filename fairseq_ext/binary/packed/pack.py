@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
@@ -21,9 +20,9 @@ from fairseq_ext.binary.kernels import pack_signs
 from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
 from fairseq_ext.binary.packed.layers import quantize
 from fairseq_ext.binary.packed.model_file import FLOATS, SIDES, PackedModel, is_packed
-from fairseq_ext.checkpoints import registered
 from fairseq_ext.checkpoints.layout import BINARY_STAGE
-from fairseq_ext.errors import CheckpointError, ConfigError, DataError
+from fairseq_ext.decoding import models
+from fairseq_ext.errors import CheckpointError, ConfigError
 
 TABLES = ("embed_tokens.weight", "output_projection.weight")
 
@@ -45,14 +44,9 @@ def pack_file(
     """
     if is_packed(path):
         raise CheckpointError(f"{path} is packed already; give the checkpoint it was made of.")
-    if not Path(data).is_dir():
-        raise DataError(f"{data} is no folder; give the one that fairseq-preprocess wrote.")
-    registered.require_translation(path)
-    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(path)], arg_overrides={"data": str(data), "eval_bleu": False}
-    )
+    (trained,), cfg, task = models.load(data, [path])
     try:
-        return pack(models[0], cfg, task, dtype=dtype, int8_embeddings=int8_embeddings)
+        return pack(trained, cfg, task, dtype=dtype, int8_embeddings=int8_embeddings)
     except CheckpointError as error:
         raise CheckpointError(f"{path} {error}") from None
 

@@ -1,0 +1,45 @@
+"""Trained translation models as fairseq builds them, with the dictionaries of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq import checkpoint_utils
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks.translation import TranslationTask
+
+from fairseq_ext.checkpoints import registered
+from fairseq_ext.errors import ConfigError, DataError
+
+
+def load(
+    data: str | Path,
+    paths: Sequence[str | Path],
+    src: str | None = None,
+    tgt: str | None = None,
+) -> tuple[list[BaseFairseqModel], Any, TranslationTask]:
+    """The models of some checkpoints, the first one's configuration, and their task.
+
+    Args:
+        data: folder with the dictionaries they were trained with.
+        paths: checkpoints or packed models.
+        src, tgt: languages; None for those of the training.
+
+    Raises:
+        CheckpointError: one cannot be read, does not translate, or has other dictionaries.
+        ConfigError: one language without the other.
+        DataError: there are no dictionaries.
+    """
+    if not Path(data).is_dir():
+        raise DataError(f"{data} is no folder; give the one that fairseq-preprocess wrote.")
+    if (src is None) != (tgt is None):
+        raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
+    languages = {"source_lang": src, "target_lang": tgt} if src else {}
+    for path in paths:
+        registered.require_translation(path)
+    return checkpoint_utils.load_model_ensemble_and_task(
+        [str(path) for path in paths],
+        arg_overrides={"data": str(data), "eval_bleu": False, **languages},
+    )
