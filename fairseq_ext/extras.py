@@ -15,6 +15,7 @@ EXTRAS: dict[str, str] = {
     "sentencepiece": "subwords",
     "gradio": "demo",
     "mbrs": "mbr",
+    "ray": "ray",
 }
 """Module to extra, as in pyproject.toml."""
 

@@ -9,11 +9,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from fairseq_ext.commands import options
+from fairseq_ext.commands import options, translate_parts
+from fairseq_ext.commands.kinds import kind_of
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.text_options import add_text_options, chosen_codec
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
@@ -21,6 +22,7 @@ from fairseq_ext.engine import HELP as ENGINE_HELP
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fairseq_ext.decoding.parts import Part, Writes
     from fairseq_ext.decoding.search import Search, Translates
     from fairseq_ext.decoding.stream import TextCodec, Translation
 
@@ -38,7 +40,8 @@ LIMITS = {
 BUFFER = 2000
 SWITCHES = {"fp16": "half precision, for GPUs", "cpu": "leave a GPU alone"}
 SAMPLES = {
-    "epsilon_sampling": (0.02, "draw among tokens of at least this probability"),
+    "epsilon_sampling": (0.02, "draw among tokens of at least this probability; for --mbr"),
+    "sampling_topk": (0, "draw among so many of the most probable tokens; 0: all"),
     "seed": (1, "of the samples"),
     "utility": ("chrf", "chrf, bleu, or mbrs:METRIC of the library mbrs, such as mbrs:bleurt"),
 }
@@ -71,13 +74,20 @@ def add(commands: Subparsers) -> None:
         metavar="CHECKPOINT",
         help="trained model of any architecture, or a packed one; several checkpoints vote",
     )
-    option("--input", type=Path, metavar="FILE", help="text to translate (standard input)")
+    option(
+        "--input",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="text to translate, of several files in their order (standard input)",
+    )
     option("-o", "--output", type=Path, metavar="FILE", help="write there (standard output)")
     option("--src", metavar="LANG", help="source language (the one trained on)")
     option("--tgt", metavar="LANG", help="target language (the one trained on)")
     add_text_options(parser)
     _add_search(parser.add_argument_group("search"))
     _add_samples(parser.add_argument_group("samples instead of search"))
+    translate_parts.add_part_options(parser.add_argument_group("large texts"))
     options.add_json(parser, "source, translations, tokens and scores, a line each,")
     parser.set_defaults(run=_translate)
 
@@ -100,6 +110,11 @@ def _add_search(group: Any) -> None:
 
 
 def _add_samples(group: Any) -> None:
+    group.add_argument(
+        "--sampling",
+        action="store_true",
+        help="draw a translation of each line, or --nbest of them, as for back-translation",
+    )
     group.add_argument(
         "--mbr",
         type=int,
@@ -130,38 +145,33 @@ def _search(args: argparse.Namespace, own: Mapping[str, int | float] | None = No
     """
     from fairseq_ext.decoding.search import Search
 
-    for name in SAMPLES if args.mbr is None else SEARCH:
-        if getattr(args, name) is not None:
-            option = f"--{name.replace('_', '-')}"
-            reason = "goes with `--mbr`, which is missing"
-            if args.mbr is not None:
-                reason = "does not go with `--mbr`, which samples instead of searching"
-            raise ConfigError(f"`{option}` {reason}.")
+    kind = kind_of(args)
     known = {**SEARCH, **LIMITS, **SAMPLES}
     chosen = {name: default for name, (default, _) in known.items()} | dict(own or {})
     chosen |= {name: value for name in known if (value := getattr(args, name)) is not None}
     fixed = {name: getattr(args, name) for name in (*SWITCHES, "engine")}
     fixed |= {name: chosen[name] for name in LIMITS}
-    if args.mbr is None:
+    if kind == "search":
         return Search(**fixed, **{name: chosen[name] for name in SEARCH})
-    if args.mbr < 1:
-        raise ConfigError(f"`--mbr` must be at least 1, but is {args.mbr} instead.")
-    samples = {"epsilon": chosen["epsilon_sampling"], "seed": chosen["seed"], "sampling": True}
-    return Search(**fixed, beam=args.mbr, nbest=args.mbr, **samples)
+    drawn = args.mbr or chosen["nbest"]
+    epsilon = chosen["epsilon_sampling"]
+    if args.epsilon_sampling is None and (kind == "sampling" or args.sampling_topk):
+        epsilon = 0.0
+    samples = {"epsilon": epsilon, "top_k": chosen["sampling_topk"], "seed": chosen["seed"]}
+    return Search(**fixed, beam=drawn, nbest=drawn, sampling=True, **samples)
 
 
 def _translate(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
     logging.getLogger("fairseq_ext.engine").setLevel(logging.INFO)  # who translates, if it does not
-    from fairseq_ext import files, text
-    from fairseq_ext.engine.files import is_engine_model
+    from fairseq_ext import files
 
-    lines = None
-    if args.input is not None:
-        lines = text.check_text(args.input, empty_lines=True, max_tokens=None)
+    translate_parts.check(args)
+    if args.parts is not None:
+        return translate_parts.run(args, lambda: _lines(args), lambda stack: _parts(args, stack))
+    lines = _lines(args)
     with contextlib.ExitStack() as stack:
-        opened = _for_the_engine if any(map(is_engine_model, args.path)) else _for_fairseq
-        translator, codec = opened(args, stack)
+        translator, codec = _opened(args, stack)
         out = stack.enter_context(files.atomic_write(args.output)) if args.output else _stdout()
         details = stack.enter_context(files.atomic_write(args.json)) if args.json else None
         began = time.monotonic()
@@ -173,6 +183,35 @@ def _translate(args: argparse.Namespace) -> int:
             return 1
         print(_closing(translator, count, time.monotonic() - began), file=sys.stderr)
     return 0
+
+
+def _lines(args: argparse.Namespace) -> int | None:
+    """How many lines the input files have, once they are checked."""
+    from fairseq_ext import text
+
+    if args.input is None:
+        return None
+    return sum(text.check_text(path, empty_lines=True, max_tokens=None) for path in args.input)
+
+
+def _parts(args: argparse.Namespace, stack: contextlib.ExitStack) -> Writes:
+    """What writes the translations of a part."""
+    translator, codec = _opened(args, stack)
+    choose = _choice(args)
+
+    def write(part: Part, out: IO[str], details: IO[str] | None) -> None:
+        place = {"first": part.first, "before": part.before}
+        found = _translations(args, translator, codec, part.read(), str(part.path), **place)
+        _write_all(choose(found), out, details, args.nbest or 1)
+
+    return write
+
+
+def _opened(args: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Translates, TextCodec]:
+    """The models, and what stands between text and their tokens."""
+    from fairseq_ext.engine.files import is_engine_model
+
+    return (_for_the_engine if any(map(is_engine_model, args.path)) else _for_fairseq)(args, stack)
 
 
 def _for_fairseq(
@@ -229,22 +268,44 @@ def _found(
     """The translations, with a progress bar."""
     from tqdm import tqdm
 
+    bar = {"desc": "translate", "unit": " lines", "file": sys.stderr, "disable": None}
+    found = _of_all_inputs(args, translator, codec)
+    yield from tqdm(_choice(args)(found), total=lines, **bar)
+
+
+def _of_all_inputs(
+    args: argparse.Namespace, translator: Translates, codec: TextCodec
+) -> Iterator[Translation]:
+    if args.input is None:
+        yield from _translations(args, translator, codec, sys.stdin.buffer, "standard input")
+        return
+    before = 0
+    for path in args.input:
+        with path.open("rb") as raw:
+            for one in _translations(args, translator, codec, raw, str(path), before=before):
+                yield one
+        before = one.line
+
+
+def _translations(
+    args: argparse.Namespace,
+    translator: Translates,
+    codec: TextCodec,
+    raw: Iterable[bytes],
+    name: str,
+    **place: int,
+) -> Iterator[Translation]:
     from fairseq_ext.decoding import stream
 
-    choose = _choice(args)
-    name = str(args.input or "standard input")
-    with contextlib.ExitStack() as stack:
-        raw = stack.enter_context(args.input.open("rb")) if args.input else sys.stdin.buffer
-        found = stream.translations(
-            stream.decoded(raw, name),
-            translator,
-            codec,
-            name=name,
-            buffer=BUFFER if args.buffer_size is None else args.buffer_size,
-            skip_long=args.skip_long,
-        )
-        bar = {"desc": "translate", "unit": " lines", "file": sys.stderr, "disable": None}
-        yield from tqdm(choose(found), total=lines, **bar)
+    return stream.translations(
+        stream.decoded(raw, name),
+        translator,
+        codec,
+        name=name,
+        buffer=BUFFER if args.buffer_size is None else args.buffer_size,
+        skip_long=args.skip_long,
+        **place,
+    )
 
 
 def _choice(args: argparse.Namespace) -> Callable[[Iterator[Translation]], Iterator[Translation]]:

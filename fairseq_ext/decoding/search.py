@@ -22,6 +22,7 @@ class Search:
         gnmt_lenpen: α of GNMT's length penalty instead; 0 leaves the score to ``lenpen``.
         sampling: draw tokens instead of searching.
         epsilon: draw only among tokens of at least this probability.
+        top_k: draw only among so many of the most probable tokens; 0: all.
         seed: of the samples.
         attention: give attention weights, if all models have them.
         max_len_a, max_len_b: a translation has at most ``a × source length + b`` tokens.
@@ -38,6 +39,7 @@ class Search:
     gnmt_lenpen: float = 0.0
     sampling: bool = False
     epsilon: float = 0.0
+    top_k: int = 0
     seed: int = 1
     attention: bool = False
     max_len_a: float = 0.0
@@ -60,12 +62,14 @@ class Search:
                     f"`--{name.replace('_', '-')}` must be at least 1, but is "
                     f"{getattr(self, name)} instead."
                 )
+        if self.top_k < 0:
+            raise ConfigError(f"`--sampling-topk` must be at least 0, but is {self.top_k} instead.")
         if self.nbest > self.beam:
             raise ConfigError(
                 f"`--nbest` must be at most `--beam`, which is {self.beam}, but is {self.nbest} "
                 "instead."
             )
-        check_sampling(self.epsilon, sampling=self.sampling, top_k=-1, top_p=-1.0)
+        check_sampling(self.epsilon, sampling=self.sampling, top_k=self.top_k, top_p=-1.0)
         check_gnmt_lenpen(self.gnmt_lenpen, self)
 
 
@@ -113,8 +117,13 @@ class Translates(Protocol):
     def lengths(self, sentences: Sequence[str]) -> list[int]:
         """How many source tokens the model would see, its special symbols included."""
 
-    def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
-        """The ``nbest`` translations of each sentence, best first, in the order given."""
+    def translate(
+        self, sentences: Sequence[str], numbers: Sequence[int] | None = None
+    ) -> list[list[Candidate]]:
+        """The ``nbest`` translations of each sentence, best first, in the order given.
+
+        Samples of a sentence depend on its number; without ``numbers`` the first one has 0.
+        """
 
 
 def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) -> None:

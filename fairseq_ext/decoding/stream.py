@@ -59,6 +59,8 @@ def translations(
     codec: TextCodec,
     *,
     name: str = "the input",
+    first: int = 1,
+    before: int = 0,
     buffer: int = 2000,
     skip_long: bool = False,
 ) -> Iterator[Translation]:
@@ -69,6 +71,8 @@ def translations(
         translator: of its tokens.
         codec: between text and tokens.
         name: of the input, for messages.
+        first: number of the first line in it.
+        before: lines of other inputs before it; they count in the numbers of translations.
         buffer: lines read before they are translated, in batches of about equal length.
         skip_long: give empty translations of lines that are too long, with a warning.
 
@@ -78,15 +82,17 @@ def translations(
     """
     if buffer < 1:
         raise ConfigError(f"`--buffer-size` must be at least 1, but is {buffer} instead.")
-    encode, lines, first = codec.encode, iter(lines), 1
+    encode, lines = codec.encode, iter(lines)
     while block := list(islice(lines, buffer)):
         kept = _fit_to_translate(block, first, encode, translator, name, skip_long)
-        found = dict(zip(kept, translator.translate(list(kept.values())), strict=True))
+        numbers = [before + first - 1 + place for place in kept]
+        many = translator.translate(list(kept.values()), numbers)
+        found = dict(zip(kept, many, strict=True))
         texts = (codec.decode(one.tokens) for many in found.values() for one in many)
         for place, source in enumerate(block):
             candidates = found.get(place, [])
             words = [next(texts) for _ in candidates] or [""]
-            yield Translation(first + place, source, words, candidates)
+            yield Translation(before + first + place, source, words, candidates)
         first += len(block)
 
 

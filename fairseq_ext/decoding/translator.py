@@ -71,7 +71,7 @@ class Translator:
         if self._cfg.dataset.max_tokens < self.limit:
             self.limit, self.limit_name = self._cfg.dataset.max_tokens, "`--max-tokens` allows"
         self.counts = Counts()
-        self._sentences = 0
+        self._sampling, self._random = search.sampling, torch.get_rng_state()
 
     def _build_generator(self, search: Search) -> Any:
         generation = self._cfg.generation
@@ -90,15 +90,21 @@ class Translator:
         dataset = self._dataset(sentences)
         return [int(dataset.size(i)[0]) for i in range(len(sentences))]
 
-    def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
+    def translate(
+        self, sentences: Sequence[str], numbers: Sequence[int] | None = None
+    ) -> list[list[Candidate]]:
         """The ``nbest`` translations of each sentence, best first, in the order given.
 
         Args:
             sentences: lines of source tokens, none longer than ``limit``.
+            numbers: of the sentences, which samples depend on; from 0 if None.
         """
         found: list[list[Candidate]] = [[] for _ in sentences]
         if not sentences:
             return found
+        numbers = torch.tensor(range(len(sentences)) if numbers is None else numbers)
+        if self._sampling:
+            self._begin_to_draw(int(numbers[0]))
         batches = self._task.get_batch_iterator(
             dataset=self._dataset(sentences),
             max_tokens=self._cfg.dataset.max_tokens,
@@ -108,13 +114,21 @@ class Translator:
         for batch in batches:
             self._count(batch["net_input"]["src_tokens"])
             batch = utils.move_to_cuda(batch) if self._cuda else batch
-            numbered = {**batch, "id": batch["id"] + self._sentences}  # samples depend on it
+            numbered = {**batch, "id": numbers[batch["id"].cpu()]}
             results = self._task.inference_step(self._generator, self._models, numbered)
             for index, hypotheses in zip(batch["id"].tolist(), results, strict=True):
                 best = hypotheses[: self._cfg.generation.nbest]
                 found[index] = [self._candidate(one) for one in best]
-        self._sentences += len(sentences)
         return found
+
+    def _begin_to_draw(self, first: int) -> None:
+        """Make fairseq's samples depend on the first sentence's number, not on former calls.
+
+        From sentence 0 on they are those of ``fairseq-interactive``.
+        """
+        utils.set_torch_seed(self._cfg.common.seed + first)
+        if not first:
+            torch.set_rng_state(self._random)
 
     def _dataset(self, sentences: Sequence[str]) -> Any:
         tokens, lengths = self._task.get_interactive_tokens_and_lengths(
@@ -148,6 +162,8 @@ def _flags(search: Search) -> list[str]:
     names = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "max_tokens", "seed", "engine")
     flags = [f"--{name.replace('_', '-')}={getattr(search, name)}" for name in names]
     switches = [f"--{name}" for name in ("fp16", "cpu", "sampling") if getattr(search, name)]
+    if search.top_k:
+        switches.append(f"--sampling-topk={search.top_k}")
     return [*flags, *switches, *search.flags]
 
 

@@ -65,29 +65,33 @@ class EngineTranslator:
         self.limit, self.limit_name = model.program.longest_source, "the model takes"
         if self._search.max_tokens < self.limit:
             self.limit, self.limit_name = self._search.max_tokens, "`--max-tokens` allows"
-        self.counts, self._seen = Counts(), 0
+        self.counts = Counts()
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
         """How many source tokens the model would see, its special symbols included."""
         return [len(self._encode(one)) for one in sentences]
 
-    def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
+    def translate(
+        self, sentences: Sequence[str], numbers: Sequence[int] | None = None
+    ) -> list[list[Candidate]]:
         """The ``nbest`` translations of each sentence, best first, in the order given.
 
         Args:
             sentences: lines of source tokens, none longer than ``limit``.
+            numbers: of the sentences, which samples depend on; from 0 if None.
         """
+        numbers = range(len(sentences)) if numbers is None else numbers
         sources = [self._encode(one) for one in sentences]
         found: list[list[Candidate]] = [[] for _ in sentences]
         for batch in _batches([len(one) for one in sources], self._search.max_tokens):
-            numbers = [self._seen + place for place in batch]  # samples depend on them
             translated = self._team.translate(
-                [sources[place] for place in batch], self._rules, numbers=numbers
+                [sources[place] for place in batch],
+                self._rules,
+                numbers=[numbers[place] for place in batch],
             )
             for place, hypotheses in zip(batch, translated, strict=True):
                 self._count(sources[place])
                 found[place] = [self._candidate(one) for one in hypotheses[: self._search.nbest]]
-        self._seen += len(sentences)
         return found
 
     def _encode(self, line: str) -> list[int]:
@@ -131,7 +135,9 @@ def _rules(search: Search, vocabulary: int) -> Rules:
         **{name: getattr(search, name) for name in names},
         lenpen=search.gnmt_lenpen or search.lenpen,
         length_offset=5.0 if search.gnmt_lenpen else 0.0,
-        sampling=Sampling(epsilon=search.epsilon, seed=search.seed) if search.sampling else None,
+        sampling=Sampling(search.top_k, epsilon=search.epsilon, seed=search.seed)
+        if search.sampling
+        else None,
     )
 
 

@@ -1,0 +1,190 @@
+"""``fairseq-ext translate --parts``: large texts in parts, with workers side by side."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_ext.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fairseq_ext.decoding.parts import Folder, Part, Writes
+
+PART_LINES = 10_000
+# What translations do not depend on, or what may differ between workers: devices, memory, places.
+ELSEWHERE = {
+    *("run", "data", "path", "input", "output", "json", "bpe_codes"),
+    *("parts", "part_lines", "shard", "ray", "cpu", "fp16", "max_tokens"),
+}
+
+
+def add_part_options(group: Any) -> None:
+    """Add the options."""
+    group.add_argument(
+        "--parts",
+        type=Path,
+        metavar="FOLDER",
+        help="translate in parts, each a file in this folder; several workers, also of other "
+        "machines, may share it; stopped and started again, they go on with the parts that are "
+        "missing, and --output is written once all are there",
+    )
+    group.add_argument("--part-lines", type=int, metavar="N", help=f"in a part ({PART_LINES})")
+    group.add_argument(
+        "--shard",
+        metavar="I/N",
+        help="only part I of every N, from 0/N; without it a worker takes any part that is missing",
+    )
+    group.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="of a Ray cluster that shares the folder: a worker for each GPU, and for each "
+        "OMP_NUM_THREADS processors (1) of the rest; `local` starts one on this machine",
+    )
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse options that need another one.
+
+    Raises:
+        ConfigError: the first of them.
+    """
+    if args.parts is None:
+        for name in ("part_lines", "shard", "ray"):
+            if getattr(args, name) is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"`{option}` goes with `--parts`, which is missing.")
+        return
+    if args.input is None:
+        raise ConfigError("`--parts` needs `--input`; standard input cannot be read again.")
+    if args.part_lines is not None and args.part_lines < 1:
+        raise ConfigError(f"`--part-lines` must be at least 1, but is {args.part_lines} instead.")
+    if args.ray is not None and args.shard is not None:
+        raise ConfigError("`--shard` does not go with `--ray`, which shares out the parts itself.")
+
+
+def shard(text: str | None) -> tuple[int, int]:
+    """The number of a shard, and of how many.
+
+    Raises:
+        ConfigError: not such a pair.
+    """
+    if text is None:
+        return 0, 1
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise ConfigError(
+            f"`--shard` must be I/N with I from 0 to N - 1, such as 0/4, but is `{text}`."
+        )
+    return int(found[1]), int(found[2])
+
+
+def run(
+    args: argparse.Namespace,
+    check_inputs: Callable[[], object],
+    opened: Callable[[contextlib.ExitStack], Writes],
+) -> int:
+    """Translate this worker's parts, and write the whole if no part is missing then.
+
+    Args:
+        args: of the command.
+        check_inputs: reads all text before the first part is begun.
+        opened: loads the models; gives what writes the translations of a part.
+
+    Raises:
+        ConfigError: options that cannot work.
+        DataError: a text or the folder cannot be used.
+        CheckpointError: neither can a model.
+    """
+    from fairseq_ext.decoding import parts
+    from fairseq_ext.files import require_file
+
+    number, count = shard(args.shard)
+    size = args.part_lines or PART_LINES
+    every, texts = parts.cut([require_file(path, "text file") for path in args.input], size)
+    folder = parts.Folder(
+        args.parts, every, details=args.json is not None, line_by_line=(args.nbest or 1) == 1
+    )
+    job = {"inputs": texts, "part_lines": size, **_job(args)}
+    begun = folder.is_of(job)
+    own = [part for part in every if part.number % count == number]
+    if not begun:
+        check_inputs()
+    if args.ray is not None:
+        _on_ray(args, folder)
+    elif folder.missing(own):
+        with contextlib.ExitStack() as stack:
+            write = opened(stack)
+            folder.begin(job)
+            folder.work(own, _with_bar(write, folder.missing(own)))
+    _finish(args, folder)
+    return 0
+
+
+def _job(args: argparse.Namespace) -> dict[str, Any]:
+    """What else translations depend on: files by checksum, and the options given."""
+    from fairseq_ext.files import sha256
+
+    files = [one for path in args.path for one in _files(path)]
+    files += [] if args.data is None else [*sorted(args.data.glob("dict.*.txt"))]
+    folders = [path.parent for path in args.path] + ([] if args.data is None else [args.data])
+    files += [folder / "text.json" for folder in folders if (folder / "text.json").is_file()]
+    files += [] if args.bpe_codes is None else [args.bpe_codes]
+    given = {name: value for name, value in vars(args).items() if name not in ELSEWHERE}
+    return {
+        "files": [{"name": path.name, "sha256": sha256(path)} for path in files],
+        "options": {f"--{name.replace('_', '-')}": one for name, one in given.items() if one},
+        "details": args.json is not None,
+    }
+
+
+def _files(path: Path) -> Iterable[Path]:
+    """A model's files."""
+    from fairseq_ext.files import require_file
+
+    if path.is_dir():
+        return sorted(one for one in path.iterdir() if one.is_file())
+    return [require_file(path, "model")]
+
+
+def _with_bar(write: Writes, missing: list[Part]) -> Writes:
+    """The same with a progress bar over the lines of the parts that are missing."""
+    from tqdm import tqdm
+
+    lines = sum(part.lines for part in missing)
+    bar = tqdm(desc="translate", total=lines, unit=" lines", file=sys.stderr, disable=None)
+
+    def write_and_count(part: Part, *files: Any) -> None:
+        write(part, *files)
+        bar.update(part.lines)
+
+    return write_and_count
+
+
+def _on_ray(args: argparse.Namespace, folder: Folder) -> None:
+    """Workers of a cluster do the parts that are missing."""
+    from fairseq_ext.decoding import ray_workers
+
+    if not folder.missing():
+        return
+    paths = {"data", "parts", "output", "json", "bpe_codes"}
+    alone = {**vars(args), "ray": None, "output": None}
+    alone |= {name: alone[name].absolute() for name in paths if alone[name] is not None}
+    alone |= {name: [path.absolute() for path in alone[name]] for name in ("path", "input")}
+    ray_workers.run(args.ray, args.run, argparse.Namespace(**alone), cpu=args.cpu)
+
+
+def _finish(args: argparse.Namespace, folder: Folder) -> None:
+    """Write the whole, or say what is missing."""
+    missing, every = len(folder.missing()), len(folder.parts)
+    print(f"{folder.path}: {every - missing:,} of {every:,} parts are there", file=sys.stderr)
+    if missing:
+        return
+    if args.json is not None and args.output is not None:
+        folder.join(args.json, details=True)
+    if args.output is not None:
+        folder.join(args.output)

@@ -1,0 +1,361 @@
+"""``fairseq-ext translate --parts``: the plain command's lines, whoever is killed on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_ext import cli, locks
+from fairseq_ext.decoding import parts, ray_workers
+from tests.support.harness import BIN, run, wait_for, write_lines
+
+# The command, killed at the nth call of a function of the file system.
+KILLED = """
+import os, signal, sys
+from fairseq_ext import cli
+name, calls = sys.argv[1], int(sys.argv[2])
+function = getattr(os, name)
+
+def killing(*arguments, **options):
+    global calls
+    calls -= 1
+    if calls == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return function(*arguments, **options)
+
+setattr(os, name, killing)
+cli.main(sys.argv[3:])
+"""
+LENGTH = ("--max-len-b", "6", "--buffer-size", "7")
+
+
+def command(*words: object) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([str(word) for word in words])
+    assert stopped.value.code == 0
+
+
+@pytest.fixture(scope="module")
+def model(copy_data: Path, copy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The copying model for the engine alone, whose processes start at once."""
+    path = tmp_path_factory.mktemp("engine") / "model.safetensors"
+    command("pack", copy_model, "--data", copy_data, "--engine", "fp32", "-o", path)
+    return path
+
+
+def text(path: Path, lines: int, seed: int = 1) -> Path:
+    """Digits; every ninth line is empty."""
+    draw = random.Random(seed)
+    drawn = [" ".join(draw.choices("0123456789", k=draw.randint(1, 7))) for _ in range(lines)]
+    return write_lines(path, [line if n % 9 else "" for n, line in enumerate(drawn, start=1)])
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# ---- the same as without parts -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--beam", 3, "--nbest", 2),
+        ("--sampling", "--sampling-topk", 4, "--seed", 5),
+        ("--sampling", "--nbest", 3),
+        ("--mbr", 3),
+    ],
+)
+def test_the_parts_are_the_plain_commands_lines(
+    model: Path, tmp_path: Path, options: tuple[object, ...]
+) -> None:
+    inputs = (text(tmp_path / "a", 50), text(tmp_path / "b", 21, 2), text(tmp_path / "c", 3, 3))
+    words = ("translate", "--path", model, "--input", *inputs, *LENGTH, *options)
+    command(*words, "-o", tmp_path / "plain", "--json", tmp_path / "plain.json")
+    folder = ("--parts", tmp_path / "parts", "--part-lines", 21)
+    command(*words, *folder, "-o", tmp_path / "whole", "--json", tmp_path / "whole.json")
+    for one in ("", ".json"):
+        plain = (tmp_path / f"plain{one}").read_bytes()
+        assert plain
+        assert (tmp_path / f"whole{one}").read_bytes() == plain
+    ends = (".jsonl", ".txt")
+    files = [f"part-{number:06d}{end}" for number in range(5) for end in ends]
+    assert names(tmp_path / "parts") == ["manifest.json", *files]
+
+
+@pytest.mark.parametrize("engine", ["fairseq", "native"])
+def test_samples_and_votes_of_checkpoints(
+    copy_data: Path, copy_model: Path, tmp_path: Path, engine: str
+) -> None:
+    source = text(tmp_path / "source", 40)
+    options = {"sampling": ("--sampling", "--seed", 3), "beam": ("--beam", 2)}
+    paths = {"sampling": (copy_model,), "beam": (copy_model, copy_model)}
+    for name in options:
+        words = ("translate", copy_data, "--path", *paths[name], "--input", source, *LENGTH)
+        words += ("--engine", engine, *options[name])
+        command(*words, "-o", tmp_path / "plain")
+        parted = ("--parts", tmp_path / name, "--part-lines", 14)
+        for number in (2, 0, 1):  # in another order than the plain command's
+            command(*words, *parted, "--shard", f"{number}/3", "-o", tmp_path / "whole")
+        assert (tmp_path / "whole").read_bytes() == (tmp_path / "plain").read_bytes()
+        (tmp_path / "whole").unlink()
+
+
+@given(
+    texts=st.lists(st.lists(st.binary(max_size=3), max_size=9), max_size=3),
+    size=st.integers(1, 5),
+)
+def test_parts_have_every_line_once(
+    texts: list[list[bytes]], size: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    paths = [folder / str(number) for number in range(len(texts))]
+    for path, lines in zip(paths, texts, strict=True):
+        path.write_bytes(b"\n".join(lines))
+    whole = [line for path in paths for line in _lines(path)]
+    every, described = parts.cut(paths, size)
+    assert [line for part in every for line in part.read()] == whole
+    assert [part.number for part in every] == [*range(len(every))]
+    assert all(1 <= part.lines == len([*part.read()]) <= size for part in every)
+    counted = 0
+    for part in every:
+        assert part.before + part.first - 1 == counted
+        counted += part.lines
+    assert sum(one["lines"] for one in described) == len(whole)
+    assert [one["bytes"] for one in described] == [path.stat().st_size for path in paths]
+
+
+def _lines(path: Path) -> list[bytes]:
+    with path.open("rb") as file:
+        return [*file]
+
+
+# ---- killed, side by side, on a cluster ----------------------------------------------------------
+
+
+@pytest.fixture
+def worker(model: Path, tmp_path: Path) -> list[str]:
+    """Words of a command on 300 lines in 60 parts; ``plain`` has its translations."""
+    source = text(tmp_path / "source", 300)
+    words = ["translate", "--path", model, "--input", source, *LENGTH, "--nbest", "2"]
+    command(*words, "-o", tmp_path / "plain")
+    words += ["--parts", tmp_path / "parts", "--part-lines", "5", "-o", tmp_path / "whole"]
+    return [str(BIN / "fairseq-ext"), *map(str, words)]
+
+
+def start(words: list[str], *more: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*words, *more], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+
+
+def parts_of(folder: Path) -> list[Path]:
+    return [*(folder / "parts").glob("part-*.txt")]
+
+
+def whole_is_plain(folder: Path) -> None:
+    assert (folder / "whole").read_bytes() == (folder / "plain").read_bytes()
+    files = [f"part-{number:06d}.txt" for number in range(60)]
+    assert names(folder / "parts") == ["manifest.json", *files]  # no locks, nothing half-written
+
+
+@pytest.mark.system
+def test_killed_again_and_again_no_line_is_lost(worker: list[str], tmp_path: Path) -> None:
+    draw = random.Random(7)
+    for _ in range(12):
+        place = draw.choice(["fsync", "replace"])
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, place, str(draw.randint(1, 5)), *worker[1:]],
+            stderr=subprocess.DEVNULL,
+        )
+        assert done.returncode == -signal.SIGKILL
+        assert not (tmp_path / "whole").exists()
+    assert len(parts_of(tmp_path)) > 12
+    assert start(worker).wait() == 0
+    whole_is_plain(tmp_path)
+
+
+@pytest.mark.system
+def test_a_worker_does_the_part_of_a_killed_one(worker: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    first = start(worker)
+    wait_for(lambda: [*folder.glob(".part-*.lock")], first)
+    first.send_signal(signal.SIGSTOP)  # it holds a part, perhaps, and does nothing
+    second = start(worker)
+    deadline = time.monotonic() + 120
+    while len(parts_of(tmp_path)) < 59 and second.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    first.kill()
+    first.wait()
+    assert second.wait(timeout=120) == 0
+    whole_is_plain(tmp_path)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("shards", [("0/2", "1/2"), None])
+def test_two_side_by_side(worker: list[str], tmp_path: Path, shards: tuple[str, str] | None):
+    both = [start(worker, *(("--shard", one) if one else ())) for one in shards or (None, None)]
+    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    whole_is_plain(tmp_path)
+
+
+def test_a_shard_does_its_own_parts(worker: list[str], tmp_path: Path) -> None:
+    assert start(worker, "--shard", "1/7").wait() == 0
+    wanted = [f"part-{number:06d}.txt" for number in range(1, 60, 7)]
+    assert names(tmp_path / "parts") == ["manifest.json", *wanted]
+    assert not (tmp_path / "whole").exists()
+
+
+def test_the_whole_is_written_once(worker: list[str], tmp_path: Path) -> None:
+    command(*worker[1:])
+    written = (tmp_path / "whole").stat()
+    command(*worker[1:])
+    assert (tmp_path / "whole").stat().st_ino == written.st_ino
+    (tmp_path / "whole").write_text("another file")
+    command(*worker[1:])
+    whole_is_plain(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_a_ray_cluster_of_two(worker: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    (tmp_path / "parts").mkdir()
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        with locks.held(tmp_path / "parts" / ".part-000059.lock", wait=False):
+            process = start(worker, "--ray", cluster.address)
+            wait_for(lambda: len(parts_of(tmp_path)) == 59, process)
+            killed = [one for node in cluster.list_all_nodes() for one in workers_of(node)]
+            for one in killed:  # Ray starts them again
+                os.kill(one, signal.SIGKILL)
+        assert process.wait(timeout=240) == 0
+    finally:
+        cluster.shutdown()
+    assert len(killed) == 2
+    whole_is_plain(tmp_path)
+
+
+def workers_of(node: Any) -> list[int]:
+    """Our processes on a node of the cluster, by their numbers."""
+    (raylet,) = node.all_processes["raylet"]
+    processes = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [int(path.name) for path in processes if _is_ours(path, raylet.process.pid)]
+
+
+def _is_ours(path: Path, parent: int) -> bool:
+    with contextlib.suppress(OSError):
+        stat = (path / "stat").read_text().rpartition(")")[2].split()
+        return int(stat[1]) == parent and b"ray::_translate" in (path / "cmdline").read_bytes()
+    return False
+
+
+def test_workers_that_a_cluster_has_room_for() -> None:
+    both = {"CPU": 9.0, "GPU": 2.0, "memory": 1e9}
+    assert ray_workers.workers(both, 3, cpu=False) == [(1, 1), (1, 1), (0, 3), (0, 3)]
+    assert ray_workers.workers(both, 3, cpu=True) == [(0, 3)] * 3
+    assert ray_workers.workers({"CPU": 1.0, "GPU": 1.0}, 1, cpu=False) == [(1, 1)]
+    assert ray_workers.workers({"CPU": 2.0}, 4, cpu=False) == [(0, 4)]
+
+
+# ---- refused -------------------------------------------------------------------------------------
+
+
+def refused(*words: object) -> str:
+    done = run("fairseq-ext", *words, ok=False)
+    assert "Traceback" not in done.stderr
+    (message,) = [line for line in done.stderr.splitlines() if "error:" in line]
+    return message
+
+
+def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:
+    source, other = text(tmp_path / "source", 20), tmp_path / "other.safetensors"
+    words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", tmp_path / "p"]
+    command(*words, "--part-lines", 9)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()}
+    few = (*words, "--part-lines", 9)
+    said = refused(*few, "--beam", 2)
+    assert "options --beam was not given there, but is `2` now. Choose another folder" in said
+    assert "part_lines was `9` there, but is `10000` now" in refused(*words)
+    assert "details was `False` there" in refused(*few, "--json", tmp_path / "details")
+    shutil.copyfile(model, other)
+    assert "files 1 name was `model.safetensors`" in refused(*few, "--path", other)
+    lines = source.read_text().splitlines()
+    write_lines(source, [*lines[:-1], lines[-1][::-1] + " 1"])
+    assert "inputs 1 " in refused(*few)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()} == before
+
+
+def test_a_part_that_has_lost_a_line_is_refused(model: Path, tmp_path: Path) -> None:
+    source = text(tmp_path / "source", 20)
+    words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", tmp_path / "p"]
+    words += ["--part-lines", 9, "-o", tmp_path / "whole"]
+    command(*words)
+    part = tmp_path / "p" / "part-000001.txt"
+    part.write_bytes(part.read_bytes().partition(b"\n")[2])
+    assert "part-000001.txt has 8 lines instead of 9; delete it and run" in refused(*words)
+    part.unlink()
+    command(*words)
+    assert (tmp_path / "whole").read_bytes().count(b"\n") == 20
+
+
+def test_the_manifest(model: Path, tmp_path: Path) -> None:
+    source = text(tmp_path / "source", 20)
+    words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", tmp_path / "p"]
+    command(*words)
+    manifest = json.loads((tmp_path / "p" / "manifest.json").read_text())
+    assert manifest["inputs"][0]["lines"] == 20
+    assert manifest["inputs"][0]["bytes"] == source.stat().st_size
+    assert manifest["options"] == {"--max-len-b": 6, "--buffer-size": 7, "--engine": "native"}
+    assert [one["name"] for one in manifest["files"]] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--shard", "0/2"), "`--shard` goes with `--parts`, which is missing."),
+        (("--part-lines", 9), "`--part-lines` goes with `--parts`, which is missing."),
+        (("--ray", "local"), "`--ray` goes with `--parts`, which is missing."),
+        (("--parts", "p"), "`--parts` needs `--input`; standard input cannot be read again."),
+        (("--parts", "p", "--input", "none"), "text file none does not exist"),
+        (("--parts", "p", "--input", "in", "--shard", "2/2"), "`--shard` must be I/N with I"),
+        (("--parts", "p", "--input", "in", "--part-lines", 0), "must be at least 1, but is 0"),
+        (("--parts", ".", "--input", "in"), "has files, but no manifest.json; choose another"),
+        (("--parts", "p", "--input", "bad"), "bad, line 2: not UTF-8"),
+        (("--parts", "p", "--input", "in", "--nbest", 9), "`--nbest` must be at most `--beam`"),
+        (("--parts", "p", "--input", "in", "--ray", "x", "--shard", "0/2"), "goes with `--ray`"),
+    ],
+)
+def test_options_that_cannot_be(
+    model: Path,
+    tmp_path: Path,
+    options: tuple[object, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text(tmp_path / "in", 4)
+    (tmp_path / "bad").write_bytes(b"1\n\xff\n")
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["translate", "--path", str(model), *map(str, options)])
+    assert stopped.value.code == 1
+    assert message.replace("goes with `--ray`", "does not go with") in capsys.readouterr().err
+    assert names(tmp_path) == ["bad", "in"]
