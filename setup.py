@@ -39,9 +39,11 @@ MISSING = {
     "use fairseq's generator, many times slower",
 }
 KERNELS = [f"binary/kernels/{file}" for file in ("tasks", *PATHS)]
-PARTS = ("interface", "search", "sampling", "machine", "signs", *PATHS)
+PARTS = ("interface", "search", "sampling", "shortlist", "machine", "signs", *PATHS)
 ENGINE = [f"engine/native/{file}" for file in PARTS]
-HEADERS = [f"engine/native/{file}.h" for file in ("engine", "machine", "search", "sampling")]
+HEADERS = [
+    f"engine/native/{file}.h" for file in ("engine", "machine", "search", "sampling", "shortlist")
+]
 libraries = [
     library(
         "binary.kernels._native",

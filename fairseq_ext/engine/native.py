@@ -11,14 +11,17 @@ import functools
 import importlib.util
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
-from fairseq_ext.engine.program import NOTHING, READINGS, Code, Operation, Program
+from fairseq_ext.engine import structures
+from fairseq_ext.engine.program import Code, Program
 from fairseq_ext.engine.rules import Rules
+from fairseq_ext.engine.shortlist import Shortlist
+from fairseq_ext.engine.structures import LONG, POINTER
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import Packed, pack
 from fairseq_ext.errors import ConfigError, DataError
@@ -26,57 +29,7 @@ from fairseq_ext.errors import ConfigError, DataError
 PATHS = ("c", "avx2", "avx512")
 VARIABLE = "FAIRSEQ_EXT_ENGINE"
 INTERFACE = 3  # as in interface.c
-
-_POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
-
-
-class _Weight(ctypes.Structure):
-    _fields_ = (
-        *(("kind", _INT), ("reading", _INT), ("inputs", _LONG), ("outputs", _LONG)),
-        *(("values", _POINTER), ("scales", _POINTER), ("sums", _POINTER)),
-        *(("bound", _FLOAT), ("divisor", _FLOAT)),
-    )
-
-
-class _Shape(ctypes.Structure):
-    _fields_ = tuple((name, _INT) for name in ("width", "phase", "rows"))
-
-
-class _Columns(ctypes.Structure):
-    _fields_ = tuple((name, _INT) for name in ("index", "offset", "width"))
-
-
-class _Operation(ctypes.Structure):
-    _fields_ = (
-        *(("code", _INT), ("out", _Columns), ("inputs", _Columns * 3)),
-        *(("weights", _INT * 3), ("ints", _INT * 4), ("reals", _FLOAT * 2)),
-    )
-
-
-class _Program(ctypes.Structure):
-    _fields_ = (
-        *((name, _POINTER) for name in ("weights", "shapes", "encoder", "decoder")),
-        *((name, _INT) for name in ("encoder_count", "decoder_count", "shape_count", "caches")),
-        ("result", _Columns),
-        *((name, _INT) for name in ("output_weight", "output_bias", "bos", "eos", "pad", "unk")),
-    )
-
-
-class _Translation(ctypes.Structure):
-    _fields_ = (
-        *(("sentence", _INT), ("length", _INT), ("score", _FLOAT), ("columns", _INT)),
-        *(("first", _LONG), ("attention", _LONG)),
-    )
-
-
-class _Results(ctypes.Structure):
-    _fields_ = (
-        *(("found", ctypes.POINTER(_Translation)), ("count", _LONG), ("room", _LONG)),
-        *(("tokens", ctypes.POINTER(_INT)), ("scores", ctypes.POINTER(_FLOAT))),
-        *(("length", _LONG), ("length_room", _LONG)),
-        *(("attention", ctypes.POINTER(_FLOAT)), ("attention_length", _LONG)),
-        ("attention_room", _LONG),
-    )
+COPIES = 1 << 26  # bytes of the output layer that are copied for sentences with shortlists
 
 
 @functools.cache
@@ -91,19 +44,21 @@ def library() -> ctypes.CDLL | None:
             return None
     except (OSError, AttributeError):
         return None
-    found.engine_open.restype = _POINTER
-    found.engine_open.argtypes = [_POINTER, ctypes.c_int]
-    found.engine_close.argtypes = [_POINTER]
-    found.engine_translate.argtypes = [*[_POINTER] * 4, _LONG, *[_POINTER] * 4]
-    found.engine_forget.argtypes = [_POINTER]
+    found.engine_open.restype = POINTER
+    found.engine_open.argtypes = [POINTER, ctypes.c_int]
+    found.engine_close.argtypes = [POINTER]
+    found.engine_translate.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 4]
+    if hasattr(found, "engine_translate_listed"):
+        found.engine_translate_listed.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 6]
+    found.engine_forget.argtypes = [POINTER]
     found.engine_product.argtypes = [
         ctypes.c_int,
-        _POINTER,
-        _POINTER,
-        _LONG,
-        _POINTER,
+        POINTER,
+        POINTER,
+        LONG,
+        POINTER,
         ctypes.c_int,
-        _POINTER,
+        POINTER,
     ]
     return found
 
@@ -156,10 +111,11 @@ class Machine:
         numbers: of the weights; one of ``fp32``, ``bf16`` and ``int8``.
         path: one of :data:`PATHS`; None chooses.
         packed: its weights, where they are laid out already.
+        shortlist: tokens that translations may have; None: all.
 
     Raises:
-        ConfigError: the machine was not compiled, a path that is not available, or a program that
-            cannot run.
+        ConfigError: the machine was not compiled, a path that is not available, a program that
+            cannot run, or a shortlist of another vocabulary.
     """
 
     def __init__(
@@ -168,28 +124,24 @@ class Machine:
         numbers: str = "fp32",
         path: str | None = None,
         packed: Sequence[Packed] | None = None,
+        shortlist: Shortlist | None = None,
     ) -> None:
-        self.program = program
+        self.program, self.shortlist = program, shortlist
         self._path = PATHS.index(path or active_path())
         self._packed = packed or [pack(matrix, numbers) for matrix in program.matrices]
         verify(program, self._packed)
         tables = (one.weights[0] for one in program.encoder if one.code is Code.EMBED)
         self.source_vocabulary = min(self._packed[number].outputs for number in tables)
-        self.target_vocabulary = self._packed[program.output[0]].outputs
-        self._kept = (
-            (_Weight * len(self._packed))(*map(_weight, self._packed)),
-            (_Shape * len(program.shapes))(*(_Shape(*shape) for shape in program.shapes)),
-            (_Operation * len(program.encoder))(*map(_operation, program.encoder)),
-            (_Operation * len(program.decoder))(*map(_operation, program.decoder)),
-        )
-        symbols = program.symbols
-        self._program = _Program(
-            *map(ctypes.addressof, self._kept),
-            *(len(program.encoder), len(program.decoder), len(program.shapes), program.caches),
-            _Columns(*program.result),
-            *program.output,
-            *(symbols.begin, symbols.end, symbols.pad, symbols.unknown),
-        )
+        output = self._packed[program.output[0]]
+        self.target_vocabulary = output.outputs
+        self._most_listed = COPIES // max(1, output.values.nbytes // output.outputs)
+        if shortlist is not None:
+            if not hasattr(library(), "engine_translate_listed"):
+                raise ConfigError(
+                    "the engine was compiled before it had shortlists; install fairseq-ext again."
+                )
+            shortlist.check(self.target_vocabulary)
+        self._program = structures.whole(program, self._packed)
 
     def check(self, words: np.ndarray, begins: np.ndarray) -> None:
         """Refuse sentences that the program cannot read: the machine itself checks nothing.
@@ -207,6 +159,36 @@ class Machine:
         if len(words) and not 0 <= words.min() <= words.max() < size:
             raise DataError(f"a source token's number must be below {size:,} and not negative.")
 
+    def lists(
+        self, sentences: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None
+    ) -> list[np.ndarray] | None:
+        """The tokens that translations of each sentence may have; None: all.
+
+        Raises:
+            DataError: a prefix that is not of the target vocabulary.
+        """
+        for prefix in prefixes or ():
+            if len(prefix) and not 0 <= min(prefix) <= max(prefix) < self.target_vocabulary:
+                raise DataError("a prefix must be of tokens of the target, but is not.")
+        if self.shortlist is None:
+            return None
+        prefixes = [()] * len(sentences) if prefixes is None else prefixes
+        end, size = self.program.symbols.end, self.target_vocabulary
+        return [
+            self.shortlist.of(sentence, [*prefix, end], size)
+            for sentence, prefix in zip(sentences, prefixes, strict=True)
+        ]
+
+    def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
+        """Sentences whose parts of the output layer are not too large to be copied together."""
+        first = count = 0
+        for place, tokens in enumerate(lists):
+            if place > first and count + len(tokens) > self._most_listed:
+                yield slice(first, place)
+                first, count = place, 0
+            count += len(tokens)
+        yield slice(first, len(lists))
+
     def worker(self) -> Worker:
         """Memory for one thread."""
         return Worker(self)
@@ -217,7 +199,7 @@ class Worker:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._results = _Results()
+        self._results = structures.Results()
         self._space = library().engine_open(ctypes.byref(machine._program), machine._path)
         if not self._space:
             raise MemoryError("No memory for the engine.")
@@ -245,9 +227,28 @@ class Worker:
             numbers: of the sentences, which samples depend on; None counts them from 0.
 
         Raises:
+            ConfigError: the shortlist has too few tokens for the rules.
             DataError: a sentence that is empty or too long, or a number that is no token's.
             MemoryError: the batch is too large.
         """
+        lists = self._machine.lists(sentences, prefixes)
+        if lists is None:
+            return self._together(sentences, rules, prefixes, numbers, None)
+        self._machine.shortlist.require(rules.followed + 2)
+        numbers, found = range(len(sentences)) if numbers is None else numbers, []
+        for part in self._machine.parts(lists):
+            forced = None if prefixes is None else prefixes[part]
+            found += self._together(sentences[part], rules, forced, numbers[part], lists[part])
+        return found
+
+    def _together(
+        self,
+        sentences: Sequence[Sequence[int]],
+        rules: Rules,
+        prefixes: Sequence[Sequence[int]] | None,
+        numbers: Sequence[int] | None,
+        lists: Sequence[np.ndarray] | None,
+    ) -> list[list[Found]]:
         words, begins = _joined(sentences)
         self._machine.check(words, begins)
         program = self._machine.program
@@ -255,17 +256,15 @@ class Worker:
         forced = forced_begins = None
         if prefixes is not None:
             forced, forced_begins = _joined(prefixes)
-            size = self._machine.target_vocabulary
-            if len(forced) and not 0 <= forced.min() <= forced.max() < size:
-                raise DataError("a prefix must be of tokens of the target, but is not.")
         order = None if numbers is None else np.array(numbers, np.int64)
-        failed = library().engine_translate(
+        run, listed = library().engine_translate, ()
+        if lists is not None:
+            run, listed = library().engine_translate_listed, _joined(lists)
+        failed = run(
             self._space,
             ctypes.byref(settings),
             *(words.ctypes.data, begins.ctypes.data, len(sentences)),
-            None if forced is None else forced.ctypes.data,
-            None if forced_begins is None else forced_begins.ctypes.data,
-            None if order is None else order.ctypes.data,
+            *map(structures.address, (forced, forced_begins, order, *listed)),
             ctypes.byref(self._results),
         )
         if failed:
@@ -275,7 +274,7 @@ class Worker:
             found[one.sentence].append(self._found(one))
         return [sorted(some, key=lambda one: -one.score) for some in found]
 
-    def _found(self, one: _Translation) -> Found:
+    def _found(self, one: structures.Translation) -> Found:
         results, span = self._results, slice(one.first, one.first + one.length)
         attention = None
         if one.columns:
@@ -339,24 +338,3 @@ def _joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     np.cumsum([len(one) for one in lists], out=begins[1:])
     whole = np.concatenate([*map(np.asarray, lists), np.empty(0)])
     return np.ascontiguousarray(whole, np.int32), begins
-
-
-def _weight(packed: Packed) -> _Weight:
-    scales, sums = (None if x is None else x.ctypes.data for x in (packed.scales, packed.sums))
-    how, bound, divisor = packed.reading
-    return _Weight(
-        *(packed.kind, READINGS.index(how), packed.inputs, packed.outputs),
-        *(packed.values.ctypes.data, scales, sums, bound, divisor),
-    )
-
-
-def _operation(one: Operation) -> _Operation:
-    made = _Operation(one.code, _Columns(*one.out))
-    for i in range(3):
-        made.inputs[i] = _Columns(*(one.inputs[i] if i < len(one.inputs) else NOTHING))
-        made.weights[i] = one.weights[i] if i < len(one.weights) else -1
-    for i, value in enumerate(one.ints):
-        made.ints[i] = value
-    for i, value in enumerate(one.reals):
-        made.reals[i] = value
-    return made

@@ -57,6 +57,11 @@ class Rules:
     sampling: Sampling | None = None
     attention: bool = False
 
+    @property
+    def followed(self) -> int:
+        """How many tokens may be asked for after a hypothesis."""
+        return 1 if self.sampling else 2 * self.beam
+
     def settings(self, program: Program) -> ctypes.Structure:
         """The same for the machine."""
         drawn = self.sampling or Sampling()

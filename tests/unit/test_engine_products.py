@@ -10,7 +10,7 @@ import torch
 
 from fairseq_ext.binary.binarize import Binarizer
 from fairseq_ext.binary.linear import BinaryLinear
-from fairseq_ext.engine import native
+from fairseq_ext.engine import native, structures
 from fairseq_ext.engine.program import ACTIVATIONS, FLOATS, READINGS, Matrix, Reading, Signs
 from fairseq_ext.engine.weights import NUMBERS, Packed, pack, to_bf16
 
@@ -33,7 +33,7 @@ def packed_product(
 ) -> np.ndarray:
     y = np.full((len(x), packed.outputs), np.nan, np.float32)
     native.library().engine_product(
-        *(native.PATHS.index(path), ctypes.byref(native._weight(packed)), x.ctypes.data, len(x)),
+        *(native.PATHS.index(path), ctypes.byref(structures.weight(packed)), x.ctypes.data, len(x)),
         *(None if bias is None else bias.ctypes.data, ACTIVATIONS[act], y.ctypes.data),
     )
     return y

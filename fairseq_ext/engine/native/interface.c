@@ -39,7 +39,17 @@ EXPORT void engine_close(workspace *space) { free_workspace(space); }
 EXPORT int engine_translate(workspace *space, const rules *how, const int32_t *words,
                             const int64_t *begins, int64_t sentences, const int32_t *prefixes,
                             const int64_t *prefix_begins, const int64_t *numbers, results *out) {
-    return translate(space, how, words, begins, sentences, prefixes, prefix_begins, numbers, out);
+    return translate(space, how, words, begins, sentences, prefixes, prefix_begins, numbers, NULL,
+                     NULL, out);
+}
+
+EXPORT int engine_translate_listed(workspace *space, const rules *how, const int32_t *words,
+                                   const int64_t *begins, int64_t sentences,
+                                   const int32_t *prefixes, const int64_t *prefix_begins,
+                                   const int64_t *numbers, const int32_t *listed,
+                                   const int64_t *listed_begins, results *out) {
+    return translate(space, how, words, begins, sentences, prefixes, prefix_begins, numbers, listed,
+                     listed_begins, out);
 }
 
 EXPORT void engine_forget(results *out) {

@@ -1,4 +1,5 @@
 #include "sampling.h"
+#include "shortlist.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -38,6 +39,8 @@ typedef struct {
     float *logits;
     best *found;          /* the tokens that may follow each row, per_row of it */
     best *pool;           /* [vocabulary], for sampling */
+    choices *choices;     /* of each sentence, or one for all if nothing is listed */
+    int64_t choice_count;
     int32_t *barred;      /* [barred_room] */
     int64_t barred_room;
     candidate *candidates, *active;
@@ -125,34 +128,42 @@ static int32_t word(const search *run, int64_t row, int64_t step, int64_t t) {
     return run->records[t].fed[t < step ? run->lines[0][row * run->stride + t] : row];
 }
 
-/* Writes the tokens that must not follow a row, and -1. */
-static void bar(search *run, int64_t row, int64_t step) {
+static const choices *choices_of(const search *run, int32_t sentence) {
+    return &run->choices[run->choice_count > 1 ? sentence : 0];
+}
+
+/* Writes the places of tokens that must not follow a row, and -1. */
+static void bar(search *run, int64_t row, int64_t step, const choices *from) {
     const rules *how = run->how;
     const program *what = run->space->what;
-    int32_t *next = run->barred;
-    *next++ = what->pad;
-    if (step < how->min_len || how->match_source) *next++ = what->eos;
+    int32_t *next = run->barred, place;
+#define BAR(token)                                                                                 \
+    if ((place = place_of(from, token)) >= 0) *next++ = place
+    BAR(what->pad);
+    if (step < how->min_len || how->match_source) BAR(what->eos);
     /* Those that would complete a sequence of tokens once more; the start symbol is no token. */
     for (int64_t end = how->no_repeat; how->no_repeat && end <= step; end++) {
         int64_t back = 1;
         while (back < how->no_repeat &&
                word(run, row, step, end - back) == word(run, row, step, step + 1 - back))
             back++;
-        if (back == how->no_repeat) *next++ = word(run, row, step, end);
+        if (back == how->no_repeat) BAR(word(run, row, step, end));
     }
+#undef BAR
     *next = -1;
 }
 
 /* Draws tokens of a row; `place` is its number among the rows of its sentence. */
 static void sample(search *run, int64_t row, int64_t step, int64_t place, float *logits, best *found) {
-    const program *what = run->space->what;
-    const int64_t vocabulary = what->weights[what->output_weight].outputs;
     const int32_t sentence = run->sentence_of[row];
+    const choices *some = choices_of(run, sentence);
+    const int64_t tokens = some->output.outputs;
+    const int32_t unk = place_of(some, run->space->what->unk);
     const uint64_t number = (uint64_t)(run->numbers ? run->numbers[sentence] : sentence);
-    run->space->math->softmax(logits, vocabulary);
+    run->space->math->softmax(logits, tokens);
     for (const int32_t *one = run->barred; *one >= 0; one++) logits[*one] = 0;
-    logits[what->unk] *= expf(-run->how->unkpen);
-    const pool from = truncated(run->how, logits, vocabulary, run->pool);
+    if (unk >= 0) logits[unk] *= expf(-run->how->unkpen);
+    const pool from = truncated(run->how, logits, tokens, run->pool);
     for (int64_t i = 0; from.count && i < per_row(run->how, step); i++) {
         const best *token =
             drawn(from, uniform(run->how->seed, number, (uint64_t)step, (uint64_t)(place + i)));
@@ -164,49 +175,61 @@ static void sample(search *run, int64_t row, int64_t step, int64_t place, float 
 static void rank_row(search *run, int64_t row, int64_t step, int64_t place, float *logits) {
     const rules *how = run->how;
     const arithmetic *math = run->space->math;
-    const program *what = run->space->what;
-    const int64_t vocabulary = what->weights[what->output_weight].outputs;
-    const int64_t many = per_row(how, step);
+    const choices *some = choices_of(run, run->sentence_of[row]);
+    const int64_t tokens = some->output.outputs, many = per_row(how, step);
+    const int32_t unk = place_of(some, run->space->what->unk);
     const int32_t forced = forced_token(run, run->sentence_of[row], step);
     best *found = run->found + row * many;
     if (how->temperature != 1)
-        math->add(1 / how->temperature, logits, 0, logits, vocabulary, logits);
+        math->add(1 / how->temperature, logits, 0, logits, tokens, logits);
     for (int64_t i = 0; i < many; i++) found[i] = (best){-INFINITY, -1};
-    if (forced < 0) bar(run, row, step);
+    if (forced < 0) bar(run, row, step, some);
     const int32_t *barred = forced < 0 ? run->barred : NULL;
     const int count = forced >= 0 || how->sampling ? 1 : (int)many;
-    const float normalizer = math->largest(logits, vocabulary, barred, count, found);
+    const float normalizer = math->largest(logits, tokens, barred, count, found);
     if (forced >= 0) {
-        float value = logits[forced] - (forced == what->unk ? how->unkpen : 0) - normalizer;
+        const int32_t at = place_of(some, forced);
+        float value = logits[at] - (at == unk ? how->unkpen : 0) - normalizer;
         if (how->match_source && step >= longest(run, run->sentence_of[row])) value = 0;
         for (int64_t i = 0; i < (how->sampling ? many : 1); i++) found[i] = (best){value, forced};
         return;
     }
-    if (how->unkpen != 0 && !how->sampling) { /* the penalty does not change the normalizer */
-        logits[what->unk] -= how->unkpen;
-        math->largest(logits, vocabulary, barred, count, found);
+    if (how->unkpen != 0 && unk >= 0 && !how->sampling) { /* it does not change the normalizer */
+        logits[unk] -= how->unkpen;
+        math->largest(logits, tokens, barred, count, found);
     }
     for (int i = 0; i < count; i++) found[i].value -= normalizer;
     if (how->sampling) sample(run, row, step, place, logits, found);
+    for (int64_t i = 0; some->tokens && i < many; i++)
+        if (found[i].token >= 0) found[i].token = some->tokens[found[i].token];
+}
+
+/* How many rows from this one on have the same choices, at most LOGIT_ROWS. */
+static int64_t alike(const search *run, int64_t row) {
+    const choices *some = choices_of(run, run->sentence_of[row]);
+    int64_t many = 1;
+    while (many < LOGIT_ROWS && row + many < run->space->hypotheses &&
+           choices_of(run, run->sentence_of[row + many]) == some)
+        many++;
+    return many;
 }
 
 /* The same for every row. */
 static int rank(search *run, int64_t step) {
     workspace *space = run->space;
-    const program *what = space->what;
-    const weight *output = &what->weights[what->output_weight];
-    const float *bias = what->output_bias < 0 ? NULL : what->weights[what->output_bias].values;
-    const int64_t vocabulary = output->outputs, stride = stride_of(space, what->result);
-    const float *features = rows_of(space, what->result);
+    const int64_t stride = stride_of(space, space->what->result);
+    const float *features = rows_of(space, space->what->result);
     if (grow((void **)&run->barred, &run->barred_room, step + 4, sizeof *run->barred)) return 1;
     int64_t place = 0;
-    for (int64_t row = 0; row < space->hypotheses; row += LOGIT_ROWS) {
-        const int64_t left = space->hypotheses - row, many = left < LOGIT_ROWS ? left : LOGIT_ROWS;
-        space->math->product(output, features + row * stride, stride, many, bias, NULL, 0, NONE,
-                             run->logits, vocabulary, space->scratch);
+    for (int64_t row = 0, many; row < space->hypotheses; row += many) {
+        const choices *some = choices_of(run, run->sentence_of[row]);
+        const int64_t tokens = some->output.outputs;
+        many = alike(run, row);
+        space->math->product(&some->output, features + row * stride, stride, many, some->bias, NULL,
+                             0, NONE, run->logits, tokens, space->scratch);
         for (int64_t r = row; r < row + many; r++) {
             place = r && run->sentence_of[r] == run->sentence_of[r - 1] ? place + 1 : 0;
-            rank_row(run, r, step, place, run->logits + (r - row) * vocabulary);
+            rank_row(run, r, step, place, run->logits + (r - row) * tokens);
         }
     }
     return 0;
@@ -366,6 +389,7 @@ static void end(search *run) {
     free(run->found);
     free(run->pool);
     free(run->barred);
+    forget_choices(run->choices, run->choice_count);
     free(run->candidates);
     free(run->active);
     free(run->lines[0]);
@@ -374,7 +398,8 @@ static void end(search *run) {
 
 int translate(workspace *space, const rules *how, const int32_t *words, const int64_t *begins,
               int64_t sentences, const int32_t *prefixes, const int64_t *prefix_begins,
-              const int64_t *numbers, results *out) {
+              const int64_t *numbers, const int32_t *listed, const int64_t *listed_begins,
+              results *out) {
     out->count = out->length = out->attention_length = 0;
     if (!sentences) return 0;
     search run = {.space = space, .how = how, .out = out};
@@ -385,7 +410,10 @@ int translate(workspace *space, const rules *how, const int32_t *words, const in
             run.longest_source = begins[s + 1] - begins[s];
     space->words = words, space->begins = begins, space->sentences = sentences;
     space->tokens = begins[sentences];
-    int failed = encode(space) || begin(&run);
+    run.choice_count = listed ? sentences : 1;
+    int failed = encode(space);
+    failed = failed || !(run.choices = choose(space->what, listed, listed_begins, run.choice_count));
+    failed = failed || begin(&run);
     for (int64_t step = 0; !failed && run.open_count; step++) failed = one_step(&run, step);
     end(&run);
     return failed != 0;

@@ -34,9 +34,12 @@ typedef struct {
 } results;
 
 /* 0: done; 1: no memory. `prefixes`: tokens that translations begin with, from prefix_begins on (or
- * NULL); they may end with </s>. `numbers`: of the sentences, for sampling; NULL counts from 0. */
+ * NULL); they may end with </s>. `numbers`: of the sentences, for sampling; NULL counts from 0.
+ * `listed`: the tokens that translations of a sentence may have, ascending, from listed_begins on,
+ * with </s> and its prefix; NULL: all. */
 int translate(workspace *space, const rules *how, const int32_t *words, const int64_t *begins,
               int64_t sentences, const int32_t *prefixes, const int64_t *prefix_begins,
-              const int64_t *numbers, results *out);
+              const int64_t *numbers, const int32_t *listed, const int64_t *listed_begins,
+              results *out);
 
 #endif

@@ -1,0 +1,110 @@
+#include "shortlist.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* How a kind of weight stores the inputs of an output: units of so many bytes, [panel][unit][64]. */
+typedef struct {
+    int64_t bytes, units;
+} layout;
+
+static layout layout_of(const weight *w) {
+    const int64_t fours = (w->inputs + 3) / 4;
+    switch (w->kind) {
+    case F32: return (layout){4, w->inputs};
+    case BF16: return (layout){2, w->inputs};
+    case INT8: return (layout){4, fours};
+    case SIGNS: return (layout){4, (w->inputs + 63) / 64 * 2};
+    default: return (layout){0, fours}; /* BITS8: half a byte */
+    }
+}
+
+/* Units of the listed outputs, one after another; what is behind the last one stays 0. Units are the
+ * outer loop within a panel, so that neighbours in the vocabulary are read from one cache line. */
+#define COPY(name, type)                                                                          \
+    static void name(const void *from, const int32_t *tokens, int64_t count, int64_t units,       \
+                     void *to) {                                                                  \
+        for (int64_t first = 0; first < count; first += PANEL) {                                  \
+            const int64_t many = count - first < PANEL ? count - first : PANEL;                   \
+            type *y = (type *)to + first * units;                                                 \
+            const type *x[PANEL];                                                                 \
+            for (int64_t i = 0; i < many; i++)                                                    \
+                x[i] = (const type *)from + tokens[first + i] / PANEL * PANEL * units +           \
+                       tokens[first + i] % PANEL;                                                 \
+            for (int64_t u = 0; u < units; u++)                                                   \
+                for (int64_t i = 0; i < many; i++) y[u * PANEL + i] = x[i][u * PANEL];            \
+        }                                                                                         \
+    }
+COPY(copy_words, uint32_t)
+COPY(copy_halves, uint16_t)
+
+static void copy_nibbles(const void *from, const int32_t *tokens, int64_t count, int64_t units,
+                         void *to) {
+    const int64_t line = PANEL / 2; /* bytes of a unit of all outputs of a panel */
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t token = tokens[i], source = token % PANEL, target = i % PANEL;
+        const uint8_t *x = (const uint8_t *)from + token / PANEL * line * units + source / 2;
+        uint8_t *y = (uint8_t *)to + i / PANEL * line * units + target / 2;
+        for (int64_t u = 0; u < units; u++) {
+            const int bits = x[u * line] >> (source % 2 * 4) & 15;
+            y[u * line] |= (uint8_t)(bits << (target % 2 * 4));
+        }
+    }
+}
+
+static int choose_one(const program *what, const int32_t *tokens, int64_t count, choices *out) {
+    const weight *whole = &what->weights[what->output_weight];
+    const float *bias = what->output_bias < 0 ? NULL : what->weights[what->output_bias].values;
+    *out = (choices){*whole, bias, tokens, NULL};
+    if (!tokens) return 0;
+    const layout how = layout_of(whole);
+    const size_t padded = (size_t)((count + PANEL - 1) / PANEL * PANEL);
+    const size_t values = how.bytes ? padded * (size_t)(how.bytes * how.units)
+                                    : padded / 2 * (size_t)how.units;
+    const size_t vector = padded * sizeof(float), all = values + 3 * vector;
+    char *memory = aligned_alloc(64, (all + 63) / 64 * 64);
+    if (!memory) return 1;
+    memset(memory, 0, all);
+    float *scales = (float *)(memory + values), *biases = scales + 2 * padded;
+    int32_t *sums = (int32_t *)(scales + padded);
+    out->memory = memory, out->output.values = memory, out->output.outputs = count;
+    if (how.bytes == 4) copy_words(whole->values, tokens, count, how.units, memory);
+    if (how.bytes == 2) copy_halves(whole->values, tokens, count, how.units, memory);
+    if (how.bytes == 0) copy_nibbles(whole->values, tokens, count, how.units, memory);
+    for (int64_t i = 0; i < count; i++) {
+        if (whole->scales) scales[i] = whole->scales[tokens[i]];
+        if (whole->sums) sums[i] = whole->sums[tokens[i]];
+        if (bias) biases[i] = bias[tokens[i]];
+    }
+    if (whole->scales) out->output.scales = scales;
+    if (whole->sums) out->output.sums = sums;
+    if (bias) out->bias = biases;
+    return 0;
+}
+
+choices *choose(const program *what, const int32_t *listed, const int64_t *begins, int64_t sentences) {
+    choices *some = calloc((size_t)sentences, sizeof *some);
+    int failed = !some;
+    for (int64_t s = 0; !failed && s < sentences; s++)
+        failed = listed ? choose_one(what, listed + begins[s], begins[s + 1] - begins[s], &some[s])
+                        : choose_one(what, NULL, 0, &some[s]);
+    if (!failed) return some;
+    forget_choices(some, sentences);
+    return NULL;
+}
+
+void forget_choices(choices *some, int64_t sentences) {
+    for (int64_t s = 0; some && s < sentences; s++) free(some[s].memory);
+    free(some);
+}
+
+int32_t place_of(const choices *from, int32_t token) {
+    if (!from->tokens) return token;
+    int64_t low = 0, high = from->output.outputs;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (from->tokens[middle] < token) low = middle + 1;
+        else high = middle;
+    }
+    return low < from->output.outputs && from->tokens[low] == token ? (int32_t)low : -1;
+}

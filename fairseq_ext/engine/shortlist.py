@@ -1,0 +1,153 @@
+"""Which target tokens the translations of a sentence may have (numpy only).
+
+A shortlist has the most frequent target tokens and, for each source token, those that translate it
+most often. Of a sentence they are put together, so that the output layer and the softmax are
+computed for some hundreds of tokens instead of tens of thousands. As a file it is UTF-8 text::
+
+    fairseq-ext shortlist 1<TAB>number of source symbols that follow
+    the most frequent target symbols, separated by spaces
+    source symbol<TAB>target symbols, separated by spaces
+    ...
+
+`fairseq-ext shortlist` makes one of training data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from fairseq_ext import files
+from fairseq_ext.errors import ConfigError, DataError
+
+FORMAT = "fairseq-ext shortlist 1"
+CURE = "Make it again with `fairseq-ext shortlist`."
+
+
+@dataclass(frozen=True, eq=False)
+class Shortlist:
+    """Numbers of target tokens, int32.
+
+    Attributes:
+        frequent: those that every sentence may have.
+        counts: of each source token, how many it has of its own.
+        tokens: these, one source token after another.
+    """
+
+    frequent: np.ndarray
+    counts: np.ndarray
+    tokens: np.ndarray
+
+    @cached_property
+    def _begins(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
+
+    def check(self, vocabulary: int) -> None:
+        """Refuse what is not of this target vocabulary.
+
+        Raises:
+            ConfigError: a number that is no token's, or counts of other tokens.
+        """
+        arrays = (self.frequent, self.counts, self.tokens)
+        fits = all(one.dtype == np.int32 and one.ndim == 1 for one in arrays)
+        fits = fits and (self.counts >= 0).all() and self._begins[-1] == len(self.tokens)
+        for some in (self.frequent, self.tokens):
+            fits = fits and ((some >= 0) & (some < vocabulary)).all()
+        if not fits:
+            raise ConfigError("the shortlist is of another vocabulary, or damaged.")
+
+    def require(self, count: int) -> None:
+        """Refuse to search with too few tokens.
+
+        Raises:
+            ConfigError: fewer are frequent.
+        """
+        if len(np.unique(self.frequent)) < count:
+            raise ConfigError(
+                f"the shortlist has {len(np.unique(self.frequent)):,} frequent tokens, but this "
+                f"search needs {count:,}; make it with a larger `--frequent`, or lower `--beam`."
+            )
+
+    def of(self, sentence: Sequence[int], more: Sequence[int], vocabulary: int) -> np.ndarray:
+        """The tokens of a sentence and ``more``, ascending, int32.
+
+        Args:
+            sentence: numbers of source tokens; those without an entry have no tokens of their own.
+            more: numbers of target tokens.
+            vocabulary: of the target.
+        """
+        chosen = np.zeros(vocabulary, bool)
+        chosen[self.frequent] = chosen[np.asarray(more, np.int64)] = True
+        for token in set(sentence):
+            if token < len(self.counts):
+                chosen[self.tokens[self._begins[token] : self._begins[token + 1]]] = True
+        return np.flatnonzero(chosen).astype(np.int32)
+
+
+def made(frequent: Iterable[int], lists: Sequence[Iterable[int]]) -> Shortlist:
+    """A shortlist of numbers: the frequent tokens, and a list for each source token."""
+    lists = [np.fromiter(one, np.int32) for one in lists]
+    return Shortlist(
+        np.fromiter(frequent, np.int32),
+        np.array([len(one) for one in lists], np.int32),
+        np.concatenate([np.empty(0, np.int32), *lists]),
+    )
+
+
+def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequence[str]]) -> None:
+    """Write a shortlist of symbols, whole or not at all."""
+    with files.atomic_write(path) as file:
+        file.write(f"{FORMAT}\t{len(lists)}\n{' '.join(frequent)}\n")
+        for symbol, targets in lists.items():
+            file.write(f"{symbol}\t{' '.join(targets)}\n")
+
+
+def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shortlist:
+    """A shortlist from its file.
+
+    Args:
+        path: of `fairseq-ext shortlist`.
+        source, target: symbols of the dictionaries.
+
+    Raises:
+        DataError: the file is missing, truncated, damaged or made with other dictionaries.
+    """
+    try:
+        lines = files.require_file(path, "shortlist").read_bytes().decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 (byte {error.start:,}). {CURE}") from None
+    numbers = [{symbol: n for n, symbol in enumerate(side)} for side in (source, target)]
+    title, _, count = lines[0].partition("\t")
+    if title != FORMAT:
+        raise _fault(path, 1, f"must begin with `{FORMAT}`")
+    if count != str(len(lines) - 3) or lines[-1]:
+        raise _fault(path, len(lines), f"is the last one, but {count:.20} symbols are to come")
+    lists: list[list[int]] = [[] for _ in source]
+    for place, line in enumerate(lines[2:-1], start=3):
+        symbol, tab, targets = line.partition("\t")
+        number = numbers[0].get(symbol)
+        if not tab:
+            raise _fault(path, place, "has no tab after a source symbol")
+        if number is None:
+            raise _fault(path, place, f"has `{symbol:.40}`, which is not in the source dictionary")
+        if lists[number]:
+            raise _fault(path, place, f"has `{symbol:.40}`, which had a line before")
+        lists[number] = _numbers(path, place, targets, numbers[1])
+    return made(_numbers(path, 2, lines[1], numbers[1]), lists)
+
+
+def _numbers(path: str | Path, place: int, line: str, known: Mapping[str, int]) -> list[int]:
+    """Numbers of the symbols in a line, of which there is at least one."""
+    symbols = line.split(" ")
+    for symbol in symbols:
+        if symbol not in known:
+            raise _fault(path, place, f"has `{symbol:.40}`, which is not in the target dictionary")
+    return [known[symbol] for symbol in symbols]
+
+
+def _fault(path: str | Path, place: int, what: str) -> DataError:
+    return DataError(f"{path}, line {place:,}: the line {what}. {CURE}")

@@ -1,0 +1,210 @@
+"""With a shortlist the engine searches the listed tokens, and them alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from fairseq.models import BaseFairseqModel
+
+from fairseq_ext.engine import native, shortlist
+from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.native import Found, Machine, Team, available_paths
+from fairseq_ext.engine.program import Program, Signs
+from fairseq_ext.engine.rules import Rules, Sampling
+from fairseq_ext.engine.shortlist import Shortlist
+from fairseq_ext.engine.weights import NUMBERS
+from fairseq_ext.errors import ConfigError, DataError
+from tests.models.test_engine import ALL, LENGTHS, TIE, sharpened
+from tests.support import models
+
+SIZE = 40
+END = 2
+WHOLE = shortlist.made(range(SIZE), [[]] * SIZE)
+SENTENCES = models.random_sentences(LENGTHS, size=SIZE)
+OPTIONS = {
+    "beam": Rules(beam=4, max_len_b=15, attention=True),
+    "unknown": Rules(beam=3, max_len_b=15, unkpen=0.7, temperature=1.3, no_repeat_ngram_size=2),
+    "sampling": Rules(beam=4, max_len_b=15, sampling=Sampling(top_p=0.9)),
+    "source length": Rules(beam=2, match_source_len=True),
+}
+
+
+def some_lists(frequent: int = 12, own: int = 3) -> Shortlist:
+    """A few tokens, never the pad, for each source token."""
+    numbers = np.random.default_rng(5)
+    tokens = [0, *range(2, SIZE)]
+    return shortlist.made(
+        numbers.choice(tokens, frequent, replace=False),
+        [numbers.choice(tokens, own, replace=False) for _ in range(SIZE)],
+    )
+
+
+def bits(found: list[list[Found]]) -> list:
+    return [
+        [(one.tokens.tolist(), one.score, one.scores.tobytes()) for one in some] for some in found
+    ]
+
+
+@pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize("name", ALL)
+def test_of_all_tokens_it_changes_no_bit(name: str, numbers: str) -> None:
+    model, task = sharpened(name)
+    program = compile_model(model, task.target_dictionary)
+    with_it, without = (Machine(program, numbers, shortlist=one).worker() for one in (WHOLE, None))
+    for rules in OPTIONS.values():
+        prefixes = [[7, 9]] * len(SENTENCES) if rules.no_repeat_ngram_size else None
+        found = with_it.translate(SENTENCES, rules, prefixes)
+        assert bits(found) == bits(without.translate(SENTENCES, rules, prefixes))
+
+
+@pytest.mark.parametrize("path", available_paths())
+@pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize("how", OPTIONS)
+def test_neither_batches_nor_threads_change_a_bit(
+    how: str, numbers: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, task = sharpened("transformer")
+    program = compile_model(model, task.target_dictionary)
+    machine = Machine(program, numbers, path, shortlist=some_lists())
+    together = bits(machine.worker().translate(SENTENCES, OPTIONS[how]))
+    alone = [
+        machine.worker().translate([one], OPTIONS[how], None, [number])
+        for number, one in enumerate(SENTENCES)
+    ]
+    assert [bits(one)[0] for one in alone] == together
+    assert bits(Team(machine, 3).translate(SENTENCES, OPTIONS[how])) == together
+    monkeypatch.setattr(native, "COPIES", 1)  # no two sentences have room together
+    machine = Machine(program, numbers, path, shortlist=some_lists())
+    assert len(list(machine.parts(machine.lists(SENTENCES, None)))) == len(SENTENCES)
+    assert bits(machine.worker().translate(SENTENCES, OPTIONS[how])) == together
+
+
+def naive(
+    model: BaseFairseqModel, sentence: list[int], tokens: list[int], beam: int, longest: int
+) -> list | None:
+    """Beam search among some tokens without caches, batches or padding; None where it is tied."""
+    source, lengths = torch.tensor([sentence]), torch.tensor([len(sentence)])
+    going, ended = [(0.0, [END])], []
+    for step in range(longest + 1):
+        candidates = []
+        for total, before in going:
+            with torch.no_grad():
+                logits = model(source, lengths, torch.tensor([before]))[0][0, -1]
+            scores = torch.log_softmax(logits[tokens].float(), 0).tolist()
+            for token, score in zip(tokens, scores, strict=True):
+                if token == END if step == longest else step or token != END:
+                    candidates.append((total + score, [*before, token]))
+        best = sorted(candidates, reverse=True)[: 2 * beam + 1]
+        if any(one[0] - next_[0] < TIE for one, next_ in itertools.pairwise(best)):
+            return None
+        best = best[: 2 * beam]
+        ended += [(total / (step + 1), one[1:]) for total, one in best[:beam] if one[-1] == END]
+        going = [one for one in best if one[1][-1] != END][:beam]
+        if len(ended) >= beam:
+            break
+    return sorted(ended[:beam], reverse=True)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_against_a_search_without_caches(name: str) -> None:
+    model, task = sharpened(name)
+    sentences, lists = models.random_sentences([7, 2, 4], size=SIZE, seed=8), some_lists()
+    machine = Machine(compile_model(model, task.target_dictionary), shortlist=lists)
+    found = machine.worker().translate(sentences, Rules(beam=2, max_len_b=7))
+    whole = Machine(machine.program).worker().translate(sentences, Rules(beam=2, max_len_b=7))
+    checked = 0
+    for sentence, ours in zip(sentences, found, strict=True):
+        own = [lists.tokens[3 * token : 3 * token + 3].tolist() for token in sentence]
+        tokens = sorted({END, *lists.frequent.tolist(), *itertools.chain(*own)})
+        assert len(tokens) < 35
+        wanted = naive(model, sentence, tokens, beam=2, longest=7)
+        if wanted is None:
+            continue
+        checked += 1
+        assert [one.tokens.tolist() for one in ours] == [tokens for _, tokens in wanted]
+        expected = pytest.approx([score for score, _ in wanted], abs=1e-4)
+        assert [one.score for one in ours] == expected
+    assert checked > 1
+    assert bits(found) != bits(whole)
+
+
+def make_signs(program: Program) -> None:
+    """An output layer of one bit."""
+    weight = program.matrices[program.output[0]].values
+    levels = np.abs(weight).mean(1)
+    signs = Signs(np.packbits(weight > 0, 1, bitorder="little"), levels, weight.shape[1])
+    program.matrices.append(signs)
+    program.output = (len(program.matrices) - 1, program.output[1])
+
+
+@pytest.mark.parametrize("path", available_paths())
+@pytest.mark.parametrize("numbers", [*NUMBERS, "signs", "signs int8"])
+def test_probabilities_are_those_of_the_listed_tokens(numbers: str, path: str) -> None:
+    """Each token's log-probability, less that of all that are listed; whatever weights are."""
+    model, task = sharpened("transformer")
+    program = compile_model(model, task.target_dictionary)
+    if numbers.startswith("signs"):
+        make_signs(program)
+        numbers = "int8" if numbers == "signs int8" else "fp32"
+    lists, rules = some_lists(20, 2), Rules(beam=1, max_len_b=1)
+    whole = Machine(program, numbers, path).worker()
+    listed = Machine(program, numbers, path, shortlist=lists).worker()
+    sentence = SENTENCES[0]
+    tokens = lists.of(sentence, [END], SIZE).tolist()
+    prefixes = [[token] for token in tokens if token not in (END, 3)]
+
+    def firsts(worker: native.Worker, some: list[list[int]]) -> np.ndarray:
+        found = worker.translate([sentence] * len(some), rules, some)
+        assert [one[0].tokens[:1].tolist() for one in found] == some
+        return np.array([one[0].scores[0] for one in found])
+
+    every = firsts(whole, [[token] for token in tokens])
+    chosen = [tokens.index(token) for (token,) in prefixes]
+    expected = every[chosen] - np.log(np.exp(every).sum())
+    np.testing.assert_allclose(firsts(listed, prefixes), expected, atol=2e-5)
+
+
+def test_a_prefix_is_possible_though_it_is_not_listed() -> None:
+    model, task = sharpened("transformer")
+    lists = shortlist.made(range(4, 20), [[]] * SIZE)
+    worker = Machine(compile_model(model, task.target_dictionary), shortlist=lists).worker()
+    found = worker.translate([SENTENCES[0]] * 2, Rules(beam=3, max_len_b=9), [[30, 31], []])
+    assert {tuple(one.tokens[:2]) for one in found[0]} == {(30, 31)}
+    assert all(np.isfinite(one.scores).all() for one in found[0])
+    for wrong in (-1, SIZE):
+        with pytest.raises(DataError, match="a prefix must be of tokens of the target"):
+            worker.translate([SENTENCES[0]], Rules(beam=3), [[wrong]])
+    tokens = {token for some in found for one in some for token in one.tokens.tolist()}
+    assert tokens - {30, 31, END} <= set(range(4, 20))
+    assert bits(found)[1] == bits(worker.translate([SENTENCES[0]], Rules(beam=3, max_len_b=9)))[0]
+
+
+def test_too_few_tokens_are_refused() -> None:
+    model, task = sharpened("transformer")
+    lists = shortlist.made(range(4, 13), [[]] * SIZE)
+    worker = Machine(compile_model(model, task.target_dictionary), shortlist=lists).worker()
+    assert worker.translate(SENTENCES, Rules(beam=3))
+    with pytest.raises(ConfigError, match="has 9 frequent tokens, but this search needs 10"):
+        worker.translate(SENTENCES, Rules(beam=4))
+    assert worker.translate(SENTENCES, Rules(beam=9, sampling=Sampling()))
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        shortlist.made([5, SIZE], [[]] * SIZE),
+        shortlist.made([-1], [[]] * SIZE),
+        shortlist.made([5], [[SIZE]] * SIZE),
+        dataclasses.replace(WHOLE, tokens=np.array([3], np.int32)),
+        dataclasses.replace(WHOLE, counts=np.array([1, -1], np.int32)),
+        dataclasses.replace(WHOLE, frequent=np.array([3.0])),
+    ],
+)
+def test_lists_of_another_vocabulary_are_refused(lists: Shortlist) -> None:
+    model, task = sharpened("transformer")
+    with pytest.raises(ConfigError, match="the shortlist is of another vocabulary"):
+        Machine(compile_model(model, task.target_dictionary), shortlist=lists)
