@@ -16,6 +16,10 @@ EXTRAS: dict[str, str] = {
     "gradio": "demo",
     "mbrs": "mbr",
     "ray": "ray",
+    "fastapi": "serve",
+    "uvicorn": "serve",
+    "prometheus_client": "serve",
+    "python_multipart": "serve",
 }
 """Module to extra, as in pyproject.toml."""
 

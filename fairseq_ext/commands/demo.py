@@ -61,7 +61,8 @@ def _demo(args: argparse.Namespace) -> int:
     from fairseq_ext import register
 
     register()
-    from fairseq_ext.demo import address, answers
+    from fairseq_ext import address
+    from fairseq_ext.demo import answers
     from fairseq_ext.demo.systems import parse_systems
 
     named = parse_systems(args.systems, args.data)
@@ -76,9 +77,7 @@ def _demo(args: argparse.Namespace) -> int:
             chosen = [system for name, system in systems.items() if name in wanted]
             return answers.answer(sentence, chosen, args.max_words)
 
-        host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        print(f"http://{shown}:{port}", flush=True)
+        print(address.url(listener), flush=True)
         first, (one, *_) = named[0], systems.values()
         tried = examples.sentences(
             first.data, one.translator.src, one.translator.tgt, args.max_words

@@ -3,6 +3,6 @@
 :mod:`~fairseq_ext.demo.systems` loads what the command names,
 :mod:`~fairseq_ext.demo.answers` translates a sentence with them, without any page,
 :mod:`~fairseq_ext.demo.page` builds the page,
-:mod:`~fairseq_ext.demo.server` serves it, at an :mod:`~fairseq_ext.demo.address`.
+:mod:`~fairseq_ext.demo.server` serves it.
 Page and server need gradio, the others do not.
 """

@@ -51,7 +51,7 @@ def serve(blocks: gr.Blocks, listener: socket.socket, host: str) -> None:
 
     Args:
         blocks: the page.
-        listener: from :func:`fairseq_ext.demo.address.listen`.
+        listener: from :func:`fairseq_ext.address.listen`.
         host: as of :func:`application`.
     """
     settings: dict[str, Any] = {"log_level": "warning", "access_log": False}

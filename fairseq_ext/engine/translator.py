@@ -190,7 +190,16 @@ def load(path: str | Path, search: Search | None = None) -> TextTranslator:
             the text needs is not installed.
     """
     model = read(path)
-    translator = EngineTranslator(model, search)
+    return TextTranslator(EngineTranslator(model, search), codec_of(model))
+
+
+def codec_of(model: EngineModel) -> TextCodec:
+    """The model's own steps between text and tokens.
+
+    Raises:
+        CheckpointError: they cannot be used.
+        ConfigError: a library that they need is not installed.
+    """
     with model.text_folder() as folder:
-        made = pipeline.load(folder) or Pipeline(translator.src, translator.tgt)
-        return TextTranslator(translator, TextCodec(made.encoder(), made.decoder()))
+        made = pipeline.load(folder) or Pipeline(model.settings.src, model.settings.tgt)
+        return TextCodec(made.encoder(), made.decoder())

@@ -63,7 +63,7 @@ def test_the_base_knows_nothing_above_it():
         assert imported(path) <= {"base", "errors"}, path
 
 
-ROOMS = ("base", "checkpoints", "data_folder", "decoding", "demo", "evaluation", "text")
+ROOMS = ("base", "checkpoints", "data_folder", "decoding", "demo", "evaluation", "serving", "text")
 
 
 @pytest.mark.parametrize("room", ROOMS)

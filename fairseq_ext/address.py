@@ -1,4 +1,4 @@
-"""The address on which the page is served."""
+"""The address on which `demo` and `serve` answer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fairseq_ext.errors import ConfigError
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket on which the page can be served.
+    """A socket that listens.
 
-    Whoever comes before the models are loaded waits.
+    Clients that come before the models are loaded wait.
 
     Args:
         host: name or address of this machine.
@@ -33,3 +33,10 @@ def listen(host: str, port: int) -> socket.socket:
             f"{host} and {port} instead ({error})."
         ) from error
     return listener
+
+
+def url(listener: socket.socket) -> str:
+    """The address of a socket of :func:`listen`, as a browser takes it."""
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"

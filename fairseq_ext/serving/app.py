@@ -1,0 +1,268 @@
+"""The web application: LibreTranslate's ``/translate`` and ``/languages``, health and figures."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from fastapi import FastAPI
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from fairseq_ext.decoding.search import Candidate
+from fairseq_ext.serving.asking import AUTO, FORMS, JSON, Asked, asked, check_key, parsed
+from fairseq_ext.serving.batching import Batcher, Failed, Full
+from fairseq_ext.serving.limits import CLOSE, Gone, Limits, Refusal
+from fairseq_ext.serving.metrics import Measured, Metrics
+from fairseq_ext.serving.pairs import Pairs, Served
+from fairseq_ext.version import __version__
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+BUSY = "The queue is full; try again later."
+WAIT = {"Retry-After": "1"}
+
+
+class _Nothing(Response):
+    """No answer, to a client that has gone."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        return
+
+
+class Service:
+    """What answers ``/translate``.
+
+    Args:
+        pairs: the models.
+        limits: of requests.
+        keys: of which a request has to have one; none are needed if there are none.
+        batcher: that translates.
+        text_thread: in which text becomes tokens and back; the libraries for that need not be safe
+            for several.
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        limits: Limits,
+        keys: Sequence[str],
+        batcher: Batcher,
+        text_thread: ThreadPoolExecutor,
+    ) -> None:
+        self._pairs, self._limits, self._keys = pairs, limits, keys
+        self._batcher, self._text_thread = batcher, text_thread
+        self._reading = 0  # requests whose bodies are in memory, or will be
+
+    async def answer(self, request: Request) -> dict[str, Any]:
+        """The answer to a request.
+
+        Raises:
+            Refusal: it cannot be answered.
+            Gone: nobody waits for the answer.
+        """
+        try:
+            return await self._answer(request)
+        except asyncio.CancelledError:  # by uvicorn, when the grace has passed
+            raise Refusal(503, "The server had to end before the request did.", CLOSE) from None
+
+    async def _answer(self, request: Request) -> dict[str, Any]:
+        if self._batcher.waiting + self._reading >= self._limits.max_queue:
+            raise Refusal(429, BUSY, {**WAIT, **CLOSE})  # before there is a body in memory
+        self._reading += 1
+        try:
+            fields = await parsed(request, await self._limits.body(request))
+        finally:
+            self._reading -= 1
+        check_key(fields, self._keys)
+        wanted = asked(fields)
+        self._limits.check_texts(wanted.texts)
+        source, model = self._pairs.find(wanted.source, wanted.target)
+        if wanted.alternatives >= model.most:
+            raise Refusal(
+                400,
+                f"`alternatives` must be at most {model.most - 1}, but is {wanted.alternatives}.",
+            )
+        found = await _while_waited_for(
+            request, self._translated(wanted, model), self._limits.timeout
+        )
+        if wanted.source == AUTO:  # nothing was detected: there is only one model
+            detected = {"confidence": 0.0, "language": source}
+            found["detectedLanguage"] = [detected] * len(wanted.texts)
+            if isinstance(wanted.q, str):
+                found["detectedLanguage"] = detected
+        return found
+
+    async def _translated(self, wanted: Asked, model: Served) -> dict[str, Any]:
+        """The part of an answer that takes time."""
+        loop = asyncio.get_running_loop()
+        split = [_lines(text) for text in wanted.texts]
+        lines = [line for some in split for line in some]
+        full = [place for place, line in enumerate(lines) if line.strip()]
+        texts = [lines[place] for place in full]
+        sentences = await loop.run_in_executor(self._text_thread, model.encode, texts)
+        for place, sentence in zip(full, sentences, strict=True):
+            if sentence.length > model.translator.limit:
+                raise Refusal(413, _too_long(split, place, sentence.length, model))
+        try:
+            translated = await self._batcher.translate(model.translator, sentences)
+        except Full:
+            raise Refusal(429, BUSY, WAIT) from None
+        except Failed:
+            raise Refusal(500, "A sentence could not be translated.") from None
+        found = dict(zip(full, translated, strict=True))
+        ranks = 1 + wanted.alternatives
+        return await loop.run_in_executor(
+            self._text_thread, _in_words, wanted, model, split, found, ranks
+        )
+
+
+def _lines(text: str) -> list[str]:
+    """Those of a text; only a line feed, or carriage return and line feed, ends one."""
+    return [line.removesuffix("\r") for line in text.split("\n")]
+
+
+def _too_long(split: Sequence[Sequence[str]], place: int, length: int, model: Served) -> str:
+    """What is wrong with the line at a place among those of all texts."""
+    number = 0
+    while place >= len(split[number]):
+        place -= len(split[number])
+        number += 1
+    text = f"text {number + 1}, " if len(split) > 1 else ""
+    return (
+        f"{text}line {place + 1}: {length:,} source tokens, but {model.translator.limit_name} at "
+        f"most {model.translator.limit:,}. Split the line into sentences."
+    )
+
+
+def _in_words(
+    wanted: Asked,
+    model: Served,
+    split: Sequence[Sequence[str]],
+    found: dict[int, list[Candidate]],
+    ranks: int,
+) -> dict[str, Any]:
+    """The answer: of each text its translations, of which every line has the same rank."""
+    place, texts = 0, []
+    for lines in split:
+        some = [found.get(place + i, []) for i in range(len(lines))]
+        place += len(lines)
+        there = min(ranks, max([1, *map(len, some)]))
+        texts.append(["\n".join(_rank(model, one, rank) for one in some) for rank in range(there)])
+    best = [one[0] for one in texts]
+    others = [one[1:] for one in texts]
+    single = isinstance(wanted.q, str)
+    answer: dict[str, Any] = {"translatedText": best[0] if single else best}
+    if wanted.alternatives:
+        answer["alternatives"] = others[0] if single else others
+    return answer
+
+
+def _rank(model: Served, candidates: Sequence[Candidate], rank: int) -> str:
+    """A line's translation of that rank, or its last; an empty line's is empty."""
+    if not candidates:
+        return ""
+    return model.codec.decode(candidates[min(rank, len(candidates) - 1)].tokens)
+
+
+async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:
+    """The result of some work, which is cancelled when nobody waits for it any more.
+
+    Raises:
+        Refusal: 503, if it took too long.
+        Gone: the client has closed the connection.
+    """
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait({task, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if gone.done():
+            raise Gone
+        raise Refusal(503, f"There was no translation within {seconds:g} seconds.", WAIT)
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def build(
+    pairs: Pairs, limits: Limits, keys: Sequence[str], *, batch_size: int, max_tokens: int
+) -> Measured:
+    """The application.
+
+    Args:
+        pairs: the models.
+        limits: of requests.
+        keys: of which a request has to have one; none are needed if there are none.
+        batch_size: the most sentences translated together.
+        max_tokens: the most source tokens translated together.
+    """
+    metrics = Metrics()
+    held: list[Service] = []
+
+    @contextlib.asynccontextmanager
+    async def running(_: FastAPI) -> AsyncIterator[None]:
+        batches = {"batch_size": batch_size, "max_tokens": max_tokens}
+        batcher = Batcher(metrics, room=limits.max_queue, **batches)
+        with ThreadPoolExecutor(1, "text") as thread:
+            async with batcher.running():
+                held.append(Service(pairs, limits, keys, batcher, thread))
+                yield
+
+    # The pages of FastAPI that show the interface would load scripts from another machine.
+    app = FastAPI(
+        title="fairseq-ext",
+        version=__version__,
+        lifespan=running,
+        docs_url=None,
+        redoc_url=None,
+    )
+    for kind in (Refusal, HTTPException, Gone):
+        app.add_exception_handler(kind, _refused)
+    schema = {"schema": Asked.model_json_schema()}
+    body = {"required": True, "content": dict.fromkeys((JSON, *FORMS), schema)}
+
+    @app.post("/translate", openapi_extra={"requestBody": body})
+    async def translate(request: Request) -> Response:
+        """Translate text: a line at a time, lines that are empty stay so."""
+        return JSONResponse(await held[-1].answer(request))
+
+    @app.get("/languages")
+    async def languages() -> Response:
+        """Languages, and those that each is translated to."""
+        return JSONResponse(pairs.languages)
+
+    @app.get("/health")
+    async def health() -> Response:
+        """Whether requests are answered."""
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/metrics")
+    async def figures() -> Response:
+        """Figures for Prometheus."""
+        return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
+
+    return Measured(app, metrics)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    """An error in LibreTranslate's form."""
+    if isinstance(error, Gone):
+        return _Nothing()
+    if isinstance(error, Refusal):
+        return JSONResponse({"error": error.text}, error.status, error.headers)
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)

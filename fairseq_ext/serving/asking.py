@@ -1,0 +1,118 @@
+"""What a request to ``/translate`` asks for, as JSON or as a form."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Message
+
+from fairseq_ext.errors import DataError, printable
+from fairseq_ext.json_files import parse_json
+from fairseq_ext.serving.limits import Refusal
+
+AUTO = "auto"
+JSON = "application/json"
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+FIELDS = 1000  # of a form
+
+
+class Asked(BaseModel):
+    """A request, with LibreTranslate's names."""
+
+    q: str | list[str] = Field(description="text, or several; its lines are translated alone")
+    source: str = Field(min_length=1, description="language code, or `auto`")
+    target: str = Field(min_length=1, description="language code")
+    format: str = Field("text", description="`text`")
+    alternatives: int = Field(0, ge=0, le=1000, description="how many further translations")
+    api_key: str = Field("", description="needed where the server has one")
+
+    @property
+    def texts(self) -> list[str]:
+        """One or several."""
+        return [self.q] if isinstance(self.q, str) else self.q
+
+
+async def parsed(request: Request, body: bytes) -> dict[str, Any]:
+    """The fields of a body.
+
+    Raises:
+        Refusal: 400, if it is damaged, or 415, if it is of another kind.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == JSON:
+        return _from_json(body)
+    if kind in FORMS:
+        return await _from_form(request, body)
+    raise Refusal(415, f"Content-Type must be {JSON}, {FORMS[0]} or {FORMS[1]}.")
+
+
+def _from_json(body: bytes) -> dict[str, Any]:
+    try:
+        found = parse_json(body.decode("utf-8"), "The request")
+    except UnicodeDecodeError:
+        raise Refusal(400, "The request is not UTF-8.") from None
+    except DataError as error:
+        raise Refusal(400, str(error)) from None
+    if not isinstance(found, dict):
+        raise Refusal(400, "The request must be a JSON object.")
+    return found
+
+
+async def _from_form(request: Request, body: bytes) -> dict[str, Any]:
+    async def replayed() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    copy = Request(request.scope, replayed)
+    try:
+        form = await copy.form(max_files=0, max_fields=FIELDS, max_part_size=len(body) + 1)
+    except HTTPException as error:
+        raise Refusal(400, f"The form cannot be read: {printable(error.detail)}") from None
+    texts = form.getlist("q")
+    return {**form, "q": texts[0] if len(texts) == 1 else texts} if texts else dict(form)
+
+
+def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
+    """Refuse a request without one of the keys, if there are any.
+
+    Raises:
+        Refusal: 401 without a key, 403 with a wrong one.
+    """
+    if not keys:
+        return
+    given = fields.get("api_key")
+    if not given:
+        raise Refusal(401, "An API key is needed: `api_key` is missing.")
+    known = str(given).encode(errors="surrogatepass")
+    if not any([hmac.compare_digest(known, key.encode()) for key in keys]):  # all, in equal time
+        raise Refusal(403, "Invalid API key")
+
+
+def asked(fields: dict[str, Any]) -> Asked:
+    """What is asked for.
+
+    Raises:
+        Refusal: 400.
+    """
+    for name in ("q", "source", "target"):
+        if name not in fields:
+            raise Refusal(400, f"Invalid request: missing {name} parameter")
+    try:
+        found = Asked.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = printable(str(first["loc"][0]))
+        raise Refusal(400, f"Invalid request: `{name}`: {first['msg']}") from None
+    if found.format == "html":
+        raise Refusal(400, "html format is not supported; send the text without its markup.")
+    if found.format != "text":
+        raise Refusal(400, "`format` must be `text`.")
+    try:
+        "".join([*found.texts, found.source, found.target]).encode()
+    except UnicodeEncodeError:  # from a form in an odd encoding
+        raise Refusal(400, "The request has half of a surrogate pair in a text.") from None
+    return found

@@ -1,0 +1,186 @@
+"""Sentences of concurrent requests, translated together.
+
+One thread translates. Requests that come meanwhile wait, and the next batch has a sentence of each
+of them in turn, so that a long request delays a short one by little. A translation does not depend
+on the others of its batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fairseq_ext.decoding.search import Candidate, Translates
+from fairseq_ext.serving.metrics import Metrics
+
+_LOG = logging.getLogger(__name__)
+
+
+class Full(Exception):
+    """No room in the queue."""
+
+
+class Failed(Exception):
+    """The model could not translate a sentence."""
+
+
+class Sentence(NamedTuple):
+    """One that waits.
+
+    Attributes:
+        tokens: separated by spaces.
+        length: how many the model sees, its special symbols included.
+    """
+
+    tokens: str
+    length: int
+
+
+@dataclass(eq=False)
+class _Request:
+    """A request of which sentences wait, or are being translated."""
+
+    model: Translates
+    sentences: deque[tuple[int, Sentence]]
+    found: list[list[Candidate]]
+    missing: int
+    done: asyncio.Future[list[list[Candidate]]] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+    def deliver(self, place: int, found: list[Candidate] | Failed) -> None:
+        if self.done.done():  # cancelled, or another of its sentences has failed
+            return
+        if isinstance(found, Failed):
+            self.done.set_exception(found)
+            return
+        self.found[place] = found
+        self.missing -= 1
+        if not self.missing:
+            self.done.set_result(self.found)
+
+
+class _Taken(NamedTuple):
+    request: _Request
+    place: int
+    sentence: Sentence
+
+
+class Batcher:
+    """The queue of one process, and the thread that empties it.
+
+    Args:
+        metrics: told of the queue and of batches.
+        room: the most sentences that wait.
+        batch_size: the most sentences translated together.
+        max_tokens: the most source tokens translated together; a longer sentence is alone.
+
+    Attributes:
+        waiting: sentences.
+    """
+
+    def __init__(self, metrics: Metrics, *, room: int, batch_size: int, max_tokens: int) -> None:
+        self._metrics, self._room = metrics, room
+        self._batch_size, self._max_tokens = batch_size, max_tokens
+        self._requests: deque[_Request] = deque()
+        self._more = asyncio.Event()
+        self.waiting = 0
+
+    async def translate(
+        self, model: Translates, sentences: Sequence[Sentence]
+    ) -> list[list[Candidate]]:
+        """The translations of each sentence, best first, in the order given.
+
+        If the caller is cancelled, sentences that still wait are not translated.
+
+        Raises:
+            Full: too many sentences wait already.
+            Failed: the model could not translate one of them.
+        """
+        if not sentences:
+            return []
+        if self.waiting + len(sentences) > self._room:
+            raise Full
+        queue = deque(enumerate(sentences))
+        request = _Request(model, queue, [[] for _ in sentences], len(sentences))
+        self._requests.append(request)
+        self._count(len(sentences))
+        self._more.set()
+        try:
+            return await request.done
+        finally:
+            self._count(-len(request.sentences))
+            request.sentences.clear()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Translate for as long as the block takes; a batch that is under way at its end is ended.
+
+        As the engine's memory belongs to a thread, all batches are translated by one.
+        """
+        with ThreadPoolExecutor(1, "translate") as thread:
+            work = asyncio.create_task(self._work(thread))
+            try:
+                yield
+            finally:
+                work.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await work
+
+    async def _work(self, thread: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._more.wait()
+            batch = self._take()
+            if not batch:
+                self._more.clear()
+                continue
+            found = await loop.run_in_executor(thread, _translated, batch)
+            for one, candidates in zip(batch, found, strict=True):
+                one.request.deliver(one.place, candidates)
+            self._metrics.translated([one.sentence.length for one in batch], found)
+
+    def _take(self) -> list[_Taken]:
+        """The next batch, of one model: a sentence of each of its requests, in turn."""
+        batch: list[_Taken] = []
+        later: list[_Request] = []
+        tokens = 0
+        while self._requests:
+            request = self._requests.popleft()
+            if not request.sentences:
+                continue
+            length = request.sentences[0][1].length
+            full = len(batch) == self._batch_size or tokens + length > self._max_tokens
+            if batch and full:
+                later.append(request)
+                break
+            if batch and request.model is not batch[0].request.model:
+                later.append(request)
+                continue
+            batch.append(_Taken(request, *request.sentences.popleft()))
+            tokens += length
+            self._requests.append(request)
+        self._requests.extendleft(reversed(later))
+        self._count(-len(batch))
+        return batch
+
+    def _count(self, more: int) -> None:
+        self.waiting += more
+        self._metrics.queue.set(self.waiting)
+
+
+def _translated(batch: Sequence[_Taken]) -> list[list[Candidate] | Failed]:
+    """Translations of a batch; a sentence that cannot be translated takes no other one with it."""
+    try:
+        return [*batch[0].request.model.translate([one.sentence.tokens for one in batch])]
+    except Exception as error:
+        if len(batch) == 1:
+            _LOG.error("a sentence could not be translated: %r", error)
+            return [Failed()]
+        return [found for one in batch for found in _translated([one])]

@@ -1,0 +1,143 @@
+"""Figures for Prometheus, of one process or of all workers together.
+
+With workers, the server sets ``PROMETHEUS_MULTIPROC_DIR`` before any of them starts: each writes
+its figures to files in that folder, and whichever is asked adds them up. Nothing is labelled with
+what clients send, so that they cannot make the page long.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairseq_ext.decoding.search import Candidate
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+PATHS = ("/translate", "/languages", "/health", "/metrics", "/openapi.json")
+OTHER = "other"
+GONE = 499
+"""The status counted, as by nginx, where the client has gone before there was an answer."""
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Metrics:
+    """What is counted.
+
+    Attributes:
+        queue: sentences that wait.
+    """
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self.queue = Gauge(
+            *("fairseq_ext_queue_sentences", "Sentences that wait to be translated."),
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self._requests = Counter(
+            *("fairseq_ext_requests", "Requests answered.", ("path", "status")), registry=registry
+        )
+        self._seconds = Histogram(
+            *("fairseq_ext_request_seconds", "Seconds from a request to its answer.", ("path",)),
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._batches = Histogram(
+            *("fairseq_ext_batch_sentences", "Sentences translated together."),
+            registry=registry,
+            buckets=_SENTENCES,
+        )
+        self._tokens = Counter(
+            *("fairseq_ext_tokens", "Tokens read and written, </s> included.", ("side",)),
+            registry=registry,
+        )
+        self._failures = Counter(
+            *("fairseq_ext_failed_sentences", "Sentences that the model could not translate."),
+            registry=registry,
+        )
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """A request has been answered."""
+        known = path if path in PATHS else OTHER
+        self._requests.labels(known, str(status)).inc()
+        self._seconds.labels(known).observe(seconds)
+
+    def translated(self, lengths: Sequence[int], found: Sequence[object]) -> None:
+        """A batch has been translated.
+
+        Args:
+            lengths: source tokens of its sentences.
+            found: candidates of each sentence, best first; anything else for one that failed.
+        """
+        best = [some[0] for some in found if isinstance(some, list) and some]
+        self._batches.observe(len(lengths))
+        self._tokens.labels("source").inc(sum(lengths))
+        self._tokens.labels("target").inc(sum(map(_written, best)))
+        self._failures.inc(sum(not isinstance(some, list) for some in found))
+
+    def page(self) -> bytes:
+        """All figures, as Prometheus reads them."""
+        if FOLDER not in os.environ:
+            return generate_latest(self._registry)
+        together = CollectorRegistry()
+        MultiProcessCollector(together)
+        return generate_latest(together)
+
+
+def _written(best: Candidate) -> int:
+    return len(best.tokens.split()) + 1
+
+
+def forget_the_dead() -> None:
+    """Leave the queues of workers that have died out of the sum."""
+    folder = os.environ.get(FOLDER)
+    for path in Path(folder).glob("gauge_live*_*.db") if folder else ():
+        pid = path.stem.rpartition("_")[2]
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            mark_process_dead(pid)
+        except (PermissionError, ValueError):
+            continue
+
+
+class Measured:
+    """ASGI middleware that counts requests.
+
+    Args:
+        app: what answers them.
+        metrics: where to count.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), GONE
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noting)
+        finally:
+            self._metrics.answered(scope["path"], status, time.perf_counter() - began)

@@ -1,0 +1,131 @@
+"""The models that are served, one for each pair of languages."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.decoding.search import Search, Translates
+from fairseq_ext.decoding.stream import TextCodec
+from fairseq_ext.engine.files import is_engine_model, read
+from fairseq_ext.engine.translator import EngineTranslator, codec_of
+from fairseq_ext.errors import CheckpointError, ConfigError
+from fairseq_ext.serving.asking import AUTO
+from fairseq_ext.serving.batching import Sentence
+from fairseq_ext.serving.limits import Refusal
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that is loaded.
+
+    Attributes:
+        translator: from tokens to tokens.
+        codec: between text and tokens.
+        most: translations that there are of a sentence.
+    """
+
+    translator: Translates
+    codec: TextCodec
+    most: int
+
+    def encode(self, lines: Sequence[str]) -> list[Sentence]:
+        """What the model is to translate of lines of text."""
+        tokens = [self.codec.encode(line) for line in lines]
+        return [*map(Sentence, tokens, self.translator.lengths(tokens))]
+
+
+class Pairs:
+    """Models by their languages.
+
+    Args:
+        models: in the order given.
+
+    Attributes:
+        languages: with those that each is translated to, as ``/languages`` gives them.
+
+    Raises:
+        ConfigError: two of them translate the same pair.
+    """
+
+    def __init__(self, models: Mapping[str, Served]) -> None:
+        self._models: dict[tuple[str, str], Served] = {}
+        for name, model in models.items():
+            pair = (model.translator.src, model.translator.tgt)
+            if pair in self._models:
+                raise ConfigError(
+                    f"each model must have a pair of languages of its own, but {name} translates "
+                    f"from {pair[0]} to {pair[1]} as an earlier one does."
+                )
+            self._models[pair] = model
+        codes = dict.fromkeys(code for pair in self._models for code in pair)
+        self.languages: list[dict[str, Any]] = [
+            {
+                "code": code,
+                "name": _name(code),
+                "targets": [tgt for src, tgt in self._models if src == code],
+            }
+            for code in codes
+        ]
+
+    def find(self, source: str, target: str) -> tuple[str, Served]:
+        """The source language and the model.
+
+        Args:
+            source: a language, or ``auto`` for the only one that is translated to the target.
+            target: a language.
+
+        Raises:
+            Refusal: 400.
+        """
+        sources = [src for src, tgt in self._models if tgt == target]
+        if source == AUTO:
+            if len(sources) > 1:
+                listed = ", ".join(sources)
+                raise Refusal(400, f"`source` must be one of {listed}; no language is detected.")
+            source = sources[0] if sources else source
+        found = self._models.get((source, target))
+        if found is None:
+            known = ", ".join(f"{src} to {tgt}" for src, tgt in self._models)
+            raise Refusal(400, f"{source:.40} to {target:.40} is not supported, but {known}.")
+        return source, found
+
+
+def _name(code: str) -> str:
+    """The language's English name where there is one and Babel is installed."""
+    if importlib.util.find_spec("babel") is None:
+        return code
+    from babel import Locale, UnknownLocaleError
+
+    try:
+        return Locale.parse(code).get_display_name("en") or code
+    except (UnknownLocaleError, ValueError):
+        return code
+
+
+def load(paths: Sequence[Path], search: Mapping[str, Any]) -> Pairs:
+    """Load every model.
+
+    Args:
+        paths: files of ``fairseq-ext pack --engine``.
+        search: options of :class:`~fairseq_ext.decoding.search.Search` that were given.
+
+    Raises:
+        CheckpointError: a file that cannot be used.
+        ConfigError: two models of a pair, or options that a model does not have.
+    """
+    return Pairs({str(path): _load(path, search) for path in paths})
+
+
+def _load(path: Path, search: Mapping[str, Any]) -> Served:
+    if not is_engine_model(path):
+        raise CheckpointError(
+            f"{path} is no model for the engine; `fairseq-ext pack --engine int8` makes one."
+        )
+    model = read(path)
+    chosen = Search(**{**model.settings.search, **search})
+    chosen = Search(**{**vars(chosen), "nbest": chosen.beam})
+    return Served(EngineTranslator(model, chosen), codec_of(model), chosen.beam)

@@ -1,0 +1,135 @@
+"""The application in one process, or in several that share the pages of mapped models.
+
+The signals SIGTERM and SIGINT let uvicorn end: it accepts nothing more, and waits for the requests
+that it has. A second signal ends everything at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
+
+from fairseq_ext.engine.translator import threads
+from fairseq_ext.serving import app, metrics, pairs
+from fairseq_ext.serving.limits import Limits
+
+CONNECTIONS = 1_000
+"""At most so many at once; others are answered 503, by uvicorn."""
+ANSWERS = 60
+"""Seconds in which a worker that is asked whether it lives has to answer."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a worker needs to know; it is pickled for it.
+
+    Attributes:
+        models: paths.
+        search: as of :func:`fairseq_ext.serving.pairs.load`.
+        limits, keys, batch_size, max_tokens: as of :func:`fairseq_ext.serving.app.build`.
+    """
+
+    models: Sequence[Path]
+    search: Mapping[str, Any] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    keys: Sequence[str] = field(default=(), repr=False)
+    batch_size: int = 64
+    max_tokens: int = 4000
+
+
+def application(settings: Settings) -> metrics.Measured:
+    """Load the models of this process."""
+    metrics.forget_the_dead()
+    search = {**settings.search, "max_tokens": settings.max_tokens}
+    return app.build(
+        pairs.load(settings.models, search),
+        settings.limits,
+        settings.keys,
+        batch_size=settings.batch_size,
+        max_tokens=settings.max_tokens,
+    )
+
+
+def serve(
+    made: metrics.Measured,
+    settings: Settings,
+    listener: socket.socket,
+    *,
+    workers: int,
+    grace: int,
+) -> int:
+    """Serve until a signal ends it; returns the exit status.
+
+    Args:
+        made: the application, for one process.
+        settings: for workers, which make it themselves.
+        listener: from :func:`fairseq_ext.address.listen`.
+        workers: processes.
+        grace: seconds that requests have to end after the signal.
+    """
+    config = partial(
+        uvicorn.Config,
+        log_level="warning",
+        access_log=False,
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        server_header=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=grace,
+    )
+    with listener:
+        if workers == 1:
+            _Server(config(made)).run([listener])
+            return 0
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, threads() // workers)))
+        with tempfile.TemporaryDirectory(prefix="fairseq-ext-serve-") as folder:
+            os.environ[metrics.FOLDER] = folder
+            several = {"workers": workers, "timeout_worker_healthcheck": ANSWERS}
+            own = config(partial(application, settings), factory=True, **several)
+            supervisor = _Supervisor(own, [listener])
+            supervisor.run()
+            return supervisor.status
+
+
+class _Server(uvicorn.Server):
+    """One that ends with status 0 when it is asked to, and at once when it is asked twice."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            os._exit(128 + sig)  # a batch may be under way in a thread that nothing stops
+        self.should_exit = True  # uvicorn would raise the signal again at the end
+
+
+class _Supervisor(Multiprocess):
+    """One that kills its workers when a second signal comes."""
+
+    status = 0
+
+    def terminate_all(self) -> None:
+        for listener in self.sockets:
+            listener.close()  # or clients would go on to connect, and wait for nobody
+        super().terminate_all()
+
+    def join_all(self) -> None:
+        while any(one.process.is_alive() for one in self.processes):
+            if set(self.signal_queue) & {signal.SIGINT, signal.SIGTERM}:
+                self.status = 1
+                for one in self.processes:
+                    one.process.kill()
+            for one in self.processes:
+                one.process.join(0.1)
+        if any(one.exitcode == STARTUP_FAILURE for one in self.processes):
+            self.status = 1

@@ -1,0 +1,272 @@
+"""``fairseq-ext serve`` as a process: every answer, bad clients, signals, workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.decoding.search import Search
+from fairseq_ext.engine import translator
+from tests.support.harness import run, wait_for
+from tests.support.serving import ENGLISH, Server, serving
+
+for library in ("fastapi", "uvicorn", "prometheus_client"):
+    pytest.importorskip(library)
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+LENGTH = 12  # tokens of a translation
+BODY = json.dumps({"q": "1 2 3", **ENGLISH}).encode()
+
+
+@pytest.fixture(scope="module")
+def model(copy_data: Path, copy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("served") / "m.engine"
+    run("fairseq-ext", "pack", copy_model, "--data", copy_data, "--engine", "fp32", "-o", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for all tests that do not end it; at the end it must have logged no fault."""
+    folder = tmp_path_factory.mktemp("serving")
+    with serving(folder, model, "--max-len-b", LENGTH, "--timeout", 600) as one:
+        yield one
+        said = one.end()
+    assert "Traceback" not in said
+    assert [path.name for path in folder.iterdir()] == ["serve.log"]
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path) -> translator.TextTranslator:
+    """The model, without a server."""
+    return translator.load(model, Search(max_len_b=LENGTH))
+
+
+def test_a_translation(server: Server, alone: translator.TextTranslator):
+    lines = ["1 2 3", "", "9 9"]
+    found = server.translate("\n".join(lines), alternatives=2)
+    assert found.status == 200
+    assert found.body["translatedText"].split("\n") == alone.translate(lines)
+    assert [len(text.split("\n")) for text in found.body["alternatives"]] == [3, 3]
+    several = server.translate(lines, source="auto").body
+    assert several["translatedText"] == alone.translate(lines)
+    assert several["detectedLanguage"] == [{"confidence": 0.0, "language": "src"}] * 3
+
+
+def test_forms(server: Server, alone: translator.TextTranslator):
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    found = server.ask("/translate", b"q=1+2&source=src&target=tgt&alternatives=1", **form)
+    assert found.body["translatedText"] == alone.translate(["1 2"])[0]
+    assert len(found.body["alternatives"]) == 1
+
+
+def test_the_other_addresses(server: Server):
+    assert server.ask("/health").body == {"status": "ok"}
+    (one, other) = server.ask("/languages").body
+    assert (one["code"], one["targets"]) == ("src", ["tgt"])
+    assert (other["code"], other["targets"]) == ("tgt", [])
+    assert "/translate" in server.ask("/openapi.json").body["paths"]
+    for path, body, status in (("/docs", None, 404), ("/redoc", None, 404), ("/health", {}, 405)):
+        found = server.ask(path, body)
+        assert found.status == status
+        assert list(found.body) == ["error"]
+    for path in ("/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/static/x"):
+        assert server.ask(path).status == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"q": ', 400),
+        (b"\xff\xfe", 400),
+        (b"{" * 10_000, 400),
+        (b"x" * 3_000_000, 413),
+        (json.dumps({"q": "1 " * 6_000, **ENGLISH}).encode(), 413),
+        (json.dumps({"q": ["1"] * 101, **ENGLISH}).encode(), 413),
+        (json.dumps({"q": "1", "source": "tgt", "target": "src"}).encode(), 400),
+        (json.dumps({"q": "<p>1</p>", "format": "html", **ENGLISH}).encode(), 400),
+        (json.dumps({"q": "1", "alternatives": 5, **ENGLISH}).encode(), 400),
+    ],
+)
+def test_bodies_that_are_refused(server: Server, body: bytes, status: int):
+    found = server.ask("/translate", body, **{"Content-Type": "application/json"})
+    assert found.status == status
+    assert list(found.body) == ["error"]
+    assert server.translate("1").status == 200
+
+
+def test_odd_texts(server: Server):
+    for text in ("\0", "\x85", "\u2028", "\ufeff", "\U0001f600", "a\rb", "@@ </s> <s>", "\u202e"):
+        assert server.translate(text).status == 200
+
+
+def test_every_reply_belongs_to_its_request(server: Server, alone: translator.TextTranslator):
+    draw = random.Random(1)
+
+    def sentence() -> str:
+        return " ".join(str(draw.randrange(10)) for _ in range(draw.randint(1, 9)))
+
+    asked = [[sentence() for _ in range(draw.randint(1, 12))] for _ in range(60)]
+    with ThreadPoolExecutor(12) as clients:
+        found = list(clients.map(server.translate, asked))
+    assert [one.status for one in found] == [200] * len(asked)
+    for lines, one in zip(asked, found, strict=True):
+        assert one.body["translatedText"] == alone.translate(lines)
+
+
+def test_clients_that_leave(server: Server):
+    gone = 'fairseq_ext_requests_total{path="/translate",status="499"}'
+    before = server.figure(gone)
+    for reset in (False, True):
+        with server.half_a_request(BODY) as client:
+            if reset:
+                off = struct.pack("ii", 1, 0)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, off)
+    wait_for(lambda: server.figure(gone) == before + 2, server.process, 60)
+    assert server.translate("1").status == 200
+    assert server.figure("fairseq_ext_queue_sentences") == 0
+
+
+def test_what_is_not_http(server: Server):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        client.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
+def test_keys(model: Path, tmp_path: Path):
+    (tmp_path / "keys").write_text("one\n\ntwo\n")
+    command = (model, "--max-len-b", LENGTH, "--api-key-file", tmp_path / "keys")
+    with serving(tmp_path, *command, FAIRSEQ_EXT_API_KEY="three") as server:
+        for key, status in (("one", 200), ("two", 200), ("three", 200), ("four", 403), ("", 401)):
+            assert server.translate("1", api_key=key).status == status
+        assert server.translate("1").status == 401
+        assert server.ask("/health").status == 200
+        assert "Traceback" not in server.end(signal.SIGINT)
+
+
+def test_a_full_queue_and_a_slow_client(model: Path, tmp_path: Path):
+    limits = ("--max-queue", 1, "--max-sentences", 1, "--timeout", 2)
+    with serving(tmp_path, model, "--max-len-b", LENGTH, *limits) as server:
+        with server.half_a_request(BODY) as client:
+            found = server.translate("1")
+            assert (found.status, found.headers["Retry-After"]) == (429, "1")
+            assert list(found.body) == ["error"]
+            said = client.recv(1000)  # nothing more comes from here, so it is refused
+            assert said.startswith(b"HTTP/1.1 408 ")
+        assert server.translate("1").status == 200
+        server.end()
+
+
+def test_a_request_that_runs_is_answered_before_the_end(model: Path, tmp_path: Path):
+    with serving(tmp_path, model, "--max-len-b", LENGTH) as server:
+        with server.half_a_request(BODY) as client:
+            server.process.send_signal(signal.SIGTERM)
+            _wait_until_closed(server)
+            client.sendall(BODY[len(BODY) // 2 :])
+            assert client.makefile("rb").readline().startswith(b"HTTP/1.1 200 ")
+        assert server.process.wait(60) == 0
+        assert "Traceback" not in server.log.read_text()
+
+
+def test_what_takes_longer_than_the_grace_is_refused(model: Path, tmp_path: Path):
+    with serving(tmp_path, model, "--grace", 1) as server:
+        with server.half_a_request(BODY) as client:
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(60) == 0
+            assert client.recv(1000).startswith(b"HTTP/1.1 503 ")
+        assert "Traceback" not in server.log.read_text()
+
+
+def test_a_second_signal_ends_at_once(model: Path, tmp_path: Path):
+    with serving(tmp_path, model) as server, server.half_a_request(BODY):
+        server.process.send_signal(signal.SIGTERM)
+        _wait_until_closed(server)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 128 + signal.SIGTERM
+
+
+def _wait_until_closed(server: Server) -> None:
+    def refused() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", server.port), timeout=60).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    wait_for(refused, server.process, 60)
+
+
+def test_workers(model: Path, tmp_path: Path, alone: translator.TextTranslator):
+    translated = 'fairseq_ext_requests_total{path="/translate",status="200"}'
+    command = (model, "--max-len-b", LENGTH, "--workers", 2)
+    with serving(tmp_path, *command) as server:
+        with ThreadPoolExecutor(8) as clients:
+            found = list(clients.map(server.translate, ["1 2"] * 40))
+        assert {one.body["translatedText"] for one in found} == {*alone.translate(["1 2"])}
+        assert {server.figure(translated) for _ in range(10)} == {40}  # whichever is asked
+
+        before = workers(server)
+        assert len(before) == 2
+        os.kill(before[0], signal.SIGKILL)
+        wait_for(lambda: len({*workers(server)} - {*before}) == 1, server.process, 120)
+        assert server.translate("1 2").status == 200
+        assert server.figure(translated) == 41
+        said = server.end()
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["serve.log"]
+
+
+def workers(server: Server) -> list[int]:
+    """Processes of its workers, oldest first."""
+    path = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+    found = [int(pid) for pid in path.read_text().split()]
+    return [pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_workers_end_at_once_by_a_second_signal(model: Path, tmp_path: Path):
+    with serving(tmp_path, model, "--workers", 2) as server, server.half_a_request(BODY):
+        server.process.send_signal(signal.SIGTERM)
+        _wait_until_closed(server)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--workers", 0), "`--workers` must be at least 1, but is 0"),
+        (("--max-queue", 5), "`--max-queue` must be at least `--max-sentences`"),
+        (("--api-key-file", "none"), "`--api-key-file` none cannot be read"),
+        (("--beam", 0), "`--beam` must be at least 1"),
+        (("--host", "256.1.1.1"), "`--host` and `--port` must be"),
+        (("m.engine",), "each model must have a pair of languages of its own"),
+        (("other",), "other is no model for the engine"),
+    ],
+)
+def test_what_cannot_be_served(model: Path, tmp_path: Path, words: tuple, message: str):
+    (tmp_path / "other").write_text("")
+    (tmp_path / "m.engine").write_bytes(model.read_bytes())
+    command = ("fairseq-ext", "serve", model, *words, "--port", 0)
+    done = run(*command, ok=False, cwd=tmp_path)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("fairseq-ext: error: ")
+    assert message in line
+
+
+def test_neither_torch_nor_fairseq_is_imported(model: Path, tmp_path: Path):
+    code = (
+        "import sys; from pathlib import Path; from fairseq_ext.serving import server\n"
+        "server.application(server.Settings([Path(sys.argv[1])]))\n"
+        "print({'torch', 'fairseq'} & {*sys.modules})"
+    )
+    assert run(sys.executable, "-c", code, model).stdout == "set()\n"

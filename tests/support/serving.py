@@ -1,0 +1,105 @@
+"""``fairseq-ext serve`` as a process, and clients of it that behave well or badly."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from tests.support.harness import BIN
+
+JSON = {"Content-Type": "application/json"}
+ENGLISH = {"source": "src", "target": "tgt"}
+
+
+class Answer(NamedTuple):
+    """A status, headers, and what the body says where it is JSON."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: Any
+
+
+class Server:
+    """A running command.
+
+    Attributes:
+        process: its process.
+        port: where it answers.
+    """
+
+    def __init__(self, folder: Path, *words: object, **environment: str) -> None:
+        self.log = folder / "serve.log"
+        variables = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1", **environment}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [str(BIN / "fairseq-ext"), "serve", *map(str, words), "--port", "0"],
+                **{"stdout": subprocess.PIPE, "stderr": log, "text": True, "env": variables},
+                **{"cwd": folder, "start_new_session": True},
+            )
+        self.port = urlsplit(self.process.stdout.readline().strip()).port
+        assert self.port, self.log.read_text()
+
+    def ask(self, path: str, body: Any = None, **headers: str) -> Answer:
+        """GET, or POST of JSON, a form or bytes, over a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        with contextlib.closing(connection):
+            if isinstance(body, dict):
+                body, headers = json.dumps(body), {**JSON, **headers}
+            connection.request("GET" if body is None else "POST", path, body, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            is_json = answer.headers.get_content_type() == "application/json"
+            return Answer(answer.status, answer.headers, json.loads(text) if is_json else text)
+
+    def translate(self, q: Any, **more: object) -> Answer:
+        """Ask for a translation."""
+        return self.ask("/translate", {"q": q, **ENGLISH, **more})
+
+    def figure(self, name: str) -> float:
+        """A figure of ``/metrics``; 0 where there is none yet."""
+        lines = self.ask("/metrics").body.decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + " "))
+
+    @contextlib.contextmanager
+    def half_a_request(self, body: bytes) -> Iterator[socket.socket]:
+        """A connection of which the server reads the body, and has half of it."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=120) as client:
+            client.sendall(
+                b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
+            )
+            assert client.recv(100).startswith(b"HTTP/1.1 100 ")  # it waits for the body now
+            client.sendall(body[: len(body) // 2])
+            yield client
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> str:
+        """End it, which must succeed; what it has logged."""
+        self.process.send_signal(how)
+        assert self.process.wait(120) == 0, self.log.read_text()
+        return self.log.read_text()
+
+    def close(self) -> None:
+        """Kill it with its workers, if they are still there."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *words: object, **environment: str) -> Iterator[Server]:
+    """A server for as long as the block takes; it logs and keeps temporary files in ``folder``."""
+    server = Server(folder, *words, **environment)
+    try:
+        yield server
+    finally:
+        server.close()

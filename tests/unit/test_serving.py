@@ -1,0 +1,512 @@
+"""The parts of ``fairseq-ext serve`` with a translator that waits until a test lets it go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("prometheus_client")
+
+from starlette.requests import Request
+
+from fairseq_ext.decoding.search import Candidate, Counts
+from fairseq_ext.decoding.stream import TextCodec
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.serving.app import Service
+from fairseq_ext.serving.asking import asked, check_key, parsed
+from fairseq_ext.serving.batching import Batcher, Failed, Full, Sentence
+from fairseq_ext.serving.limits import Gone, Limits, Refusal
+from fairseq_ext.serving.metrics import Metrics
+from fairseq_ext.serving.pairs import Pairs, Served
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+
+
+class Model:
+    """Writes a sentence in capitals with its rank; while it is ``held``, a batch waits for `go`."""
+
+    limit, limit_name = 5, "the model takes"
+
+    def __init__(self, src: str = "de", tgt: str = "en") -> None:
+        self.src, self.tgt, self.counts = src, tgt, Counts()
+        self.batches: list[list[str]] = []
+        self.begun, self.go = threading.Semaphore(0), threading.Semaphore(0)
+        self.held = False
+
+    def lengths(self, sentences: Sequence[str]) -> list[int]:
+        return [len(one.split()) + 1 for one in sentences]
+
+    def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
+        self.batches.append([*sentences])
+        self.begun.release()
+        if self.held:
+            self.go.acquire()
+        if "poison" in sentences:
+            raise ValueError("a fault")
+        return [[Candidate(f"{one.upper()} {rank}", 0.0) for rank in (0, 1)] for one in sentences]
+
+    async def is_at_work(self) -> None:
+        """Wait until another batch has begun."""
+        await asyncio.to_thread(self.begun.acquire)
+
+
+def run(test: Callable[[], Awaitable[object]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def batcher(**given: int) -> Batcher:
+    return Batcher(Metrics(), **{"room": 100, "batch_size": 4, "max_tokens": 100, **given})
+
+
+def sentences(*texts: str) -> list[Sentence]:
+    return [Sentence(text, len(text.split()) + 1) for text in texts]
+
+
+def best(found: Sequence[Sequence[Candidate]]) -> list[str]:
+    return [some[0].tokens for some in found]
+
+
+async def waits(queue: Batcher, count: int) -> None:
+    while queue.waiting != count:
+        await asyncio.sleep(0)
+
+
+# ---- batches -------------------------------------------------------------------------------------
+
+
+def test_requests_that_wait_are_translated_together_and_keep_their_order():
+    async def test() -> None:
+        model, queue = Model(), batcher()
+        model.held = True
+        async with queue.running():
+            first = asyncio.create_task(queue.translate(model, sentences("a")))
+            await model.is_at_work()
+            long = asyncio.create_task(queue.translate(model, sentences(*"bcdef")))
+            short = asyncio.create_task(queue.translate(model, sentences("x", "y")))
+            await waits(queue, 7)
+            for _ in range(3):
+                model.go.release()
+            assert best(await first) == ["A 0"]
+            assert best(await short) == ["X 0", "Y 0"]
+            assert best(await long) == ["B 0", "C 0", "D 0", "E 0", "F 0"]
+        assert model.batches == [["a"], ["b", "x", "c", "y"], ["d", "e", "f"]]
+        assert queue.waiting == 0
+
+    run(test)
+
+
+def test_a_batch_has_at_most_so_many_tokens_and_is_of_one_model():
+    async def test() -> None:
+        model, other, queue = Model(), Model("en", "de"), batcher(max_tokens=6)
+        model.held = True
+        async with queue.running():
+            started = [asyncio.create_task(queue.translate(model, sentences("a")))]
+            await model.is_at_work()
+            for one, texts in ((model, "b b"), (other, "c"), (model, "d d"), (model, "e " * 9)):
+                started.append(asyncio.create_task(queue.translate(one, sentences(texts.strip()))))
+            await waits(queue, 4)
+            model.held = False
+            model.go.release()
+            found = await asyncio.gather(*started)
+        assert [best(one)[0][0] for one in found] == [*"ABCDE"]
+        assert model.batches == [["a"], ["b b", "d d"], [" ".join("e" * 9)]]
+        assert other.batches == [["c"]]
+
+    run(test)
+
+
+def test_what_nobody_waits_for_is_not_translated():
+    async def test() -> None:
+        model, queue = Model(), batcher()
+        model.held = True
+        async with queue.running():
+            first = asyncio.create_task(queue.translate(model, sentences("a")))
+            await model.is_at_work()
+            left = asyncio.create_task(queue.translate(model, sentences("b", "c")))
+            kept = asyncio.create_task(queue.translate(model, sentences("d")))
+            await waits(queue, 3)
+            left.cancel()
+            await waits(queue, 1)
+            first.cancel()  # under way: its result is nobody's
+            model.held = False
+            model.go.release()
+            assert best(await kept) == ["D 0"]
+        assert model.batches == [["a"], ["d"]]
+
+    run(test)
+
+
+def test_a_full_queue_takes_no_more_until_there_is_room():
+    async def test() -> None:
+        model, queue = Model(), batcher(room=2)
+        model.held = True
+        async with queue.running():
+            first = asyncio.create_task(queue.translate(model, sentences("a")))
+            await model.is_at_work()
+            second = asyncio.create_task(queue.translate(model, sentences("b", "c")))
+            await waits(queue, 2)
+            with pytest.raises(Full):
+                await queue.translate(model, sentences("d"))
+            model.held = False
+            model.go.release()
+            await asyncio.gather(first, second)
+            assert best(await queue.translate(model, sentences("e"))) == ["E 0"]
+            assert await queue.translate(model, []) == []
+
+    run(test)
+
+
+def test_a_fault_of_one_sentence_is_no_other_requests():
+    async def test() -> None:
+        model, queue = Model(), batcher()
+        model.held = True
+        async with queue.running():
+            first = asyncio.create_task(queue.translate(model, sentences("a")))
+            await model.is_at_work()
+            bad = asyncio.create_task(queue.translate(model, sentences("b", "poison")))
+            good = asyncio.create_task(queue.translate(model, sentences("c")))
+            await waits(queue, 3)
+            model.held = False
+            model.go.release()
+            await first
+            assert best(await good) == ["C 0"]
+            with pytest.raises(Failed):
+                await bad
+        assert queue.waiting == 0
+
+    run(test)
+
+
+def test_a_batch_under_way_is_ended_before_the_end():
+    async def test() -> None:
+        model, queue = Model(), batcher()
+        model.held = True
+        async with queue.running():
+            request = asyncio.create_task(queue.translate(model, sentences("a")))
+            await model.is_at_work()
+            model.go.release()
+            found = await request
+        assert best(found) == ["A 0"]
+
+    run(test)
+
+
+# ---- requests ------------------------------------------------------------------------------------
+
+
+def request(
+    *parts: bytes, kind: str = JSON, whole: bool = True, stays: bool = True, **headers: str
+) -> Request:
+    """One whose body comes in parts; afterwards the client stays, or closes the connection."""
+    events: list[dict[str, Any]] = [
+        {"type": "http.request", "body": part, "more_body": place + 1 < len(parts) or not whole}
+        for place, part in enumerate(parts)
+    ]
+
+    async def receive() -> dict[str, Any]:
+        if events:
+            return events.pop(0)
+        if stays:
+            await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    named = {"content-type": kind, **headers}
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in named.items()]
+    scope = {"type": "http", "method": "POST", "path": "/translate", "headers": raw, "app": None}
+    return Request(scope, receive)
+
+
+def asking(**fields: object) -> Request:
+    return request(json.dumps({"source": "de", "target": "en", **fields}).encode())
+
+
+def answers(
+    *requests: Request, limits: Limits | None = None, keys: Sequence[str] = ()
+) -> list[dict[str, Any] | Exception]:
+    """What a service of two models makes of requests, one after another."""
+    found: list[dict[str, Any] | Exception] = []
+
+    async def test() -> None:
+        made, codec = limits or Limits(), TextCodec(str.strip, str.strip)
+        pairs = Pairs(
+            {"a": Served(Model(), codec, 2), "b": Served(Model("fr", "en"), codec, 2)}
+            | {"c": Served(Model("en", "de"), codec, 2)}
+        )
+        queue = batcher(room=made.max_queue)
+        with ThreadPoolExecutor(1) as thread:
+            async with queue.running():
+                service = Service(pairs, made, keys, queue, thread)
+                for one in requests:
+                    try:
+                        found.append(await service.answer(one))
+                    except (Refusal, Gone) as error:
+                        found.append(error)
+
+    run(test)
+    return found
+
+
+def test_lines_are_translated_alone_and_empty_ones_kept():
+    texts = ("a b\n\n c\r\n \nd", ["a", "", "b\nc"])
+    one, several = answers(*(asking(q=text, alternatives=1) for text in texts))
+    assert one == {
+        "translatedText": "A B 0\n\nC 0\n\nD 0",
+        "alternatives": ["A B 1\n\nC 1\n\nD 1"],
+    }
+    assert several == {
+        "translatedText": ["A 0", "", "B 0\nC 0"],
+        "alternatives": [["A 1"], [], ["B 1\nC 1"]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "words"),
+    [
+        ({"q": "a b c d e"}, 413, "line 1: 6 source tokens, but the model takes at most 5. Split"),
+        ({"q": ["a", "b\na b c d e"]}, 413, "text 2, line 2: 6 source tokens"),
+        ({"q": "a " * 100}, 413, "200 characters, but at most 50"),
+        ({"q": "\n" * 10}, 413, "11 lines, but at most 10"),
+        ({"q": [""] * 11}, 413, "11 texts, but at most 10"),
+        ({"q": "a", "alternatives": 2}, 400, "`alternatives` must be at most 1, but is 2"),
+        ({"q": "a", "alternatives": -1}, 400, "`alternatives`"),
+        ({"q": "a", "target": "xx"}, 400, "de to xx is not supported"),
+        ({"q": "a", "source": "auto"}, 400, "`source` must be one of de, fr"),
+        ({"q": "a", "source": "auto", "target": "xx"}, 400, "auto to xx is not supported"),
+        ({"q": "<b>a</b>", "format": "html"}, 400, "html format is not supported"),
+        ({"q": "a", "format": "pdf"}, 400, "`format` must be `text`"),
+        ({"q": 7}, 400, "`q`"),
+        ({"q": {"a": 1}}, 400, "`q`"),
+        ({}, 400, "missing q parameter"),
+    ],
+)
+def test_what_is_refused(fields: dict, status: int, words: str):
+    (found,) = answers(asking(**fields), limits=Limits(max_chars=50, max_sentences=10))
+    assert isinstance(found, Refusal)
+    assert found.status == status
+    assert words in found.text
+
+
+def test_the_only_model_of_a_target_needs_no_source():
+    found, many = answers(
+        asking(q="a", source="auto", target="de"),
+        asking(q=["a", "b"], source="auto", target="de"),
+    )
+    detected = {"confidence": 0.0, "language": "en"}
+    assert found == {"translatedText": "A 0", "detectedLanguage": detected}
+    assert many == {"translatedText": ["A 0", "B 0"], "detectedLanguage": [detected] * 2}
+
+
+BODY = b'{"q": "a", "source": "de", "target": "en"}'
+
+
+def test_a_client_that_leaves_is_told_nothing():
+    cut, left, stayed = answers(
+        request(BODY[:9], whole=False, stays=False), request(BODY, stays=False), request(BODY)
+    )
+    assert isinstance(cut, Gone)
+    assert isinstance(left, Gone)
+    assert stayed == {"translatedText": "A 0"}
+
+
+def test_what_takes_too_long_is_refused():
+    async def test() -> None:
+        model, queue, codec = Model(), batcher(), TextCodec(str.strip, str.strip)
+        model.held = True
+        limits = Limits(timeout=0.01)
+        with ThreadPoolExecutor(1) as thread:
+            async with queue.running():
+                service = Service(Pairs({"a": Served(model, codec, 2)}), limits, (), queue, thread)
+                for one, status in ((request(BODY), 503), (request(BODY[:9], whole=False), 408)):
+                    with pytest.raises(Refusal) as refused:
+                        await service.answer(one)
+                    assert refused.value.status == status
+                model.go.release()
+
+    run(test)
+
+
+def test_a_server_that_ends_says_so():
+    async def test() -> None:
+        model, queue, codec = Model(), batcher(), TextCodec(str.strip, str.strip)
+        model.held = True
+        with ThreadPoolExecutor(1) as thread:
+            async with queue.running():
+                pairs = Pairs({"a": Served(model, codec, 2)})
+                service = Service(pairs, Limits(), (), queue, thread)
+                task = asyncio.create_task(service.answer(request(BODY)))
+                await model.is_at_work()
+                task.cancel()  # as uvicorn does when the grace has passed
+                with pytest.raises(Refusal) as refused:
+                    await task
+                assert refused.value.status == 503
+                model.go.release()
+
+    run(test)
+
+
+def test_a_full_queue_refuses_before_a_body_is_read():
+    async def test() -> None:
+        model, queue, codec = Model(), batcher(room=1), TextCodec(str.strip, str.strip)
+        model.held = True
+        limits = Limits(max_queue=1, max_sentences=1)
+        with ThreadPoolExecutor(1) as thread:
+            async with queue.running():
+                service = Service(Pairs({"a": Served(model, codec, 2)}), limits, (), queue, thread)
+                tasks = [asyncio.create_task(service.answer(request(BODY)))]
+                await model.is_at_work()
+                tasks.append(asyncio.create_task(service.answer(request(BODY))))
+                await waits(queue, 1)
+                unread = request(BODY)
+                with pytest.raises(Refusal) as refused:
+                    await service.answer(unread)
+                assert (refused.value.status, refused.value.headers["Retry-After"]) == (429, "1")
+                assert await unread.body() == BODY
+                model.held = False
+                model.go.release()
+                assert await asyncio.gather(*tasks) == [{"translatedText": "A 0"}] * 2
+
+    run(test)
+
+
+# ---- bodies --------------------------------------------------------------------------------------
+
+
+def read(one: Request, most: int = 100) -> bytes | Refusal:
+    try:
+        return asyncio.run(Limits(max_body=most, timeout=60).body(one))
+    except Refusal as refusal:
+        return refusal
+
+
+def test_a_body_in_parts():
+    assert read(request(b"ab", b"", b"c")) == b"abc"
+    assert read(request(b"x" * 100)) == b"x" * 100
+
+
+def test_a_body_that_is_too_large_is_not_kept():
+    endless = request(*[b"x" * (1 << 20)] * 40, whole=False)
+    for one in (request(b"x" * 60, b"x" * 41), request(b"x", content_length="101"), endless):
+        found = read(one)
+        assert isinstance(found, Refusal)
+        assert (found.status, found.headers) == (413, {"Connection": "close"})
+    never = request(whole=False, content_length="101", expect="100-continue")
+    assert read(never).status == 413  # before the client has sent anything
+
+
+def fields(body: bytes, kind: str = JSON) -> dict[str, Any] | Refusal:
+    async def both() -> dict[str, Any]:
+        return await parsed(request(body, kind=kind), body)
+
+    try:
+        return asyncio.run(both())
+    except Refusal as refusal:
+        return refusal
+
+
+def test_json_and_both_forms_say_the_same():
+    part = '--B\r\nContent-Disposition: form-data; name="q"\r\n\r\n{}\r\n'
+    multipart = (part.format("ä b") + part.format("c") + "--B--\r\n").encode()
+    wanted = {"q": ["ä b", "c"]}
+    assert fields('{"q": ["ä b", "c"]}'.encode(), f"{JSON}; charset=utf-8") == wanted
+    assert fields(b"q=%C3%A4+b&q=c", FORM) == wanted
+    assert fields(multipart, "multipart/form-data; boundary=B") == wanted
+    assert fields(b"q=a", FORM) == {"q": "a"}
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b'{"q": ', JSON, 400),
+        (b"[]", JSON, 400),
+        (b"\xff", JSON, 400),
+        (b"", JSON, 400),
+        (b"[" * 100_000, JSON, 400),
+        (b'{"q": "\\ud800"}', JSON, 400),
+        (b'{"q": NaN}', JSON, 400),
+        (b'{"q": ' + b"9" * 10_000 + b"}", JSON, 400),
+        (b"a=1&" * 2_000, FORM, 400),
+        (b"not a form", "multipart/form-data; boundary=B", 400),
+        (b"q=a", "multipart/form-data", 400),
+        (
+            b'--B\r\nContent-Disposition: form-data; name="q"; filename="f"\r\n\r\na\r\n--B--',
+            "multipart/form-data; boundary=B",
+            400,
+        ),
+        (b"q", "text/plain", 415),
+        (b"q", "", 415),
+    ],
+)
+def test_bodies_that_are_damaged(body: bytes, kind: str, status: int):
+    found = fields(body, kind)
+    assert isinstance(found, Refusal), found
+    assert found.status == status
+    assert "\n" not in found.text
+
+
+def test_half_of_a_surrogate_pair_from_a_form_is_refused():
+    with pytest.raises(Refusal) as refused:
+        asked({"q": "\ud800", "source": "de", "target": "en"})
+    assert refused.value.status == 400
+
+
+def test_keys():
+    check_key({}, ())
+    check_key({"api_key": "b"}, ("a", "b"))
+    for given, status in (({}, 401), ({"api_key": ""}, 401), ({"api_key": "c"}, 403)):
+        with pytest.raises(Refusal) as refused:
+            check_key(given, ("a", "b"))
+        assert refused.value.status == status
+    for odd in (7, ["a"], "\ud800"):
+        with pytest.raises(Refusal) as refused:
+            check_key({"api_key": odd}, ("a",))
+        assert refused.value.status == 403
+
+
+# ---- the rest ------------------------------------------------------------------------------------
+
+
+def test_numbers_that_cannot_be():
+    for given in ({"max_chars": 0}, {"timeout": float("nan")}, {"max_queue": 5}):
+        with pytest.raises(ConfigError, match=f"`--{next(iter(given)).replace('_', '-')}`"):
+            Limits(**given).check()
+    Limits().check()
+
+
+def test_two_models_of_a_pair():
+    codec = TextCodec(str.strip, str.strip)
+    with pytest.raises(ConfigError, match="b translates from de to en as an earlier one does"):
+        Pairs({"a": Served(Model(), codec, 1), "b": Served(Model(), codec, 1)})
+
+
+def test_languages_have_names_and_targets():
+    pytest.importorskip("babel")
+    pairs = Pairs({"a": Served(Model("de", "zz"), TextCodec(str.strip, str.strip), 1)})
+    assert pairs.languages == [
+        {"code": "de", "name": "German", "targets": ["zz"]},
+        {"code": "zz", "name": "zz", "targets": []},
+    ]
+
+
+def test_figures():
+    metrics = Metrics()
+    metrics.answered("/translate", 200, 0.1)
+    metrics.answered("/an/address/of/a/client", 404, 0.1)
+    metrics.translated([3, 2], [[Candidate("a b", 0.0)], Failed()])
+    page = metrics.page().decode().splitlines()
+    for line in (
+        'fairseq_ext_requests_total{path="/translate",status="200"} 1.0',
+        'fairseq_ext_requests_total{path="other",status="404"} 1.0',
+        'fairseq_ext_tokens_total{side="source"} 5.0',
+        'fairseq_ext_tokens_total{side="target"} 3.0',
+        "fairseq_ext_failed_sentences_total 1.0",
+        "fairseq_ext_batch_sentences_sum 2.0",
+    ):
+        assert line in page, page
