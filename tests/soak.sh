@@ -6,7 +6,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../recipes/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../recipes/lib.sh"
 
-PARTS=(kills commands disk flips memory demo gloo fuzz_readers fuzz_binary)
+PARTS=(kills commands disk flips memory demo serve gloo fuzz_readers fuzz_binary)
 LONGEST=5400 # seconds of a part
 
 # choose_parts ARGUMENT...: sets `chosen`.
@@ -26,7 +26,7 @@ choose_parts() {
 main() {
     local part status=0
     choose_parts "$@"
-    use_environment babel num2words tokenizers gradio
+    use_environment babel num2words tokenizers gradio fastapi
     cd "$REPO"
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
     for part in "${chosen[@]}"; do

@@ -53,8 +53,8 @@ class Samples:
         sizes = [size for done, size in self.seen if low < done <= high]
         return statistics.median(sizes or [self.seen[-1][1]]) / 2**20
 
-    def add_to(self, report: Report, failures: list[str]) -> None:
-        """The row of the report."""
+    def add_to(self, report: Report, failures: list[str], **more: int) -> None:
+        """The row of the report, with more figures at its end."""
         early, late = self.around(0.1), self.around(1.0)
         growth = 100 * (late - early) / early
         if abs(growth) > LIMIT:
@@ -70,6 +70,7 @@ class Samples:
             **figures,
             **between,
             change_in_per_cent=round(growth, 2),
+            **more,
         )
 
 
