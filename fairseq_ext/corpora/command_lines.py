@@ -244,12 +244,51 @@ def add_own(parser: argparse.ArgumentParser) -> None:
     add("--tokenize", action="store_true", help="Moses tokenization (sacremoses)")
 
 
+def _add_prepared(parser: argparse.ArgumentParser) -> None:
+    """A corpus of tokens and its languages."""
+    add = parser.add_argument
+    add("--data", type=Path, required=True, help="folder with its tokens and its text.json")
+    add("--src", required=True, help="source language, the ending of its files")
+    add("--tgt", required=True, help="target language, the ending of its files")
+
+
+def add_monolingual(parser: argparse.ArgumentParser) -> None:
+    """One side of a corpus."""
+    _add_prepared(parser)
+    add = parser.add_argument
+    add("--language", required=True, help="the side")
+    add("--skip", type=_natural, default=0, metavar="N", help="leave the first N lines out")
+    add("--out", type=Path, required=True, help="file to write")
+
+
+def add_mix(parser: argparse.ArgumentParser) -> None:
+    """Pairs of which a model has written one side, and the corpus that they join."""
+    _add_prepared(parser)
+    add = parser.add_argument
+    add("--source", type=Path, required=True, help="source lines of the synthetic pairs, text …")
+    add("--target", type=Path, required=True, help="… and their target lines")
+    add("--tag", default="", help="put before each synthetic source, such as <BT> (default: none)")
+    add(
+        "--copies",
+        type=_natural,
+        default=1,
+        metavar="N",
+        help="of the corpus's own training pairs; 0: synthetic ones alone (default: 1)",
+    )
+    add("--longest", type=_positive, default=250, metavar="N", help="tokens (default: 250)")
+    add("--ratio", type=float, default=3.0, metavar="R", help="of the two lengths (default: 3)")
+    add("--workers", type=_positive, default=1, metavar="N", help="processes (default: 1)")
+    add("--out", type=Path, required=True, help="folder to write")
+
+
 COMMAND_LINES = {
     "corpus": CommandLine(add_corpus, "fairseq_ext.corpora.preparation"),
     "locale_corpus": CommandLine(add_locale, "fairseq_ext.corpora.locale_corpus"),
     "split_pairs": CommandLine(add_pairs, "fairseq_ext.corpora.split_pairs"),
     "wmt14_csv": CommandLine(add_csv, "fairseq_ext.corpora.wmt14_csv"),
     "prepare": CommandLine(add_own, "fairseq_ext.corpora.own_text"),
+    "monolingual": CommandLine(add_monolingual, "fairseq_ext.corpora.monolingual"),
+    "mix": CommandLine(add_mix, "fairseq_ext.corpora.synthetic"),
 }
 """By the name of the script."""
 

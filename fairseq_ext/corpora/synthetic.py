@@ -1,0 +1,126 @@
+"""Pairs of which a model has written one side: back-translations and a teacher's translations.
+
+Text goes in as text, so a model of any other pipeline may have written it; it becomes the tokens of
+the corpus that it joins by that corpus's ``text.json``. Pairs stream through: memory does not grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_ext import files, text
+from fairseq_ext.corpora import SPLITS, streams
+from fairseq_ext.corpora.catalogue import Limits
+from fairseq_ext.corpora.chunks import KEPT, Chunk, Lines, Tally, count, why_dropped
+from fairseq_ext.corpora.parallel import ordered_map
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.text import pipeline
+from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.subwords import Step
+from fairseq_ext.text.writing import staged, writers
+
+COPIED = "both sides are the same"
+REPORT = "synthetic.json"
+
+
+@dataclass(frozen=True)
+class Encode:
+    """What is done with each pair; it can be sent to another process.
+
+    Attributes:
+        pipeline: from text to tokens.
+        limits: which pairs are kept, in tokens.
+        tag: put before the source tokens, so that the model knows whose they are; none if empty.
+    """
+
+    pipeline: Pipeline
+    limits: Limits
+    tag: str = ""
+
+    def __call__(self, chunk: Chunk) -> Lines:
+        """Tokens of the pairs that are kept."""
+        source, target, tally = [], [], Tally()
+        made = self.pipeline
+        to_source, to_target = encoder(made, made.src), encoder(made, made.tgt)
+        for pair in chunk.pairs:
+            first, second = to_source(pair[0]), to_target(pair[1])
+            fate = why_dropped(first, second, self.limits)
+            if fate == KEPT and first == second:
+                fate = COPIED
+            if fate == KEPT:
+                source.append(f"{self.tag} {first}".lstrip())
+                target.append(second)
+            tally.add(fate, 1, count(first), count(second))
+        return Lines(source, target, tally)
+
+
+@functools.lru_cache
+def encoder(made: Pipeline, language: str) -> Step:
+    """From text to tokens; made once in every process."""
+    return made.encoder(language)
+
+
+def run(args: argparse.Namespace) -> str:
+    """Write a corpus whose training text has synthetic pairs; returns what became of them.
+
+    Args:
+        args: of :func:`fairseq_ext.corpora.command_lines.add_mix`.
+
+    Raises:
+        ConfigError: a tag that is no word.
+        DataError: texts of unequal length, or a corpus without its pipeline.
+    """
+    if args.tag and args.tag.split() != [args.tag]:
+        raise ConfigError(f"`--tag` must be one word, or empty, but is `{args.tag}`.")
+    made = pipeline_of(args.data, args.src, args.tgt)
+    text.check_parallel(args.source, args.target, empty_lines=True, max_tokens=None)
+    work = Encode(made, Limits(args.longest, args.ratio), args.tag)
+    sides = (args.src, args.tgt)
+    with staged(args.out) as (stage,):
+        names = [stage / f"train.{side}" for side in sides]
+        with writers(names) as opened:
+            for _ in range(args.copies):
+                for path, file in zip(train_files(args.data, sides), opened, strict=True):
+                    with path.open(encoding="utf-8", newline="\n") as own:
+                        shutil.copyfileobj(own, file)
+            pairs = itertools.chain.from_iterable(streams.line_pairs(args.source, args.target))
+            tally = streams.write(ordered_map(work, streams.cut(pairs), args.workers), opened)
+        for name in (f"{split}.{side}" for split in SPLITS[1:] for side in sides):
+            shutil.copyfile(args.data / name, stage / name)
+        made.save(stage)
+        report = {"read": tally.read, "fates": tally.counts, "copies": args.copies}
+        (stage / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    dropped = "".join(f"; {why}: {one[0]:,}" for why, one in tally.counts.items() if why != KEPT)
+    return f"{tally.kept:,} of {tally.read:,} synthetic pairs kept{dropped}"
+
+
+def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
+    """The training text of a corpus.
+
+    Raises:
+        DataError: a file is missing.
+    """
+    return [files.require_file(folder / f"train.{side}", "text file") for side in sides]
+
+
+def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
+    """How a corpus was made.
+
+    Raises:
+        DataError: it does not say, or is of other languages.
+    """
+    saved = pipeline.load(folder)
+    made = saved and saved.towards(src, tgt)
+    if made is None:
+        raise DataError(
+            f"{folder} has no {pipeline.FILE} for {src} and {tgt}; give a folder that "
+            "preprocess/corpus.py or `fairseq-ext subwords` wrote."
+        )
+    return made

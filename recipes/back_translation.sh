@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Back-translation (Sennrich, Haddow and Birch 2016; https://arxiv.org/abs/1511.06709): a model of the
+# other direction translates text of the target language, and its output becomes more source text.
+#
+#   baseline     trained on the pairs
+#   reverse      the same, target → source; its translations of monolingual text
+#   mixed/       the pairs and the synthetic ones, whose sources begin with <BT> (Caswell, Chelba and
+#                Grangier 2019; https://arxiv.org/abs/1906.06442)
+#   augmented    trained on mixed/ for as many updates as the baseline
+#
+# Noise in the synthetic sources is worth more than their quality where pairs are many: --method
+# (Edunov, Ott, Auli and Grangier 2018; https://arxiv.org/abs/1808.09381).
+# shellcheck disable=SC2034,SC2329  # synthetic.sh and official.sh use them
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=synthetic.sh
+source "$(dirname "${BASH_SOURCE[0]}")/synthetic.sh"
+
+pairs="" mono="" method=beam tag='<BT>' copies=1
+
+usage() {
+    cat <<HELP
+Usage: bash recipes/back_translation.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
+
+  --pairs N        the corpus's first N pairs are the parallel text; of the others the target side
+                   alone is used                                   (10000; with --mono all)
+  --mono FILE      monolingual text of the target language instead
+  --method M       how synthetic sources are found: beam (of $beam), sampling, top10  ($method)
+  --tag WORD       put before them; '' for none                    ($tag)
+  --copies N       of the pairs, where synthetic ones are many     ($copies)
+$(synthetic_usage)
+HELP
+}
+
+own_option() {
+    case "$1" in
+    --pairs | --mono | --method | --copies) set_option "$@" ;;
+    --tag) (($# > 1)) && tag="$2" ;;
+    *) return 1 ;;
+    esac
+}
+
+own_settings() {
+    printf 'pairs=%s\nmono=%s %s\nmethod=%s\ntag=%s\ncopies=%s\n' "$pairs" "$mono" \
+        "$([[ ! -f "$mono" ]] || cksum <"$mono")" "$method" "$tag" "$copies"
+}
+
+check_own() {
+    [[ -n "$mono" || -n "$pairs" ]] || pairs=$((${SMOKE:-0} == 1 ? 300 : 10000))
+    [[ -z "$pairs" ]] || positive --pairs "$pairs"
+    positive --copies "$copies"
+    [[ "$method" =~ ^(beam|sampling|top10)$ ]] ||
+        die "\`--method\` must be beam, sampling or top10, but is \`$method\`."
+    [[ -z "$mono" || -f "$mono" ]] || die "\`--mono\`: $mono does not exist; check the path."
+    [[ -z "$mono" ]] || mono="$(absolute "$mono")"
+}
+
+# divide_corpus: parallel/, the pairs; and mono.txt.
+divide_corpus() {
+    local side
+    run rm -rf parallel
+    run cp -rL final parallel
+    if [[ -n "$pairs" ]]; then
+        for side in "$src" "$tgt"; do
+            into "parallel/train.$side" head -n "$pairs" "final/train.$side"
+        done
+    fi
+    if [[ -n "$mono" ]]; then
+        run cp "$mono" mono.txt
+    else
+        run python "$REPO/recipes/monolingual.py" --data final --src "$src" --tgt "$tgt" \
+            --language "$tgt" --skip "$pairs" --out mono.txt
+    fi
+}
+
+main() {
+    local search
+    begin back-translation "$@"
+    stage divide divide_corpus
+    system reverse parallel backwards
+    case "$method" in
+    beam) search=(--beam "$beam") ;;
+    sampling) search=(--sampling) ;;
+    top10) search=(--sampling --sampling-topk 10) ;;
+    esac
+    stage translate write_synthetic reverse mono.txt synthetic.txt "${search[@]}"
+    stage mix mix_synthetic parallel synthetic.txt mono.txt --tag "$tag" --copies "$copies"
+    system baseline parallel
+    system augmented mixed
+    compare_systems baseline augmented
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Sequence-level distillation (Kim and Rush 2016; https://arxiv.org/abs/1606.07947): a small model
+# learns from a large one's translations of the training text, which are simpler than people's.
+#
+#   teacher      trained on the pairs
+#   mixed/       the corpus's sources with the teacher's translations, found by beam search
+#   baseline     the student, trained on the pairs
+#   distilled    the student, trained on mixed/ for as many updates
+# shellcheck disable=SC2034,SC2329  # synthetic.sh and official.sh use them
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=synthetic.sh
+source "$(dirname "${BASH_SOURCE[0]}")/synthetic.sh"
+
+copies=0
+# The student: half the width of the teacher, and one decoder layer.
+student=(--encoder-layers 4 --decoder-layers 1 --encoder-embed-dim 64 --decoder-embed-dim 64
+    --encoder-ffn-embed-dim 128 --decoder-ffn-embed-dim 128)
+
+usage() {
+    cat <<HELP
+Usage: bash recipes/sequence_distillation.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
+
+  --copies N       of the corpus's own pairs among the distilled ones  ($copies)
+$(synthetic_usage)
+
+Teacher and student have the same architecture, the student with
+  ${student[*]}
+HELP
+}
+
+own_option() {
+    case "$1" in
+    --copies) set_option "$@" ;;
+    *) return 1 ;;
+    esac
+}
+
+check_own() {
+    [[ "$copies" =~ ^[0-9]{1,3}$ ]] || die "\`--copies\` must be a whole number, but is \`$copies\`."
+}
+
+own_settings() { printf 'copies=%s\nstudent=%s\n' "$copies" "${student[*]}"; }
+
+# as_student COMMAND...: the command with the student's sizes.
+as_student() {
+    local extra=("${student[@]}" ${extra[@]+"${extra[@]}"})
+    "$@"
+}
+
+write_sources() {
+    run python "$REPO/recipes/monolingual.py" --data final --src "$src" --tgt "$tgt" \
+        --language "$src" --out sources.txt
+}
+
+main() {
+    begin sequence-distillation "$@"
+    system teacher final
+    stage sources write_sources
+    stage translate write_synthetic teacher sources.txt synthetic.txt --beam "$beam"
+    stage mix mix_synthetic final sources.txt synthetic.txt --copies "$copies"
+    system baseline final as_student
+    system distilled mixed as_student
+    compare_systems baseline distilled teacher
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit

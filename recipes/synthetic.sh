@@ -1,0 +1,148 @@
+# shellcheck shell=bash
+# Training on translations that a model has written: what back_translation.sh and
+# sequence_distillation.sh share. A script sources this file, which takes its options and stages from
+# official.sh, and calls `begin "$@"`.
+#
+#     systems     folders of the run, each with bin/, checkpoints/ and generated.txt
+#     synthetic/  translations in parts; other machines may do some of them, see docs/scale.md
+# shellcheck disable=SC2034,SC2329  # official.sh uses them; `stage` calls the functions
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=official.sh
+source "$(dirname "${BASH_SOURCE[0]}")/official.sh"
+# shellcheck source-path=SCRIPTDIR source=systems.sh
+source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
+
+# Multi30k, as in multi30k.sh; --corpus takes another one of the catalogue.
+corpus=multi30k src=en tgt=de
+arch=transformer dropout=0.3
+dictionary=(--joined-dictionary)
+max_tokens=4096 update_freq=1 updates=8000 warmup=2000 lr=0.005
+average=10 beam=5
+read -ra tiny_flags <<<"$tiny"
+flags=(--clip-norm 1.0)
+
+part_lines=10000 longest=250 ratio=3 rest=()
+
+# synthetic_usage: help on the options that both recipes have.
+synthetic_usage() {
+    cat <<HELP
+  --corpus C       a corpus of preprocess/corpus.py                ($corpus)
+  --src L, --tgt L its languages, in either direction              ($src, $tgt)
+  --part-lines N   lines translated at a time; what is done before a stop stays  ($part_lines)
+  --longest N      leave out pairs with more tokens on a side      ($longest)
+  --ratio R        … or with lengths that differ more than R-fold  ($ratio)
+
+and the options of the training, the same for all systems of the run:
+
+  --arch A         architecture                                    ($arch, tiny)
+  --data DIR       the corpus, prepared there once for all runs    (runs/data/$corpus)
+  --mirror M       folder or address to take its files from
+  --any-counts     accept another edition of the corpus
+  --bpe N          joint merges                                    (the corpus's)
+  --max-tokens N   target tokens in a batch                        ($max_tokens)
+  --update-freq N  batches in an update                            ($update_freq)
+  --updates N      length of each training                         ($updates)
+  --warmup N       updates until the rate is at its height         ($warmup)
+  --dropout F      dropout                                         ($dropout)
+  --average N      average the last N epochs; 1: the last checkpoint  ($average)
+  --out DIR        where everything goes
+  --help           this text
+  -- FLAG...       more flags for fairseq-train; they win over the recipe's
+
+SMOKE=1 needs no files and takes a tiny corpus from locale data. DRY_RUN=1 only prints the
+commands. Stopped and started again, the recipe continues: translations after their last part.
+HELP
+}
+
+# begin NAME ARGUMENT...: reads the options and opens the run NAME. The script's `own_option OPTION
+# VALUE` takes an option that is its own, `check_own` follows, and `own_settings` prints what else
+# makes it the same run.
+begin() {
+    local run_name="$1"
+    shift
+    ((NODES == 1)) || die "this recipe trains on one node; of the translations others may do parts."
+    [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
+    [[ "${SMOKE:-0}" != 1 ]] || average=1 part_lines=50
+    rest=(--out "$REPO/runs/${SMOKE:+smoke-}$run_name")
+    while (($#)); do
+        case "$1" in
+        --) rest+=("$@") && break ;;
+        --corpus | --src | --tgt | --part-lines | --longest | --ratio) set_option "$@" && shift ;;
+        --against) die "\`--against\` is no option; --help lists them." ;;
+        *) if own_option "$@"; then shift; else rest+=("$1"); fi ;;
+        esac
+        shift
+    done
+    positive --part-lines "$part_lines"
+    positive --longest "$longest"
+    [[ "$ratio" =~ ^[1-9][0-9]*(\.[0-9]+)?$ ]] || die "\`--ratio\` must be 1 or more, but is \`$ratio\`."
+    [[ "$src" != "$tgt" ]] || die "\`--src\` and \`--tgt\` are both \`$src\`; choose two languages."
+    check_own
+    read_options "${rest[@]}"
+    inverse_sqrt
+    if [[ "$arch" == transformer ]]; then
+        flags+=("${tiny_flags[@]}")
+    else
+        flags+=(--share-all-embeddings)
+    fi
+    use_environment babel num2words sacremoses subword_nmt
+    open_run "$out" "$(settings)
+$(printf 'corpus=%s %s %s\npart_lines=%s\nlimits=%s %s\n' \
+        "$corpus" "$src" "$tgt" "$part_lines" "$longest" "$ratio")
+$(own_settings)"
+    stage corpus prepare_corpus
+}
+
+# inside FOLDER COMMAND...: the command in a folder of the run.
+inside() {
+    local folder="$1"
+    shift
+    run mkdir -p "$folder"
+    show cd "$folder"
+    if dry; then "$@"; else (cd "$folder" && "$@"); fi
+    show cd ..
+}
+
+# backwards COMMAND...: the command with the languages exchanged.
+backwards() {
+    local one="$src"
+    local src="$tgt"
+    local tgt="$one"
+    "$@"
+}
+
+binarize_text() { binarize "$1" "$src" "$tgt" "${dictionary[@]}"; }
+
+# system NAME TEXT [COMMAND]: trains a system on a folder of text, each step through COMMAND if given.
+system() {
+    local through=() folder="$1"
+    [[ -z "${3:-}" ]] || through=("$3")
+    stage "$folder-data" ${through[@]+"${through[@]}"} inside "$folder" binarize_text "../$2"
+    stage "$folder-train" ${through[@]+"${through[@]}"} inside "$folder" train_model
+    stage "$folder-average" inside "$folder" average_checkpoints
+}
+
+# write_synthetic SYSTEM INPUT OUTPUT FLAG...: a system's translations of text, in parts.
+write_synthetic() {
+    run fairseq-ext translate "$1/bin" --path "$1/checkpoints/average.pt" --input "$2" -o "$3" \
+        --parts synthetic --part-lines "$part_lines" --skip-long --max-len-a 1.5 --max-len-b 10 "${@:4}"
+}
+
+# mix_synthetic DATA SOURCE TARGET FLAG...: the corpus mixed/ of DATA and the synthetic pairs.
+mix_synthetic() {
+    run python "$REPO/recipes/mix.py" --data "$1" --src "$src" --tgt "$tgt" --source "$2" \
+        --target "$3" --longest "$longest" --ratio "$ratio" --out mixed "${@:4}"
+}
+
+# compare_systems BASELINE OTHER...: translates the test set with each, and compares.
+compare_systems() {
+    local name systems=()
+    for name in "$@"; do
+        stage "$name-test" inside "$name" translate
+        systems+=(--system
+            "$name=$name/generated.txt,checkpoint=$name/checkpoints/average.pt,log=$name/checkpoints/train.log")
+    done
+    stage compare run fairseq-ext compare "${systems[@]}" --ref "reference/test.$tgt" \
+        --detokenize "$tgt" -o compare
+    dry || printf '\nEverything is in %s: compare.md with its picture, mixed/synthetic.json\n' "$out"
+}

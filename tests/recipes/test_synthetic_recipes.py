@@ -1,0 +1,127 @@
+"""Back-translation and sequence-level distillation: what they would do, and whole runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.recipes.test_bmt_recipes import commands, value
+from tests.recipes.test_recipes import RECIPES, bash, start
+from tests.support.harness import wait_for, write_lines
+
+BACK = RECIPES / "back_translation.sh"
+DISTIL = RECIPES / "sequence_distillation.sh"
+
+
+def dry_run(recipe: Path, tmp_path: Path, *options: object, ok: bool = True) -> str:
+    said = bash(recipe, "--out", tmp_path / "run", *options, ok=ok, DRY_RUN="1", SMOKE="0").stderr
+    assert not (tmp_path / "run").exists()
+    return said
+
+
+def named(said: str, *names: str) -> list[list[str]]:
+    return [words for words in commands(said) if words[: len(names)] == [*names]]
+
+
+# ---- what they would do --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "search"),
+    [
+        ("beam", ["--beam", "5"]),
+        ("sampling", ["--sampling"]),
+        ("top10", ["--sampling", "--sampling-topk", "10"]),
+    ],
+)
+def test_back_translation(tmp_path: Path, method: str, search: list[str]) -> None:
+    said = dry_run(BACK, tmp_path, "--method", method, "--updates", 3000)
+    reverse, baseline, augmented = named(said, "fairseq-train")
+    assert (value(reverse, "--source-lang"), value(reverse, "--target-lang")) == ("de", "en")
+    assert baseline == augmented  # but for the folder
+    assert value(baseline, "--source-lang") == "en"
+    assert value(baseline, "--max-update") == value(reverse, "--max-update") == "3000"
+    trained = [value(words, "--trainpref") for words in named(said, "fairseq-preprocess")]
+    assert trained == ["../parallel/train", "../parallel/train", "../mixed/train"]
+    (translated,) = named(said, "fairseq-ext", "translate")
+    assert translated[-len(search) :] == search
+    assert value(translated, "--path") == "reverse/checkpoints/average.pt"
+    (mixed,) = [words for words in commands(said) if words[1:2] == [str(RECIPES / "mix.py")]]
+    assert value(mixed, "--tag") == "<BT>"
+    assert (value(mixed, "--source"), value(mixed, "--target")) == ("synthetic.txt", "mono.txt")
+
+
+def test_distillation(tmp_path: Path) -> None:
+    said = dry_run(DISTIL, tmp_path, "--", "--seed", 7)
+    teacher, baseline, student = named(said, "fairseq-train")
+    assert baseline == student  # but for the folder
+    assert teacher.count("--decoder-layers") == 1
+    assert student[-2:] == ["--seed", "7"]
+    assert student[len(student) - student[::-1].index("--decoder-layers")] == "1"
+    (mixed,) = [words for words in commands(said) if words[1:2] == [str(RECIPES / "mix.py")]]
+    assert (value(mixed, "--source"), value(mixed, "--copies")) == ("sources.txt", "0")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "message"),
+    [
+        (BACK, ("--method", "noise"), "`--method` must be beam, sampling or top10"),
+        (BACK, ("--mono", "none.txt"), "`--mono`: none.txt does not exist"),
+        (BACK, ("--pairs", "0"), "`--pairs` must be a positive whole number"),
+        (BACK, ("--src", "de"), "`--src` and `--tgt` are both `de`"),
+        (DISTIL, ("--copies", "x"), "`--copies` must be a whole number"),
+        (DISTIL, ("--ratio", "0"), "`--ratio` must be 1 or more"),
+        (DISTIL, ("--tag", "x"), "`--tag` is no option; --help lists them"),
+    ],
+)
+def test_options_that_cannot_be(
+    recipe: Path, options: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    assert message in dry_run(recipe, tmp_path, *options, ok=False)
+
+
+# ---- whole runs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.system
+def test_back_translation_is_killed_and_goes_on(tmp_path: Path) -> None:
+    mono = write_lines(tmp_path / "mono", [f"das ist nummer {n} ." for n in range(120)])
+    run = tmp_path / "run"
+    words = (BACK, "--out", run, "--method", "top10", "--mono", mono)
+    process = start(*words)
+    wait_for(lambda: (run / "synthetic" / "part-000000.txt").exists(), process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    first = (run / "synthetic" / "part-000000.txt").stat().st_ino
+    said = bash(*words).stderr
+    assert "reverse-train: done before" in said
+    assert (run / "synthetic" / "part-000000.txt").stat().st_ino == first
+    assert len((run / "synthetic.txt").read_text().splitlines()) == 120
+    report = json.loads((run / "mixed" / "synthetic.json").read_text())
+    assert report["read"] == 120
+    tagged = [
+        line for line in (run / "mixed" / "train.en").read_text().splitlines() if "<BT>" in line
+    ]
+    assert len(tagged) == report["fates"]["kept"][0]
+    assert "<BT> " in (run / "augmented" / "bin" / "dict.en.txt").read_text()
+    assert {one["name"] for one in json.loads((run / "compare.json").read_text())["systems"]} == {
+        "baseline",
+        "augmented",
+    }
+
+
+@pytest.mark.long
+@pytest.mark.system
+def test_distillation_runs_to_its_end(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    bash(DISTIL, "--out", run, "--ratio", 9)
+    sources = (run / "sources.txt").read_text().splitlines()
+    assert len(sources) == len((run / "synthetic.txt").read_text().splitlines())
+    kept = json.loads((run / "mixed" / "synthetic.json").read_text())["fates"]["kept"][0]
+    assert len((run / "mixed" / "train.de").read_text().splitlines()) == kept
+    assert (run / "compare.md").exists()

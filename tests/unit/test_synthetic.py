@@ -1,0 +1,114 @@
+"""Synthetic pairs and the corpus they join: ``recipes/monolingual.py`` and ``recipes/mix.py``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.text.pipeline import Pipeline
+from tests.support.harness import REPO, run, write_lines
+
+SPLITS = {"train": 4, "valid": 2, "test": 1}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Moses tokens and pieces of digits, lower case."""
+    (tmp_path / "codes").write_text("#version: 0.2\n1 2</w>\n")
+    files = (tmp_path / "codes",)
+    made = Pipeline(
+        *("en", "de"), tokenize=True, lowercase=True, subwords="subword-nmt", files=files
+    )
+    for split, count in SPLITS.items():
+        lines = [f"Number {n + 10}, {split}!" for n in range(count)]
+        for side in ("en", "de"):
+            encode = made.encoder(side)
+            write_lines(tmp_path / "bpe" / f"{split}.{side}", [encode(line) for line in lines])
+    made.save(tmp_path / "bpe")
+    return tmp_path / "bpe"
+
+
+def script(name: str, corpus: Path, *options: object, ok: bool = True) -> str:
+    words = ("--data", corpus, "--src", "en", "--tgt", "de", *options)
+    done = run("python", REPO / "recipes" / f"{name}.py", *words, ok=ok)
+    assert "Traceback" not in done.stderr
+    return done.stdout if ok else done.stderr
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def test_one_side_as_text(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mono.txt"
+    script("monolingual", corpus, "--language", "de", "--skip", 1, "--out", out)
+    assert lines_of(out) == [f"number {n}, train!" for n in (11, 12, 13)]
+    said = script("monolingual", corpus, "--language", "de", "--skip", 4, "--out", out, ok=False)
+    assert "has no line after the first 4; skip fewer." in said
+    assert lines_of(out) == [f"number {n}, train!" for n in (11, 12, 13)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_mixed(corpus: Path, tmp_path: Path, workers: int) -> None:
+    pairs = [
+        ("A 12, b!", "Ein 12, b."),
+        ("", "nothing"),
+        ("same 3", "Same 3"),
+        ("1", "2 3 4 5"),
+        ("a b c d e f g h i j k", "a b c d e f g h i j"),
+        ("the last", "der letzte"),
+    ]
+    source = write_lines(tmp_path / "source", [first for first, _ in pairs])
+    target = write_lines(tmp_path / "target", [second for _, second in pairs])
+    texts = ("--source", source, "--target", target, "--workers", workers)
+    limits = ("--longest", 10, "--ratio", 3)
+    said = script(
+        *("mix", corpus, *texts, *limits, "--tag", "<BT>", "--copies", 2),
+        *("--out", tmp_path / "mixed"),
+    )
+    assert said.startswith("2 of 6 synthetic pairs kept; ")
+    mixed = tmp_path / "mixed"
+    for side, lines in (
+        ("en", ["<BT> a 12 , b !", "<BT> t@@ h@@ e l@@ a@@ s@@ t"]),
+        ("de", ["e@@ i@@ n 12 , b .", "d@@ e@@ r l@@ e@@ t@@ z@@ t@@ e"]),
+    ):
+        own = lines_of(corpus / f"train.{side}")
+        assert lines_of(mixed / f"train.{side}") == [*own, *own, *lines]
+        for split in ("valid", "test"):
+            name = f"{split}.{side}"
+            assert (mixed / name).read_bytes() == (corpus / name).read_bytes()
+    assert (mixed / "text.json").read_bytes() == (corpus / "text.json").read_bytes()
+    report = json.loads((mixed / "synthetic.json").read_text())
+    assert {fate: entry[0] for fate, entry in report["fates"].items()} == {
+        "kept": 2,
+        "empty side": 1,
+        "both sides are the same": 1,
+        "lengths differ more than 3-fold": 1,
+        "more than 10 tokens": 1,
+    }
+
+
+def test_alone(corpus: Path, tmp_path: Path) -> None:
+    text = write_lines(tmp_path / "text", ["1", "2 3"])
+    other = write_lines(tmp_path / "other", ["4", "5 6"])
+    texts = ("--source", text, "--target", other, "--copies", 0, "--out", tmp_path / "mixed")
+    assert script("mix", corpus, *texts) == "2 of 2 synthetic pairs kept\n"
+    assert lines_of(tmp_path / "mixed" / "train.en") == ["1", "2 3"]
+
+
+def test_refused(corpus: Path, tmp_path: Path) -> None:
+    two = write_lines(tmp_path / "two", ["1", "2"])
+    one = write_lines(tmp_path / "one", ["1"])
+    out = ("--out", tmp_path / "mixed")
+    assert "two has 2 lines but" in script(
+        "mix", corpus, "--source", two, "--target", one, *out, ok=False
+    )
+    same = ("--source", two, "--target", two)
+    assert "`--tag` must be one word" in script(
+        "mix", corpus, *same, "--tag", "a b", *out, ok=False
+    )
+    (corpus / "text.json").unlink()
+    assert "has no text.json for en and de" in script("mix", corpus, *same, *out, ok=False)
+    assert not (tmp_path / "mixed").exists()
