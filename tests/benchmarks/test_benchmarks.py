@@ -9,6 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import bench
+import mass_translation
 import muse_layers
 import muse_translation
 import pytest
@@ -18,7 +19,7 @@ from cells import Cells, Stopwatch
 from linformer_translation import LONGEST, random_lengths
 from peers import EOS, PAD, Side, Size, attentions, core, pair_lengths, sample_of
 
-from tests.support.harness import REPO, run
+from tests.support.harness import REPO, run, write_lines
 
 TINY = [
     *("--threads", "1", "--repeats", "3", "--warmup", "1", "--lengths", "8", "32", "--k", "4"),
@@ -469,3 +470,22 @@ def test_torchs_dynamic_int8_computes_about_the_same() -> None:
         outputs = [one(**sample["net_input"])[0] for one in (model, quantized)]
     assert not torch.equal(*outputs)
     torch.testing.assert_close(*outputs, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_translation_in_parts_loses_nothing(
+    copy_data: Path, copy_model: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model.safetensors"
+    run("fairseq-ext", "pack", copy_model, "--data", copy_data, "--engine", "fp32", "-o", model)
+    text = write_lines(tmp_path / "text", ["1 2 3", "", "9 8"])
+    words = [model, "--text", text, "--lines", 6, 12, "--speed-lines", 40, "--part-lines", 4]
+    words += ["--kills", 3, "--repeats", 1, "--json", tmp_path / "figures.json"]
+    mass_translation.main([str(word) for word in words])
+    found = json.loads((tmp_path / "figures.json").read_text())
+    assert [row["lines"] for row in found["memory"]] == [6, 12]
+    assert [row["workers"] for row in found["workers"]] == [1, 2]
+    assert all(row["peak_mib"] > 1 for row in found["memory"])
+    lost = {name: found["kills"][name] for name in ("lost", "doubled", "bytes_equal")}
+    assert lost == {"lost": 0, "doubled": 0, "bytes_equal": True}

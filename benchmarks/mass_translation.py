@@ -1,0 +1,184 @@
+"""Translation of large texts in parts: memory over lines, speed over workers, lines lost by kills.
+
+    fairseq-ext pack average.pt --data bin --engine int8 -o model.safetensors
+    python benchmarks/mass_translation.py model.safetensors --text test.en \\
+        --json docs/results/mass_translation.json
+
+The text is repeated until there are as many lines as asked for. Every worker is a process of
+``fairseq-ext translate --parts`` with one thread; a time is from its start to its end.
+
+  memory   the largest resident size of one worker, and lines per second, for each of --lines
+  workers  lines per second of the whole by each number of --workers, in turn, --repeats rounds
+  kills    the same text by a worker that is killed --kills times at random moments, against the
+           plain command: lines that are missing, lines too many, and whether all bytes are equal
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import bench
+import shared_options
+
+MIB = 2**20
+COMMAND = (sys.executable, "-m", "fairseq_ext", "translate")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+
+
+def arguments(words: list[str] | None) -> Namespace:
+    parser = shared_options.parser_with(__doc__, repeats=3)
+    add = parser.add_argument
+    add("model", type=Path, help="of `fairseq-ext pack --engine`, or a checkpoint with --data")
+    add("--data", type=Path, help="folder of fairseq-preprocess")
+    add("--text", type=Path, required=True, help="source lines")
+    add("--lines", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="for memory")
+    add("--speed-lines", type=int, default=100_000, help="for workers and kills")
+    add("--workers", type=int, nargs="+", default=[1, 2])
+    add("--kills", type=int, default=20)
+    add("--part-lines", type=int, default=2_000)
+    add("--beam", type=int, default=5)
+    add("--seed", type=int, default=1, help="of the moments of kills")
+    return parser.parse_args(words)
+
+
+class Texts:
+    """Inputs in a folder, and the command that translates one."""
+
+    def __init__(self, options: Namespace, folder: Path) -> None:
+        self.options, self.folder = options, folder
+        self._number = itertools.count()
+
+    def source(self, lines: int) -> Path:
+        """The text, repeated."""
+        path = self.folder / f"{lines}.txt"
+        if not path.exists():
+            with self.options.text.open("rb") as file:
+                known = [line.rstrip(b"\n") + b"\n" for line in file]
+            with path.open("wb") as file:
+                file.writelines(itertools.islice(itertools.cycle(known), lines))
+        return path
+
+    def plain(self, lines: int) -> list[str]:
+        """The command without parts."""
+        data = [] if self.options.data is None else [self.options.data]
+        words = [*COMMAND, *data, "--path", self.options.model, "--input", self.source(lines)]
+        words += ["--beam", self.options.beam, "--cpu", "--max-len-a", 1.5, "--max-len-b", 10]
+        return [str(word) for word in words]
+
+    def in_parts(self, lines: int) -> tuple[list[str], Path]:
+        """The command with a new folder of parts, and its output."""
+        number = next(self._number)
+        output, parts = self.folder / f"whole-{number}", self.folder / f"parts-{number}"
+        more = ["--parts", parts, "--part-lines", self.options.part_lines, "-o", output]
+        return [*self.plain(lines), *map(str, more)], output
+
+
+def started(words: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+
+
+def ended(process: subprocess.Popen[bytes]) -> float:
+    """The process's largest resident size in MiB; it must have succeeded."""
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{process.args} ended with {process.returncode}")
+    return used.ru_maxrss * 1024 / MIB
+
+
+@contextmanager
+def timed(texts: Texts, lines: int, workers: int) -> Iterator[dict[str, float]]:
+    """Yield seconds, lines per second and MiB of workers side by side on one text."""
+    words, output = texts.in_parts(lines)
+    began = time.perf_counter()
+    memory = [ended(one) for one in [started(words) for _ in range(workers)]]
+    seconds = time.perf_counter() - began
+    yield {"seconds": seconds, "lines_per_second": lines / seconds, "peak_mib": max(memory)}
+    output.unlink()
+
+
+def memory(texts: Texts) -> list[dict[str, float]]:
+    rows = []
+    for lines in texts.options.lines:
+        with timed(texts, lines, 1) as found:
+            rows.append({"lines": lines, **found})
+        print(
+            f"{lines:12,} lines {found['peak_mib']:8.0f} MiB "
+            f"{found['lines_per_second']:8.1f} lines/s",
+            flush=True,
+        )
+    return rows
+
+
+def workers(texts: Texts) -> list[dict[str, float]]:
+    """Rounds in turn, so that a busy moment of the machine meets all."""
+    lines, speeds = texts.options.speed_lines, {}
+    for _, count in itertools.product(range(texts.options.repeats), texts.options.workers):
+        with timed(texts, lines, count) as found:
+            speeds.setdefault(count, []).append(found["lines_per_second"])
+    rows = []
+    for count, found in speeds.items():
+        middle = statistics.median(found)
+        rows.append({"workers": count, "lines": lines, "lines_per_second": middle})
+        rows[-1] |= {"per_worker": middle / count, "rounds": found}
+        print(f"{count} workers {middle:8.1f} lines/s, {middle / count:8.1f} each", flush=True)
+    return rows
+
+
+def kills(texts: Texts) -> dict[str, object]:
+    """A worker dies again and again at random moments, until it is let go on."""
+    options = texts.options
+    draw = random.Random(options.seed)
+    wanted = texts.folder / "plain"
+    began = time.perf_counter()
+    ended(started([*texts.plain(options.speed_lines), "-o", str(wanted)]))
+    whole = time.perf_counter() - began
+    words, output = texts.in_parts(options.speed_lines)
+    killed = 0
+    while killed < options.kills:
+        process = started(words)
+        try:
+            process.wait(draw.uniform(0, 2 * whole / options.kills))
+            break  # it was done
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            killed += 1
+    ended(started(words))
+    lost, doubled = difference(wanted, output)
+    same = subprocess.run(["cmp", "-s", wanted, output], check=False).returncode == 0
+    print(f"{killed} kills: {lost} lines lost, {doubled} doubled, bytes equal: {same}", flush=True)
+    found = {"kills": killed, "lines": options.speed_lines, "lost": lost, "doubled": doubled}
+    return {**found, "bytes_equal": same}
+
+
+def difference(wanted: Path, found: Path) -> tuple[int, int]:
+    """Lines that are missing, and lines too many."""
+    with wanted.open("rb") as one, found.open("rb") as other:
+        counts = [sum(1 for _ in file) for file in (one, other)]
+    return max(counts[0] - counts[1], 0), max(counts[1] - counts[0], 0)
+
+
+def main(words: list[str] | None = None) -> None:
+    options = arguments(words)
+    with tempfile.TemporaryDirectory() as temporary:
+        texts = Texts(options, Path(temporary))
+        found = {"memory": memory(texts), "workers": workers(texts), "kills": kills(texts)}
+    if options.json is not None:
+        own = shared_options.settings(options, without=("json", "model", "data", "text"))
+        bench.save(options.json, title="Translation in parts", settings=own, **found)
+
+
+if __name__ == "__main__":
+    main()
