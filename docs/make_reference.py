@@ -29,12 +29,15 @@ NOTE = "<!-- Written by docs/make_reference.py: change the code, then run it aga
 
 PYTHON_API = (
     "fairseq_ext:register",
+    "fairseq_ext:load",
+    "fairseq_ext.decoding.text_model:Model.translate",
+    "fairseq_ext.decoding.text_model:Model.stream",
+    "fairseq_ext.decoding.text_model:Model.score",
+    "fairseq_ext.decoding.stream:Translation",
     "fairseq_ext.decoding.translator:Translator",
     "fairseq_ext.decoding.translator:Translator.translate",
     "fairseq_ext.decoding.search:Search",
     "fairseq_ext.decoding.search:Candidate",
-    "fairseq_ext.engine.translator:load",
-    "fairseq_ext.engine.translator:TextTranslator.translate",
     "fairseq_ext.text.pipeline:Pipeline",
     "fairseq_ext.text.pipeline:load",
     "fairseq_ext.evaluation.score:score_files",

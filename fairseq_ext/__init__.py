@@ -2,12 +2,25 @@
 
 Importing this package does nothing but that. :func:`register` makes fairseq know the architectures;
 ``--user-dir user_dir`` from a clone and ``--user-dir "$(fairseq-ext user-dir)"`` when installed
-call it.
+call it. :func:`load` makes a trained model a Python object that translates.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from fairseq_ext.plugin import register
 from fairseq_ext.version import __version__
 
-__all__ = ["__version__", "register"]
+if TYPE_CHECKING:
+    from fairseq_ext.decoding.text_model import load
+
+__all__ = ["__version__", "load", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "load":  # needs numpy and more, which the import of the package alone does not
+        from fairseq_ext.decoding.text_model import load
+
+        return load
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

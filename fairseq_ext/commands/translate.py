@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -19,7 +20,6 @@ from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.text_options import add_text_options, chosen_codec
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
 from fairseq_ext.engine import HELP as ENGINE_HELP
-from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.parts import Part, Writes
@@ -63,8 +63,8 @@ def add(commands: Subparsers) -> None:
         type=Path,
         nargs="?",
         metavar="DATA",
-        help="folder of fairseq-preprocess with the dictionaries; a model of `pack --engine` has "
-        "its own",
+        help="folder of fairseq-preprocess with the dictionaries (a model's own, or those of its "
+        "training)",
     )
     option(
         "--path",
@@ -72,7 +72,8 @@ def add(commands: Subparsers) -> None:
         nargs="+",
         required=True,
         metavar="CHECKPOINT",
-        help="trained model of any architecture, or a packed one; several checkpoints vote",
+        help="trained model of any architecture, a packed one, or the folder of a run; several "
+        "checkpoints vote",
     )
     option(
         "--input",
@@ -133,7 +134,7 @@ def _add_value(group: Any, name: str, default: int | float | str, text: str) -> 
     group.add_argument(f"--{name.replace('_', '-')}", **kind, help=f"{text} ({default})")
 
 
-def _search(args: argparse.Namespace, own: Mapping[str, int | float] | None = None) -> Search:
+def _search(args: argparse.Namespace, own: Mapping[str, int | float]) -> Search:
     """How to search, or to sample for ``--mbr``.
 
     Args:
@@ -147,7 +148,7 @@ def _search(args: argparse.Namespace, own: Mapping[str, int | float] | None = No
 
     kind = kind_of(args)
     known = {**SEARCH, **LIMITS, **SAMPLES}
-    chosen = {name: default for name, (default, _) in known.items()} | dict(own or {})
+    chosen = {name: default for name, (default, _) in known.items()} | dict(own)
     chosen |= {name: value for name in known if (value := getattr(args, name)) is not None}
     fixed = {name: getattr(args, name) for name in (*SWITCHES, "engine")}
     fixed |= {name: chosen[name] for name in LIMITS}
@@ -162,7 +163,6 @@ def _search(args: argparse.Namespace, own: Mapping[str, int | float] | None = No
 
 
 def _translate(args: argparse.Namespace) -> int:
-    logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
     logging.getLogger("fairseq_ext.engine").setLevel(logging.INFO)  # who translates, if it does not
     from fairseq_ext import files
 
@@ -209,57 +209,12 @@ def _parts(args: argparse.Namespace, stack: contextlib.ExitStack) -> Writes:
 
 def _opened(args: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Translates, TextCodec]:
     """The models, and what stands between text and their tokens."""
-    from fairseq_ext.engine.files import is_engine_model
+    from fairseq_ext.decoding.loading import opened
 
-    return (_for_the_engine if any(map(is_engine_model, args.path)) else _for_fairseq)(args, stack)
-
-
-def _for_fairseq(
-    args: argparse.Namespace, stack: contextlib.ExitStack
-) -> tuple[Translates, TextCodec]:
-    """Checkpoints with the dictionaries of the data."""
-    if args.data is None:
-        raise ConfigError(
-            "DATA must be the folder of fairseq-preprocess, but is missing; only a model of "
-            "`fairseq-ext pack --engine` has dictionaries of its own."
-        )
-    from fairseq_ext import register
-
-    register()
-    from fairseq_ext.decoding.translator import Translator
-    from fairseq_ext.plugin.patches.commands import one_message
-
-    search = _search(args)
-    stack.enter_context(one_message())
-    translator = Translator(args.data, args.path, args.src, args.tgt, search)
-    folders = (*(path.parent for path in args.path), args.data)
-    return translator, chosen_codec(args, translator.src, translator.tgt, folders)
-
-
-def _for_the_engine(args: argparse.Namespace, _: Any) -> tuple[Translates, TextCodec]:
-    """A model that has all it needs; neither torch nor fairseq is imported."""
-    from fairseq_ext.engine.files import read
-    from fairseq_ext.engine.translator import EngineTranslator
-
-    path, *others = args.path
-    if others:
-        raise ConfigError("`--path` must name a model for the engine alone, or checkpoints.")
-    model = read(path)
-    languages = (model.settings.src, model.settings.tgt)
-    if (args.src or languages[0], args.tgt or languages[1]) != languages:
-        raise ConfigError(
-            f"`--src` and `--tgt` must be {' and '.join(languages)} for {path}, but are "
-            f"{args.src} and {args.tgt}."
-        )
-    numbers = model.settings.numbers
-    if args.engine != DEFAULT and ENGINES.get(args.engine) != numbers:
-        raise ConfigError(
-            f"`--engine {args.engine}` does not go with {path}, which is a model for the engine in "
-            f"{numbers}; leave it out."
-        )
-    translator = EngineTranslator(model, _search(args, model.settings.search))
-    with model.text_folder() as folder:
-        return translator, chosen_codec(args, *languages, (folder,))
+    languages, search = (args.src, args.tgt), functools.partial(_search, args)
+    found = stack.enter_context(opened(args.path, args.data, languages, search))
+    src, tgt = found.translator.src, found.translator.tgt
+    return found.translator, chosen_codec(args, src, tgt, found.folders)
 
 
 def _found(

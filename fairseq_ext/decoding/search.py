@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fairseq_ext.engine import DEFAULT
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,11 @@ class Counts:
 
 
 class Translates(Protocol):
-    """What translates lines of tokens.
+    """What translates lines of tokens; several threads may call it.
 
     Attributes:
         src, tgt: languages.
+        name: of the architecture.
         limit: the most source tokens in a sentence, its end included.
         limit_name: whose limit this is, as the subject of a sentence.
         counts: tokens so far.
@@ -110,6 +111,7 @@ class Translates(Protocol):
 
     src: str
     tgt: str
+    name: str
     limit: int
     limit_name: str
     counts: Counts
@@ -118,12 +120,33 @@ class Translates(Protocol):
         """How many source tokens the model would see, its special symbols included."""
 
     def translate(
-        self, sentences: Sequence[str], numbers: Sequence[int] | None = None
+        self,
+        sentences: Sequence[str],
+        numbers: Sequence[int] | None = None,
+        search: Search | None = None,
     ) -> list[list[Candidate]]:
         """The ``nbest`` translations of each sentence, best first, in the order given.
 
         Samples of a sentence depend on its number; without ``numbers`` the first one has 0.
+        Without ``search`` it is the translator's own.
         """
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Iterable[float]]:
+        """Log-probabilities, base e, of the tokens of each target and its ``</s>``."""
+
+
+def require_short(lengths: Iterable[int], most: int) -> None:
+    """Raise :class:`DataError` for a target that is longer than its model writes.
+
+    Args:
+        lengths: tokens, ``</s>`` included.
+        most: that a model writes.
+    """
+    for number, length in enumerate(lengths, start=1):
+        if length > most:
+            raise DataError(
+                f"target {number} has {length:,} tokens, but the model writes at most {most:,}."
+            )
 
 
 def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from fairseq_ext.decoding.search import Candidate, Translates
+from fairseq_ext.decoding.search import Candidate, Search, Translates
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text.subwords import Step
 
@@ -29,12 +29,17 @@ class Translation:
         source: its text.
         texts: translations, best first; one empty text for a line that was left out.
         candidates: the same as tokens with scores; none for such a line.
+        text: the best translation.
     """
 
     line: int
     source: str
     texts: Sequence[str]
     candidates: Sequence[Candidate]
+
+    @property
+    def text(self) -> str:
+        return self.texts[0]
 
 
 def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
@@ -58,6 +63,7 @@ def translations(
     translator: Translates,
     codec: TextCodec,
     *,
+    search: Search | None = None,
     name: str = "the input",
     first: int = 1,
     before: int = 0,
@@ -70,6 +76,7 @@ def translations(
         lines: text.
         translator: of its tokens.
         codec: between text and tokens.
+        search: how to search; None as the translator was told.
         name: of the input, for messages.
         first: number of the first line in it.
         before: lines of other inputs before it; they count in the numbers of translations.
@@ -86,7 +93,7 @@ def translations(
     while block := list(islice(lines, buffer)):
         kept = _fit_to_translate(block, first, encode, translator, name, skip_long)
         numbers = [before + first - 1 + place for place in kept]
-        many = translator.translate(list(kept.values()), numbers)
+        many = translator.translate(list(kept.values()), numbers, search)
         found = dict(zip(kept, many, strict=True))
         texts = (codec.decode(one.tokens) for many in found.values() for one in many)
         for place, source in enumerate(block):

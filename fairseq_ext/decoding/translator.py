@@ -6,32 +6,51 @@ nobody has to repeat them. Loading, batches and search are fairseq's own, called
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from fairseq import options, utils
+from fairseq.data import LanguagePairDataset, ListDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from torch import Tensor
 
+from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.decoding import length_penalty, models, sampling
-from fairseq_ext.decoding.search import Candidate, Counts, Search, check_gnmt_lenpen
+from fairseq_ext.decoding.search import (
+    Candidate,
+    Counts,
+    Search,
+    check_gnmt_lenpen,
+    require_short,
+)
+from fairseq_ext.engine.batches import share_weights
 from fairseq_ext.plugin.patches.commands import refuse_broken
+
+FIXED = ("max_tokens", "fp16", "cpu", "engine")
+"""Options of the search that hold from the loading of a model on."""
+SCORE = Search(beam=1, flags=("--score-reference",))
+MOST_GENERATORS = 8
+"""Kept ready, one for each way to search."""
 
 
 class Translator:
-    """One model, or several that vote.
+    """One model, or several that vote. Threads may share it: one at a time is served.
 
     Args:
         data: folder with the dictionaries, as fairseq-preprocess wrote it.
         paths: checkpoints.
         src, tgt: languages; None for those of the training.
-        search: how to search.
+        search: how to search, unless a call says otherwise.
 
     Attributes:
         src, tgt: languages.
+        name: of the (first) model's architecture.
         limit: the most source tokens in a sentence, its end included.
         limit_name: whose limit this is, as the subject of a sentence.
         counts: tokens so far.
@@ -51,11 +70,13 @@ class Translator:
         search: Search | None = None,
     ) -> None:
         search = search or Search()
-        self._cfg = _configuration(data, search)
-        self._models, _, self._task = models.load(data, paths, src, tgt)
+        self._data, self._cfg = data, _configuration(data, search)
+        self._models, cfg, self._task = models.load(data, paths, src, tgt)
+        self.name = architecture({"cfg": cfg})
         self.src, self.tgt = self._task.cfg.source_lang, self._task.cfg.target_lang
-        if search.attention and not any(getattr(one, "no_alignment", "") for one in self._models):
-            self._cfg.generation.print_alignment = "soft"  # read by the models and the generator
+        self._aligns = not any(getattr(one, "no_alignment", "") for one in self._models)
+        if search.attention and self._aligns:
+            self._cfg.generation.print_alignment = "soft"  # read by the models
         self._cuda = torch.cuda.is_available() and not self._cfg.common.cpu
         for model in self._models:
             if self._cfg.common.fp16:
@@ -63,7 +84,9 @@ class Translator:
             if self._cuda:
                 model.cuda()
             model.prepare_for_inference_(self._cfg)
-        self._generator = self._build_generator(search)
+        self._search = search
+        self._generators = {search: self._build_generator(search, self._cfg)}
+        self._one_at_a_time = threading.Lock()  # models and generators keep what they are doing
         self._limits = utils.resolve_max_positions(
             self._task.max_positions(), *(model.max_positions() for model in self._models)
         )
@@ -71,10 +94,25 @@ class Translator:
         if self._cfg.dataset.max_tokens < self.limit:
             self.limit, self.limit_name = self._cfg.dataset.max_tokens, "`--max-tokens` allows"
         self.counts = Counts()
-        self._sampling, self._random = search.sampling, torch.get_rng_state()
+        self._random = torch.get_rng_state()
 
-    def _build_generator(self, search: Search) -> Any:
-        generation = self._cfg.generation
+    def _generator(self, search: Search) -> Any:
+        """fairseq's generator for a search, or the engine; some are kept for the next time."""
+        fixed = {name: getattr(self._search, name) for name in FIXED}
+        search = dataclasses.replace(search, **fixed)
+        found = self._generators.get(search)
+        if found is None:
+            found = self._build_generator(search, _configuration(self._data, search))
+            share_weights([*self._generators.values(), found])
+            if len(self._generators) == MOST_GENERATORS:
+                self._generators.pop(next(iter(self._generators)))
+            self._generators[search] = found
+        return found
+
+    def _build_generator(self, search: Search, cfg: Any) -> Any:
+        generation = cfg.generation
+        if self._aligns and search.attention:
+            generation.print_alignment = "soft"
         check_gnmt_lenpen(search.gnmt_lenpen, generation)
         chosen = {}
         if search.gnmt_lenpen:
@@ -91,43 +129,91 @@ class Translator:
         return [int(dataset.size(i)[0]) for i in range(len(sentences))]
 
     def translate(
-        self, sentences: Sequence[str], numbers: Sequence[int] | None = None
+        self,
+        sentences: Sequence[str],
+        numbers: Sequence[int] | None = None,
+        search: Search | None = None,
     ) -> list[list[Candidate]]:
         """The ``nbest`` translations of each sentence, best first, in the order given.
 
         Args:
             sentences: lines of source tokens, none longer than ``limit``.
             numbers: of the sentences, which samples depend on; from 0 if None.
+            search: how to search; None as the translator was told. Precision, device and engine
+                are the translator's.
+
+        Raises:
+            ConfigError: a search that cannot be.
         """
+        search = search or self._search
         found: list[list[Candidate]] = [[] for _ in sentences]
-        if not sentences:
-            return found
-        numbers = torch.tensor(range(len(sentences)) if numbers is None else numbers)
-        if self._sampling:
-            self._begin_to_draw(int(numbers[0]))
+        numbers = range(len(sentences)) if numbers is None else numbers
+        with self._one_at_a_time:
+            generator = self._generator(search)
+            skipped = getattr(generator, "symbols_to_strip_from_output", {generator.eos})
+            if search.sampling and sentences:
+                self._begin_to_draw(search, numbers[0])
+            dataset = self._dataset(sentences)
+            for place, source, hypotheses in self._run(generator, dataset, numbers):
+                self._count(source)
+                found[place] = [
+                    self._candidate(one, search.attention and self._aligns, skipped)
+                    for one in hypotheses[: search.nbest]
+                ]
+        return found
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Tensor]:
+        """Log-probabilities, base e, of the tokens of each target and its ``</s>``.
+
+        Args:
+            sources: lines of source tokens, none longer than ``limit``.
+            targets: lines of target tokens, one for each source.
+
+        Raises:
+            DataError: a target that is longer than the model writes.
+        """
+        words = self._task.target_dictionary
+        tokens = [words.encode_line(one, add_if_not_exist=False).long() for one in targets]
+        require_short(map(len, tokens), self._limits[1])
+        source = self._dataset(sources)
+        pairs = LanguagePairDataset(
+            *(source.src, source.src_sizes, self._task.source_dictionary),
+            *(ListDataset(tokens, list(map(len, tokens))), list(map(len, tokens)), words),
+        )
+        scored: list[Tensor] = [torch.empty(0)] * len(targets)
+        with self._one_at_a_time:
+            scorer, numbers = self._generator(SCORE), range(len(targets))
+            for place, _, (one,) in self._run(scorer, pairs, numbers):
+                scored[place] = one["positional_scores"].cpu()
+        return scored
+
+    def _run(
+        self, generator: Any, dataset: LanguagePairDataset, numbers: Sequence[int]
+    ) -> Iterator[tuple[int, Tensor, list[dict[str, Any]]]]:
+        """Place, source tokens and hypotheses of each sentence, batch by batch."""
+        if not len(dataset):
+            return
         batches = self._task.get_batch_iterator(
-            dataset=self._dataset(sentences),
+            dataset=dataset,
             max_tokens=self._cfg.dataset.max_tokens,
             max_positions=self._limits,
             disable_iterator_cache=True,  # or fairseq keeps every dataset it has seen
         ).next_epoch_itr(shuffle=False)
         for batch in batches:
-            self._count(batch["net_input"]["src_tokens"])
+            sources = batch["net_input"]["src_tokens"]
             batch = utils.move_to_cuda(batch) if self._cuda else batch
-            numbered = {**batch, "id": numbers[batch["id"].cpu()]}
-            results = self._task.inference_step(self._generator, self._models, numbered)
-            for index, hypotheses in zip(batch["id"].tolist(), results, strict=True):
-                best = hypotheses[: self._cfg.generation.nbest]
-                found[index] = [self._candidate(one) for one in best]
-        return found
+            places = batch["id"].tolist()
+            numbered = {**batch, "id": torch.tensor([numbers[place] for place in places])}
+            results = self._task.inference_step(generator, self._models, numbered)
+            yield from zip(places, sources, results, strict=True)
 
-    def _begin_to_draw(self, first: int) -> None:
+    def _begin_to_draw(self, search: Search, first: int) -> None:
         """Make fairseq's samples depend on the first sentence's number, not on former calls.
 
         From sentence 0 on they are those of ``fairseq-interactive``.
         """
-        utils.set_torch_seed(self._cfg.common.seed + first)
-        if not first:
+        utils.set_torch_seed(search.seed + first)
+        if not first and search == self._search:
             torch.set_rng_state(self._random)
 
     def _dataset(self, sentences: Sequence[str]) -> Any:
@@ -136,16 +222,15 @@ class Translator:
         )
         return self._task.build_dataset_for_inference(tokens, lengths)
 
-    def _candidate(self, hypothesis: dict[str, Any]) -> Candidate:
+    def _candidate(self, hypothesis: dict[str, Any], aligned: bool, skipped: set[int]) -> Candidate:
         tokens = hypothesis["tokens"].int().cpu()
         self.counts.target += len(tokens)
-        skipped = getattr(self._generator, "symbols_to_strip_from_output", {self._generator.eos})
         text = self._task.target_dictionary.string(tokens, extra_symbols_to_ignore=skipped)
-        rows = hypothesis["alignment"] if self._cfg.generation.print_alignment else ()
+        rows = hypothesis["alignment"] if aligned else ()
         attention = tuple(tuple(float(weight) for weight in row) for row in rows)  # of text
         return Candidate(text, float(hypothesis["score"]) / math.log(2), attention)
 
-    def _count(self, tokens: torch.Tensor) -> None:
+    def _count(self, tokens: Tensor) -> None:
         dictionary = self._task.source_dictionary
         special = torch.tensor([dictionary.pad(), dictionary.eos(), dictionary.bos()])
         self.counts.source += int((~torch.isin(tokens, special)).sum())

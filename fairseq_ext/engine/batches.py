@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ class Native:
     ) -> None:
         self._fallback, self._numbers = fallback, numbers
         self._program = compile_model(model, target)
-        self._team: Team | None = None
+        self._teams: list[Team] = []  # none or one; all that share weights share the list
 
     def __getattr__(self, name: str) -> Any:
         """What commands ask fairseq's for, such as ``eos``."""
@@ -50,10 +50,11 @@ class Native:
         prefixes: Sequence[Sequence[int]] | None = None,
         numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
-        if self._team is None:
-            self._team = Team(Machine(self._program, self._numbers), torch.get_num_threads())
+        if not self._teams:
+            machine = Machine(self._program, self._numbers)
+            self._teams.append(Team(machine, torch.get_num_threads()))
         sentences = words(sources, self._program.symbols.pad)
-        return self._team.translate(sentences, rules, prefixes, numbers)
+        return self._teams[0].translate(sentences, rules, prefixes, numbers)
 
     def _attention(self, found: Found, source: Tensor) -> Tensor | None:
         """``[T, S]`` over a source ``[S]`` with its pads, where it is 0."""
@@ -62,6 +63,17 @@ class Native:
         attention = torch.zeros(len(found.tokens), len(source))
         attention[:, source.ne(self._program.symbols.pad)] = torch.from_numpy(found.attention)
         return attention
+
+
+def share_weights(generators: Iterable[Any]) -> None:
+    """Let generators and scorers that the engine runs lay the weights of their model out once.
+
+    Args:
+        generators: for one model and in the same numbers; those of fairseq are left alone.
+    """
+    first, *others = [one for one in generators if isinstance(one, Native)] or [None]
+    for other in others:
+        other._teams = first._teams
 
 
 def words(rows: Tensor, pad: int) -> list[list[int]]:

@@ -1,34 +1,28 @@
 """An engine model as a function from sentences to translations (no torch, no fairseq).
 
-:class:`EngineTranslator` has the interface of :class:`fairseq_ext.decoding.translator.Translator`;
-:func:`load` gives one with the model's own steps between text and tokens::
-
-    model = load("model.safetensors")
-    model.translate(["Ein Mann schläft.", "Zwei Hunde spielen."])
+:class:`EngineTranslator` has the interface of :class:`fairseq_ext.decoding.translator.Translator`.
+:func:`fairseq_ext.load` adds the model's own steps between text and tokens.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from fairseq_ext.decoding import stream
-from fairseq_ext.decoding.search import Candidate, Counts, Search
-from fairseq_ext.decoding.stream import TextCodec
-from fairseq_ext.engine.files import EngineModel, read
+import numpy as np
+
+from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short
+from fairseq_ext.engine.files import EngineModel
 from fairseq_ext.engine.native import Found, Machine, Team
 from fairseq_ext.engine.rules import Rules, Sampling
 from fairseq_ext.errors import ConfigError
-from fairseq_ext.text import pipeline
-from fairseq_ext.text.pipeline import Pipeline
 
 BEGIN, PAD, END, UNKNOWN = range(4)  # in every dictionary of fairseq
 
 
-def threads() -> int:
+def available_threads() -> int:
     """As many as ``OMP_NUM_THREADS`` says, or as this process may use processors."""
     said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if said.isdecimal() and int(said):
@@ -39,14 +33,16 @@ def threads() -> int:
 
 
 class EngineTranslator:
-    """One engine model.
+    """One engine model. Threads may share it: one at a time is served, by all its own threads.
 
     Args:
         model: from its file.
-        search: how to search; None for the model's own defaults.
+        search: how to search, unless a call says otherwise; None for the model's own defaults.
+        threads: how many share out the sentences of a batch; None: see :func:`available_threads`.
 
     Attributes:
         src, tgt: languages.
+        name: of the architecture.
         limit: the most source tokens in a sentence, its end included.
         limit_name: whose limit this is, as the subject of a sentence.
         counts: tokens so far.
@@ -55,13 +51,19 @@ class EngineTranslator:
         ConfigError: the engine was not compiled, or options that it does not have.
     """
 
-    def __init__(self, model: EngineModel, search: Search | None = None) -> None:
+    def __init__(
+        self, model: EngineModel, search: Search | None = None, threads: int | None = None
+    ) -> None:
         self._model = model
         self._search = search or Search(**model.settings.search)
-        self._rules = _rules(self._search, len(model.target))
-        self._team = Team(Machine(model.program, packed=model.weights), threads())
+        self._rules(self._search)
+        self._one_at_a_time = threading.Lock()
+        self._team = Team(
+            Machine(model.program, packed=model.weights), threads or available_threads()
+        )
         self._numbers = {symbol: number for number, symbol in enumerate(model.source)}
         self.src, self.tgt = model.settings.src, model.settings.tgt
+        self.name = model.settings.architecture
         self.limit, self.limit_name = model.program.longest_source, "the model takes"
         if self._search.max_tokens < self.limit:
             self.limit, self.limit_name = self._search.max_tokens, "`--max-tokens` allows"
@@ -72,27 +74,64 @@ class EngineTranslator:
         return [len(self._encode(one)) for one in sentences]
 
     def translate(
-        self, sentences: Sequence[str], numbers: Sequence[int] | None = None
+        self,
+        sentences: Sequence[str],
+        numbers: Sequence[int] | None = None,
+        search: Search | None = None,
     ) -> list[list[Candidate]]:
         """The ``nbest`` translations of each sentence, best first, in the order given.
 
         Args:
             sentences: lines of source tokens, none longer than ``limit``.
             numbers: of the sentences, which samples depend on; from 0 if None.
+            search: how to search; None as the translator was told. Batches are as large as the
+                translator was told.
+
+        Raises:
+            ConfigError: a search that cannot be, or options that the engine does not have.
         """
+        search = search or self._search
+        rules = self._rules(search)
         numbers = range(len(sentences)) if numbers is None else numbers
         sources = [self._encode(one) for one in sentences]
         found: list[list[Candidate]] = [[] for _ in sentences]
-        for batch in _batches([len(one) for one in sources], self._search.max_tokens):
-            translated = self._team.translate(
-                [sources[place] for place in batch],
-                self._rules,
-                numbers=[numbers[place] for place in batch],
-            )
-            for place, hypotheses in zip(batch, translated, strict=True):
-                self._count(sources[place])
-                found[place] = [self._candidate(one) for one in hypotheses[: self._search.nbest]]
+        with self._one_at_a_time:
+            for batch in _batches([len(one) for one in sources], self._search.max_tokens):
+                translated = self._team.translate(
+                    [sources[place] for place in batch],
+                    rules,
+                    numbers=[numbers[place] for place in batch],
+                )
+                for place, hypotheses in zip(batch, translated, strict=True):
+                    self._count(sources[place])
+                    found[place] = [self._candidate(one) for one in hypotheses[: search.nbest]]
         return found
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
+        """Log-probabilities, base e, of the tokens of each target and its ``</s>``.
+
+        Args:
+            sources: lines of source tokens, none longer than ``limit``.
+            targets: lines of target tokens, one for each source.
+
+        Raises:
+            DataError: a target that is longer than the model writes.
+        """
+        known = {symbol: number for number, symbol in enumerate(self._model.target)}
+        read = [self._encode(one) for one in sources]
+        forced = [[*(known.get(one, UNKNOWN) for one in line.split()), END] for line in targets]
+        require_short(map(len, forced), self._model.program.longest_target)
+        rules = Rules(beam=1, max_len_b=max(map(len, forced), default=1))
+        scored: list[np.ndarray] = [np.empty(0)] * len(targets)
+        for batch in _batches([len(one) for one in read], self._search.max_tokens):
+            wanted = [forced[place] for place in batch]
+            found = self._team.translate([read[place] for place in batch], rules, wanted)
+            for place, (one,) in zip(batch, found, strict=True):
+                scored[place] = one.scores
+        return scored
+
+    def _rules(self, search: Search) -> Rules:
+        return _rules(search, len(self._model.target))
 
     def _encode(self, line: str) -> list[int]:
         """Numbers of a line's tokens, cut and with special symbols as in training."""
@@ -135,9 +174,7 @@ def _rules(search: Search, vocabulary: int) -> Rules:
         **{name: getattr(search, name) for name in names},
         lenpen=search.gnmt_lenpen or search.lenpen,
         length_offset=5.0 if search.gnmt_lenpen else 0.0,
-        sampling=Sampling(search.top_k, epsilon=search.epsilon, seed=search.seed)
-        if search.sampling
-        else None,
+        sampling=Sampling(epsilon=search.epsilon, seed=search.seed) if search.sampling else None,
     )
 
 
@@ -153,53 +190,3 @@ def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
         tokens += lengths[place]
     if batch:
         yield batch
-
-
-@dataclass(frozen=True)
-class TextTranslator:
-    """From lines of text to lines of text.
-
-    Attributes:
-        translator: of tokens.
-        codec: between text and tokens.
-    """
-
-    translator: EngineTranslator
-    codec: TextCodec
-
-    def translate(self, lines: Sequence[str]) -> list[str]:
-        """The best translation of each line; empty lines stay empty.
-
-        Raises:
-            DataError: a line that is too long, by number.
-        """
-        found = stream.translations(lines, self.translator, self.codec, name="the text")
-        return [one.texts[0] for one in found]
-
-
-def load(path: str | Path, search: Search | None = None) -> TextTranslator:
-    """An engine model from its file.
-
-    Args:
-        path: that ``fairseq-ext pack --engine`` wrote.
-        search: how to search; None for the model's own defaults.
-
-    Raises:
-        CheckpointError: the file cannot be used.
-        ConfigError: the engine was not compiled, options that it does not have, or a library that
-            the text needs is not installed.
-    """
-    model = read(path)
-    return TextTranslator(EngineTranslator(model, search), codec_of(model))
-
-
-def codec_of(model: EngineModel) -> TextCodec:
-    """The model's own steps between text and tokens.
-
-    Raises:
-        CheckpointError: they cannot be used.
-        ConfigError: a library that they need is not installed.
-    """
-    with model.text_folder() as folder:
-        made = pipeline.load(folder) or Pipeline(model.settings.src, model.settings.tgt)
-        return TextCodec(made.encoder(), made.decoder())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext.decoding.loading import opened
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.decoding.stream import TextCodec
-from fairseq_ext.engine.files import is_engine_model, read
-from fairseq_ext.engine.translator import EngineTranslator, codec_of
+from fairseq_ext.engine.files import is_engine_model
 from fairseq_ext.errors import CheckpointError, ConfigError
 from fairseq_ext.serving.asking import AUTO
 from fairseq_ext.serving.batching import Sentence
@@ -125,7 +125,12 @@ def _load(path: Path, search: Mapping[str, Any]) -> Served:
         raise CheckpointError(
             f"{path} is no model for the engine; `fairseq-ext pack --engine int8` makes one."
         )
-    model = read(path)
-    chosen = Search(**{**model.settings.search, **search})
-    chosen = Search(**{**vars(chosen), "nbest": chosen.beam})
-    return Served(EngineTranslator(model, chosen), codec_of(model), chosen.beam)
+
+    def all_hypotheses(own: Mapping[str, int | float]) -> Search:
+        chosen = Search(**{**own, **search})
+        return replace(chosen, nbest=chosen.beam)
+
+    with opened([path], None, (None, None), all_hypotheses) as found:
+        text = found.text()
+        codec = TextCodec(text.encoder(), text.decoder())
+        return Served(found.translator, codec, found.search.nbest)

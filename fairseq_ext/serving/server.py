@@ -21,7 +21,7 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
-from fairseq_ext.engine.translator import threads
+from fairseq_ext.engine.translator import available_threads
 from fairseq_ext.serving import app, metrics, pairs
 from fairseq_ext.serving.limits import Limits
 
@@ -94,7 +94,7 @@ def serve(
         if workers == 1:
             _Server(config(made)).run([listener])
             return 0
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, threads() // workers)))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_threads() // workers)))
         with tempfile.TemporaryDirectory(prefix="fairseq-ext-serve-") as folder:
             os.environ[metrics.FOLDER] = folder
             several = {"workers": workers, "timeout_worker_healthcheck": ANSWERS}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext import cli
+from fairseq_ext.checkpoints import storage
 from fairseq_ext.text.pipeline import Pipeline
 from tests.support.harness import fairseq, run
 
@@ -134,8 +135,21 @@ def test_it_stands_alone(copy_model: Path, packed: Path):
     assert "must name a model for the engine alone" in refused(
         "translate", "--path", packed, copy_model
     )
+
+
+def test_a_checkpoint_finds_the_data_of_its_training(
+    copy_data: Path, copy_model: Path, tmp_path: Path
+):
+    given, found = (
+        run("fairseq-ext", "translate", *data, "--path", copy_model, stdin=LINES).stdout
+        for data in ((copy_data,), ())
+    )
+    assert given == found != ""
+    checkpoint = storage.load(copy_model)
+    checkpoint["cfg"]["task"]["data"] = str(tmp_path / "gone")
+    storage.save(checkpoint, tmp_path / "model.pt")
     assert "DATA must be the folder of fairseq-preprocess, but is missing" in refused(
-        "translate", "--path", copy_model
+        "translate", "--path", tmp_path / "model.pt"
     )
 
 

@@ -9,14 +9,13 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from fairseq_ext.decoding.search import Search
-from fairseq_ext.engine import translator
+import fairseq_ext
 from tests.support.harness import run, wait_for
 from tests.support.serving import ENGLISH, Server, serving
 
@@ -45,27 +44,31 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     assert [path.name for path in folder.iterdir()] == ["serve.log"]
 
 
+Translate = Callable[[list[str]], list[str]]
+
+
 @pytest.fixture(scope="module")
-def alone(model: Path) -> translator.TextTranslator:
+def alone(model: Path) -> Translate:
     """The model, without a server."""
-    return translator.load(model, Search(max_len_b=LENGTH))
+    loaded = fairseq_ext.load(model)
+    return lambda lines: [one.text for one in loaded.translate(lines, max_len_b=LENGTH)]
 
 
-def test_a_translation(server: Server, alone: translator.TextTranslator):
+def test_a_translation(server: Server, alone: Translate):
     lines = ["1 2 3", "", "9 9"]
     found = server.translate("\n".join(lines), alternatives=2)
     assert found.status == 200
-    assert found.body["translatedText"].split("\n") == alone.translate(lines)
+    assert found.body["translatedText"].split("\n") == alone(lines)
     assert [len(text.split("\n")) for text in found.body["alternatives"]] == [3, 3]
     several = server.translate(lines, source="auto").body
-    assert several["translatedText"] == alone.translate(lines)
+    assert several["translatedText"] == alone(lines)
     assert several["detectedLanguage"] == [{"confidence": 0.0, "language": "src"}] * 3
 
 
-def test_forms(server: Server, alone: translator.TextTranslator):
+def test_forms(server: Server, alone: Translate):
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     found = server.ask("/translate", b"q=1+2&source=src&target=tgt&alternatives=1", **form)
-    assert found.body["translatedText"] == alone.translate(["1 2"])[0]
+    assert found.body["translatedText"] == alone(["1 2"])[0]
     assert len(found.body["alternatives"]) == 1
 
 
@@ -109,7 +112,7 @@ def test_odd_texts(server: Server):
         assert server.translate(text).status == 200
 
 
-def test_every_reply_belongs_to_its_request(server: Server, alone: translator.TextTranslator):
+def test_every_reply_belongs_to_its_request(server: Server, alone: Translate):
     draw = random.Random(1)
 
     def sentence() -> str:
@@ -120,7 +123,7 @@ def test_every_reply_belongs_to_its_request(server: Server, alone: translator.Te
         found = list(clients.map(server.translate, asked))
     assert [one.status for one in found] == [200] * len(asked)
     for lines, one in zip(asked, found, strict=True):
-        assert one.body["translatedText"] == alone.translate(lines)
+        assert one.body["translatedText"] == alone(lines)
 
 
 def test_clients_that_leave(server: Server):
@@ -205,13 +208,13 @@ def _wait_until_closed(server: Server) -> None:
     wait_for(refused, server.process, 60)
 
 
-def test_workers(model: Path, tmp_path: Path, alone: translator.TextTranslator):
+def test_workers(model: Path, tmp_path: Path, alone: Translate):
     translated = 'fairseq_ext_requests_total{path="/translate",status="200"}'
     command = (model, "--max-len-b", LENGTH, "--workers", 2)
     with serving(tmp_path, *command) as server:
         with ThreadPoolExecutor(8) as clients:
             found = list(clients.map(server.translate, ["1 2"] * 40))
-        assert {one.body["translatedText"] for one in found} == {*alone.translate(["1 2"])}
+        assert {one.body["translatedText"] for one in found} == {*alone(["1 2"])}
         assert {server.figure(translated) for _ in range(10)} == {40}  # whichever is asked
 
         before = workers(server)

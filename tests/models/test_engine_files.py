@@ -14,6 +14,7 @@ import pytest
 from fairseq.models import BaseFairseqModel
 from safetensors.numpy import load_file
 
+import fairseq_ext
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import files, sizes
 from fairseq_ext.engine.files import EngineModel
@@ -21,7 +22,7 @@ from fairseq_ext.engine.native import Machine
 from fairseq_ext.engine.packing import engine_model
 from fairseq_ext.engine.program import NOTHING, Code, Columns, Operation, Phase, Shape
 from fairseq_ext.engine.rules import Rules
-from fairseq_ext.engine.translator import EngineTranslator, load
+from fairseq_ext.engine.translator import EngineTranslator
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import PLAIN
 from fairseq_ext.errors import CheckpointError, ConfigError
@@ -112,10 +113,10 @@ def test_a_packed_model_can_be_the_source(tmp_path: Path):
 
 def test_text_is_part_of_it(small: Path):
     """Also after its own files are gone."""
-    text = load(small, Search(max_len_b=5))
-    assert text.codec.encode("W1 w2") == "w1 w@@ 2"
-    assert text.codec.decode("w@@ 2") == "w2"
-    assert text.translate(["w1", "", "W1 w1"])[1] == ""
+    text = fairseq_ext.load(small)
+    assert text._codec.encode("W1 w2") == "w1 w@@ 2"
+    assert text._codec.decode("w@@ 2") == "w2"
+    assert text.translate(["w1", "", "W1 w1"], max_len_b=5)[1].text == ""
     report = sizes.count(small)
     assert report["text"] == "de → en: lowercase, subword-nmt"
     assert report["bytes"]["all"] == small.stat().st_size
@@ -325,4 +326,4 @@ def test_text_that_cannot_be_used_is_named(tmp_path: Path):
     path = tmp_path / "m.safetensors"
     files.write(replace(made("gru")[0], text={"text.json": b'{"format": 1}'}), path)
     with pytest.raises(CheckpointError, match=r"m\.safetensors: text\.json cannot be used"):
-        load(path)
+        fairseq_ext.load(path)

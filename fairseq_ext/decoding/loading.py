@@ -1,0 +1,176 @@
+"""A trained model, whatever it is kept in, ready to translate.
+
+A model for the engine needs neither torch nor fairseq; every other one is left to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_ext import files
+from fairseq_ext.decoding.search import Search, Translates
+from fairseq_ext.engine import DEFAULT, ENGINES
+from fairseq_ext.engine.files import is_engine_model, read
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.text import pipeline
+from fairseq_ext.text.pipeline import Pipeline
+
+IN_A_RUN = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
+"""Checkpoints of a run's folder; the first that is there is its model."""
+
+MakeSearch = Callable[[Mapping[str, int | float]], Search]
+
+
+class Opened(NamedTuple):
+    """A model.
+
+    Attributes:
+        translator: of tokens.
+        search: how it searches unless a call says otherwise.
+        folders: where its ``text.json`` may be; the first one counts.
+    """
+
+    translator: Translates
+    search: Search
+    folders: Sequence[Path]
+
+    def text(self) -> Pipeline:
+        """Its steps between text and tokens; none are those of a model that does not say.
+
+        Raises:
+            DataError: they cannot be used.
+        """
+        languages = (self.translator.src, self.translator.tgt)
+        saved = pipeline.find(self.folders)
+        return (saved and saved.towards(*languages)) or Pipeline(*languages)
+
+
+@contextlib.contextmanager
+def opened(
+    paths: Sequence[Path],
+    data: Path | None,
+    languages: tuple[str | None, str | None],
+    make_search: MakeSearch,
+    threads: int | None = None,
+) -> Iterator[Opened]:
+    """A model, and for as long as the block takes the folders of its text.
+
+    Args:
+        paths: a model for the engine; or a checkpoint, packed model or folder of a run, or several
+            that vote.
+        data: folder with the dictionaries; None for the model's own, or those of its training.
+        languages: source and target; None for the model's own.
+        make_search: from the model's own defaults to how it searches unless a call says otherwise.
+        threads: that share out the work; None for as many as the environment says. For all but
+            models for the engine this is a setting of the process.
+
+    Raises:
+        FairseqExtError: it cannot be loaded, or options do not go with it.
+    """
+    paths = [in_run(path) for path in paths]
+    if any(map(is_engine_model, paths)):
+        path, *others = paths
+        if others:
+            raise ConfigError("`--path` must name a model for the engine alone, or checkpoints.")
+        with _for_the_engine(path, languages, make_search, threads) as found:
+            yield found
+    else:
+        with _for_fairseq(paths, data, languages, make_search({}), threads) as found:
+            yield found
+
+
+def in_run(path: Path) -> Path:
+    """The model of a run's folder; a file is itself.
+
+    Raises:
+        ConfigError: the folder has none of :data:`IN_A_RUN`.
+    """
+    if not path.is_dir():
+        return path
+    for name in IN_A_RUN:
+        if (path / name).is_file():
+            return path / name
+    raise ConfigError(f"{path} is a folder without a model: it has no {', '.join(IN_A_RUN)}.")
+
+
+@contextlib.contextmanager
+def _for_the_engine(
+    path: Path,
+    languages: tuple[str | None, str | None],
+    make_search: MakeSearch,
+    threads: int | None,
+) -> Iterator[Opened]:
+    """A model that has all it needs; neither torch nor fairseq is imported."""
+    from fairseq_ext.engine.translator import EngineTranslator
+
+    model = read(path)
+    own = (model.settings.src, model.settings.tgt)
+    if tuple(given or mine for given, mine in zip(languages, own, strict=True)) != own:
+        raise ConfigError(
+            f"`--src` and `--tgt` must be {' and '.join(own)} for {path}, but are "
+            f"{languages[0]} and {languages[1]}."
+        )
+    search, numbers = make_search(model.settings.search), model.settings.numbers
+    if search.engine != DEFAULT and ENGINES.get(search.engine) != numbers:
+        raise ConfigError(
+            f"`--engine {search.engine}` does not go with {path}, which is a model for the engine "
+            f"in {numbers}; leave it out."
+        )
+    translator = EngineTranslator(model, search, threads)
+    with model.text_folder() as folder:
+        yield Opened(translator, search, (folder,))
+
+
+@contextlib.contextmanager
+def _for_fairseq(
+    paths: Sequence[Path],
+    data: Path | None,
+    languages: tuple[str | None, str | None],
+    search: Search,
+    threads: int | None,
+) -> Iterator[Opened]:
+    """Checkpoints with the dictionaries of the data."""
+    logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
+    from fairseq_ext import register
+
+    register()
+    import torch
+
+    from fairseq_ext.decoding.translator import Translator
+    from fairseq_ext.plugin.patches.commands import one_message
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    folder = data or data_of(paths[0])
+    with one_message():
+        translator = Translator(folder, paths, *languages, search)
+        yield Opened(translator, search, (*(path.parent for path in paths), folder))
+
+
+def data_of(path: Path) -> Path:
+    """The folder with the dictionaries that a checkpoint was trained with.
+
+    That is its own folder, if the dictionaries are there, or else the one it was trained on.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+        ConfigError: there are no dictionaries in either.
+    """
+    from fairseq_ext.checkpoints import layout, storage
+
+    folders = [files.require_file(path, "checkpoint").parent]
+    if storage.is_archive(path):
+        trained = layout.options(storage.load(path, checksums=False), "task").get("data")
+        folders += [Path(one) for one in str(trained or "").split(":")[:1] if one]
+    for folder in folders:
+        if any(folder.glob("dict.*.txt")):
+            return folder
+    raise ConfigError(
+        f"DATA must be the folder of fairseq-preprocess, but is missing, and {path} was trained "
+        "with one that is not here; only a model of `fairseq-ext pack --engine` has dictionaries "
+        "of its own."
+    )

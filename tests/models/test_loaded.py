@@ -1,0 +1,215 @@
+"""``fairseq_ext.load``: text in, text out, from a checkpoint and from a model for the engine."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.sequence_scorer import SequenceScorer
+from omegaconf import OmegaConf
+
+import fairseq_ext
+from fairseq_ext.checkpoints import layout, storage
+from fairseq_ext.decoding.text_model import Model
+from fairseq_ext.engine import files
+from fairseq_ext.engine.packing import pack_file
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.text.pipeline import Pipeline
+from tests.models.test_engine import ALL, sharpened
+from tests.support import models
+
+LINES = ["W1 w2 w3", "", "w7", "w30 W5 w5 w9 w11 w2", "w4 unknown"]
+TARGETS = ["w3 w3", "w8", "", "w1 w2 w3 w4 w5 w6 unknown", "w9"]
+KINDS = ("native", "fairseq", "file")
+
+
+def saved(folder: Path, name: str) -> Path:
+    """A run's folder with its dictionaries, and a text.json that lower-cases."""
+    model, task = sharpened(name)
+    flags = [*ALL[name], "--source-lang", "de", "--target-lang", "en"]
+    cfg = OmegaConf.to_container(OmegaConf.create(models.configuration(flags)))
+    folder.mkdir()
+    for language, words in (("de", task.source_dictionary), ("en", task.target_dictionary)):
+        words.save(str(folder / f"dict.{language}.txt"))
+    Pipeline("de", "en", lowercase=True).save(folder)
+    state = {**layout.before_training(), "cfg": cfg, "model": model.state_dict()}
+    storage.save(state, folder / "checkpoint_best.pt")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = saved(tmp_path_factory.mktemp("loaded") / "run", "transformer")
+    files.write(pack_file(folder / "checkpoint_best.pt", folder), folder / "m.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loaded(run: Path) -> dict[str, Model]:
+    """The same weights in three ways."""
+    return {
+        "native": fairseq_ext.load(run),
+        "fairseq": fairseq_ext.load(run / "checkpoint_best.pt", run, engine="fairseq", cpu=True),
+        "file": fairseq_ext.load(run / "m.safetensors", threads=2),
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_knows_itself(loaded: dict[str, Model], kind: str):
+    model = loaded[kind]
+    assert (model.src, model.tgt, model.name) == ("de", "en", "transformer")
+    assert "transformer, de → en" in repr(model)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"beam": 3, "nbest": 3, "max_len_b": 9, "alignments": True},
+        {"beam": 2, "lenpen": 0.0, "max_len_b": 7},
+    ],
+)
+def test_all_ways_translate_alike(loaded: dict[str, Model], options: dict):
+    """Whatever was asked of them before."""
+    found = [loaded[kind].translate(LINES, **options) for kind in KINDS]
+    pairs = [pair for other in found[1:] for pair in zip(found[0], other, strict=True)]
+    for one, other in pairs:
+        assert one.texts == other.texts
+        for mine, its in zip(one.candidates, other.candidates, strict=True):
+            assert mine.score == pytest.approx(its.score, abs=1e-4)
+            assert len(mine.attention) == len(its.attention)
+            for row, wanted in zip(mine.attention, its.attention, strict=True):
+                assert row == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results(loaded: dict[str, Model], kind: str):
+    model = loaded[kind]
+    found = model.translate(LINES, nbest=2, alignments=True, max_len_b=6)
+    assert [one.source for one in found] == LINES
+    assert [one.line for one in found] == [1, 2, 3, 4, 5]
+    assert (found[1].text, found[1].candidates) == ("", [])
+    first = found[0]
+    assert first.text == first.texts[0]
+    assert len(first.texts) == len(first.candidates) == 2
+    best = first.candidates[0]
+    assert len(best.attention) == len(best.tokens.split()) + 1
+    assert all(len(row) == 4 for row in best.attention)
+    single = model.translate(LINES[0], max_len_b=6)
+    assert single.texts == [first.text]
+    assert not single.candidates[0].attention
+    assert model.translate([]) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_without_end(loaded: dict[str, Model], kind: str):
+    """No more lines are read than a buffer holds."""
+    read = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal read
+        for line in itertools.cycle(LINES):
+            read += 1
+            yield line
+
+    stream = loaded[kind].stream(lines(), buffer=7, max_len_b=4)
+    found = list(itertools.islice(stream, 11))
+    assert read == 14
+    wanted = loaded[kind].translate(LINES, max_len_b=4)
+    assert [one.text for one in found] == [wanted[i % 5].text for i in range(11)]
+
+
+def by_fairseq(run: Path, source: str, target: str) -> float:
+    """The sum of log-probabilities that fairseq's scorer gives a pair of tokens."""
+    model, task = sharpened("transformer")
+    read = task.source_dictionary.encode_line(source, add_if_not_exist=False).long()[None]
+    wanted = task.target_dictionary.encode_line(target, add_if_not_exist=False).long()[None]
+    sample = {
+        "net_input": {
+            "src_tokens": read,
+            "src_lengths": torch.tensor([read.size(1)]),
+            "prev_output_tokens": models.previous(wanted),
+        },
+        "target": wanted,
+    }
+    ((one,),) = SequenceScorer(task.target_dictionary).generate([model], sample)
+    return float(one["positional_scores"].sum())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_fairseqs(loaded: dict[str, Model], kind: str, run: Path):
+    sources = [line or "w1" for line in LINES]
+    wanted = [
+        by_fairseq(run, source.lower(), target)
+        for source, target in zip(sources, TARGETS, strict=True)
+    ]
+    assert loaded[kind].score(sources, TARGETS) == pytest.approx(wanted, abs=1e-4)
+    assert loaded[kind].score([], []) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_translations_score_is_its_log_probability_over_length(
+    loaded: dict[str, Model], kind: str
+):
+    (found,) = loaded[kind].translate(["w1 w2"], max_len_b=8)
+    (best,) = found.candidates
+    (score,) = loaded[kind].score(["w1 w2"], [found.text])
+    assert score == pytest.approx(
+        best.score * math.log(2) * (len(best.tokens.split()) + 1), abs=1e-4
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_share_a_model(loaded: dict[str, Model], kind: str):
+    model = loaded[kind]
+    options = [{"beam": beam, "max_len_b": 6} for beam in (1, 2, 3, 4)] * 3
+    wanted = [model.translate(LINES, **one) for one in options]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda one: model.translate(LINES, **one), options)) == wanted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam": 0}, "`--beam` must be at least 1"),
+        ({"beam": 2, "nbest": 3}, "`--nbest` must be at most `--beam`"),
+    ],
+)
+def test_searches_that_cannot_be(loaded: dict[str, Model], kind: str, options: dict, message: str):
+    with pytest.raises(ConfigError, match=message):
+        loaded[kind].translate(LINES, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_that_cannot_be(loaded: dict[str, Model], kind: str):
+    model = loaded[kind]
+    long = " ".join(["w1"] * 2000)
+    with pytest.raises(DataError, match="the text, line 2: 2,001 source tokens"):
+        model.translate(["w1", long])
+    assert [one.text for one in model.stream([long], skip_long=True)] == [""]
+    with pytest.raises(DataError, match="1 sources cannot have 2 targets"):
+        model.score(["w1"], ["w1", "w2"])
+    with pytest.raises(DataError, match="source 1 has 1 tokens"):
+        model.score([""], ["w1"])
+    with pytest.raises(DataError, match="target 1 has 2,001 tokens"):
+        model.score(["w1"], [long])
+
+
+def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match="`engine` must be one of"):
+        fairseq_ext.load(run, engine="fast")
+    with pytest.raises(ConfigError, match="`threads` must be at least 1"):
+        fairseq_ext.load(run, threads=0)
+    with pytest.raises(ConfigError, match="is a folder without a model: it has no average"):
+        fairseq_ext.load(tmp_path)
+    with pytest.raises(DataError, match=r"nothing\.pt does not exist"):
+        fairseq_ext.load(tmp_path / "nothing.pt")
+    (tmp_path / "lonely.pt").write_bytes((run / "checkpoint_best.pt").read_bytes())
+    with pytest.raises(ConfigError, match="DATA must be the folder of fairseq-preprocess"):
+        fairseq_ext.load(tmp_path / "lonely.pt")
