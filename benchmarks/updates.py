@@ -4,9 +4,13 @@
 
 Each side is a process of its own that runs fairseq's trainer on the same batches in the same order:
 loss, gradients, clipping, Adam, logging. A round is the same number of updates by each side in
-turn. `before` is the plugin without the patches of `fairseq_ext/plugin/patches/speed.py`. Ratios
-are a peer's time over ours. Memory is the most that a side has had resident, fairseq and torch
-themselves included.
+turn. `before` is the plugin without the patches of `fairseq_ext/plugin/patches/speed.py`; `rival`
+is fairseq's own architecture that a wing is measured by, trained with the plugin, and
+``--toolkits joeynmt=FOLDER …`` adds other toolkits (updates_toolkits.py; the folder is where pip
+installed one with ``--target``). Ratios are a peer's time over ours. Memory is the most that a side
+has had resident, Python and torch themselves included, and how much of it before the first update.
+
+Without ``--data`` the corpus is made up: ``--vocabulary`` words, 25 of them in a sentence.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -25,8 +30,9 @@ import shared_options
 from cells import Cells
 
 WORKER = Path(__file__).with_name("updates_worker.py")
+TOOLKITS = Path(__file__).with_name("updates_toolkits.py")
 USER_DIR = Path(__file__).parent.parent / "user_dir"
-OURS, BEFORE, STOCK = "plugin", "before", "stock"
+OURS, BEFORE, STOCK, RIVAL = "plugin", "before", "stock", "rival"
 WITHOUT_SPEED = """
 from fairseq_ext.plugin import patches
 from fairseq_ext.plugin.patches import speed
@@ -46,37 +52,62 @@ def sizes(layers: int, embed_dim: int, ffn_embed_dim: int, heads: int) -> list[s
     return flags
 
 
+def gru(embed_dim: int, hidden_size: int) -> str:
+    """Flags of a recurrent model's shape, fairseq's ``lstm`` included."""
+    return " ".join(
+        f"--{side}-embed-dim {embed_dim} --{side}-hidden-size {hidden_size}"
+        for side in ("encoder", "decoder")
+    )
+
+
 MODELS = {
     name: words.split() + (sizes(*shape) if shape else ["--share-all-embeddings"])
     for name, words, shape in (
         ("transformer 128", "--arch transformer", (4, 128, 256, 4)),
         ("transformer 512", "--arch transformer", (6, 512, 1024, 4)),
-        (
-            "gru",
-            "--arch gru_attention --encoder-embed-dim 128 --decoder-embed-dim 128 "
-            "--encoder-hidden-size 216 --decoder-hidden-size 216",
-            None,
-        ),
+        ("gru", f"--arch gru_attention {gru(128, 216)}", None),
+        ("gru 512", f"--arch gru_attention {gru(512, 512)}", None),
         ("linformer", "--arch linformer_tiny", None),
+        ("linformer 512", "--arch linformer_iwslt_de_en", None),
         ("muse", "--arch muse_tiny", (4, 128, 160, 4)),
+        ("muse 512", "--arch muse_iwslt_de_en", None),
         ("bmt", "--arch bmt_tiny", (4, 128, 256, 4)),
+        ("bmt base", "--arch bmt_base", None),
     )
+}
+LSTM = "--arch lstm --share-all-embeddings --encoder-bidirectional --decoder-out-embed-dim"
+RIVALS = {
+    "gru": [*LSTM.split(), "128", *gru(128, 216).split()],
+    "gru 512": [*LSTM.split(), "512", *gru(512, 512).split()],
+    "muse": MODELS["transformer 128"],
+    "muse 512": MODELS["transformer 512"],
 }
 WITHOUT_PLUGIN = ("transformer 128", "transformer 512")
 
 
 class Side:
-    """A training process that makes updates when asked."""
+    """A training process that makes updates when asked.
 
-    def __init__(self, name: str, flags: list[str], options: Namespace, plugin: Path | None):
-        words = [*flags, *training(options), *(("--user-dir", str(plugin)) if plugin else ())]
+    Args:
+        name: of the side.
+        command: script and its arguments.
+        options: of this benchmark.
+        path: folder of packages that it alone needs.
+    """
+
+    def __init__(self, name: str, command: list[str], options: Namespace, path: str = "") -> None:
+        paths = [path, os.environ.get("PYTHONPATH", "")]
         self.process = subprocess.Popen(
-            [sys.executable, WORKER, options.data, *words],
+            [sys.executable, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if not options.verbose else None,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": str(options.threads)},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": str(options.threads),
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            },
         )
         self.name = name
 
@@ -94,6 +125,23 @@ class Side:
         self.process.wait()
 
 
+def started(name: str, options: Namespace, before: Path) -> list[Side]:
+    """The sides of one model."""
+    common = [options.data, *training(options)]
+    flags = [*common, *MODELS[name]]
+    ours = ["--user-dir", str(USER_DIR)]
+    sides = [Side(OURS, [str(WORKER), *flags, *ours], options)]
+    if not options.toolkits:
+        sides.append(Side(BEFORE, [str(WORKER), *flags, "--user-dir", str(before)], options))
+    if name in RIVALS:
+        sides.append(Side(RIVAL, [str(WORKER), *common, *RIVALS[name], *ours], options))
+    if name in WITHOUT_PLUGIN:
+        sides.append(Side(STOCK, [str(WORKER), *flags], options))
+        for toolkit, path in (words.split("=", 1) for words in options.toolkits):
+            sides.append(Side(toolkit, [str(TOOLKITS), toolkit, *flags], options, path))
+    return sides
+
+
 def training(options: Namespace) -> list[str]:
     """Flags of fairseq-train that all sides share."""
     return [
@@ -108,13 +156,11 @@ def training(options: Namespace) -> list[str]:
 
 def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
     """Time the updates of one model."""
-    plugins = {OURS: USER_DIR, BEFORE: before}
-    if name in WITHOUT_PLUGIN:
-        plugins[STOCK] = None
-    sides = [Side(side, MODELS[name], options, plugin) for side, plugin in plugins.items()]
+    sides = started(name, options, before)
     seconds: dict[str, list[float]] = {side.name: [] for side in sides}
     losses: dict[str, list[float]] = {side.name: [] for side in sides}
     tokens = memory = None
+    start = {side.name: side.run(0)["mebibytes"] for side in sides}
     for side in sides:
         losses[side.name] += side.run(options.warmup)["losses"]
     for number in range(options.repeats):
@@ -123,13 +169,15 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
             seconds[side.name].append(answer["seconds"] / options.updates)
             losses[side.name] += answer["losses"]
             tokens = answer["tokens"] / options.updates
-    memory = {side.name: side.run(0)["mebibytes"] for side in sides}
+    last = {side.name: side.run(0) for side in sides}
+    memory = {side: answer["mebibytes"] for side, answer in last.items()}
     for side in sides:
         side.end()
-    peers = [peer for peer in (BEFORE, STOCK) if peer in seconds]
+    peers = [side.name for side in sides[1:]]
     differences = {  # with dropout, the sides drop other values
         peer: max(abs(a - b) / abs(b) for a, b in zip(losses[OURS], losses[peer], strict=True))
-        for peer in (peers if options.dropout == 0 else ())
+        for peer in (BEFORE, STOCK)
+        if options.dropout == 0 and peer in seconds
     }
     cells.add(
         name,
@@ -138,16 +186,39 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
         [(OURS, peer) for peer in peers],
         tokens=tokens,
         mebibytes=memory,
+        mebibytes_before_first_update=start,
+        parameters={side: answer["parameters"] for side, answer in last.items()},
         largest_relative_difference_of_losses=differences,
     )
-    print(f"  resident MiB: {memory}; largest differences of losses: {differences}", flush=True)
+    print(f"  resident MiB: {memory}, before training: {start}", flush=True)
+    if differences:
+        print(f"  largest differences of losses: {differences}", flush=True)
+
+
+def made_up(folder: Path, vocabulary: int) -> str:
+    """Binarize a corpus of random words, each of which occurs."""
+    words = [f"w{number}" for number in range(vocabulary - 4)]  # fairseq adds four
+    draw = random.Random(1)
+    sentences = [draw.choices(words, k=25) for _ in range(4_000)]
+    sentences += [words[start : start + 25] for start in range(0, len(words), 25)]
+    lines = "".join(" ".join(sentence) + "\n" for sentence in sentences)
+    for side in ("src", "tgt"):
+        Path(folder, f"train.{side}").write_text(lines)
+    command = ["--source-lang", "src", "--target-lang", "tgt", "--joined-dictionary"]
+    command += ["--trainpref", str(folder / "train"), "--destdir", str(folder / "bin")]
+    subprocess.run(
+        [sys.executable, "-m", "fairseq_cli.preprocess", *command], check=True, capture_output=True
+    )
+    return str(folder / "bin")
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = shared_options.parser_with(
         __doc__, threads=1, repeats=9, warmup=5, tokens=1000, dropout=0.1
     )
-    parser.add_argument("--data", required=True, help="a binarized corpus with a joint dictionary")
+    parser.add_argument("--data", help="a binarized corpus with a joint dictionary")
+    parser.add_argument("--vocabulary", type=int, default=32_000, help="of a made-up corpus")
+    parser.add_argument("--toolkits", nargs="*", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--updates", type=int, default=5, help="of each side in a round")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--verbose", action="store_true", help="show what the sides log")
@@ -162,6 +233,8 @@ def main() -> None:
         before = Path(folder, "before")
         before.mkdir()
         (before / "__init__.py").write_text(WITHOUT_SPEED)
+        if options.data is None:
+            options.data = made_up(Path(folder), options.vocabulary)
         for name in options.models:
             compare(name, options, before, cells)
     cells.save(options.json, shared_options.settings(options, ("json", "data")))

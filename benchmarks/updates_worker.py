@@ -13,18 +13,17 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import IO, Any
 
 import torch
 
 
-def batches(trainer: Any) -> Iterator[list[dict[str, Any]]]:
+def batches(trainer: Any) -> Iterator[dict[str, Any]]:
     """Batches of the corpus for ever, in fairseq's order."""
     for epoch in itertools.count(1):
         iterator = trainer.get_train_iterator(epoch=epoch)
-        for sample in iterator.next_epoch_itr(shuffle=True):
-            yield [sample]
+        yield from iterator.next_epoch_itr(shuffle=True)
 
 
 def main() -> None:
@@ -42,19 +41,43 @@ def main() -> None:
     task = tasks.setup_task(cfg.task)
     model, criterion = task.build_model(cfg.model), task.build_criterion(cfg.criterion)
     trainer = Trainer(cfg, task, model, criterion)
-    stream = batches(trainer)
+
+    train_step, losses = task.train_step, []
+
+    def recorded(*args: Any, **kwargs: Any) -> Any:  # what the trainer logs is rounded
+        loss, sample_size, logged = train_step(*args, **kwargs)
+        losses.append(loss.item() / sample_size)
+        return loss, sample_size, logged
+
+    def update(sample: dict[str, Any]) -> float:
+        trainer.train_step([sample])
+        return losses.pop()
+
+    task.train_step = recorded
+
+    with metrics.aggregate("train_inner"):
+        serve(batches(trainer), update, model, answers)
+
+
+def serve(
+    stream: Iterator[dict[str, Any]],
+    update: Callable[[dict[str, Any]], float],
+    model: torch.nn.Module,
+    answers: IO[str],
+) -> None:
+    """Make as many updates as each line of standard input asks; answer with a line of JSON."""
     for line in sys.stdin:
         samples = list(itertools.islice(stream, int(line)))  # data loading is not what is timed
-        tokens, losses = 0, []
         began = time.perf_counter()
-        with metrics.aggregate("train_inner"):
-            for sample in samples:
-                logged = trainer.train_step(sample)
-                losses.append(float(logged["loss"]))
-                tokens += sample[0]["ntokens"]
+        losses = [update(sample) for sample in samples]
         seconds = time.perf_counter() - began
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        answer = {"seconds": seconds, "tokens": tokens, "losses": losses, "mebibytes": memory}
+        answer = {
+            "seconds": seconds,
+            "tokens": sum(sample["ntokens"] for sample in samples),
+            "losses": losses,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        }
         print(json.dumps(answer), file=answers, flush=True)
 
 

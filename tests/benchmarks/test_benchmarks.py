@@ -489,3 +489,20 @@ def test_translation_in_parts_loses_nothing(
     assert all(row["peak_mib"] > 1 for row in found["memory"])
     lost = {name: found["kills"][name] for name in ("lost", "doubled", "bytes_equal")}
     assert lost == {"lost": 0, "doubled": 0, "bytes_equal": True}
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_updates_of_all_sides_on_a_made_up_corpus(tmp_path: Path) -> None:
+    """Without dropout the plugin loses as it did before, to float's precision."""
+    script, out = REPO / "benchmarks" / "updates.py", tmp_path / "x.json"
+    options = ["--repeats", "2", "--updates", "1", "--warmup", "1", "--tokens", "200"]
+    options += ["--vocabulary", "60", "--dropout", "0", "--models", "gru"]
+    run(sys.executable, script, *options, "--json", out, cwd=tmp_path)
+    answer = json.loads(out.read_text())
+    assert {row["candidate"] for row in answer["figures"]} == {"plugin", "before", "rival"}
+    for row in answer["ratios"]:
+        assert 0 <= row["largest_relative_difference_of_losses"]["before"] < 1e-5
+        assert row["mebibytes_before_first_update"]["plugin"] < row["mebibytes"]["plugin"]
+        assert row["parameters"]["before"] == row["parameters"]["plugin"]
+        assert row["parameters"]["rival"] != row["parameters"]["plugin"]
