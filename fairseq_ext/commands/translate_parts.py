@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PART_LINES = 10_000
 # What translations do not depend on, or what may differ between workers: devices, memory, places.
 ELSEWHERE = {
-    *("run", "data", "path", "input", "output", "json", "bpe_codes"),
+    *("run", "data", "path", "input", "output", "json"),
     *("parts", "part_lines", "shard", "ray", "cpu", "fp16", "max_tokens"),
 }
 
@@ -127,28 +127,25 @@ def run(
 
 def _job(args: argparse.Namespace) -> dict[str, Any]:
     """What else translations depend on: files by checksum, and the options given."""
-    from fairseq_ext.files import sha256
+    from fairseq_ext.decoding.loading import data_of, in_run
+    from fairseq_ext.engine.files import is_engine_model
+    from fairseq_ext.files import require_file, sha256
 
-    files = [one for path in args.path for one in _files(path)]
-    files += [] if args.data is None else [*sorted(args.data.glob("dict.*.txt"))]
-    folders = [path.parent for path in args.path] + ([] if args.data is None else [args.data])
+    models = [require_file(in_run(path), "model") for path in args.path]
+    data = args.data
+    if data is None and not any(map(is_engine_model, models)):
+        data = data_of(models[0])
+    folders = [path.parent for path in models] + ([] if data is None else [data])
+    files = [*models] + ([] if data is None else sorted(data.glob("dict.*.txt")))
     files += [folder / "text.json" for folder in folders if (folder / "text.json").is_file()]
-    files += [] if args.bpe_codes is None else [args.bpe_codes]
     given = {name: value for name, value in vars(args).items() if name not in ELSEWHERE}
+    files += [require_file(one) for one in given.values() if isinstance(one, Path)]
+    given = {name: one for name, one in given.items() if one and not isinstance(one, Path)}
     return {
         "files": [{"name": path.name, "sha256": sha256(path)} for path in files],
-        "options": {f"--{name.replace('_', '-')}": one for name, one in given.items() if one},
+        "options": {f"--{name.replace('_', '-')}": one for name, one in given.items()},
         "details": args.json is not None,
     }
-
-
-def _files(path: Path) -> Iterable[Path]:
-    """A model's files."""
-    from fairseq_ext.files import require_file
-
-    if path.is_dir():
-        return sorted(one for one in path.iterdir() if one.is_file())
-    return [require_file(path, "model")]
 
 
 def _with_bar(write: Writes, missing: list[Part]) -> Writes:
@@ -171,9 +168,8 @@ def _on_ray(args: argparse.Namespace, folder: Folder) -> None:
 
     if not folder.missing():
         return
-    paths = {"data", "parts", "output", "json", "bpe_codes"}
     alone = {**vars(args), "ray": None, "output": None}
-    alone |= {name: alone[name].absolute() for name in paths if alone[name] is not None}
+    alone |= {name: one.absolute() for name, one in alone.items() if isinstance(one, Path)}
     alone |= {name: [path.absolute() for path in alone[name]] for name in ("path", "input")}
     ray_workers.run(args.ray, args.run, argparse.Namespace(**alone), cpu=args.cpu)
 
