@@ -22,7 +22,7 @@ from fairseq_ext.plugin import wings
 GROUPS: dict[str, tuple[str, ...]] = {
     "installation": ("user_dir", "doctor"),
     "text": ("corpus", "prepare", "subwords"),
-    "translating": ("translate", "serve", "demo", "hypotheses", "mbr"),
+    "translating": ("translate", "serve", "demo", "hypotheses", "mbr", "shortlist"),
     "evaluation": ("score", "compare", "plot"),
     "checkpoints": ("average",),
 }

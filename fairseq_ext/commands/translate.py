@@ -18,7 +18,7 @@ from fairseq_ext.commands import options, translate_parts
 from fairseq_ext.commands.kinds import kind_of
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.text_options import add_text_options, chosen_codec
-from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
+from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, SHORTLIST_HELP
 from fairseq_ext.engine import HELP as ENGINE_HELP
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def _add_search(group: Any) -> None:
         default=DEFAULT,
         help=f"{ENGINE_HELP} (%(default)s)",
     )
+    group.add_argument("--shortlist", type=Path, metavar="FILE", help=SHORTLIST_HELP)
     for name, text in SWITCHES.items():
         group.add_argument(f"--{name}", action="store_true", help=text)
 
@@ -150,7 +151,7 @@ def _search(args: argparse.Namespace, own: Mapping[str, int | float]) -> Search:
     known = {**SEARCH, **LIMITS, **SAMPLES}
     chosen = {name: default for name, (default, _) in known.items()} | dict(own)
     chosen |= {name: value for name in known if (value := getattr(args, name)) is not None}
-    fixed = {name: getattr(args, name) for name in (*SWITCHES, "engine")}
+    fixed = {name: getattr(args, name) for name in (*SWITCHES, "engine", "shortlist")}
     fixed |= {name: chosen[name] for name in LIMITS}
     if kind == "search":
         return Search(**fixed, **{name: chosen[name] for name in SEARCH})

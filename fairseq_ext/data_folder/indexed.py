@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fairseq_ext.data_folder import manifest, seen
 from fairseq_ext.errors import DataError
@@ -88,6 +89,30 @@ def read_header(index: Path) -> Header | None:
     if not sentences:
         raise DataError(f"{index} has no sentences. Give fairseq-preprocess a text with lines.")
     return Header(sentences, TOKEN_TYPES[code])
+
+
+def read(prefix: str | Path) -> tuple[Any, Any]:
+    """Tokens of all sentences, one after another and not yet in memory, and where each begins.
+
+    Args:
+        prefix: as of :func:`check`.
+
+    Returns:
+        Tokens, as numpy has them in a file, and ``[sentences + 1]`` places in them, int64.
+
+    Raises:
+        DataError: as of :func:`check`; or no such data, or of another layout than ``mmap``.
+    """
+    import numpy as np
+
+    index = require_file(f"{prefix}.idx", "index")
+    check(prefix)
+    header = read_header(index)
+    if header is None:
+        raise DataError(f"{index} must be of the layout `mmap`, but is of another one. {AGAIN}")
+    sizes = np.memmap(index, "<i4", "r", np.dtype(HEADER).itemsize, (header.sentences,))
+    begins = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    return np.memmap(f"{prefix}.bin", header.token_type, "r"), begins
 
 
 def _check_index(index: Path, data: Path, header: Header, entry: manifest.Entry | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from fairseq_ext.engine import DEFAULT
@@ -30,6 +31,7 @@ class Search:
         fp16: half precision.
         cpu: leave a GPU alone.
         engine: :data:`fairseq_ext.engine.FAIRSEQ`, or one of :data:`fairseq_ext.engine.ENGINES`.
+        shortlist: file of `fairseq-ext shortlist` with the tokens that translations may have.
         flags: further flags of ``fairseq-interactive``.
     """
 
@@ -48,6 +50,7 @@ class Search:
     fp16: bool = False
     cpu: bool = False
     engine: str = DEFAULT
+    shortlist: str | Path | None = None
     flags: tuple[str, ...] = ()
 
     def check(self) -> None:

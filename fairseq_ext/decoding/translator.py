@@ -32,7 +32,7 @@ from fairseq_ext.decoding.search import (
 from fairseq_ext.engine.batches import share_weights
 from fairseq_ext.plugin.patches.commands import refuse_broken
 
-FIXED = ("max_tokens", "fp16", "cpu", "engine")
+FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist")
 """Options of the search that hold from the loading of a model on."""
 SCORE = Search(beam=1, flags=("--score-reference",))
 MOST_GENERATORS = 8
@@ -249,6 +249,8 @@ def _flags(search: Search) -> list[str]:
     switches = [f"--{name}" for name in ("fp16", "cpu", "sampling") if getattr(search, name)]
     if search.top_k:
         switches.append(f"--sampling-topk={search.top_k}")
+    if search.shortlist is not None and not set(SCORE.flags) & set(search.flags):
+        switches.append(f"--shortlist={search.shortlist}")
     return [*flags, *switches, *search.flags]
 
 

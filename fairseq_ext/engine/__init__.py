@@ -5,6 +5,8 @@
 :mod:`~fairseq_ext.engine.weights` lays its weights out, in fp32, bf16 or int8;
 :mod:`~fairseq_ext.engine.verify` proves that the machine can run both;
 :mod:`~fairseq_ext.engine.native` runs it, with the C code in ``native/``;
+:mod:`~fairseq_ext.engine.shortlist` names the target tokens that a sentence may need, as
+:mod:`~fairseq_ext.engine.lexicon` learns them from training data;
 :mod:`~fairseq_ext.engine.files` keeps all of it in a file, which
 :mod:`~fairseq_ext.engine.packing` makes and :mod:`~fairseq_ext.engine.translator` translates with.
 """
@@ -15,6 +17,11 @@ ENGINES = {"native": "fp32", "native-bf16": "bf16", "native-int8": "int8"}
 """What ``--engine`` may be besides :data:`FAIRSEQ`, and the numbers that weights are stored as."""
 
 FAIRSEQ, DEFAULT = "fairseq", "native"
+
+SHORTLIST_HELP = (
+    "file of `fairseq-ext shortlist`: the engine searches, for each sentence, only the target "
+    "tokens that it lists for the sentence's own; faster, but scores are others"
+)
 
 HELP = (
     "what translates on a CPU: fairseq's generator, or our engine, many times faster: native gives "

@@ -13,6 +13,7 @@ from torch import Tensor
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.native import Found, Machine, Team
 from fairseq_ext.engine.rules import Rules
+from fairseq_ext.engine.shortlist import Shortlist
 
 
 class Native:
@@ -25,15 +26,21 @@ class Native:
         model: the one to run.
         target: the dictionary of its output.
         numbers: that weights are stored as: ``fp32``, ``bf16`` or ``int8``.
+        shortlist: tokens that translations may have; None: all.
 
     Raises:
         ConfigError: the engine does not have this model.
     """
 
     def __init__(
-        self, fallback: Any, model: BaseFairseqModel, target: Dictionary, numbers: str
+        self,
+        fallback: Any,
+        model: BaseFairseqModel,
+        target: Dictionary,
+        numbers: str,
+        shortlist: Shortlist | None = None,
     ) -> None:
-        self._fallback, self._numbers = fallback, numbers
+        self._fallback, self._numbers, self._shortlist = fallback, numbers, shortlist
         self._program = compile_model(model, target)
         self._teams: list[Team] = []  # none or one; all that share weights share the list
 
@@ -51,7 +58,7 @@ class Native:
         numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
         if not self._teams:
-            machine = Machine(self._program, self._numbers)
+            machine = Machine(self._program, self._numbers, shortlist=self._shortlist)
             self._teams.append(Team(machine, torch.get_num_threads()))
         sentences = words(sources, self._program.symbols.pad)
         return self._teams[0].translate(sentences, rules, prefixes, numbers)
@@ -73,7 +80,7 @@ def share_weights(generators: Iterable[Any]) -> None:
     """
     first, *others = [one for one in generators if isinstance(one, Native)] or [None]
     for other in others:
-        other._teams = first._teams
+        other._teams, other._shortlist = first._teams, first._shortlist
 
 
 def words(rows: Tensor, pad: int) -> list[list[int]]:

@@ -7,6 +7,7 @@ A safetensors file (64-bit size of a JSON header, header, numbers) with these te
 ``weights.N.PART``          its other arrays, as :class:`fairseq_ext.engine.weights.Packed` has them
 ``dictionary.source``       symbols, a line each (``.target`` too), as uint8
 ``text/text.json``          how text becomes tokens, as uint8; and the files that it names
+``shortlist.PART``          of :class:`fairseq_ext.engine.shortlist.Shortlist`, if there is one
 ==========================  ======================================================================
 
 and these metadata: ``format``, ``version``, ``model`` (:class:`Settings`), ``program``
@@ -27,7 +28,7 @@ import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from safetensors import SafetensorError, safe_open
 from fairseq_ext import files
 from fairseq_ext.engine import program_json
 from fairseq_ext.engine.program import Code, Program, Reading
+from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import PLAIN, Packed
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError, FairseqExtError
@@ -53,7 +55,7 @@ SEARCH = {"beam": int, "lenpen": (int, float), "max_len_a": (int, float), "max_l
 LINE = 64  # bytes: of a line of the cache
 TYPES = {"F32": "float32", "I32": "int32", "U16": "uint16", "I8": "int8", "U8": "uint8"}
 _NAMES = {name: code for code, name in TYPES.items()}
-_TEXT = "text/"
+_TEXT, _SHORTLIST = "text/", "shortlist."
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class EngineModel:
         settings: languages and the like.
         source, target: symbols of the dictionaries, fairseq's own ones first.
         text: content of ``text.json`` and of the files that it names, by name; empty without one.
+        shortlist: tokens that translations may have; None: all.
         path: for messages.
     """
 
@@ -97,6 +100,7 @@ class EngineModel:
     source: Sequence[str]
     target: Sequence[str]
     text: Mapping[str, bytes]
+    shortlist: Shortlist | None = None
     path: Path = Path("the engine model")
 
     @contextmanager
@@ -170,6 +174,9 @@ def _tensors(model: EngineModel) -> tuple[dict[str, np.ndarray], list[dict[str, 
                 kind[f"weights.{number}.{part}"] = np.ascontiguousarray(value)
             elif value is not None:
                 scalars[-1][part] = value  # a Reading becomes a list
+    if model.shortlist is not None:
+        parts = {one.name: getattr(model.shortlist, one.name) for one in fields(Shortlist)}
+        others |= {_SHORTLIST + name: array for name, array in parts.items()}
     texts = {
         f"dictionary.{side}": "\n".join(getattr(model, side)).encode("utf-8") for side in SIDES
     }
@@ -253,7 +260,9 @@ def _model(metadata: dict[str, str], arrays: dict[str, np.ndarray], path: Path) 
     others = {name: x for name, x in arrays.items() if not name.startswith("weights.")}
     texts = {name: x.tobytes() for name, x in others.items() if x.dtype == np.uint8}
     source, target = (texts.pop(f"dictionary.{s}").decode("utf-8").split("\n") for s in SIDES)
+    listed = {n[len(_SHORTLIST) :]: x for n, x in others.items() if n.startswith(_SHORTLIST)}
     known = sum(isinstance(part, np.ndarray) for weight in weights for part in weight)
+    known += len(listed)
     _require(known + len(SIDES) + len(texts) == len(arrays), "it has tensors of nothing")
     _require(all(name.startswith(_TEXT) for name in texts), "it has files of nothing")
     return EngineModel(
@@ -263,6 +272,7 @@ def _model(metadata: dict[str, str], arrays: dict[str, np.ndarray], path: Path) 
         source,
         target,
         {name[len(_TEXT) :]: content for name, content in texts.items()},
+        Shortlist(**listed) if listed else None,
         path,
     )
 
@@ -290,6 +300,8 @@ def _check(model: EngineModel) -> None:
     _require(SPECIAL <= len(model.source) <= known, "its source dictionary is of another model")
     known = model.weights[model.program.output[0]].outputs
     _require(len(model.target) == known, "its target dictionary is of another model")
+    if model.shortlist is not None:
+        model.shortlist.check(known)
     for name in model.text:
         single = Path(name).name == name != ".." and "\0" not in name
         _require(single and pipeline.FILE in model.text, "it has files of nothing")

@@ -20,6 +20,7 @@ from fairseq_ext.engine import rules
 from fairseq_ext.engine.batches import Native, words
 from fairseq_ext.engine.native import Found, active_path
 from fairseq_ext.engine.scorer import NativeScorer
+from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,11 @@ SEARCHES = (BeamSearch, LengthConstrainedBeamSearch, Sampling, EpsilonSampling)
 
 
 def with_engine(
-    generator: Any, models: Sequence[BaseFairseqModel], target: Dictionary, numbers: str
+    generator: Any,
+    models: Sequence[BaseFairseqModel],
+    target: Dictionary,
+    numbers: str,
+    shortlist: Shortlist | None = None,
 ) -> Any:
     """The engine in place of fairseq's generator or scorer, or that itself, and the log says why.
 
@@ -43,15 +48,25 @@ def with_engine(
         models: those that it was made for.
         target: the dictionary of their output.
         numbers: that the engine's weights are stored as.
+        shortlist: tokens that translations may have; None: all.
+
+    Raises:
+        ConfigError: a shortlist, but the engine does not search; or too short a one.
     """
     scores = type(generator) is SequenceScorer
     native = NativeScorer if scores else NativeGenerator
+    if shortlist is not None:
+        if scores:
+            raise ConfigError("`--shortlist` does not go with `--score-reference`.")
+        shortlist.require(_followed(generator) + 2)
     try:
         reason = obstacle_in(models) or (None if scores else obstacle(generator))
         if reason is None:
-            return native(generator, models[0], target, numbers)
+            return native(generator, models[0], target, numbers, shortlist)
     except ConfigError as error:
         reason = str(error)
+    if shortlist is not None:
+        raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
     said = "fairseq's scorer scores" if scores else "fairseq's generator translates"
     # fp32 is the default and changes nothing but the time; rounded weights were asked for.
     level = logging.INFO if numbers == "fp32" else logging.WARNING
@@ -71,10 +86,14 @@ def obstacle(generator: Any) -> str | None:
         return "translations end with another symbol than `</s>`."
     if generator.min_len > generator.max_len_b and not generator.match_source_len:
         return "`--min-len` is above `--max-len-b`."
-    many = 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
-    if many + 2 > generator.vocab_size:
+    if _followed(generator) + 2 > generator.vocab_size:
         return f"the vocabulary is too small for a beam of {generator.beam_size}."
     return None
+
+
+def _followed(generator: SequenceGenerator) -> int:
+    """How many tokens may be asked for after a hypothesis."""
+    return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
 
 
 def obstacle_in(models: Sequence[BaseFairseqModel]) -> str | None:

@@ -232,7 +232,7 @@ class Worker:
             MemoryError: the batch is too large.
         """
         lists = self._machine.lists(sentences, prefixes)
-        if lists is None:
+        if lists is None or not rules.listed:
             return self._together(sentences, rules, prefixes, numbers, None)
         self._machine.shortlist.require(rules.followed + 2)
         numbers, found = range(len(sentences)) if numbers is None else numbers, []

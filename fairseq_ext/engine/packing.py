@@ -16,6 +16,7 @@ from fairseq.tasks.translation import TranslationTask
 from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.decoding import models
 from fairseq_ext.decoding.translation_ext import TranslationExtTask
+from fairseq_ext.engine import shortlist as shortlists
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.files import EngineModel, Settings
 from fairseq_ext.engine.translator import BEGIN, END, PAD, UNKNOWN
@@ -29,6 +30,7 @@ def pack_file(
     data: str | Path,
     numbers: str = "fp32",
     search: Mapping[str, int | float] | None = None,
+    shortlist: str | Path | None = None,
 ) -> EngineModel:
     """Load a checkpoint and lay it out for the engine.
 
@@ -39,11 +41,12 @@ def pack_file(
         data: folder with the dictionaries it was trained with.
         numbers: of the weights: ``fp32``, ``bf16`` or ``int8``.
         search: the model's defaults, of :data:`fairseq_ext.engine.files.SEARCH`.
+        shortlist: file of `fairseq-ext shortlist`, which becomes part of the model.
 
     Raises:
         CheckpointError: it cannot be read, or does not translate.
         ConfigError: the engine does not have this model, or not its task.
-        DataError: there are no dictionaries, or a ``text.json`` that cannot be used.
+        DataError: there are no dictionaries, or a ``text.json`` or shortlist that cannot be used.
     """
     (trained,), cfg, task = models.load(data, [path])
     try:
@@ -52,7 +55,8 @@ def pack_file(
         raise ConfigError(f"{path} cannot be an engine model: {error}") from None
     settings = replace(model.settings, search=dict(search or {}))
     text = _text((Path(path).parent, Path(data)), settings.src, settings.tgt)
-    return replace(model, settings=settings, text=text)
+    listed = shortlist and shortlists.read(shortlist, model.source, model.target)
+    return replace(model, settings=settings, text=text, shortlist=listed or None)
 
 
 @torch.no_grad()

@@ -42,6 +42,7 @@ class Rules:
         no_repeat_ngram_size: no so many tokens come twice in a translation; 0: any.
         sampling: None searches.
         attention: return it.
+        listed: search the tokens of the machine's shortlist alone, if it has one.
     """
 
     beam: int = 5
@@ -56,6 +57,7 @@ class Rules:
     no_repeat_ngram_size: int = 0
     sampling: Sampling | None = None
     attention: bool = False
+    listed: bool = True
 
     @property
     def followed(self) -> int:

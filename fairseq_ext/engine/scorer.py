@@ -36,7 +36,7 @@ class NativeScorer(Native):
         if "start_indices" in sample or not self._usual(targets, sample["net_input"]):
             return self._fallback.generate(models, sample)
         sources = sample["net_input"]["src_tokens"]
-        rules = Rules(beam=1, max_len_b=max(map(len, targets)), attention=True)
+        rules = Rules(beam=1, max_len_b=max(map(len, targets)), attention=True, listed=False)
         found = self._translate(sources, rules, targets)
         return [[self._hypothesis(one, row)] for row, (one,) in zip(sources, found, strict=True)]
 

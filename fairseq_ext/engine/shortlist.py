@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_ext import files
+from fairseq_ext.engine.lexicon import Side
 from fairseq_ext.errors import ConfigError, DataError
 
 FORMAT = "fairseq-ext shortlist 1"
@@ -151,3 +152,22 @@ def _numbers(path: str | Path, place: int, line: str, known: Mapping[str, int]) 
 
 def _fault(path: str | Path, place: int, what: str) -> DataError:
     return DataError(f"{path}, line {place:,}: the line {what}. {CURE}")
+
+
+def coverage(
+    shortlist: Shortlist, source: Side, target: Side, sentences: int = 1000
+) -> tuple[float, float]:
+    """How good a shortlist is for sentences from all over a parallel text.
+
+    Returns:
+        The share of target tokens that are listed for their sentence, and how many are listed for
+        a sentence on average.
+    """
+    step = max(1, (len(source.begins) - 1) // sentences)
+    listed = hits = tokens = count = 0
+    for place in range(0, len(source.begins) - 1, step):
+        (words, _), (wanted, _) = source.words(place, place + 1), target.words(place, place + 1)
+        own = shortlist.of(words.tolist(), (), target.vocabulary)
+        hits, tokens = hits + np.isin(wanted, own).sum(), tokens + len(wanted)
+        listed, count = listed + len(own), count + 1
+    return hits / max(1, tokens), listed / count

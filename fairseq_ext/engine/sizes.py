@@ -34,6 +34,9 @@ def count(path: str | Path) -> dict[str, Any]:
     sizes["dictionaries"] = sum(
         len("\n".join(symbols).encode()) for symbols in (model.source, model.target)
     )
+    listed = model.shortlist
+    if listed is not None:
+        sizes["shortlist"] = listed.frequent.nbytes + listed.counts.nbytes + listed.tokens.nbytes
     sizes["text"] = sum(map(len, model.text.values()))
     sizes["header"] = total - sizes.total()
     return {

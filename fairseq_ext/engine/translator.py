@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short
+from fairseq_ext.engine import shortlist
 from fairseq_ext.engine.files import EngineModel
 from fairseq_ext.engine.native import Found, Machine, Team
 from fairseq_ext.engine.rules import Rules, Sampling
@@ -49,6 +50,7 @@ class EngineTranslator:
 
     Raises:
         ConfigError: the engine was not compiled, or options that it does not have.
+        DataError: a shortlist that cannot be used.
     """
 
     def __init__(
@@ -56,11 +58,14 @@ class EngineTranslator:
     ) -> None:
         self._model = model
         self._search = search or Search(**model.settings.search)
-        self._rules(self._search)
+        rules, listed = self._rules(self._search), model.shortlist
+        if self._search.shortlist is not None:
+            listed = shortlist.read(self._search.shortlist, model.source, model.target)
+        if listed is not None:
+            listed.require(rules.followed + 2)
         self._one_at_a_time = threading.Lock()
-        self._team = Team(
-            Machine(model.program, packed=model.weights), threads or available_threads()
-        )
+        machine = Machine(model.program, packed=model.weights, shortlist=listed)
+        self._team = Team(machine, threads or available_threads())
         self._numbers = {symbol: number for number, symbol in enumerate(model.source)}
         self.src, self.tgt = model.settings.src, model.settings.tgt
         self.name = model.settings.architecture
@@ -110,6 +115,8 @@ class EngineTranslator:
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
         """Log-probabilities, base e, of the tokens of each target and its ``</s>``.
 
+        They are those among all tokens, whatever the shortlist.
+
         Args:
             sources: lines of source tokens, none longer than ``limit``.
             targets: lines of target tokens, one for each source.
@@ -121,7 +128,7 @@ class EngineTranslator:
         read = [self._encode(one) for one in sources]
         forced = [[*(known.get(one, UNKNOWN) for one in line.split()), END] for line in targets]
         require_short(map(len, forced), self._model.program.longest_target)
-        rules = Rules(beam=1, max_len_b=max(map(len, forced), default=1))
+        rules = Rules(beam=1, max_len_b=max(map(len, forced), default=1), listed=False)
         scored: list[np.ndarray] = [np.empty(0)] * len(targets)
         for batch in _batches([len(one) for one in read], self._search.max_tokens):
             wanted = [forced[place] for place in batch]

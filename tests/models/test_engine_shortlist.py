@@ -183,6 +183,17 @@ def test_a_prefix_is_possible_though_it_is_not_listed() -> None:
     assert bits(found)[1] == bits(worker.translate([SENTENCES[0]], Rules(beam=3, max_len_b=9)))[0]
 
 
+def test_references_are_scored_among_all_tokens() -> None:
+    model, task = sharpened("transformer")
+    program = compile_model(model, task.target_dictionary)
+    rules, targets = Rules(beam=1, max_len_b=9, listed=False), [[30, 31, END]]
+    found, wanted = (
+        Machine(program, shortlist=one).worker().translate(SENTENCES[:1], rules, targets)
+        for one in (some_lists(), None)
+    )
+    assert bits(found) == bits(wanted)
+
+
 def test_too_few_tokens_are_refused() -> None:
     model, task = sharpened("transformer")
     lists = shortlist.made(range(4, 13), [[]] * SIZE)

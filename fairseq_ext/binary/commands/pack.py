@@ -59,6 +59,12 @@ def add(commands: Subparsers) -> None:
     for name, (usual, text) in DEFAULTS.items():
         option = f"--{name.replace('_', '-')}"
         group.add_argument(option, type=type(usual), metavar="N", help=f"{text} ({usual})")
+    parser.add_argument(
+        "--shortlist",
+        type=Path,
+        metavar="FILE",
+        help="file of `fairseq-ext shortlist` that a model for the engine brings along",
+    )
     options.add_output(parser, "MODEL.safetensors", "the packed model")
     options.add_json(parser, "the sizes")
     parser.set_defaults(run=_pack)
@@ -87,7 +93,7 @@ def _check(args: argparse.Namespace) -> None:
     Raises:
         ConfigError: the first of them.
     """
-    given = [name for name in DEFAULTS if getattr(args, name) is not None]
+    given = [name for name in (*DEFAULTS, "shortlist") if getattr(args, name) is not None]
     if args.engine is None and given:
         option = f"--{given[0].replace('_', '-')}"
         raise ConfigError(f"`{option}` goes with `--engine`, which is missing.")
@@ -114,6 +120,7 @@ def _for_the_engine(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from fairseq_ext.engine import files, packing, sizes
 
     search = {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
-    files.write(packing.pack_file(args.checkpoint, args.data, args.engine, search), args.output)
+    model = packing.pack_file(args.checkpoint, args.data, args.engine, search, args.shortlist)
+    files.write(model, args.output)
     report = sizes.count(args.output)
     return report, sizes.as_table(report)

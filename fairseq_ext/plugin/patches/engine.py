@@ -1,17 +1,18 @@
-"""``--engine``: translate with the engine instead of fairseq's generator."""
+"""``--engine`` and ``--shortlist``: translate with the engine instead of fairseq's generator."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
 
-from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, HELP
+from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, HELP, SHORTLIST_HELP
+from fairseq_ext.errors import ConfigError
 from fairseq_ext.plugin.patches.table import Layer, Patch
 
 
 def _add_option() -> None:
-    """A field more in fairseq's options of generation, for its commands and its YAML."""
+    """Two fields more in fairseq's options of generation, for its commands and its YAML."""
     from fairseq.dataclass import ChoiceEnum
     from fairseq.dataclass.configs import GenerationConfig
     from fairseq.dataclass.initialize import hydra_init
@@ -22,11 +23,15 @@ def _add_option() -> None:
     said = (
         f"{HELP}. Where the engine lacks an option or a model, the log says why fairseq translates"
     )
-    field = dataclasses.field(default=DEFAULT, metadata={"help": said})
-    one = dataclasses.make_dataclass("One", [("engine", kind, field)])
-    GenerationConfig.__dataclass_fields__["engine"] = one.__dataclass_fields__["engine"]
-    GenerationConfig.__annotations__["engine"] = kind
-    GenerationConfig.engine = DEFAULT
+    for name, its, default, text in (
+        ("engine", kind, DEFAULT, said),
+        ("shortlist", Optional[str], None, SHORTLIST_HELP),  # noqa: UP045 (fairseq reads it)
+    ):
+        field = dataclasses.field(default=default, metadata={"help": text})
+        one = dataclasses.make_dataclass("One", [(name, its, field)])
+        GenerationConfig.__dataclass_fields__[name] = one.__dataclass_fields__[name]
+        GenerationConfig.__annotations__[name] = its
+        setattr(GenerationConfig, name, default)
     hydra_init()
 
 
@@ -35,11 +40,20 @@ def _build_generator(original: Callable) -> Callable:
         trained = any(model.training for model in models)  # their weights will change
         generator = original(self, models, args, *rest, **options)
         numbers = ENGINES.get(str(getattr(args, "engine", FAIRSEQ)))
+        path = None if trained else getattr(args, "shortlist", None)
+        if numbers is None and path is not None:
+            raise ConfigError(
+                "`--shortlist` is for the engine, but `--engine` is `fairseq`; leave one out."
+            )
         if trained or numbers is None:
             return generator
+        from fairseq_ext.engine import shortlist
         from fairseq_ext.engine.generator import with_engine
 
-        return with_engine(generator, models, self.target_dictionary, numbers)
+        target, listed = self.target_dictionary, None
+        if path is not None:
+            listed = shortlist.read(path, self.source_dictionary.symbols, target.symbols)
+        return with_engine(generator, models, target, numbers, listed)
 
     return build_generator
 

@@ -1,0 +1,120 @@
+"""``fairseq-ext shortlist``: which target tokens a sentence may need, from training data."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairseq_ext.commands import options
+from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from fairseq_ext.engine.lexicon import Side
+
+COUNTS = {
+    "per_token": (50, "target tokens of each source token"),
+    "frequent": (100, "target tokens that every sentence may have; more than twice the beam"),
+    "iterations": (5, "of EM over the training data"),
+}
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "shortlist",
+        help="list the target tokens that a sentence may need, for a faster search",
+        description="Learn from binarized training data which target tokens translate a source "
+        "token (IBM model 1), and write a shortlist: for each source token the most probable ones, "
+        "and the most frequent ones for all. `translate`, fairseq-generate and fairseq-interactive "
+        "take it with --shortlist, `pack --engine` makes it a part of the model.",
+    )
+    parser.add_argument(
+        "data", type=Path, metavar="DATA", help="folder of fairseq-preprocess with training data"
+    )
+    parser.add_argument("--src", metavar="LANG", help="source language, of several in the folder")
+    parser.add_argument("--tgt", metavar="LANG", help="target language, of several in the folder")
+    for name, (default, text) in COUNTS.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            **{"type": int, "default": default, "metavar": "N", "help": f"{text} (%(default)s)"},
+        )
+    options.add_output(parser, "FILE", "the shortlist")
+    parser.set_defaults(run=_shortlist)
+
+
+def _shortlist(args: argparse.Namespace) -> int:
+    for name in COUNTS:
+        if getattr(args, name) < 1:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"`{option}` must be at least 1, but is {getattr(args, name)}.")
+    from fairseq_ext.engine import lexicon, shortlist
+
+    prefix, languages = _prefix(args.data, args.src, args.tgt)
+    symbols = [_symbols(args.data / f"dict.{language}.txt") for language in languages]
+    sides = [
+        _side(f"{prefix}.{language}", len(known))
+        for language, known in zip(languages, symbols, strict=True)
+    ]
+    if len(sides[0].begins) != len(sides[1].begins):
+        raise DataError(f"{prefix}: both sides must have as many sentences, but have not.")
+    table = lexicon.ibm1(*sides, args.iterations)
+    lists = lexicon.likely(table, *sides, args.per_token)
+    common = lexicon.frequent(sides[1], args.frequent)
+    named = {
+        symbol: [symbols[1][word] for word in words]
+        for symbol, words in zip(symbols[0], lists, strict=True)
+        if len(words)
+    }
+    shortlist.write(args.output, [symbols[1][word] for word in common], named)
+    print(
+        f"{len(named):,} source tokens, {len(common):,} frequent target tokens, "
+        f"{len(sides[0].begins) - 1:,} sentences"
+    )
+    made = shortlist.made(common, lists)
+    covered, listed = shortlist.coverage(made, *sides)
+    print(
+        f"of {len(symbols[1]):,} target tokens a sentence may have {listed:,.0f} on average; these "
+        f"are {covered:.2%} of the tokens in the training data's translations"
+    )
+    return 0
+
+
+def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[str, str]]:
+    """The training data of the only pair of languages, or of the one that was asked for.
+
+    Raises:
+        DataError: there is none, or several.
+    """
+    found = set()
+    for path in data.glob("train.*-*.*.idx"):
+        pair, language = path.name.split(".")[1:3]
+        source, _, target = pair.partition("-")
+        if language == source and (src or source, tgt or target) == (source, target):
+            found.add((source, target))
+    if len(found) != 1:
+        many = "several pairs" if found else "no pair"
+        raise DataError(
+            f"{data} has training data of {many} of languages, but `fairseq-ext shortlist` needs "
+            "one; give the folder of fairseq-preprocess, and `--src` and `--tgt`."
+        )
+    ((source, target),) = found
+    return data / f"train.{source}-{target}", (source, target)
+
+
+def _symbols(path: Path) -> list[str]:
+    """Of a dictionary, by their numbers."""
+    from fairseq.data import Dictionary
+
+    from fairseq_ext.files import require_file
+
+    return Dictionary.load(str(require_file(path, "dictionary"))).symbols
+
+
+def _side(prefix: str, vocabulary: int) -> Side:
+    from fairseq_ext.data_folder import indexed
+    from fairseq_ext.engine.lexicon import Side
+
+    indexed.check(prefix, vocabulary)
+    return Side(*indexed.read(prefix), vocabulary)

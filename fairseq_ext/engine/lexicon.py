@@ -1,0 +1,158 @@
+"""Which target words translate a source word: IBM model 1 (numpy only).
+
+Brown, Della Pietra, Della Pietra and Mercer (1993), section 4.2. In a pair of sentences each target
+word f comes from one source word e, or from an empty one, with probability t(f | e). These are
+found by EM, from equal ones on:
+
+    p(e | f) = t(f | e) / sum of t(f | e') over the source words e' of the sentence
+    t(f | e) = sum of p(e | f) over all pairs of f and e in a sentence, divided by that of all f
+
+Only pairs that occur in a sentence have a place in the table, and of too many of them the most
+probable ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+END = 2  # fairseq's </s>, which ends every sentence and is no word
+SPECIAL = (0, 1, END)  # symbols that no translation contains
+BLOCK = 1 << 22  # pairs of words that are looked at at a time
+MOST = 1 << 25  # pairs of words that are kept, 24 bytes each
+
+
+class Side(NamedTuple):
+    """One side of a parallel text.
+
+    Attributes:
+        tokens: numbers, one sentence after another, each with its ``</s>``.
+        begins: where sentences begin, and where the last one ends.
+        vocabulary: one more than the largest possible number.
+    """
+
+    tokens: np.ndarray
+    begins: np.ndarray
+    vocabulary: int
+
+    def words(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        """Words of sentences ``first`` to ``last - 1`` without ``</s>``, and how many in each."""
+        begins = self.begins[first : last + 1]
+        tokens = np.asarray(self.tokens[begins[0] : begins[-1]], np.int64)
+        kept = tokens != END
+        ends = np.concatenate([[0], np.cumsum(kept)])[begins - begins[0]]
+        return tokens[kept], np.diff(ends)
+
+
+class Table(NamedTuple):
+    """t(f | e) of the pairs that occur.
+
+    Attributes:
+        keys: e times the target's vocabulary plus f, ascending; the empty word is the e after the
+            last one of the source.
+        values: t(f | e).
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+
+
+def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table:
+    """Probabilities of translations after so many iterations of EM, at least one.
+
+    Args:
+        source, target: the same sentences.
+        iterations: over the whole text.
+        most: pairs of words that are kept.
+    """
+    table = _first(source, target, most)
+    for _ in range(iterations - 1):
+        counts = np.zeros(len(table.keys))
+        for keys, widths in _blocks(source, target):
+            places = np.searchsorted(table.keys, keys)
+            places[places == len(table.keys)] = 0
+            values = np.where(table.keys[places] == keys, table.values[places], 0)
+            sums = np.add.reduceat(values, np.cumsum(widths) - widths)
+            sums[sums == 0] = 1  # none of its pairs was kept
+            np.add.at(counts, places, values / np.repeat(sums, widths))
+        table = _normalized(Table(table.keys, counts), target.vocabulary)
+    return table
+
+
+def _first(source: Side, target: Side, most: int) -> Table:
+    """The first iteration, in which all source words of a sentence are equally probable."""
+    whole, waiting = Table(np.empty(0, np.int64), np.empty(0)), []
+    for keys, widths in _blocks(source, target):
+        found, places = np.unique(keys, return_inverse=True)
+        shares = np.repeat(1 / widths, widths)
+        waiting.append(Table(found, np.bincount(places, shares)))
+        if sum(len(one.keys) for one in waiting) > max(BLOCK, len(whole.keys)):
+            whole, waiting = _merged([whole, *waiting], most, target.vocabulary), []
+    return _normalized(_merged([whole, *waiting], most, target.vocabulary), target.vocabulary)
+
+
+def _merged(tables: list[Table], most: int, vocabulary: int) -> Table:
+    """Sums of counts; of more than ``most`` pairs those that are half as many and most probable."""
+    keys, places = np.unique(np.concatenate([one.keys for one in tables]), return_inverse=True)
+    counts = np.bincount(places, np.concatenate([one.values for one in tables]), len(keys))
+    if len(keys) > most:
+        shares = _normalized(Table(keys, counts), vocabulary).values
+        kept = np.sort(np.argpartition(-shares, most // 2)[: most // 2])
+        keys, counts = keys[kept], counts[kept]
+    return Table(keys, counts)
+
+
+def _normalized(counts: Table, vocabulary: int) -> Table:
+    """Counts as shares of all those of a source word."""
+    words = counts.keys // vocabulary
+    totals = np.bincount(words, counts.values, 1)
+    return Table(counts.keys, counts.values / np.maximum(totals, np.finfo(float).tiny)[words])
+
+
+def _blocks(source: Side, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Keys of all pairs of words, by target word; and how many pairs each target word has."""
+    sizes = np.diff(source.begins) * np.diff(target.begins)
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(sizes):
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + BLOCK, "right")))
+        block = _pairs(source, target, first, last)
+        if len(block[0]):
+            yield block
+        first = last
+
+
+def _pairs(source: Side, target: Side, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+    (origins, lengths), (words, counts) = source.words(first, last), target.words(first, last)
+    origins = np.insert(origins, np.cumsum(lengths) - lengths, source.vocabulary)
+    lengths = lengths + 1  # the empty word is the first of each sentence
+    widths = np.repeat(lengths, counts)
+    begins = np.repeat(np.cumsum(lengths) - lengths, counts)
+    places = np.arange(widths.sum()) - np.repeat(np.cumsum(widths) - widths - begins, widths)
+    return origins[places] * target.vocabulary + np.repeat(words, widths), widths
+
+
+def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndarray]:
+    """For each source word its most probable target words, at most so many, best first."""
+    origins, words = np.divmod(table.keys, target.vocabulary)
+    kept = (origins < source.vocabulary) & (table.values > 0) & ~np.isin(words, SPECIAL)
+    origins, words, values = origins[kept], words[kept], table.values[kept]
+    order = np.lexsort((words, -values, origins))
+    origins, words = origins[order], words[order]
+    begins = np.searchsorted(origins, np.arange(source.vocabulary + 1))
+    return [words[begin : min(end, begin + count)] for begin, end in pairwise(begins)]
+
+
+def frequent(target: Side, count: int) -> np.ndarray:
+    """The most frequent words, at most so many, most frequent first."""
+    counts = np.zeros(target.vocabulary, np.int64)
+    for first in range(0, len(target.tokens), BLOCK):
+        block = np.asarray(target.tokens[first : first + BLOCK], np.int64)
+        counts += np.bincount(block, minlength=target.vocabulary)
+    counts[list(SPECIAL)] = 0
+    order = np.argsort(-counts, kind="stable")[:count]
+    return order[counts[order] > 0]

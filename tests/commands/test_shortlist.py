@@ -1,0 +1,133 @@
+"""``fairseq-ext shortlist``, and the commands that translate with what it writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairseq_ext import cli
+from fairseq_ext.engine import files, shortlist
+from fairseq_ext.errors import CheckpointError
+from tests.support.fuzz_engine import fuzz
+from tests.support.harness import fairseq, hypotheses, refused, run
+
+BEAM = ("--beam", 2, "--max-len-b", 12, "--cpu")
+DIGITS = set("0123456789")
+
+
+def command(*words: object) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([str(word) for word in words])
+    assert stopped.value.code == 0
+
+
+@pytest.fixture(scope="module")
+def lists(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shortlist") / "lists"
+    command("shortlist", copy_data, "-o", path, "--per-token", 1, "--frequent", 6)
+    return path
+
+
+def allowed(lists: Path, line: str) -> set[str]:
+    """What a line may be translated into, from the file."""
+    _, frequent, *rows = lists.read_text().splitlines()
+    own = dict(row.split("\t") for row in rows)
+    return {*frequent.split(" "), *(own[word] for word in line.split())}
+
+
+def test_a_copying_corpus_lists_copies(lists: Path) -> None:
+    title, frequent, *rows = lists.read_text().splitlines()
+    assert title == "fairseq-ext shortlist 1\t10"
+    assert len(set(frequent.split(" ")) & DIGITS) == 6
+    assert set(rows) == {f"{digit}\t{digit}" for digit in DIGITS}
+
+
+def test_every_command_translates_with_it_alike(
+    copy_data: Path, copy_model: Path, lists: Path, tmp_path: Path
+) -> None:
+    lines = ["1 2 3", "4 5", "9 9 9 9", "0 8"]
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
+    given = ("--shortlist", lists)
+    model, found = tmp_path / "m.engine", {}
+    pack = ("pack", copy_model, "--data", copy_data, "--engine", "fp32", "-o")
+    command(*pack, model, *given)
+    command(*pack, tmp_path / "plain.engine")
+    command("inspect", model, "--json", tmp_path / "sizes.json")
+    sizes = json.loads((tmp_path / "sizes.json").read_text())
+    assert sizes["bytes"]["shortlist"] == 4 * (6 + sizes["symbols"][0] + 10)
+    for name, words in {
+        "own": ("--path", model),
+        "given": ("--path", tmp_path / "plain.engine", *given),
+        "checkpoint": (copy_data, "--path", copy_model, *given),
+        "all": ("--path", tmp_path / "plain.engine"),
+    }.items():
+        out = tmp_path / name
+        command("translate", *words, *BEAM, "--input", tmp_path / "in", "-o", out)
+        found[name] = out.read_text().splitlines()
+    done = fairseq(
+        *("interactive", copy_data, "--path", copy_model, *BEAM, *given, "--source-lang", "src"),
+        *("--target-lang", "tgt", "--input", tmp_path / "in"),
+    )
+    found["interactive"] = hypotheses(done.stdout)
+    assert found["own"] == found["given"] == found["checkpoint"] == found["interactive"]
+    for line, one in zip(lines, found["own"], strict=True):
+        assert set(one.split()) <= allowed(lists, line)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--engine", "fairseq"), "`--shortlist` is for the engine, but `--engine` is `fairseq`"),
+        (("--score-reference",), "`--shortlist` does not go with `--score-reference`"),
+        (("--diversity-rate", 0.5), "`--shortlist` is for the engine alone, but the engine has no"),
+        (("--beam", 3), "the shortlist has 6 frequent tokens, but this search needs 8"),
+    ],
+)
+def test_generate_refuses_it_where_it_has_no_effect(
+    copy_data: Path, copy_model: Path, lists: Path, more: tuple, said: str
+) -> None:
+    done = fairseq(
+        *("generate", copy_data, "--path", copy_model, *BEAM, "--shortlist", lists, *more),
+        ok=False,
+    )
+    refused(done, said)
+
+
+def test_other_data_are_refused(copy_data: Path, lists: Path, tmp_path: Path) -> None:
+    done = run("fairseq-ext", "shortlist", tmp_path, "-o", tmp_path / "lists", ok=False)
+    refused(done, "has training data of no pair of languages")
+    done = run("fairseq-ext", "shortlist", copy_data, "--frequent", 0, "-o", lists, ok=False)
+    refused(done, "`--frequent` must be at least 1, but is 0.")
+
+
+def test_files_with_numbers_of_other_tokens_are_refused(
+    copy_data: Path, copy_model: Path, lists: Path, tmp_path: Path
+) -> None:
+    """The machine checks nothing: lists in a file are proven to be in range."""
+    path = tmp_path / "m.engine"
+    command(
+        *("pack", copy_model, "--data", copy_data, "--engine", "int8", "--shortlist", lists),
+        *("-o", path),
+    )
+    model = files.read(path)
+    own = model.shortlist
+    for wrong in (
+        dataclasses.replace(own, tokens=own.tokens + np.int32(len(model.target))),
+        dataclasses.replace(own, frequent=-own.frequent),
+        dataclasses.replace(own, counts=own.counts + np.int32(1)),
+        dataclasses.replace(own, counts=own.counts.astype(np.uint8)),
+    ):
+        files.write(dataclasses.replace(model, shortlist=wrong), tmp_path / "wrong")
+        with pytest.raises(CheckpointError, match="no engine model that could be used"):
+            files.read(tmp_path / "wrong")
+    few = shortlist.made([4, 5], [[]] * len(model.source))
+    files.write(dataclasses.replace(model, shortlist=few), tmp_path / "few")
+    done = run("fairseq-ext", "translate", "--path", tmp_path / "few", stdin="1\n", ok=False)
+    refused(done, "the shortlist has 2 frequent tokens, but this search needs 12")
+    found = fuzz(path, 60, tmp_path)
+    assert set(found) <= {"refused", "run"}
+    assert found["run"] > 0

@@ -1,0 +1,138 @@
+"""Tables of translations, and the files that shortlists are kept in."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairseq_ext.engine import lexicon, shortlist
+from fairseq_ext.engine.lexicon import END, Side
+from fairseq_ext.errors import DataError
+
+SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>"]
+SOURCE = [*SYMBOLS, "das", "haus", "buch", "ein"]
+TARGET = [*SYMBOLS, "the", "house", "book", "a"]
+TEXT = """fairseq-ext shortlist 1\t2
+the a
+haus\thouse the
+buch\tbook
+"""
+
+
+def side(sentences: list[list[int]], vocabulary: int) -> Side:
+    tokens = np.array([word for one in sentences for word in [*one, END]], np.uint16)
+    return Side(tokens, np.cumsum([0, *(len(one) + 1 for one in sentences)]), vocabulary)
+
+
+def random_text(count: int, seed: int) -> list[list[int]]:
+    numbers = np.random.default_rng(seed)
+    return [numbers.integers(3, 12, numbers.integers(0, 7)).tolist() for _ in range(count)]
+
+
+def naive(sources: list[list[int]], targets: list[list[int]], iterations: int) -> dict:
+    """t(f | e) with dictionaries; the empty word is None."""
+    table: dict = defaultdict(lambda: 1.0)
+    for _ in range(iterations):
+        counts: Counter = Counter()
+        totals: Counter = Counter()
+        for source, target in zip(sources, targets, strict=True):
+            for word in target:
+                whole = sum(table[e, word] for e in [None, *source])
+                for e in [None, *source]:
+                    counts[e, word] += table[e, word] / whole
+                    totals[e] += table[e, word] / whole
+        table = {pair: value / totals[pair[0]] for pair, value in counts.items()}
+    return table
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 5])
+@pytest.mark.parametrize("block", [1, 50, 1 << 22])
+def test_model_1_is_that_of_dictionaries(
+    iterations: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lexicon, "BLOCK", block)
+    sources, targets = random_text(40, 1), random_text(40, 2)
+    found = lexicon.ibm1(side(sources, 13), side(targets, 14), iterations)
+    wanted = naive(sources, targets, iterations)
+    keys = [(13 if e is None else e) * 14 + f for e, f in wanted]
+    assert sorted(keys) == found.keys.tolist()
+    values = [wanted[e, f] for _, (e, f) in sorted(zip(keys, wanted, strict=True))]
+    np.testing.assert_allclose(found.values, values, rtol=1e-12)
+
+
+def test_words_are_translated_as_one_would_by_hand() -> None:
+    """das Haus, das Buch, ein Buch: the example of Koehn (2010), figure 4.4."""
+    source = side([[4, 5], [4, 6], [7, 6]], len(SOURCE))
+    target = side([[4, 5], [4, 6], [7, 6]], len(TARGET))
+    lists = lexicon.likely(lexicon.ibm1(source, target, 20), source, target, 1)
+    assert [one.tolist() for one in lists] == [[], [], [], [], [4], [5], [6], [7]]
+    assert lexicon.frequent(target, 2).tolist() == [4, 6]
+
+
+def test_lists_are_ordered_and_cut() -> None:
+    source, target = side([[4], [4], [4]], 6), side([[5, 3], [5], [0, 5, 1]], 6)
+    table = lexicon.ibm1(source, target, 2)
+    assert [one.tolist() for one in lexicon.likely(table, source, target, 9)][4:] == [[5, 3], []]
+    assert [one.tolist() for one in lexicon.likely(table, source, target, 1)][4:] == [[5], []]
+    assert lexicon.frequent(target, 9).tolist() == [5, 3]
+
+
+def test_the_least_probable_pairs_make_room() -> None:
+    sources, targets = random_text(60, 1), random_text(60, 2)
+    most, every = 40, lexicon.ibm1(side(sources, 13), side(targets, 14), 1)
+    found = lexicon.ibm1(side(sources, 13), side(targets, 14), 3, most=most)
+    assert len(found.keys) == most // 2 < len(every.keys)
+    kept = np.isin(every.keys, found.keys)
+    assert every.values[kept].min() >= every.values[~kept].max()
+    words = found.keys // 14
+    np.testing.assert_allclose([found.values[words == e].sum() for e in set(words)], 1)
+
+
+def test_files_keep_a_shortlist(tmp_path: Path) -> None:
+    path = tmp_path / "lists"
+    shortlist.write(path, ["the", "a"], {"haus": ["house", "the"], "buch": ["book"]})
+    assert path.read_text() == TEXT
+    found = shortlist.read(path, SOURCE, TARGET)
+    assert found.of([5, END], [END], len(TARGET)).tolist() == [2, 4, 5, 7]
+    assert found.of([4, 6, 99], [], len(TARGET)).tolist() == [4, 6, 7]
+    source, target = side([[5, 6], [4]], 8), side([[4, 5, 6], [5, 7]], 8)
+    assert shortlist.coverage(found, source, target) == (4 / 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        (("shortlist 1", "shortlist 2"), "line 1: the line must begin with `fairseq-ext"),
+        (("\t2\n", "\t3\n"), "line 5: the line is the last one, but 3 symbols are to come"),
+        (("\t2\n", "\t1\n"), "line 5: the line is the last one, but 1 symbols are to come"),
+        (("buch\tbook\n", ""), "line 4: the line is the last one, but 2 symbols are to come"),
+        (("book\n", "book"), "line 4: the line is the last one"),
+        (("the a", "the film"), "line 2: the line has `film`, which is not in the target"),
+        (("the a", ""), "line 2: the line has ``, which is not in the target dictionary"),
+        (("buch\tbook", "buch\tbook "), "line 4: the line has ``, which is not in the target"),
+        (("buch\tbook", "buch book"), "line 4: the line has no tab after a source symbol"),
+        (("buch\t", "film\t"), "line 4: the line has `film`, which is not in the source"),
+        (("buch\t", "haus\t"), "line 4: the line has `haus`, which had a line before"),
+        ((TEXT, ""), "line 1: the line must begin with"),
+        ((TEXT, "fairseq-ext shortlist 1\t-1\n"), "line 2: the line has ``"),
+    ],
+)
+def test_damaged_files_are_refused(changed: tuple[str, str], fault: str, tmp_path: Path) -> None:
+    path = tmp_path / "lists"
+    path.write_text(TEXT.replace(*changed))
+    with pytest.raises(DataError) as error:
+        shortlist.read(path, SOURCE, TARGET)
+    assert str(error.value).startswith(f"{path}, {fault}")
+    assert "\n" not in str(error.value)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lists"
+    with pytest.raises(DataError, match="lists"):
+        shortlist.read(path, SOURCE, TARGET)
+    path.write_bytes(TEXT.encode().replace(b"the", b"\xff"))
+    with pytest.raises(DataError, match="is not UTF-8"):
+        shortlist.read(path, SOURCE, TARGET)
