@@ -26,9 +26,9 @@ import shared_options
 import torch
 import torch.nn.functional as F
 from cells import Cells
+from pictures import save
 from torch import Tensor, nn
 
-from fairseq_ext import files
 from fairseq_ext.binary.kernels import (
     PackedWeight,
     active_path,
@@ -199,12 +199,7 @@ def draw(cells: Cells, output: Path) -> None:
             axes.yaxis.set_minor_formatter(NullFormatter())
             axes.grid(True)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
-        for suffix in ("png", "svg"):
-            path = output.with_suffix(f".{suffix}")
-            metadata = {"Date": None} if suffix == "svg" else {}
-            with files.atomic_write(path, "wb") as file:
-                figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
-            print(f"written: {path}")
+        save(figure, output)
 
 
 def main() -> None:

@@ -28,8 +28,8 @@ from packed_open import (
     Translate,
 )
 from peers import FIRST_WORD, Size
+from pictures import save
 
-from fairseq_ext import files
 from fairseq_ext.binary.kernels import active_path
 from fairseq_ext.evaluation.plots import PALETTE, STYLE
 
@@ -162,12 +162,7 @@ def draw(cells: Cells, output: Path) -> None:
             axes.margins(x=0.12)
             axes.grid(True, axis="x")
         axes.invert_yaxis()
-        for suffix in ("png", "svg"):
-            path = output.with_suffix(f".{suffix}")
-            metadata = {"Date": None} if suffix == "svg" else {}
-            with files.atomic_write(path, "wb") as file:
-                figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
-            print(f"written: {path}")
+        save(figure, output)
 
 
 def _colour(name: str) -> str:

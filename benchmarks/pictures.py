@@ -13,6 +13,7 @@ from fairseq_ext.evaluation.plots import PALETTE, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 LABELS = {"fairseq": "Transformer (fairseq)", "sdpa": "Transformer (fused attention)"}
 ORDER = ("fairseq", "sdpa", "k=32", "k=64", "k=128")  # the same colours in every picture
@@ -59,12 +60,17 @@ def draw(
             _scale(axes, sorted(lengths), narrow)
             axes.set(title=title, xlabel=xlabel, ylabel="time per token (µs)")
             axes.legend(fontsize=8.5)
-        for suffix in ("png", "svg"):
-            path = output.with_suffix(f".{suffix}")
-            metadata = {"Date": None} if suffix == "svg" else {}
-            with files.atomic_write(path, "wb") as file:
-                figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
-            print(f"written: {path}")
+        save(figure, output)
+
+
+def save(figure: Figure, output: Path) -> None:
+    """Write a picture as PNG and SVG beside the JSON of its figures."""
+    for suffix in ("png", "svg"):
+        path = output.with_suffix(f".{suffix}")
+        metadata = {"Date": None} if suffix == "svg" else {}
+        with files.atomic_write(path, "wb") as file:
+            figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
+        print(f"written: {path}")
 
 
 def _scale(axes: Axes, lengths: list[int], narrow: bool) -> None:

@@ -71,6 +71,11 @@ class Pairs:
             for code in codes
         ]
 
+    @property
+    def models(self) -> list[Served]:
+        """In the order given."""
+        return [*self._models.values()]
+
     def find(self, source: str, target: str) -> tuple[str, Served]:
         """The source language and the model.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -366,6 +367,28 @@ def test_packed_models_are_timed_beside_others(tmp_path: Path) -> None:
         )
         assert seconds > 0
         assert memory["resident"] > 2**20
+
+
+def test_servers_are_timed_under_load(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    pytest.importorskip("fastapi")
+    import serve
+    import serve_systems
+
+    small = ("--embed-dim", "32", "--ffn-embed-dim", "64", "--heads", "2", "--layers", "1")
+    load = ("--clients", "1", "3", "--requests", "6", "--repeats", "3", "--warmup", "0")
+    search = ("--vocabulary", "60", "--words", "5", "--beam", "2", "--max-len-b", "8")
+    where = tmp_path / "x.json"
+    serve.main([*small, *load, *search, "--threads", "1", "--json", str(where)])
+    answer = json.loads(where.read_text())
+    assert [row["candidate"] for row in answer["figures"]] == serve_systems.SYSTEMS * 2
+    assert {(row["n"], row["requests"]) for row in answer["figures"]} == {(1, 6), (3, 6)}
+    for row in answer["figures"]:
+        assert row["requests_per_second"] == pytest.approx(6 / row["ms"] * 1e3)
+        assert 0 < row["p50_ms"] <= row["p99_ms"]
+    assert len(answer["ratios"]) == len(answer["findings"]) == 4
+    assert re.search(r"^(1?\d\d) of 200 translations", answer["notes"][1])
+    assert where.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_agreement_counts_places_that_only_one_has() -> None:

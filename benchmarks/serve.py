@@ -1,0 +1,264 @@
+"""``fairseq-ext serve`` under load, with the engine and with CTranslate2 behind the same server.
+
+``python benchmarks/serve.py --checkpoint PT --data BIN --text FILE --json docs/results/serve.json``
+
+So many clients ask for one sentence at a time, each over a connection that stays, as soon as it has
+the last answer. All servers are up at once, and take turns in every round, so that drift hits all
+alike. Figures are requests per second, and the median and the 99th percentile of the milliseconds
+from a request to its answer; a ratio above 1 means that ours has answered more in a second.
+
+Without ``--checkpoint`` it is a transformer of the given size with random weights, and sentences of
+``--words`` random words. The clients' process needs a part of a core itself; so much less is left
+for all servers. Whether answers are right, and faults among the requests, is what
+``python -m tests.soak.serve`` looks at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import serve_systems
+import shared_options
+from cells import Cells
+from pictures import save
+from serve_systems import CTRANSLATE2, ENGINE, NUMBERS, SYSTEMS
+
+from fairseq_ext.evaluation.plots import PALETTE, STYLE
+
+OWN = ("json", "checkpoint", "data", "text")  # paths of this machine
+WHAT = "requests"
+
+
+class Round(NamedTuple):
+    """One server's answers to all requests of a round.
+
+    Attributes:
+        seconds: from the first request to the last answer.
+        latencies: seconds from each request to its answer.
+    """
+
+    seconds: float
+    latencies: list[float]
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = shared_options.parser_with(
+        __doc__,
+        **{"threads": 2, "words": 20, "repeats": 5, "warmup": 1},
+        **{"embed_dim": 512, "ffn_embed_dim": 2048, "heads": 8, "layers": 6},
+        vocabulary=10_000,
+    )
+    add = parser.add_argument
+    add("--clients", type=int, nargs="+", default=[1, 8, 64], help="at once; one after another")
+    add("--requests", type=int, default=200, help="of a round, at least one for each client")
+    add("--beam", type=int, default=5)
+    add("--max-len-b", type=int, default=200, help="the most tokens that are written")
+    add("--checkpoint", type=Path, help="of fairseq's transformer")
+    add("--data", type=Path, help="folder with its dictionaries")
+    add("--text", type=Path, help="sentences to ask for, a line each")
+    return parser
+
+
+# ---- servers -------------------------------------------------------------------------------------
+
+
+def write(options: Namespace, folder: Path) -> list[str]:
+    """The systems' files; returns the sentences to ask for."""
+    if options.checkpoint is not None:
+        serve_systems.write(folder, options.checkpoint, options.data)
+        lines = options.text.read_text("utf-8").splitlines()
+        return [line for line in lines if line.strip()]
+    from packed_open import random_sentences
+    from packed_systems import LANGUAGES, save_checkpoint
+    from peers import FIRST_WORD, Side, Size, transformer
+
+    side = Side([*transformer(), *LANGUAGES], Size.of(options), positions=256)
+    save_checkpoint(side, folder / "random.pt")
+    for language in ("src", "tgt"):
+        side.task.source_dictionary.save(str(folder / f"dict.{language}.txt"))
+    serve_systems.write(folder, folder / "random.pt", folder)
+    numbers = random_sentences(200, options.words, options.vocabulary - FIRST_WORD)
+    return [" ".join(f"w{number}" for number in one) for one in numbers]
+
+
+@contextlib.contextmanager
+def serving(system: str, folder: Path, options: Namespace) -> Iterator[str]:
+    """The address of a server, for as long as the block takes."""
+    search = {"beam": options.beam, "max_len_b": options.max_len_b}
+    settings = json.dumps({"search": search, "threads": options.threads})
+    process = subprocess.Popen(
+        [sys.executable, serve_systems.__file__, system, str(folder), settings],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": str(options.threads)},
+    )
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+# ---- clients -------------------------------------------------------------------------------------
+
+
+async def asked(address: str, bodies: Sequence[bytes], clients: int) -> Round:
+    """All requests, by so many clients at once."""
+    waiting, latencies = iter(bodies), []
+    host, port = urlsplit(address).hostname, urlsplit(address).port
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection(host, port)
+        for body in waiting:
+            began = time.perf_counter()
+            writer.write(body)
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+            answer = await reader.readexactly(size)
+            latencies.append(time.perf_counter() - began)
+            assert head.startswith(b"HTTP/1.1 200 "), answer
+        writer.close()
+        await writer.wait_closed()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return Round(time.perf_counter() - began, latencies)
+
+
+def request(sentence: str, src: str, tgt: str) -> bytes:
+    """As it goes over the wire."""
+    body = json.dumps({"q": sentence, "source": src, "target": tgt}).encode()
+    head = (
+        "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def translated(address: str, sentences: Sequence[str], src: str, tgt: str) -> list[str]:
+    """Translations of sentences, without a clock."""
+    found: list[str] = []
+    for first in range(0, len(sentences), 50):
+        fields = {"q": sentences[first : first + 50], "source": src, "target": tgt}
+        headers = {"Content-Type": "application/json"}
+        body = json.dumps(fields).encode()
+        asking = urllib.request.Request(f"{address}/translate", body, headers)
+        with urllib.request.urlopen(asking) as answer:
+            found += json.loads(answer.read())["translatedText"]
+    return found
+
+
+def load(
+    addresses: dict[str, str], requests: Sequence[bytes], clients: int, options: Namespace
+) -> dict[str, list[Round]]:
+    """The rounds of each server that count, all in turn in every round."""
+    count = max(options.requests, clients)
+    rounds: dict[str, list[Round]] = {name: [] for name in addresses}
+    for number in range(options.warmup + options.repeats):
+        first = number * count
+        bodies = [requests[i % len(requests)] for i in range(first, first + count)]
+        order = list(addresses) if number % 2 else list(addresses)[::-1]
+        for name in order:
+            found = asyncio.run(asked(addresses[name], bodies, clients))
+            if number >= options.warmup:
+                rounds[name].append(found)
+    return rounds
+
+
+# ---- figures -------------------------------------------------------------------------------------
+
+
+def add_cell(cells: Cells, clients: int, rounds: dict[str, list[Round]], count: int) -> None:
+    """The figures of so many clients."""
+    seconds = {name: [one.seconds for one in some] for name, some in rounds.items()}
+    pairs = [(f"{ENGINE} {numbers}", f"{CTRANSLATE2} {numbers}") for numbers in NUMBERS]
+    cells.add(WHAT, clients, seconds, pairs, tokens=count)
+    for row in cells.figures[-len(rounds) :]:
+        latencies = sorted(one for some in rounds[row["candidate"]] for one in some.latencies)
+        del row["tokens"], row["us_per_token"]
+        row["requests"] = count
+        row["requests_per_second"] = row.pop("tokens_per_second")
+        row["p50_ms"] = 1e3 * statistics.median(latencies)
+        row["p99_ms"] = 1e3 * latencies[int(0.99 * (len(latencies) - 1))]
+        print(
+            f"  {row['candidate']:24} {row['requests_per_second']:8.1f} requests per second, "
+            f"p50 {row['p50_ms']:.1f} ms, p99 {row['p99_ms']:.1f} ms",
+            flush=True,
+        )
+    for ours, peer in pairs:
+        cells.find_ratio(WHAT, ours, peer, clients)
+
+
+def draw(cells: Cells, output: Path) -> None:
+    """Requests per second, and both percentiles, over the number of clients."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    colours = dict(zip(SYSTEMS, (PALETTE[0], PALETTE[6], PALETTE[1], PALETTE[4]), strict=True))
+    panels = {
+        "requests_per_second": "requests per second",
+        "p50_ms": "median, ms",
+        "p99_ms": "99th percentile, ms",
+    }
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(10.4, 3.4), layout="constrained")
+        for axes, (value, label) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+            for system in SYSTEMS:
+                curve = cells.curve(WHAT, system, value)
+                axes.plot(*zip(*curve.items(), strict=True), "o-", label=system, c=colours[system])
+            axes.set(xlabel="clients", title=label, xscale="log", ylim=(0, None))
+            ticks = sorted({row["n"] for row in cells.figures})
+            axes.set_xticks(ticks, [f"{n:,}" for n in ticks])
+            axes.minorticks_off()
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        save(figure, output)
+
+
+def main(words: list[str] | None = None) -> None:
+    options = arguments().parse_args(words)
+    cells = Cells("Serving over HTTP", axis="clients", unit="requests_per_second")
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        sentences = write(options, folder)
+        addresses = {one: stack.enter_context(serving(one, folder, options)) for one in SYSTEMS}
+        from fairseq_ext.engine.files import read
+
+        about = read(folder / f"{ENGINE}-fp32").settings
+        requests = [request(one, about.src, about.tgt) for one in sentences]
+        model = f"trained {about.architecture}" if options.checkpoint else "random weights"
+        cells.note(
+            f"{model}; beam {options.beam}, one sentence in a request, {len(sentences):,} "
+            f"different ones; each server with {options.threads} threads"
+        )
+        ours, peers = (
+            translated(addresses[f"{name} fp32"], sentences[:200], about.src, about.tgt)
+            for name in (ENGINE, CTRANSLATE2)
+        )
+        same = sum(map(str.__eq__, ours, peers))
+        cells.note(f"{same} of {len(ours)} translations by CTranslate2 fp32 are the engine's")
+        for clients in options.clients:
+            rounds = load(addresses, requests, clients, options)
+            add_cell(cells, clients, rounds, max(options.requests, clients))
+    cells.save(options.json, shared_options.settings(options, without=OWN))
+    if options.json is not None:
+        draw(cells, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""One server of benchmarks/serve.py: the application of ``fairseq-ext serve`` over one system.
+
+``python benchmarks/serve_systems.py SYSTEM FOLDER SETTINGS`` prints its address and serves. The
+files are made by :func:`write`. Languages, text steps and dictionaries of all systems are those of
+the engine's files, so that nothing but the translating differs.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+NUMBERS = {"fp32": "float32", "int8": "int8"}
+"""Of the weights: as the engine calls them, and as CTranslate2 does."""
+ENGINE, CTRANSLATE2 = "engine", "CTranslate2"
+SYSTEMS = [f"{name} {numbers}" for numbers in NUMBERS for name in (ENGINE, CTRANSLATE2)]
+
+
+def write(folder: Path, checkpoint: Path, data: Path) -> None:
+    """The files of every system.
+
+    Args:
+        folder: for them.
+        checkpoint: of fairseq's ``transformer``.
+        data: folder with its dictionaries.
+    """
+    from fairseq import checkpoint_utils
+    from packed_systems import InMemory
+
+    import fairseq_ext
+    from fairseq_ext.engine import files
+    from fairseq_ext.engine.packing import pack_file
+
+    fairseq_ext.register()
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(checkpoint)], arg_overrides={"data": str(data)}
+    )
+    for numbers, kind in NUMBERS.items():
+        files.write(pack_file(checkpoint, data, numbers), folder / f"{ENGINE}-{numbers}")
+        copied = copy.deepcopy(models[0])  # the converter writes into its arrays
+        peer = InMemory(Namespace(model=copied, task=task))
+        peer.convert(str(folder / f"{CTRANSLATE2}-{numbers}"), quantization=kind, force=True)
+
+
+class Peer:
+    """CTranslate2 with the interface of :class:`fairseq_ext.engine.translator.EngineTranslator`.
+
+    Args:
+        path: of its model.
+        kind: of its numbers.
+        ours: the same model for the engine.
+        search: how to search.
+        threads: of one translation.
+    """
+
+    def __init__(self, path: Path, kind: str, ours: Any, search: Any, threads: int) -> None:
+        import ctranslate2
+
+        self.src, self.tgt, self.limit = ours.src, ours.tgt, ours.limit
+        self.limit_name, self.counts = ours.limit_name, ours.counts
+        self._search = search
+        self._translator = ctranslate2.Translator(
+            str(path), compute_type=kind, intra_threads=threads, inter_threads=1
+        )
+
+    def lengths(self, sentences: Sequence[str]) -> list[int]:
+        return [len(one.split()) + 1 for one in sentences]
+
+    def translate(self, sentences: Sequence[str]) -> list[list[Any]]:
+        from fairseq_ext.decoding.search import Candidate
+
+        found = self._translator.translate_batch(
+            [one.split() for one in sentences],
+            beam_size=self._search.beam,
+            num_hypotheses=self._search.nbest,
+            length_penalty=self._search.lenpen,
+            max_decoding_length=self._search.max_len_b,
+            max_input_length=0,
+            return_scores=True,
+        )
+        return [
+            [Candidate(" ".join(words), score) for words, score in zip(*many, strict=True)]
+            for many in ((one.hypotheses, one.scores) for one in found)
+        ]
+
+
+def main() -> None:
+    """Serve until a signal ends it."""
+    system, folder, settings = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+    logging.basicConfig(level=logging.WARNING)
+    from fairseq_ext import address
+    from fairseq_ext.decoding.search import Search
+    from fairseq_ext.serving import pairs, server
+    from fairseq_ext.serving.app import build
+
+    name, _, numbers = system.partition(" ")
+    made = server.Settings([folder / f"{ENGINE}-{numbers}"], settings["search"])
+    (served,) = pairs.load(made.models, {**made.search, "max_tokens": made.max_tokens}).models
+    if name == CTRANSLATE2:
+        search = Search(**made.search, nbest=served.most)
+        path = folder / f"{CTRANSLATE2}-{numbers}"
+        peer = Peer(path, NUMBERS[numbers], served.translator, search, settings["threads"])
+        served = pairs.Served(peer, served.codec, served.most)
+    application = build(
+        pairs.Pairs({system: served}),
+        *(made.limits, made.keys),
+        batch_size=made.batch_size,
+        max_tokens=made.max_tokens,
+    )
+    listener = address.listen("127.0.0.1", 0)
+    print(address.url(listener), flush=True)
+    server.serve(application, made, listener, workers=1, grace=1)
+
+
+if __name__ == "__main__":
+    main()
