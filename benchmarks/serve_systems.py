@@ -100,8 +100,9 @@ def main() -> None:
     from fairseq_ext.serving.app import build
 
     name, _, numbers = system.partition(" ")
-    made = server.Settings([folder / f"{ENGINE}-{numbers}"], settings["search"])
-    (served,) = pairs.load(made.models, {**made.search, "max_tokens": made.max_tokens}).models
+    made = server.Settings([folder / f"{ENGINE}-{numbers}"], search=settings["search"])
+    given = {**made.search, "max_tokens": made.max_tokens}
+    (served,) = pairs.load(made.models, None, given).models
     if name == CTRANSLATE2:
         search = Search(**made.search, nbest=served.most)
         path = folder / f"{CTRANSLATE2}-{numbers}"

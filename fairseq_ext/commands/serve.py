@@ -46,7 +46,15 @@ def add(commands: Subparsers) -> None:
         type=Path,
         nargs="+",
         metavar="MODEL",
-        help="file of `pack --engine`; several, of different languages each",
+        help="file of `pack --engine`, which needs neither torch nor fairseq; or a checkpoint, a "
+        "packed one, or the folder of a run; several, of different languages each",
+    )
+    option(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="folder of fairseq-preprocess with the dictionaries (a model's own, or those of its "
+        "training)",
     )
     option("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
     option("--port", type=int, default=5000, metavar="N", help="0: any free one (%(default)s)")
@@ -98,7 +106,9 @@ def _serve(args: argparse.Namespace) -> int:
     from fairseq_ext.serving import server
 
     search = {name: getattr(args, name) for name in SEARCH if getattr(args, name) is not None}
-    settings = server.Settings(args.models, search, limits, keys, args.batch_size, args.max_tokens)
+    settings = server.Settings(
+        args.models, args.data, search, limits, keys, args.batch_size, args.max_tokens
+    )
     listener = address.listen(args.host, args.port)
     application = server.application(settings)  # workers load it again: errors are found here
     print(address.url(listener), flush=True)

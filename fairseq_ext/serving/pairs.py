@@ -11,8 +11,7 @@ from typing import Any
 from fairseq_ext.decoding.loading import opened
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.decoding.stream import TextCodec
-from fairseq_ext.engine.files import is_engine_model
-from fairseq_ext.errors import CheckpointError, ConfigError
+from fairseq_ext.errors import ConfigError
 from fairseq_ext.serving.asking import AUTO
 from fairseq_ext.serving.batching import Sentence
 from fairseq_ext.serving.limits import Refusal
@@ -111,31 +110,26 @@ def _name(code: str) -> str:
         return code
 
 
-def load(paths: Sequence[Path], search: Mapping[str, Any]) -> Pairs:
+def load(paths: Sequence[Path], data: Path | None, search: Mapping[str, Any]) -> Pairs:
     """Load every model.
 
     Args:
-        paths: files of ``fairseq-ext pack --engine``.
+        paths: as of :func:`fairseq_ext.load`.
+        data: folder with the dictionaries of those that have none of their own.
         search: options of :class:`~fairseq_ext.decoding.search.Search` that were given.
 
     Raises:
-        CheckpointError: a file that cannot be used.
-        ConfigError: two models of a pair, or options that a model does not have.
+        FairseqExtError: a model that cannot be loaded, or two of a pair.
     """
-    return Pairs({str(path): _load(path, search) for path in paths})
+    return Pairs({str(path): _load(path, data, search) for path in paths})
 
 
-def _load(path: Path, search: Mapping[str, Any]) -> Served:
-    if not is_engine_model(path):
-        raise CheckpointError(
-            f"{path} is no model for the engine; `fairseq-ext pack --engine int8` makes one."
-        )
-
+def _load(path: Path, data: Path | None, search: Mapping[str, Any]) -> Served:
     def all_hypotheses(own: Mapping[str, int | float]) -> Search:
         chosen = Search(**{**own, **search})
         return replace(chosen, nbest=chosen.beam)
 
-    with opened([path], None, (None, None), all_hypotheses) as found:
+    with opened([path], data, (None, None), all_hypotheses) as found:
         text = found.text()
         codec = TextCodec(text.encoder(), text.decoder())
         return Served(found.translator, codec, found.search.nbest)

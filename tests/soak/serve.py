@@ -17,8 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fairseq_ext.decoding.search import Search
-from fairseq_ext.engine import translator
+import fairseq_ext
 from tests.soak.memory import Samples
 from tests.soak.report import Report, noted, parser
 from tests.support.harness import binarize, digits_corpus, fairseq, run
@@ -110,7 +109,7 @@ def asking(report: Report, model: Path, folder: Path, total: int) -> None:
     draw, samples = random.Random(1), Samples("requests to one `fairseq-ext serve`", total)
     words = (draw.choices("0123456789", k=draw.randint(1, 9)) for _ in range(SENTENCES))
     sentences = [*dict.fromkeys(map(" ".join, words))]
-    alone = translator.load(model, Search(**SEARCH)).translate(sentences)
+    alone = [one.text for one in fairseq_ext.load(model).translate(sentences, **SEARCH)]
     failures: list[str] = []
     options = [word for name in SEARCH for word in (f"--{name.replace('_', '-')}", SEARCH[name])]
     with serving(folder, model, *options) as server, ThreadPoolExecutor(CLIENTS) as pool:
