@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -79,16 +80,23 @@ async def waits(queue: Batcher, count: int) -> None:
         await asyncio.sleep(0)
 
 
+@contextlib.asynccontextmanager
+async def at_work(model: Model, queue: Batcher) -> AsyncIterator[asyncio.Task]:
+    """A request whose batch is under way, and is held."""
+    model.held = True
+    async with queue.running():
+        first = asyncio.create_task(queue.translate(model, sentences("a")))
+        await model.is_at_work()
+        yield first
+
+
 # ---- batches -------------------------------------------------------------------------------------
 
 
 def test_requests_that_wait_are_translated_together_and_keep_their_order():
     async def test() -> None:
         model, queue = Model(), batcher()
-        model.held = True
-        async with queue.running():
-            first = asyncio.create_task(queue.translate(model, sentences("a")))
-            await model.is_at_work()
+        async with at_work(model, queue) as first:
             long = asyncio.create_task(queue.translate(model, sentences(*"bcdef")))
             short = asyncio.create_task(queue.translate(model, sentences("x", "y")))
             await waits(queue, 7)
@@ -126,10 +134,7 @@ def test_a_batch_has_at_most_so_many_tokens_and_is_of_one_model():
 def test_what_nobody_waits_for_is_not_translated():
     async def test() -> None:
         model, queue = Model(), batcher()
-        model.held = True
-        async with queue.running():
-            first = asyncio.create_task(queue.translate(model, sentences("a")))
-            await model.is_at_work()
+        async with at_work(model, queue) as first:
             left = asyncio.create_task(queue.translate(model, sentences("b", "c")))
             kept = asyncio.create_task(queue.translate(model, sentences("d")))
             await waits(queue, 3)
@@ -147,10 +152,7 @@ def test_what_nobody_waits_for_is_not_translated():
 def test_a_full_queue_takes_no_more_until_there_is_room():
     async def test() -> None:
         model, queue = Model(), batcher(room=2)
-        model.held = True
-        async with queue.running():
-            first = asyncio.create_task(queue.translate(model, sentences("a")))
-            await model.is_at_work()
+        async with at_work(model, queue) as first:
             second = asyncio.create_task(queue.translate(model, sentences("b", "c")))
             await waits(queue, 2)
             with pytest.raises(Full):
@@ -167,10 +169,7 @@ def test_a_full_queue_takes_no_more_until_there_is_room():
 def test_a_fault_of_one_sentence_is_no_other_requests():
     async def test() -> None:
         model, queue = Model(), batcher()
-        model.held = True
-        async with queue.running():
-            first = asyncio.create_task(queue.translate(model, sentences("a")))
-            await model.is_at_work()
+        async with at_work(model, queue) as first:
             bad = asyncio.create_task(queue.translate(model, sentences("b", "poison")))
             good = asyncio.create_task(queue.translate(model, sentences("c")))
             await waits(queue, 3)
@@ -188,10 +187,7 @@ def test_a_fault_of_one_sentence_is_no_other_requests():
 def test_a_batch_under_way_is_ended_before_the_end():
     async def test() -> None:
         model, queue = Model(), batcher()
-        model.held = True
-        async with queue.running():
-            request = asyncio.create_task(queue.translate(model, sentences("a")))
-            await model.is_at_work()
+        async with at_work(model, queue) as request:
             model.go.release()
             found = await request
         assert best(found) == ["A 0"]
