@@ -6,7 +6,8 @@ Sentences are the test set's, sorted by length and cut into batches of the same 
 5. What is timed is the translation of loaded sentences, without loading and printing.
 Ratios are a peer's time over ours, of the same round. CTranslate2 has no GRU attention, Linformer,
 MUSE or BMT. `equal` is how many tokens of our best hypotheses are fairseq's. With --dynamic-int8
-fairseq's generator also runs the transformer with torch's dynamically quantized linear layers.
+fairseq's generator also runs the transformer with torch's dynamically quantized linear layers; with
+--shortlist the engine is also run with it, and BLEU of the whole test set stated with and without.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 import bench
 import pictures
+import sacrebleu
 import shared_options
 import torch
 from cells import Cells
@@ -34,6 +36,7 @@ from torch import nn
 from torch.ao.quantization import quantize_dynamic
 
 from fairseq_ext import register
+from fairseq_ext.engine import shortlist
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.native import Machine, Team
 from fairseq_ext.engine.rules import Rules
@@ -52,6 +55,10 @@ Translate = Callable[[list[list[int]], Limits], Any]
 
 def ours(numbers: str) -> str:
     return f"engine {numbers}"
+
+
+def listed(numbers: str) -> str:
+    return f"{ours(numbers)}, shortlist"
 
 
 def ctranslate2s(numbers: str) -> str:
@@ -94,8 +101,12 @@ def dynamically_quantized(model: TransformerModel) -> TransformerModel:
     return quantize_dynamic(copied, {nn.Linear}, torch.qint8, inplace=True)
 
 
-def engines(model: BaseFairseqModel, task: TranslationTask, numbers: str) -> Translate:
-    machine = Machine(compile_model(model, task.target_dictionary), numbers)
+def engines(
+    model: BaseFairseqModel, task: TranslationTask, numbers: str, lists: Path | None = None
+) -> Translate:
+    source, target = task.source_dictionary, task.target_dictionary
+    listed = lists and shortlist.read(lists, source.symbols, target.symbols)
+    machine = Machine(compile_model(model, target), numbers, shortlist=listed)
     team = Team(machine, torch.get_num_threads())
 
     def translate(batch: list[list[int]], limits: Limits) -> list[list[int]]:
@@ -151,6 +162,10 @@ def compare(name: str, path: Path, options: Namespace, cells: Cells) -> None:
     model, task = load(path, options.data)
     limits = (1, 200) if options.words is None else (options.words, options.words)
     systems = {ours(numbers): engines(model, task, numbers) for numbers in NUMBERS}
+    if options.shortlist is not None:
+        systems |= {
+            listed(numbers): engines(model, task, numbers, options.shortlist) for numbers in NUMBERS
+        }
     with tempfile.TemporaryDirectory() as folder:
         if type(model) is TransformerModel:
             systems |= dict(ctranslate2_systems(model, task, Path(folder)))
@@ -158,6 +173,8 @@ def compare(name: str, path: Path, options: Namespace, cells: Cells) -> None:
                 systems[DYNAMIC] = fairseqs(dynamically_quantized(model), task)
         systems[FAIRSEQ] = fairseqs(model, task)
         chosen = {label: functools.partial(run, limits=limits) for label, run in systems.items()}
+        if options.shortlist is not None:
+            compare_bleu(name, task, chosen, cells)
         for size in options.batches:
             measure(name, size, chosen, batches(task, size), options, cells)
 
@@ -175,7 +192,11 @@ def measure(
         label: [one for batch in work for one in run(batch)] for label, run in systems.items()
     }
     theirs = outputs[FAIRSEQ]
-    equal = {label: share_of_equal_tokens(outputs[label], theirs) for label in map(ours, NUMBERS)}
+    equal = {
+        label: share_of_equal_tokens(found, theirs)
+        for label, found in outputs.items()
+        if label.startswith("engine")
+    }
     rounds = {
         label: (lambda run=run: [run(batch) for batch in work]) for label, run in systems.items()
     }
@@ -186,8 +207,30 @@ def measure(
     pairs = [(ours(numbers), FAIRSEQ) for numbers in NUMBERS]
     pairs += [(ours(numbers), ctranslate2s(numbers)) for numbers in PEERS]
     pairs += [(ours("int8"), DYNAMIC)]
+    pairs += [(listed(numbers), ours(numbers)) for numbers in NUMBERS]
+    pairs += [(listed(numbers), ctranslate2s(numbers)) for numbers in PEERS]
     cells.add(name, size, seconds, pairs, tokens=tokens, equal=equal)
     print(f"  equal tokens: {equal}", flush=True)
+
+
+def compare_bleu(
+    name: str,
+    task: TranslationTask,
+    systems: dict[str, Callable[[list[list[int]]], Any]],
+    cells: Cells,
+) -> None:
+    """State BLEU of the whole test set's tokens without `@@`, with and without the shortlist."""
+    dataset, dictionary = task.dataset("test"), task.target_dictionary
+    pairs = sorted(dataset, key=lambda pair: len(pair["source"]))
+    references = [dictionary.string(pair["target"], "@@ ") for pair in pairs]
+    for label in (system(numbers) for numbers in NUMBERS for system in (ours, listed)):
+        found = []
+        for first in range(0, len(pairs), 32):
+            batch = [pair["source"].tolist() for pair in pairs[first : first + 32]]
+            found += systems[label](batch)
+        texts = [dictionary.string(torch.tensor(one), "@@ ") for one in found]
+        bleu = sacrebleu.corpus_bleu(texts, [references], tokenize="none", force=True)
+        cells.find(f"{name}, {label}: BLEU {bleu.score:.2f} of {len(pairs):,} sentences")
 
 
 def share_of_equal_tokens(found: list[list[int]], wanted: list[list[int]]) -> float:
@@ -201,6 +244,7 @@ def share_of_equal_tokens(found: list[list[int]], wanted: list[list[int]]) -> fl
 def draw(cells: Cells, names: list[str], output: Path) -> None:
     """Time per token over the batch's size, a panel for each model."""
     order = [FAIRSEQ, *map(ctranslate2s, PEERS), *map(ours, ("fp32", "int8")), DYNAMIC]
+    order += map(listed, ("fp32", "int8"))
     run = {(row["what"], row["candidate"]) for row in cells.figures}
     panels = {name: (name, [one for one in order if (name, one) in run]) for name in names}
     pictures.draw(cells, panels, output, order=order, xlabel="sentences in a batch")
@@ -215,6 +259,7 @@ def main() -> None:
     parser.add_argument(
         "--dynamic-int8", action="store_true", help="time torch's dynamic int8 beside transformers"
     )
+    parser.add_argument("--shortlist", type=Path, help="also time and score the engine with it")
     options = parser.parse_args()
     shared_options.begin(options)
     register()
@@ -222,7 +267,9 @@ def main() -> None:
     for model in options.model:
         name, _, path = model.partition("=")
         compare(name, Path(path), options, cells)
-    cells.save(options.json, shared_options.settings(options, ("json", "data", "model")))
+    cells.save(
+        options.json, shared_options.settings(options, ("json", "data", "model", "shortlist"))
+    )
     if options.json is not None:
         draw(cells, [model.partition("=")[0] for model in options.model], options.json)
 

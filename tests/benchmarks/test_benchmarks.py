@@ -418,18 +418,24 @@ def test_opening_data_is_timed_against_fairseq_alone(tmp_path: Path) -> None:
 def test_the_engine_is_timed_beside_fairseq(
     tmp_path: Path, copy_data: Path, copy_model: Path
 ) -> None:
-    where = tmp_path / "engine.json"
+    where, lists = tmp_path / "engine.json", tmp_path / "lists"
+    lists.write_text(f"fairseq-ext shortlist 1\t0\n{' '.join('0123456789')} <unk> <s>\n")
     run(
         *(sys.executable, REPO / "benchmarks/engine.py", "--data", copy_data, "--words", "4"),
         *("--model", f"small={copy_model}", "--repeats", "3", "--batches", "2", "--json", where),
+        *("--shortlist", lists),
     )
     answer = json.loads(where.read_text())
+    ours = {f"engine {numbers}" for numbers in ("fp32", "bf16", "int8")}
+    listed = {f"{one}, shortlist" for one in ours}
     assert {row["candidate"] for row in answer["figures"]} == {
-        *("fairseq's generator", "engine fp32", "engine bf16", "engine int8")
-    }
+        "fairseq's generator"
+    } | ours | listed
+    scored = {one.partition(":")[0] for one in answer["findings"]}
+    assert scored == {f"small, {one}" for one in ours | listed}
     assert {row["tokens"] for row in answer["figures"]} == {8 * 5}
     assert min(row["equal"]["engine fp32"] for row in answer["figures"]) > 0.8  # but for ties
-    assert len(answer["ratios"]) == 3
+    assert len(answer["ratios"]) == 6
     assert str(tmp_path) not in where.read_text()
     assert where.with_suffix(".svg").exists()
 
