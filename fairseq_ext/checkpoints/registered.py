@@ -154,7 +154,7 @@ def require_translation(path: str | Path) -> None:
     """
     from fairseq.tasks.translation import TranslationTask
 
-    if not storage.is_archive(path):
+    if not storage.is_checkpoint(path):
         return
     state = storage.load(path, checksums=False)
     check(path, state)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairseq_ext.checkpoints import untrusted
+from fairseq_ext.checkpoints import bundle, untrusted
 from fairseq_ext.errors import CheckpointError, DataError
 from fairseq_ext.files import atomic_write, explain, require_file
 
@@ -67,6 +67,11 @@ def is_archive(path: str | Path) -> bool:
         return False
 
 
+def is_checkpoint(path: str | Path) -> bool:
+    """Whether :func:`load` is for a path: a file of torch's, or a bundle."""
+    return bundle.is_bundle(path) or is_archive(path)
+
+
 def save(checkpoint: Mapping[str, Any], path: str | Path) -> None:
     """Write a checkpoint, whole or not at all.
 
@@ -84,7 +89,7 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     Tensors are mapped from the file, not copied, and live on the CPU.
 
     Args:
-        path: of the checkpoint.
+        path: of the checkpoint, or of a bundle.
         checksums: check them, which reads the whole file; not needed to look at the settings.
 
     Raises:
@@ -92,6 +97,10 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
             before 1.6, not a checkpoint, or contains an object that is not allowed or parts
             without end (see :func:`fairseq_ext.checkpoints.untrusted.require_plain`).
     """
+    if bundle.is_bundle(path):
+        state = bundle.load(path, checksums=checksums)
+        weights = bundle.home(path) / bundle.WEIGHTS
+        return _plain(state, Path(path), 4 * weights.stat().st_size)
     path = _whole_archive(path, checksums)
     try:
         with _harmless_classes_allowed():
@@ -110,8 +119,13 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
             f"{path} is not a fairseq checkpoint: it has no `model` entry with the weights. "
             "Give a file that fairseq-train or the averaging command wrote."
         )
+    return _plain(state, path, path.stat().st_size)
+
+
+def _plain(state: dict[str, Any], path: Path, size: int) -> dict[str, Any]:
+    """The same, if it is plain data."""
     try:
-        untrusted.require_plain(state, path.stat().st_size)
+        untrusted.require_plain(state, size)
     except CheckpointError as error:
         raise CheckpointError(f"{path} {error}, so it was refused. Do not use it.") from None
     return state

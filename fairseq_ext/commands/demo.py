@@ -120,12 +120,13 @@ def _load(named: Sequence[Named], args: argparse.Namespace) -> dict[str, System]
     """Every system by its name, with a progress bar."""
     from tqdm import tqdm
 
+    from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.search import Search
     from fairseq_ext.demo.systems import load
     from fairseq_ext.plugin.patches.commands import one_message
 
     def codec(one: Named, translator: Translator) -> TextCodec:
-        folders = (one.checkpoint.parent, one.data)
+        folders = (bundle.home(one.checkpoint), one.data)
         return chosen_codec(args, translator.src, translator.tgt, folders, one.codes)
 
     search = Search(beam=args.beam, lenpen=args.lenpen, cpu=args.cpu, attention=True)

@@ -37,6 +37,10 @@ LIMITS = {
     "max_len_b": (200, "see --max-len-a"),
     "max_tokens": (4000, "source tokens in a batch"),
 }
+OF_A_MODEL = {
+    name: {**SEARCH, **LIMITS}[name] for name in ("beam", "lenpen", "max_len_a", "max_len_b")
+}
+"""Options of the search that a model may bring along."""
 BUFFER = 2000
 SWITCHES = {"fp16": "half precision, for GPUs", "cpu": "leave a GPU alone"}
 SAMPLES = {
@@ -72,8 +76,8 @@ def add(commands: Subparsers) -> None:
         nargs="+",
         required=True,
         metavar="CHECKPOINT",
-        help="trained model of any architecture, a packed one, or the folder of a run; several "
-        "checkpoints vote",
+        help="trained model of any architecture, a packed one, a bundle, or the folder of a "
+        "run; several checkpoints vote",
     )
     option(
         "--input",

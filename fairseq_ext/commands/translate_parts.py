@@ -127,11 +127,12 @@ def run(
 
 def _job(args: argparse.Namespace) -> dict[str, Any]:
     """What else translations depend on: files by checksum, and the options given."""
+    from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import data_of, in_run
     from fairseq_ext.engine.files import is_engine_model
     from fairseq_ext.files import require_file, sha256
 
-    models = [require_file(in_run(path), "model") for path in args.path]
+    models = [require_file(bundle.as_file(in_run(path)), "model") for path in args.path]
     data = args.data
     if data is None and not any(map(is_engine_model, models)):
         data = data_of(models[0])

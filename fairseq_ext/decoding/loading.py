@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_ext import files
+from fairseq_ext.checkpoints import bundle
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.engine import DEFAULT, ENGINES
 from fairseq_ext.engine.files import is_engine_model, read
@@ -60,8 +61,8 @@ def opened(
     """A model, and for as long as the block takes the folders of its text.
 
     Args:
-        paths: a model for the engine; or a checkpoint, packed model or folder of a run, or several
-            that vote.
+        paths: a model for the engine; or a checkpoint, bundle, packed model or folder of a run, or
+            several that vote.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
         make_search: from the model's own defaults to how it searches unless a call says otherwise.
@@ -72,6 +73,8 @@ def opened(
         FairseqExtError: it cannot be loaded, or options do not go with it.
     """
     paths = [in_run(path) for path in paths]
+    if len(paths) == 1 and bundle.is_bundle(paths[0]):
+        make_search, paths = _of_bundle(paths[0], make_search)
     if any(map(is_engine_model, paths)):
         path, *others = paths
         if others:
@@ -83,13 +86,23 @@ def opened(
             yield found
 
 
+def _of_bundle(path: Path, make_search: MakeSearch) -> tuple[MakeSearch, list[Path]]:
+    """How a bundle searches, and what of it translates: its model for the engine, if that is it."""
+    found = bundle.read(path)
+    search = make_search(found.search)
+    if bundle.ENGINE in found.files and search.engine == DEFAULT:
+        found.check()
+        path = found.folder / bundle.ENGINE
+    return (lambda own: search), [path]
+
+
 def in_run(path: Path) -> Path:
     """The model of a run's folder; a file is itself.
 
     Raises:
         ConfigError: the folder has none of :data:`IN_A_RUN`.
     """
-    if not path.is_dir():
+    if not path.is_dir() or bundle.is_bundle(path):
         return path
     for name in IN_A_RUN:
         if (path / name).is_file():
@@ -148,7 +161,7 @@ def _for_fairseq(
     folder = data or data_of(paths[0])
     with one_message():
         translator = Translator(folder, paths, *languages, search)
-        yield Opened(translator, search, (*(path.parent for path in paths), folder))
+        yield Opened(translator, search, (*map(bundle.home, paths), folder))
 
 
 def data_of(path: Path) -> Path:
@@ -162,8 +175,10 @@ def data_of(path: Path) -> Path:
     """
     from fairseq_ext.checkpoints import layout, storage
 
-    folders = [files.require_file(path, "checkpoint").parent]
-    if storage.is_archive(path):
+    if not bundle.is_bundle(path):
+        files.require_file(path, "checkpoint")
+    folders = [bundle.home(path)]
+    if storage.is_checkpoint(path):
         trained = layout.options(storage.load(path, checksums=False), "task").get("data")
         folders += [Path(one) for one in str(trained or "").split(":")[:1] if one]
     for folder in folders:

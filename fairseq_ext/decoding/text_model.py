@@ -183,8 +183,9 @@ def load(
 
     Args:
         path: a model for the engine (``fairseq-ext pack --engine``), which needs neither torch nor
-            fairseq; a checkpoint, or a packed one; or the folder of a run, whose ``average.pt``,
-            ``checkpoint_best.pt`` or ``checkpoint_last.pt`` is taken, the first that is there.
+            fairseq; a bundle; a checkpoint, or a packed one; or the folder of a run, whose
+            ``average.pt``, ``checkpoint_best.pt`` or ``checkpoint_last.pt`` is taken, the first
+            that is there.
         data: folder of fairseq-preprocess with the dictionaries; None for the model's own, or those
             that it was trained with, if they are still there.
         src, tgt: languages; None for those of the training.

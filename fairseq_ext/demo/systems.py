@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairseq_ext.checkpoints import bundle
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
@@ -97,6 +98,8 @@ def _parse(given: str, data: Path | None) -> Named:
     if not (name and equals and checkpoint and all(found.values())) or len(found) < len(parts):
         raise ConfigError(f"A system must be {FORM}, but is `{given}` instead.")
     folder = Path(found["data"]) if "data" in found else data
+    if folder is None and bundle.is_bundle(checkpoint):
+        folder = bundle.home(checkpoint)
     if folder is None:
         raise ConfigError(
             f"`--data` must be the folder of fairseq-preprocess, but is missing, and `{given}` "

@@ -13,6 +13,7 @@ from fairseq import utils
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks.translation import TranslationTask
 
+from fairseq_ext.checkpoints import bundle
 from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.decoding import models
 from fairseq_ext.decoding.translation_ext import TranslationExtTask
@@ -54,7 +55,7 @@ def pack_file(
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be an engine model: {error}") from None
     settings = replace(model.settings, search=dict(search or {}))
-    text = _text((Path(path).parent, Path(data)), settings.src, settings.tgt)
+    text = _text((bundle.home(path), Path(data)), settings.src, settings.tgt)
     listed = shortlist and shortlists.read(shortlist, model.source, model.target)
     return replace(model, settings=settings, text=text, shortlist=listed or None)
 

@@ -65,8 +65,7 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32") -> Packed:
         return Packed(0, outputs, inputs, _panels(values))
     if numbers == "bf16":
         return Packed(1, outputs, inputs, _panels(to_bf16(values)))
-    units = np.maximum(np.abs(values).max(1), np.finfo(np.float32).tiny) / np.float32(127)
-    whole = np.rint(values / units[:, None]).astype(np.int8)
+    whole, units = to_int8(values)
     padded = np.zeros((outputs, -(-inputs // 4) * 4), np.int8)
     padded[:, :inputs] = whole
     sums = 128 * whole.sum(1, dtype=np.int32)
@@ -101,6 +100,12 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
     """The upper halves of fp32 numbers, rounded to the nearest, ties to even; ``uint16``."""
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``[N, K]`` as whole numbers, and their units ``[N]``: each row's largest number is 127."""
+    units = np.maximum(np.abs(values).max(1), np.finfo(np.float32).tiny) / np.float32(127)
+    return np.rint(values / units[:, None]).astype(np.int8), units
 
 
 def _panels(values: np.ndarray, together: int = 1) -> np.ndarray:

@@ -8,14 +8,10 @@ from typing import Any
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.commands.translate import LIMITS, SEARCH
+from fairseq_ext.commands.translate import OF_A_MODEL
 from fairseq_ext.errors import ConfigError
 
 NUMBERS = ("fp32", "bf16", "int8")
-DEFAULTS = {
-    name: {**SEARCH, **LIMITS}[name] for name in ("beam", "lenpen", "max_len_a", "max_len_b")
-}
-"""Options of the search that a model for the engine may bring along."""
 
 
 def add(commands: Subparsers) -> None:
@@ -56,7 +52,7 @@ def add(commands: Subparsers) -> None:
     group = parser.add_argument_group(
         "how `translate` searches with a model for the engine unless it is told otherwise"
     )
-    for name, (usual, text) in DEFAULTS.items():
+    for name, (usual, text) in OF_A_MODEL.items():
         option = f"--{name.replace('_', '-')}"
         group.add_argument(option, type=type(usual), metavar="N", help=f"{text} ({usual})")
     parser.add_argument(
@@ -93,7 +89,7 @@ def _check(args: argparse.Namespace) -> None:
     Raises:
         ConfigError: the first of them.
     """
-    given = [name for name in (*DEFAULTS, "shortlist") if getattr(args, name) is not None]
+    given = [name for name in (*OF_A_MODEL, "shortlist") if getattr(args, name) is not None]
     if args.engine is None and given:
         option = f"--{given[0].replace('_', '-')}"
         raise ConfigError(f"`{option}` goes with `--engine`, which is missing.")
@@ -119,7 +115,7 @@ def _for_the_engine(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Write a model for the engine; its sizes, as JSON and as a table."""
     from fairseq_ext.engine import files, packing, sizes
 
-    search = {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
+    search = {name: getattr(args, name) for name in OF_A_MODEL if getattr(args, name) is not None}
     model = packing.pack_file(args.checkpoint, args.data, args.engine, search, args.shortlist)
     files.write(model, args.output)
     report = sizes.count(args.output)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
-from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.tasks.translation import TranslationTask
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -21,6 +17,7 @@ from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
 from fairseq_ext.binary.packed.layers import quantize
 from fairseq_ext.binary.packed.model_file import FLOATS, SIDES, PackedModel, is_packed
 from fairseq_ext.checkpoints.layout import BINARY_STAGE
+from fairseq_ext.checkpoints.portable import model_settings, task_settings, ties
 from fairseq_ext.decoding import models
 from fairseq_ext.errors import CheckpointError, ConfigError
 
@@ -75,7 +72,7 @@ def pack(
     """
     if dtype not in FLOATS:
         raise ConfigError(f"`--dtype` must be one of {', '.join(FLOATS)}, but is {dtype} instead.")
-    settings = {"model": _model_settings(cfg.model), "task": _task_settings(cfg.task, task)}
+    settings = {"model": model_settings(cfg.model), "task": task_settings(cfg.task, task)}
     _require_binary(model, settings["model"])
     tensors: dict[str, Tensor] = {}
     layers = binary_layers(model)
@@ -83,7 +80,7 @@ def pack(
         _pack_layer(tensors, name, layer)
     packed = {f"{name}.weight" for name in layers}
     rest = {n: t for n, t in model.state_dict().items() if n not in packed and n != BINARY_STAGE}
-    tied = _ties(rest)
+    tied = ties(rest)
     for name in rest.keys() - tied.keys():
         _store(tensors, name, rest[name], dtype, int8_embeddings and name.endswith(TABLES))
     for side, words in zip(SIDES, (task.source_dictionary, task.target_dictionary), strict=True):
@@ -138,48 +135,7 @@ def _store(tensors: dict[str, Tensor], name: str, value: Tensor, dtype: str, int
         tensors[name] = stored.contiguous().clone()
 
 
-def _ties(state: dict[str, Tensor]) -> dict[str, str]:
-    """For each tensor that shares the memory of an earlier one: its name, and that one's name."""
-    first: dict[tuple[int, torch.Size], str] = {}
-    names = {n: first.setdefault((t.data_ptr(), t.shape), n) for n, t in state.items() if t.numel()}
-    return {name: one for name, one in names.items() if name != one}
-
-
 def _text(words: Dictionary) -> Tensor:
     file = io.StringIO()
     words.save(file)
     return torch.frombuffer(bytearray(file.getvalue().encode("utf-8")), dtype=torch.uint8)
-
-
-def _model_settings(cfg: Any) -> dict[str, Any]:
-    values = _plain(cfg)
-    name = values.get("arch") or values["_name"]
-    model = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
-    fields = next(
-        (config.__dataclass_fields__ for key, config in MODEL_DATACLASS_REGISTRY.items()
-         if MODEL_REGISTRY[key] is model),
-        values,
-    )  # fmt: skip
-    return _only(values, ("arch", "_name", *fields))
-
-
-def _task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
-    values = _plain(cfg)
-    fields = TASK_DATACLASS_REGISTRY[values["_name"]].__dataclass_fields__
-    of_training = {name for name in fields if name == "data" or name.startswith("eval_")}
-    return {
-        **_only(values, ("_name", *(fields.keys() - of_training))),
-        **{"data": None, "eval_bleu": False},
-        **{"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang},
-    }
-
-
-def _plain(cfg: Any) -> dict[str, Any]:
-    if OmegaConf.is_config(cfg):
-        return OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
-    return dict(vars(cfg))
-
-
-def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The values of these names only: no paths or names of the machine that trained the model."""
-    return {name: values[name] for name in sorted(set(names) & values.keys())}

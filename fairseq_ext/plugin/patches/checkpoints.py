@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairseq_ext import files
-from fairseq_ext.checkpoints import dictionaries, storage
+from fairseq_ext.checkpoints import bundle, dictionaries, storage
 from fairseq_ext.checkpoints.layout import architecture, before_training, differences
 from fairseq_ext.errors import CheckpointError, ConfigError, EnvironmentProblem
 from fairseq_ext.plugin.patches.dictionaries import compare as compare_dictionaries
@@ -17,11 +17,26 @@ from fairseq_ext.text import pipeline
 def _load_checkpoint_to_cpu(original: Callable) -> Callable:
     from fairseq.file_io import PathManager
 
-    def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
-        storage.load(PathManager.get_local_path(path))
-        return original(path, *rest, **options)
+    def load_checkpoint_to_cpu(
+        path: str, arg_overrides: dict[str, Any] | None = None, *rest: Any, **options: Any
+    ) -> Any:
+        state = storage.load(PathManager.get_local_path(path))
+        if bundle.is_bundle(path):
+            return _as_loaded(state, arg_overrides)
+        return original(path, arg_overrides, *rest, **options)
 
     return load_checkpoint_to_cpu
+
+
+def _as_loaded(state: dict[str, Any], arg_overrides: dict[str, Any] | None) -> dict[str, Any]:
+    """What fairseq makes of a checkpoint that it has read."""
+    from fairseq import checkpoint_utils
+    from fairseq.dataclass.utils import overwrite_args_by_name
+    from omegaconf import OmegaConf
+
+    state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+    overwrite_args_by_name(state["cfg"], arg_overrides or {})
+    return checkpoint_utils._upgrade_state_dict(state)
 
 
 def _upgrade_state_dict(original: Callable) -> Callable:
@@ -81,6 +96,9 @@ def _load_checkpoint(original: Callable) -> Callable:
     from fairseq.file_io import PathManager
 
     def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
+        for option in ("restore_file", "finetune_from_model"):
+            if cfg[option] and bundle.is_bundle(cfg[option]):  # fairseq asks for a file
+                cfg[option] = str(bundle.as_file(cfg[option]))
         default = cfg.restore_file == "checkpoint_last.pt"
         for option, path in (
             ("--restore-file", None if default else cfg.restore_file),

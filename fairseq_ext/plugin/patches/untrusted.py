@@ -25,7 +25,7 @@ def _checked(original: Callable) -> Callable:
 
     def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
         with registered.about(path):
-            if storage.is_archive(path):
+            if storage.is_checkpoint(path):
                 registered.check(path, storage.load(path, checksums=False))
             return original(path, *rest, **options)
 
@@ -51,7 +51,7 @@ def _one_by_one(original: Callable) -> Callable:
             path = utils.get_maybe_sharded_checkpoint_filename(name, suffix, 0, num_shards)
             with registered.about(path):
                 loaded = state
-                if loaded is None and num_shards == 1 and storage.is_archive(path):
+                if loaded is None and num_shards == 1 and storage.is_checkpoint(path):
                     loaded = utils.load_checkpoint_to_cpu(path, arg_overrides)
                 arguments = ([name], arg_overrides, task, strict, suffix, num_shards)
                 if loaded is None or not (loaded.get("cfg") or loaded.get("args")):
@@ -96,7 +96,7 @@ def _validated(original: Callable) -> Callable:
 
         path = cfg.common_eval.path
         with registered.about(path):
-            if path is not None and storage.is_archive(path):
+            if path is not None and storage.is_checkpoint(path):
                 state = storage.load(path, checksums=False)
                 registered.check(path, state)
                 named = layout.options(state, "criterion")

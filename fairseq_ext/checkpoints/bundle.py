@@ -1,0 +1,224 @@
+"""Bundles: a trained model with all that using it takes, as a folder that can be moved.
+
+==========================  ======================================================================
+``bundle.json``             format, version, languages, architecture, numbers, the search's
+                            defaults, where it comes from, and SHA-256 of the files that are used
+``config.json``             options of model and task, as JSON; weights that are one and the same
+``model.safetensors``       weights
+``dict.LANGUAGE.txt``       dictionaries; so the folder is also the DATA of fairseq's commands
+``text.json``               how text becomes tokens, with the files that it names
+``engine.safetensors``      if asked for: the model for the engine (``fairseq-ext pack --engine``)
+``README.md``               the model card
+==========================  ======================================================================
+
+Weights are fp32 or bf16, or matrices ``NAME`` are ``NAME.int8`` ``[N, K]`` in units of
+``NAME.scale`` ``[N]``. Nothing in a bundle is unpickled or evaluated.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext import files
+from fairseq_ext.checkpoints import dictionaries
+from fairseq_ext.checkpoints.layout import DICTIONARIES, before_training
+from fairseq_ext.engine.files import SEARCH
+from fairseq_ext.errors import CheckpointError, DataError
+from fairseq_ext.json_files import read_json
+
+MANIFEST, CONFIG = "bundle.json", "config.json"
+WEIGHTS, ENGINE = "model.safetensors", "engine.safetensors"
+FORMAT, VERSION = "fairseq-ext bundle", 1
+NUMBERS = ("fp32", "bf16", "int8")
+LARGEST = 1 << 24  # bytes of a JSON file
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What ``bundle.json`` says.
+
+    Attributes:
+        folder: of the bundle.
+        src, tgt: languages.
+        architecture: its name in fairseq.
+        numbers: of the weights, of :data:`NUMBERS`.
+        search: defaults of the search.
+        files: SHA-256 of each file that is used, by name.
+    """
+
+    folder: Path
+    src: str
+    tgt: str
+    architecture: str
+    numbers: str
+    search: dict[str, int | float]
+    files: dict[str, str]
+
+    def check(self) -> None:
+        """Check every file.
+
+        Raises:
+            CheckpointError: one is missing or changed, or one that would be used is not listed.
+        """
+        for name, wanted in self.files.items():
+            try:
+                found = files.sha256(files.require_file(self.folder / name))
+            except DataError as error:
+                raise CheckpointError(str(error)) from None
+            if found != wanted:
+                raise CheckpointError(
+                    f"{self.folder / name} is damaged: its checksum is wrong. Copy or download the "
+                    "bundle again."
+                )
+        used = [*self.folder.glob("dict.*.txt"), *map(self.folder.joinpath, ("text.json", ENGINE))]
+        for path in used:
+            if path.exists() and path.name not in self.files:
+                raise CheckpointError(f"{path} does not belong to its bundle; remove it.")
+
+
+def is_bundle(path: str | Path) -> bool:
+    """Whether a path is the folder of a bundle, or its ``bundle.json``."""
+    return _folder(path) is not None
+
+
+def _folder(path: str | Path) -> Path | None:
+    path = Path(path)
+    folder = path.parent if path.name == MANIFEST else path
+    return folder if (folder / MANIFEST).is_file() else None
+
+
+def home(path: str | Path) -> Path:
+    """The folder of a bundle, or of the file that a checkpoint is: its ``text.json`` is there."""
+    return _folder(path) or Path(path).parent
+
+
+def as_file(path: str | Path) -> Path:
+    """A bundle's ``bundle.json``, which has the checksums of all else; a checkpoint is itself."""
+    folder = _folder(path)
+    return Path(path) if folder is None else folder / MANIFEST
+
+
+def read(path: str | Path) -> Bundle:
+    """A bundle's ``bundle.json``; the other files are left to :meth:`Bundle.check`.
+
+    Raises:
+        CheckpointError: it cannot be used, or is of a later version.
+    """
+    folder = home(path)
+    content = _json(folder / MANIFEST)
+    if content.get("format") != FORMAT or content.get("version") != VERSION:
+        raise CheckpointError(
+            f"{folder / MANIFEST} is of format {content.get('format')!r:.40}, version "
+            f"{content.get('version')!r:.20}, but this installation reads {FORMAT}, {VERSION}; "
+            "update fairseq-ext."
+        )
+    fields = {name: content.get(name) for name in Bundle.__dataclass_fields__ if name != "folder"}
+    names = all(isinstance(fields[name], str) for name in ("src", "tgt", "architecture"))
+    listed, search = fields["files"], fields["search"]
+    if not (names and fields["numbers"] in NUMBERS and _are_sums(listed) and _is_search(search)):
+        raise _unusable(folder / MANIFEST)
+    return Bundle(folder, **fields)
+
+
+def _are_sums(listed: Any) -> bool:
+    """Whether a dictionary names files of a folder, those that are needed among them."""
+    return (
+        isinstance(listed, dict)
+        and {CONFIG, WEIGHTS} <= listed.keys()
+        and all(Path(name).name == name not in ("", "..", MANIFEST) for name in listed)
+        and not any("\\" in name or "\0" in name for name in listed)
+        and all(isinstance(one, str) and _SHA256.fullmatch(one) for one in listed.values())
+    )
+
+
+def _is_search(search: Any) -> bool:
+    return isinstance(search, dict) and all(
+        name in SEARCH and isinstance(value, SEARCH[name]) and type(value) is not bool
+        for name, value in search.items()
+    )
+
+
+def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
+    """A bundle as a checkpoint of fairseq, its weights in fp32, that was never trained.
+
+    Args:
+        path: of the bundle.
+        checksums: check them, which reads all files.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or they do not fit each other.
+    """
+    found = read(path)
+    if checksums:
+        found.check()
+    config = _json(found.folder / CONFIG)
+    cfg, tied = config.get("cfg"), config.get("tied")
+    if not (isinstance(cfg, dict) and isinstance(tied, dict)):
+        raise _unusable(found.folder / CONFIG)
+    if not all(isinstance(cfg.get(part), dict) for part in ("model", "task")):
+        raise _unusable(found.folder / CONFIG)
+    if config.get("namespace"):  # architectures of fairseq that have no dataclass
+        cfg["model"] = Namespace(**cfg["model"])
+    state = _weights(found.folder / WEIGHTS)
+    try:
+        model = {**state, **{name: state[one] for name, one in tied.items()}}
+    except (KeyError, TypeError):
+        raise _unusable(found.folder / CONFIG) from None
+    start = before_training()
+    words = dictionaries.record(*(_symbols(found.folder, code) for code in (found.src, found.tgt)))
+    extra = {**start["extra_state"], DICTIONARIES: words}
+    return {**start, "cfg": cfg, "model": model, "extra_state": extra}
+
+
+def _symbols(folder: Path, language: str) -> list[str]:
+    """Those of a dictionary, in their order."""
+    path = folder / f"dict.{language}.txt"
+    try:
+        lines = files.require_file(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (DataError, UnicodeDecodeError):
+        raise _unusable(path) from None
+    entries = (line.removesuffix(" #fairseq:overwrite").rpartition(" ")[0] for line in lines)
+    return ["<s>", "<pad>", "</s>", "<unk>", *entries]
+
+
+def _weights(path: Path) -> dict[str, Any]:
+    """The state dictionary, in fp32."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        stored = load_file(files.require_file(path))
+        state = {}
+        for name, tensor in stored.items():
+            if name.endswith(".int8"):
+                scale = stored[f"{name.removesuffix('int8')}scale"]
+                state[name.removesuffix(".int8")] = tensor.float() * scale[:, None]
+            elif f"{name.removesuffix('scale')}int8" not in stored:
+                state[name] = tensor.float() if tensor.is_floating_point() else tensor
+        return state
+    except (SafetensorError, DataError, OSError, ValueError, LookupError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise CheckpointError(
+            f"{path} is truncated or damaged ({reason:.200}). Copy or download the bundle again."
+        ) from None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        if files.require_file(path).stat().st_size > LARGEST:
+            raise _unusable(path)
+        content = read_json(path)
+    except DataError as error:
+        raise CheckpointError(str(error)) from None
+    if not isinstance(content, dict):
+        raise _unusable(path)
+    return content
+
+
+def _unusable(path: Path) -> CheckpointError:
+    return CheckpointError(f"{path} is damaged. Copy or download the bundle again.")

@@ -1,0 +1,56 @@
+"""What of a trained model goes to other machines: its options without paths, each weight once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from fairseq.tasks.translation import TranslationTask
+from omegaconf import OmegaConf
+from torch import Tensor
+
+
+def ties(state: dict[str, Tensor]) -> dict[str, str]:
+    """For each tensor that shares the memory of an earlier one: its name, and that one's name."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    names = {n: first.setdefault((t.data_ptr(), t.shape), n) for n, t in state.items() if t.numel()}
+    return {name: one for name, one in names.items() if name != one}
+
+
+def model_settings(cfg: Any) -> dict[str, Any]:
+    """Options of a model: all that its architecture has, and no others."""
+    values = _plain(cfg)
+    name = values.get("arch") or values["_name"]
+    model = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
+    fields = next(
+        (config.__dataclass_fields__ for key, config in MODEL_DATACLASS_REGISTRY.items()
+         if MODEL_REGISTRY[key] is model),
+        values,
+    )  # fmt: skip
+    return _only(values, ("arch", "_name", *fields))
+
+
+def task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
+    """Options of a translation task, without those of its training."""
+    values = _plain(cfg)
+    fields = TASK_DATACLASS_REGISTRY[values["_name"]].__dataclass_fields__
+    of_training = {name for name in fields if name == "data" or name.startswith("eval_")}
+    return {
+        **_only(values, ("_name", *(fields.keys() - of_training))),
+        **{"data": None, "eval_bleu": False},
+        **{"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang},
+    }
+
+
+def _plain(cfg: Any) -> dict[str, Any]:
+    if OmegaConf.is_config(cfg):
+        return OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    return dict(vars(cfg))
+
+
+def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The values of these names only: no paths or names of the machine that trained the model."""
+    return {name: values[name] for name in sorted(set(names) & values.keys())}
