@@ -260,7 +260,7 @@ def test_a_checkpoint(copy_model: Path, copy_data: Path, tmp_path: Path, alone: 
         (("--max-queue", 5), "`--max-queue` must be at least `--max-sentences`"),
         (("--api-key-file", "none"), "`--api-key-file` none cannot be read"),
         (("--beam", 0), "`--beam` must be at least 1"),
-        (("--host", "256.1.1.1"), "`--host` and `--port` must be"),
+        (("--host", "192.0.2.1"), "`--host` and `--port` must be"),
         (("m.engine",), "each model must have a pair of languages of its own"),
         (("other",), "other"),
     ],
