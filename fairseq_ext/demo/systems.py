@@ -13,6 +13,7 @@ from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.decoding.translator import Translator
+from fairseq_ext.engine.files import is_engine_model
 from fairseq_ext.errors import CheckpointError, ConfigError
 from fairseq_ext.plugin import wings
 
@@ -78,7 +79,7 @@ def parse_systems(given: Sequence[str], data: Path | None) -> list[Named]:
         data: folder of the systems that name none, or None.
 
     Raises:
-        ConfigError: another form, a name that is there twice, or no folder.
+        ConfigError: another form, a name that is there twice, a model for the engine, or no folder.
     """
     found: dict[str, Named] = {}
     for one in given:
@@ -97,6 +98,11 @@ def _parse(given: str, data: Path | None) -> Named:
     found = dict(part.split("=", 1) for part in parts)
     if not (name and equals and checkpoint and all(found.values())) or len(found) < len(parts):
         raise ConfigError(f"A system must be {FORM}, but is `{given}` instead.")
+    if is_engine_model(checkpoint):
+        raise ConfigError(
+            f"{checkpoint} is a model for the engine, which `fairseq-ext demo` does not take; give "
+            "its checkpoint, or use `fairseq-ext serve`."
+        )
     folder = Path(found["data"]) if "data" in found else data
     if folder is None and bundle.is_bundle(checkpoint):
         folder = bundle.home(checkpoint)

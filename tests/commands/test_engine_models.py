@@ -193,3 +193,9 @@ def test_fairseqs_own_commands_name_the_one_that_takes_it(copy_data: Path, packe
         done = fairseq(name, copy_data, "--path", packed, ok=False, stdin="1 2\n")
         assert f"translate with `fairseq-ext translate --path {packed}`" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_the_demo_names_what_takes_a_file(packed: Path):
+    said = refused("demo", f"X={packed}")
+    assert f"{packed} is a model for the engine" in said
+    assert "use `fairseq-ext serve`" in said
