@@ -93,7 +93,6 @@ class Bits(NamedTuple):
     def drop(self, p: float) -> tuple[Bits, float]:
         """Drop numbers with probability ``p``; also returns the factor for those that are kept."""
         kept, scale = draw(self.signs, p)
-        kept = kept.view(torch.int8)
         passes = None if self.passes is None else self.passes * kept
         return self._replace(signs=self.signs * kept, passes=passes), scale
 
