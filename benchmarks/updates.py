@@ -5,7 +5,8 @@
 Each side is a process of its own that runs fairseq's trainer on the same batches in the same order:
 loss, gradients, clipping, Adam, logging. A round is the same number of updates by each side in
 turn. `before` is the plugin without the patches of `fairseq_ext/plugin/patches/speed.py`; `rival`
-is fairseq's own architecture that a wing is measured by, trained with the plugin, and
+is fairseq's own architecture that a wing is measured by, trained with the plugin; ``--more=FLAG``
+adds the plugin with more flags of fairseq-train, such as ``--more=--bf16``; and
 ``--toolkits joeynmt=FOLDER …`` adds other toolkits (updates_toolkits.py; the folder is where pip
 installed one with ``--target``). Ratios are a peer's time over ours. Memory is the most that a side
 has had resident, Python and torch themselves included, and how much of it before the first update.
@@ -32,7 +33,7 @@ from cells import Cells
 WORKER = Path(__file__).with_name("updates_worker.py")
 TOOLKITS = Path(__file__).with_name("updates_toolkits.py")
 USER_DIR = Path(__file__).parent.parent / "user_dir"
-OURS, BEFORE, STOCK, RIVAL = "plugin", "before", "stock", "rival"
+OURS, BEFORE, STOCK, RIVAL, MORE = "plugin", "before", "stock", "rival", "more"
 WITHOUT_SPEED = """
 from fairseq_ext.plugin import patches
 from fairseq_ext.plugin.patches import speed
@@ -133,6 +134,8 @@ def started(name: str, options: Namespace, before: Path) -> list[Side]:
     sides = [Side(OURS, [str(WORKER), *flags, *ours], options)]
     if not options.toolkits:
         sides.append(Side(BEFORE, [str(WORKER), *flags, "--user-dir", str(before)], options))
+    if options.more:
+        sides.append(Side(MORE, [str(WORKER), *flags, *ours, *options.more], options))
     if name in RIVALS:
         sides.append(Side(RIVAL, [str(WORKER), *common, *RIVALS[name], *ours], options))
     if name in WITHOUT_PLUGIN:
@@ -183,7 +186,7 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
         name,
         None,
         seconds,
-        [(OURS, peer) for peer in peers],
+        [(OURS, peer) for peer in peers] + [(MORE, STOCK)],
         tokens=tokens,
         mebibytes=memory,
         mebibytes_before_first_update=start,
@@ -218,6 +221,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--data", help="a binarized corpus with a joint dictionary")
     parser.add_argument("--vocabulary", type=int, default=32_000, help="of a made-up corpus")
+    parser.add_argument("--more", action="append", default=[], metavar="FLAG")
     parser.add_argument("--toolkits", nargs="*", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--updates", type=int, default=5, help="of each side in a round")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
