@@ -26,6 +26,7 @@ from typing import Any
 from fairseq_ext import files
 from fairseq_ext.checkpoints import dictionaries
 from fairseq_ext.checkpoints.layout import DICTIONARIES, before_training
+from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.files import SEARCH
 from fairseq_ext.errors import CheckpointError, DataError
 from fairseq_ext.json_files import read_json
@@ -33,7 +34,6 @@ from fairseq_ext.json_files import read_json
 MANIFEST, CONFIG = "bundle.json", "config.json"
 WEIGHTS, ENGINE = "model.safetensors", "engine.safetensors"
 FORMAT, VERSION = "fairseq-ext bundle", 1
-NUMBERS = ("fp32", "bf16", "int8")
 LARGEST = 1 << 24  # bytes of a JSON file
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -46,7 +46,7 @@ class Bundle:
         folder: of the bundle.
         src, tgt: languages.
         architecture: its name in fairseq.
-        numbers: of the weights, of :data:`NUMBERS`.
+        numbers: of the weights, of :data:`fairseq_ext.engine.NUMBERS`.
         search: defaults of the search.
         files: SHA-256 of each file that is used, by name.
     """

@@ -9,8 +9,7 @@ from pathlib import Path
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.translate import OF_A_MODEL
-
-NUMBERS = ("fp32", "bf16", "int8")
+from fairseq_ext.engine import NUMBERS
 
 
 def add(commands: Subparsers) -> None:

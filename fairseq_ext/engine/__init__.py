@@ -16,6 +16,8 @@ from __future__ import annotations
 ENGINES = {"native": "fp32", "native-bf16": "bf16", "native-int8": "int8"}
 """What ``--engine`` may be besides :data:`FAIRSEQ`, and the numbers that weights are stored as."""
 
+NUMBERS = tuple(ENGINES.values())
+
 FAIRSEQ, DEFAULT = "fairseq", "native"
 
 SHORTLIST_HELP = (
