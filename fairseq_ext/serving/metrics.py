@@ -129,15 +129,23 @@ class Measured:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), GONE
+        began, status, counted = time.perf_counter(), GONE, False
+
+        def count() -> None:
+            nonlocal counted
+            if not counted:
+                counted = True
+                self._metrics.answered(scope["path"], status, time.perf_counter() - began)
 
         async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+            elif not message.get("more_body", False):
+                count()  # now, so that whoever has an answer finds it counted, by any worker
             await send(message)
 
         try:
             await self.app(scope, receive, noting)
         finally:
-            self._metrics.answered(scope["path"], status, time.perf_counter() - began)
+            count()
