@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fairseq_ext.decoding.parts import Folder, Part, Writes
+    from fairseq_ext.decoding.parts import Folder, Writes
+    from fairseq_ext.text.parts import Part
 
 PART_LINES = 10_000
 # What translations do not depend on, or what may differ between workers: devices, memory, places.
@@ -53,34 +53,13 @@ def check(args: argparse.Namespace) -> None:
     Raises:
         ConfigError: the first of them.
     """
-    if args.parts is None:
-        for name in ("part_lines", "shard", "ray"):
-            if getattr(args, name) is not None:
-                option = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"`{option}` goes with `--parts`, which is missing.")
-        return
-    if args.input is None:
+    from fairseq_ext import shared_folder
+
+    shared_folder.check_options(
+        args.parts, part_lines=args.part_lines, shard=args.shard, ray=args.ray
+    )
+    if args.parts is not None and args.input is None:
         raise ConfigError("`--parts` needs `--input`; standard input cannot be read again.")
-    if args.part_lines is not None and args.part_lines < 1:
-        raise ConfigError(f"`--part-lines` must be at least 1, but is {args.part_lines} instead.")
-    if args.ray is not None and args.shard is not None:
-        raise ConfigError("`--shard` does not go with `--ray`, which shares out the parts itself.")
-
-
-def shard(text: str | None) -> tuple[int, int]:
-    """The number of a shard, and of how many.
-
-    Raises:
-        ConfigError: not such a pair.
-    """
-    if text is None:
-        return 0, 1
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise ConfigError(
-            f"`--shard` must be I/N with I from 0 to N - 1, such as 0/4, but is `{text}`."
-        )
-    return int(found[1]), int(found[2])
 
 
 def run(
@@ -102,10 +81,12 @@ def run(
     """
     from fairseq_ext.decoding import parts
     from fairseq_ext.files import require_file
+    from fairseq_ext.shared_folder import shard
+    from fairseq_ext.text.parts import cut
 
     number, count = shard(args.shard)
     size = args.part_lines or PART_LINES
-    every, texts = parts.cut([require_file(path, "text file") for path in args.input], size)
+    every, texts = cut([require_file(path, "text file") for path in args.input], size)
     folder = parts.Folder(
         args.parts, every, details=args.json is not None, line_by_line=(args.nbest or 1) == 1
     )
@@ -165,7 +146,7 @@ def _with_bar(write: Writes, missing: list[Part]) -> Writes:
 
 def _on_ray(args: argparse.Namespace, folder: Folder) -> None:
     """Workers of a cluster do the parts that are missing."""
-    from fairseq_ext.decoding import ray_workers
+    from fairseq_ext import ray_workers
 
     if not folder.missing():
         return

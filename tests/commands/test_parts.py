@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_ext import cli, locks
-from fairseq_ext.decoding import parts, ray_workers
+from fairseq_ext import cli, locks, ray_workers
+from fairseq_ext.text.parts import cut
 from tests.support.harness import BIN, run, wait_for, write_lines
 
 # The command, killed at the nth call of a function of the file system.
@@ -127,7 +127,7 @@ def test_parts_have_every_line_once(
     for path, lines in zip(paths, texts, strict=True):
         path.write_bytes(b"\n".join(lines))
     whole = [line for path in paths for line in _lines(path)]
-    every, described = parts.cut(paths, size)
+    every, described = cut(paths, size)
     assert [line for part in every for line in part.read()] == whole
     assert [part.number for part in every] == [*range(len(every))]
     assert all(1 <= part.lines == len([*part.read()]) <= size for part in every)

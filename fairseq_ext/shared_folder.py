@@ -1,0 +1,199 @@
+"""A job in a folder that several processes and machines share: files that are whole or absent.
+
+The files in the folder are all there is to know about the progress, beside ``manifest.json``, which
+says what job they are of. A worker makes the next file that is missing and that nobody else makes.
+It holds a file by a lock of the kernel (:mod:`fairseq_ext.locks`), which a killed worker loses;
+another one makes the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from fairseq_ext import locks
+from fairseq_ext.errors import ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.files import atomic_write, explain
+from fairseq_ext.json_files import read_json
+
+MANIFEST = "manifest.json"
+PAUSE = 0.5  # seconds between two looks at files that others make
+
+
+@dataclass(frozen=True)
+class SharedFolder:
+    """Where the files of a job are.
+
+    Attributes:
+        path: exists once :meth:`begin` has returned.
+        head: what every manifest of this kind of job begins with: ``format`` and ``version``.
+        command: whose folder it is, for messages.
+        things: what its files are called in messages.
+    """
+
+    path: Path
+    head: Mapping[str, Any]
+    command: str
+    things: str = "parts"
+
+    def is_of(self, job: Mapping[str, Any]) -> bool:
+        """Whether the job has been begun here.
+
+        Args:
+            job: all that the files depend on, as JSON.
+
+        Raises:
+            DataError: the folder has files of another job, or of none.
+        """
+        manifest = self.path / MANIFEST
+        if manifest.exists():
+            self._require_same(manifest, {**self.head, **job})
+            return True
+        if any(self.path.glob("[!.]*")):
+            raise DataError(f"{self.path} has files, but no {MANIFEST}; choose another folder.")
+        return False
+
+    def begin(self, job: Mapping[str, Any]) -> None:
+        """Begin the job, unless another worker has.
+
+        Raises:
+            DataError: another worker has begun another job.
+            EnvironmentProblem: the folder cannot be made or written to.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EnvironmentProblem(explain(error, self.path)) from error
+        with locks.held(self.path / ".manifest.lock", wait=True):
+            if not self.is_of(job):
+                with atomic_write(self.path / MANIFEST) as file:
+                    json.dump({**self.head, **job}, file, indent=1, ensure_ascii=False)
+                    file.write("\n")
+
+    def _require_same(self, manifest: Path, job: Mapping[str, Any]) -> None:
+        """Refuse a folder whose files are of another job; the message has the first difference."""
+        found = read_json(manifest)
+        if not isinstance(found, dict) or found.get("format") != self.head["format"]:
+            raise DataError(f"{manifest} is not the manifest of `{self.command}`; choose a folder.")
+        before, now = _flat(found), _flat(job)
+        for name in [*now, *before]:
+            if before.get(name) != now.get(name):
+                raise DataError(
+                    f"{manifest.parent} has parts of another job: {name} was "
+                    f"{_named(before, name)} there, but is {_named(now, name)} now. Choose another "
+                    "folder for `--parts`."
+                )
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Those of these files that nobody has made yet."""
+        found = {path.name for path in self.path.iterdir()} if self.path.is_dir() else set()
+        return [name for name in names if name not in found]
+
+    @contextlib.contextmanager
+    def _claimed(self, name: str) -> Iterator[bool]:
+        """Hold a file; whether this worker is to make it."""
+        stem = Path(name).stem
+        with contextlib.ExitStack() as stack:
+            try:
+                lock = self.path / f".{stem}.lock"
+                alone = stack.enter_context(locks.held(lock, wait=False))
+            except filelock.Timeout:
+                free = False
+            else:
+                free = not (self.path / name).exists()
+                if alone:  # whoever wrote these was killed
+                    for leftover in self.path.glob(f".{stem}.*.tmp"):
+                        leftover.unlink(missing_ok=True)
+            yield free
+
+    def make(self, name: str, do: Callable[[str], object]) -> bool:
+        """Make a file, unless it is there or another worker makes it; whether this one has."""
+        with self._claimed(name) as free:
+            if free:
+                do(name)
+        return free
+
+    def work(
+        self,
+        names: Sequence[str],
+        do: Callable[[str], object],
+        *,
+        spread: Callable[[Callable[[str], bool], Iterable[str]], Iterable[bool]] = map,
+    ) -> None:
+        """Make files until none of them is missing, side by side with other workers.
+
+        Args:
+            names: of the files.
+            do: writes the file of that name into the folder, and last of all that belongs to it.
+            spread: like ``map``, over several processes of this worker.
+        """
+        said = False
+        while missing := self.missing(names):
+            if any([*spread(partial(self.make, do=do), missing)]):
+                continue
+            if not said:
+                print(
+                    f"waiting for {len(missing):,} {self.things} of other workers", file=sys.stderr
+                )
+            said = True
+            time.sleep(PAUSE)
+
+
+def shard(text: str | None) -> tuple[int, int]:
+    """The number of a shard, and of how many.
+
+    Raises:
+        ConfigError: not such a pair.
+    """
+    if text is None:
+        return 0, 1
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise ConfigError(
+            f"`--shard` must be I/N with I from 0 to N - 1, such as 0/4, but is `{text}`."
+        )
+    return int(found[1]), int(found[2])
+
+
+def check_options(parts: Path | None, **others: object) -> None:
+    """Refuse options that need another one.
+
+    Args:
+        parts: the value of ``--parts``.
+        others: those of ``part_lines``, ``shard`` and ``ray``, None where they are not given.
+
+    Raises:
+        ConfigError: the first of them.
+    """
+    for name, value in others.items() if parts is None else ():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"`{option}` goes with `--parts`, which is missing.")
+    lines = others.get("part_lines")
+    if isinstance(lines, int) and lines < 1:
+        raise ConfigError(f"`--part-lines` must be at least 1, but is {lines} instead.")
+    if others.get("ray") is not None and others.get("shard") is not None:
+        raise ConfigError("`--shard` does not go with `--ray`, which shares out the parts itself.")
+
+
+def _named(job: Mapping[str, Any], name: str) -> str:
+    return f"`{job[name]}`" if name in job else "not given"
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Plain values by the path to them: ``inputs 1 sha256``."""
+    if isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else enumerate(value, start=1)
+        pairs = [_flat(one, f"{name} {key}".lstrip()) for key, one in items]
+        return {key: one for pair in pairs for key, one in pair.items()}
+    return {name: value}
