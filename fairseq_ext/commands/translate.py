@@ -23,9 +23,9 @@ from fairseq_ext.engine import HELP as ENGINE_HELP
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.parts import Writes
-    from fairseq_ext.text.parts import Part
     from fairseq_ext.decoding.search import Search, Translates
     from fairseq_ext.decoding.stream import TextCodec, Translation
+    from fairseq_ext.text.parts import Part
 
 SEARCH = {
     "beam": (5, "hypotheses followed"),
