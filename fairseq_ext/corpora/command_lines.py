@@ -184,6 +184,32 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
         help="do not split: write all pairs, in order and repeats too, as this split",
     )
     add("--out", type=Path, required=True, help="folder to write into")
+    add("--workers", type=_natural, metavar="N", help="processes (default: one for each core)")
+    add_parts(parser)
+
+
+def add_parts(parser: argparse.ArgumentParser) -> None:
+    """Work in parts, which several processes and machines share."""
+    add = parser.add_argument
+    add(
+        "--parts",
+        type=Path,
+        metavar="FOLDER",
+        help="keep what is done in this folder: several workers, also of other machines, may share "
+        "it, and stopped and started again they go on with the parts that are missing",
+    )
+    add("--part-lines", type=_natural, metavar="N", help="pairs in a part (default: 200000)")
+    add(
+        "--shard",
+        metavar="I/N",
+        help="clean only part I of every N, from 0/N; without it a worker takes any part",
+    )
+    add(
+        "--ray",
+        metavar="ADDRESS",
+        help="of a Ray cluster that shares the folder: a worker for each OMP_NUM_THREADS "
+        "processors (1); `local` starts one on this machine",
+    )
 
 
 def add_csv(parser: argparse.ArgumentParser) -> None:

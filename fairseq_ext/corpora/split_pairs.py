@@ -1,32 +1,44 @@
 """Splitting sentence pairs into train, valid and test so that no sentence leaks between them.
 
 A corpus often gives one sentence several translations; a random split then puts some into train
-and others into test. Here a hash of the sentence, not of the pair, decides.
+and others into test. Here a hash of the sentence, not of the pair, decides:
+
+- The distinct sentences of one side, normalized, are put in the order of their SHA-256 hashes; the
+  first go into the test set, the next into the validation set, all others into train. Of several
+  pairs with one such sentence, valid and test keep one, so their sizes are exact.
+- Of pairs that are repeated, the first is kept.
+- ``--strict`` also drops the pairs of train whose other side is in valid or test.
+
+The work is in :mod:`fairseq_ext.corpora.splitting`; here are the options, and what is written.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import contextlib
 import json
-import sys
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tqdm import tqdm
-
-from fairseq_ext.corpora import SPLITS
+from fairseq_ext import files, locks, ray_workers, shared_folder
+from fairseq_ext.corpora import SPLITS, splitting
 from fairseq_ext.corpora.command_lines import SIDES
-from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.files import sha256
-from fairseq_ext.text.cleaning import plain
+from fairseq_ext.corpora.pair_texts import Text
+from fairseq_ext.corpora.splitting import Settings, Splitting
+from fairseq_ext.errors import ConfigError, EnvironmentProblem
+from fairseq_ext.files import require_file, sha256
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.text.reading import aligned, tab_separated
-from fairseq_ext.text.writing import write_all
+from fairseq_ext.text.writing import staged, writers
 
-SentencePair = tuple[str, str]
+# What the result does not depend on.
+ELSEWHERE = {"out", "workers", "parts", "part_lines", "shard", "ray", "cpu"}
+LATER = {"rule": []}  # options that the record has only where they are given
+LOCK = ".preparing.lock"
 
 
 @dataclass
@@ -39,197 +51,68 @@ class Report:
     key: str | None = None
     leaks: dict[str, int] = field(default_factory=dict)
 
-    def drop(self, reason: str, count: int = 1) -> None:
-        """Count ``count`` pairs left out for ``reason``."""
-        self.dropped[reason] = self.dropped.get(reason, 0) + count
 
-
-class _Letters(dict):
-    """For ``str.translate``: punctuation, symbols and spaces become a space."""
-
-    def __missing__(self, code: int) -> int:
-        # P punctuation, S symbols, Z spaces, C controls; marks (M) stay, Indic vowels are such.
-        self[code] = ord(" ") if unicodedata.category(chr(code))[0] in "PSZC" else code
-        return self[code]
-
-
-_LETTERS = _Letters()
-
-
-def normalized(sentence: str) -> str:
-    """What makes two sentences the same: letters and digits, whatever the case or punctuation."""
-    return " ".join(sentence.casefold().translate(_LETTERS).split()) or sentence
-
-
-def cleaned(
-    pairs: Iterable[SentencePair],
-    clean: tuple[Callable[[str], str], Callable[[str], str]],
-    max_words: int | None,
-    report: Report,
-    unique: bool = True,
-) -> list[SentencePair]:
-    """Clean both sides; drop pairs with an empty or too long side and, if ``unique``, repeats.
-
-    Args:
-        clean: what to do with a source and with a target sentence.
-        max_words: most words on either side after cleaning; ``None`` for any number.
-        report: counts what was read and dropped.
-    """
-    kept: dict[SentencePair, None] | list[SentencePair] = {} if unique else []
-    for pair in pairs:
-        report.read += 1
-        source, target = (plain(do(text)) for do, text in zip(clean, pair, strict=True))
-        if not source or not target:
-            report.drop("empty side")
-        elif max_words and max(source.count(" "), target.count(" ")) >= max_words:
-            report.drop(f"more than {max_words} words")
-        elif isinstance(kept, list):
-            kept.append((source, target))
-        elif (source, target) in kept:
-            report.drop("repeated pair")
-        else:
-            kept[source, target] = None
-    return list(kept)
-
-
-def repeating_side(pairs: list[SentencePair]) -> int:
-    """0 when source sentences repeat more often (fewer distinct ones), 1 when targets do."""
-    distinct = [len({normalized(pair[side]) for pair in pairs}) for side in (0, 1)]
-    return int(distinct[1] < distinct[0])
-
-
-def split(
-    pairs: list[SentencePair],
-    *,
-    valid: int,
-    test: int,
-    key: int,
-    salt: str = "1",
-    strict: bool = True,
-    report: Report | None = None,
-) -> dict[str, list[SentencePair]]:
-    """Split ``pairs`` so that no (normalized) sentence of the key side is in two splits.
-
-    The distinct key sentences are put in the order of their SHA-256 hashes; the first ``test``
-    go into the test set, the next ``valid`` into the validation set, all others into train. Of
-    several pairs with one key sentence, valid and test keep one, so their sizes are exact.
-
-    Args:
-        key: the side that decides, 0 for source or 1 for target.
-        salt: hashed with each sentence; another salt gives another split.
-        strict: also drop from train the pairs whose *other* side stands in valid or test.
-        report: counts what was dropped and what leaked on the other side.
-
-    Raises:
-        DataError: fewer distinct key sentences than ``valid + test + 1``.
-    """
-    report = report if report is not None else Report()
-    keys = [normalized(pair[key]) for pair in pairs]
-    others = [normalized(pair[1 - key]) for pair in pairs]
-    order = sorted({*keys}, key=lambda text: (_hash(salt, text), text))
-    if len(order) <= valid + test:
-        raise DataError(
-            f"--valid {valid} and --test {test} together need more than {valid + test} distinct "
-            f"{SIDES[key]} sentences, but there are {len(order)}; ask for fewer."
-        )
-    place = dict.fromkeys(order[:test], "test") | dict.fromkeys(order[test : test + valid], "valid")
-    best = _one_pair_per_key(pairs, keys, place, salt)
-    held_out = {name: {others[i] for i in best if place[keys[i]] == name} for name in SPLITS[1:]}
-    splits: dict[str, list[SentencePair]] = {name: [] for name in SPLITS}
-    leaks = {"train": 0, "valid and test": len(held_out["valid"] & held_out["test"])}
-    for index, pair in enumerate(pairs):
-        name = place.get(keys[index], "train")
-        if name != "train":
-            if index in best:
-                splits[name].append(pair)
-            else:
-                report.drop("further pair of a held-out sentence")
-            continue
-        leaked = any(others[index] in texts for texts in held_out.values())
-        leaks["train"] += leaked
-        if leaked and strict:
-            report.drop(_leak(SIDES[1 - key]))
-        else:
-            splits["train"].append(pair)
-    report.key, report.leaks = SIDES[key], leaks
-    return splits
-
-
-def _leak(side: str) -> str:
-    """What is wrong with a pair of train whose sentence on this side is held out too."""
-    return f"{side} sentence also in valid or test"
-
-
-def _hash(salt: str, text: str) -> bytes:
-    return hashlib.sha256(f"{salt}\n{text}".encode()).digest()
-
-
-def _one_pair_per_key(
-    pairs: list[SentencePair], keys: list[str], place: dict[str, str], salt: str
-) -> set[int]:
-    """For each key in ``place``, the index of one of its pairs: the one of smallest hash."""
-    best: dict[str, tuple[bytes, int]] = {}
-    for index, (pair, key) in enumerate(zip(pairs, keys, strict=True)):
-        if key in place:
-            found = (_hash(salt, "\t".join(pair)), index)
-            best[key] = min(best.get(key, found), found)
-    return {index for _, index in best.values()}
-
-
-def write(
-    folder: Path,
-    splits: dict[str, list[SentencePair]],
-    langs: tuple[str, str],
-    record: dict[str, object],
-) -> None:
-    """Write ``{split}.{language}`` of each split, and ``record`` with checksums as a manifest."""
-    files = {
-        f"{name}.{lang}": [pair[side] for pair in pairs]
-        for name, pairs in splits.items()
-        for side, lang in enumerate(langs)
-    }
-    write_all(folder, files)
-    record = {**record, "sha256": {name: sha256(folder / name) for name in files}}
-    name = "manifest.json" if len(splits) > 1 else f"manifest.{next(iter(splits))}.json"
-    text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True, default=str)
-    write_all(folder, {name: [text]})
-
-
-def summary(report: Report, splits: dict[str, list[SentencePair]], langs: tuple[str, str]) -> str:
+def summary(report: Report, sizes: dict[str, dict[str, list[int]]], langs: tuple[str, str]) -> str:
     """A table of the splits; what was dropped; what leaked."""
     rows = [f"{'split':6} {'pairs':>8} {'side':>6} {'words':>9} {'types':>7} {'words/line':>11}"]
-    for name, pairs in splits.items():
-        for side, lang in enumerate(langs):
-            words = [word for pair in pairs for word in pair[side].split()]
-            mean = len(words) / max(1, len(pairs))
-            rows.append(
-                f"{name:6} {len(pairs):8} {lang:>6} {len(words):9} {len({*words}):7} {mean:11.1f}"
-            )
+    for name, size in sizes.items():
+        (pairs,) = size["pairs"]
+        for lang, words, types in zip(langs, size["words"], size["types"], strict=True):
+            mean = words / max(1, pairs)
+            rows.append(f"{name:6} {pairs:8} {lang:>6} {words:9} {types:7} {mean:11.1f}")
     rows.append(f"pairs read: {report.read}")
     rows += [f"dropped, {reason}: {count}" for reason, count in report.dropped.items()]
     if report.key:
         other = SIDES[1 - SIDES.index(report.key)]
-        kept = report.leaks["train"] - report.dropped.get(_leak(other), 0)
+        kept = report.leaks["train"] - report.dropped.get(splitting.leak(other), 0)
         rows += [
             f"split by the {report.key} sentence; none of them is in two splits",
-            f"kept in train, {_leak(other)}: {kept}",
+            f"kept in train, {splitting.leak(other)}: {kept}",
             f"{other} sentences in both valid and test: {report.leaks['valid and test']}",
         ]
     return "\n".join(rows)
 
 
-def _read(args: argparse.Namespace) -> Iterator[SentencePair]:
+def _text(args: argparse.Namespace) -> Text:
+    """The text of the options."""
     if (args.pairs is None) == (args.source is None) or (args.source is None) != (
         args.target is None
     ):
         raise ConfigError("give either PAIRS or both --source and --target.")
+    paths = (args.pairs,) if args.pairs is not None else (args.source, args.target)
+    return Text(
+        "pairs",
+        tuple(require_file(path, "text file") for path in paths),
+        columns=args.columns,
+        member=args.member,
+        swap=args.swap,
+    )
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    """What the options ask for.
+
+    Raises:
+        ConfigError: options that do not go together.
+        DataError: a text that is not there.
+    """
+    shared_folder.check_options(
+        args.parts, part_lines=args.part_lines, shard=args.shard, ray=args.ray
+    )
     if args.src_lang == args.tgt_lang:
         raise ConfigError("--src-lang and --tgt-lang are the same; their files would collide.")
-    if args.pairs is not None:
-        found = tab_separated(args.pairs, args.columns, args.member)
-    else:
-        found = aligned(args.source, args.target)
-    return ((target, source) for source, target in found) if args.swap else found
+    langs = (args.src_lang, args.tgt_lang)
+    return Settings(
+        texts=(_text(args),),
+        pipeline=Pipeline(*langs, clean=True, tokenize=args.tokenize, lowercase=args.lowercase),
+        max_words=args.max_words,
+        valid=args.valid,
+        test=args.test,
+        key=args.key,
+        salt=args.salt,
+        strict=args.strict,
+        as_split=args.as_split,
+    )
 
 
 def run(args: argparse.Namespace) -> str:
@@ -238,26 +121,90 @@ def run(args: argparse.Namespace) -> str:
     Raises:
         DataError: an option or input that cannot be used; nothing has been written then.
     """
-    report, langs = Report(), (args.src_lang, args.tgt_lang)
-    pipeline = Pipeline(*langs, clean=True, tokenize=args.tokenize, lowercase=args.lowercase)
-    clean = tuple(pipeline.words(lang) for lang in langs)
-    found = tqdm(_read(args), desc="pairs", unit="", file=sys.stderr, disable=None)
-    pairs = cleaned(found, clean, args.max_words, report, unique=args.as_split is None)
-    if not pairs:
-        raise DataError(f"no pairs are left of {report.read} read; nothing to write.")
-    if args.as_split:
-        splits = {args.as_split: pairs}
-    else:
-        key = repeating_side(pairs) if args.key == "auto" else SIDES.index(args.key)
-        sizes = {"valid": args.valid, "test": args.test}
-        splits = split(pairs, **sizes, key=key, salt=args.salt, strict=args.strict, report=report)
-    report.splits = {name: len(kept) for name, kept in splits.items()}
-    inputs = [path for path in (args.pairs, args.source, args.target) if path]
-    record = {
-        "options": {name: value for name, value in vars(args).items() if name != "out"},
-        "inputs": {path.name: sha256(path) for path in inputs},
-        "report": vars(report),
-    }
-    write(args.out, splits, langs, record)
-    pipeline.save(args.out)
-    return summary(report, splits, langs)
+    settings = _settings(args)
+    record = _record(args, settings)
+    with _folder(args) as folder:
+        if args.ray is not None:
+            alone = {**vars(args), "ray": None, "workers": 1}
+            alone |= {name: one.absolute() for name, one in alone.items() if isinstance(one, Path)}
+            ray_workers.run(args.ray, work_on_ray, argparse.Namespace(**alone), cpu=True)
+        job, missing = _work(args, settings, record, folder)
+        if missing:
+            there = len(job.parts) - len(missing)
+            return (
+                f"{folder}: {there:,} of {len(job.parts):,} parts are there; the shard that finds "
+                "none missing writes the corpus."
+            )
+        return _write(args.out, job, record)
+
+
+def work_on_ray(args: argparse.Namespace) -> None:
+    """One worker's share of the work, in a folder that all workers see."""
+    settings = _settings(args)
+    _work(args, settings, _record(args, settings), args.parts)
+
+
+def _record(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    """What the manifest says of the options and the inputs."""
+    options = {name: value for name, value in vars(args).items() if name not in ELSEWHERE}
+    options = {name: one for name, one in options.items() if LATER.get(name, ...) != one}
+    inputs = {path.name: sha256(path) for text in settings.texts for path in text.files}
+    return {"options": options, "inputs": inputs}
+
+
+@contextlib.contextmanager
+def _folder(args: argparse.Namespace) -> Iterator[Path]:
+    """The folder of the parts: that of the option, or one in ``--out`` while the command runs."""
+    if args.parts is not None:
+        yield args.parts
+        return
+    with files.no_empty_folder(args.out):
+        try:
+            args.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EnvironmentProblem(files.explain(error, args.out)) from error
+        with locks.held(args.out / LOCK, wait=True):
+            for left in args.out.glob(".partial-*"):  # by a killed run
+                shutil.rmtree(left, ignore_errors=True)
+            folder = Path(tempfile.mkdtemp(prefix=".partial-", dir=args.out))
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _work(
+    args: argparse.Namespace, settings: Settings, record: dict[str, Any], folder: Path
+) -> tuple[Splitting, list[str]]:
+    """Do this worker's share; returns the job, and the parts that other shards have not done."""
+    part_lines = args.part_lines or splitting.PART_LINES
+    options = {name: one for name, one in record["options"].items() if not isinstance(one, Path)}
+    same = {"inputs": record["inputs"], "options": options, "part_lines": part_lines}
+    splitting.shared(folder).begin(json.loads(json.dumps(same)))
+    job = splitting.prepare(settings, folder, part_lines)
+    workers = len(os.sched_getaffinity(0)) if args.workers is None else max(1, args.workers)
+    return job, splitting.work(job, workers, shared_folder.shard(args.shard))
+
+
+def _write(out: Path, job: Splitting, record: dict[str, Any]) -> str:
+    """Write all splits, ``text.json`` and the manifest; returns the summary."""
+    settings = job.settings
+    langs = (settings.pipeline.src, settings.pipeline.tgt)
+    sizes = job.sizes()
+    report = Report(read=job.read(), dropped=job.dropped())
+    report.splits = {name: size["pairs"][0] for name, size in sizes.items()}
+    if settings.as_split is None:
+        report.key, report.leaks = job.leaks()
+    names = [f"{name}.{lang}" for name in sizes for lang in langs]
+    with staged(out) as (stage,):
+        with writers([stage / name for name in names]) as opened:
+            pairs = dict(zip(sizes, zip(opened[::2], opened[1::2], strict=True), strict=True))
+            job.write([pairs.get(name, ()) for name in SPLITS])
+        record = {**record, "report": vars(report)}
+        record["sha256"] = {name: sha256(stage / name) for name in names}
+        whole = settings.as_split is None
+        manifest = "manifest.json" if whole else f"manifest.{settings.as_split}.json"
+        text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True, default=str)
+        (stage / manifest).write_text(text + "\n", encoding="utf-8")
+        settings.pipeline.save(stage)
+    return summary(report, sizes, langs)

@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext.text.reading import bounded
+
 READ = 1000  # lines read at a time
 
 
@@ -44,6 +46,9 @@ def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[s
 
     Returns:
         The parts, and of each file what the manifest says: name, size, lines, SHA-256.
+
+    Raises:
+        DataError: a line is too long.
     """
     parts: list[Part] = []
     texts: list[dict[str, Any]] = []
@@ -51,7 +56,8 @@ def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[s
     for path in paths:
         digest, offset, lines = hashlib.sha256(), 0, 0
         with path.open("rb") as file:
-            while block := list(islice(file, min(READ, part_lines - lines % part_lines))):
+            lines_of = bounded(file, path)
+            while block := list(islice(lines_of, min(READ, part_lines - lines % part_lines))):
                 if lines % part_lines == 0:
                     parts.append(Part(len(parts), path, offset, lines + 1, before, 0))
                 data = b"".join(block)

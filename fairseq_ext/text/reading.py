@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from itertools import zip_longest
 from pathlib import Path
+from typing import IO
 
 from fairseq_ext.archives import whole_archive
 from fairseq_ext.errors import DataError
@@ -31,15 +31,23 @@ def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
         else:
             opened = gzip.open if path.suffix == ".gz" else open
             file = stack.enter_context(opened(path, "rb"))
-        number = 0
-        while line := file.readline(LONGEST + 1):
-            number += 1
-            if len(line) > LONGEST:
-                raise DataError(
-                    f"`{path}`, line {number}: longer than {LONGEST:,} bytes; split it into "
-                    "sentences."
-                )
-            yield line
+        yield from bounded(file, path)
+
+
+def bounded(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    """The lines of an open file; one beyond measure is refused before it fills the memory.
+
+    Raises:
+        DataError: such a line; it and the file are named.
+    """
+    number = 0
+    while line := file.readline(LONGEST + 1):
+        number += 1
+        if len(line) > LONGEST:
+            raise DataError(
+                f"`{path}`, line {number}: longer than {LONGEST:,} bytes; split it into sentences."
+            )
+        yield line
 
 
 def _member(archive: zipfile.ZipFile, path: Path, wanted: str | None) -> str:
@@ -67,7 +75,21 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
     Raises:
         DataError: an unreadable file, or bytes that are not UTF-8 (file, line and byte named).
     """
-    for number, raw in enumerate(raw_lines(path, member), 1):
+    return decoded(raw_lines(path, member), path)
+
+
+def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
+    """Yield ``(number, line)`` of successive raw lines of a file, as :func:`lines`.
+
+    Args:
+        raws: the lines with their ends.
+        path: the file, for messages.
+        first: the number of the first of them.
+
+    Raises:
+        DataError: bytes that are not UTF-8 (file, line and byte named).
+    """
+    for number, raw in enumerate(raws, first):
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -79,38 +101,19 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
         yield number, text.removeprefix("\ufeff") if number == 1 else text
 
 
-def tab_separated(
-    path: Path, columns: tuple[int, int], member: str | None = None
+def cells(
+    numbered: Iterable[tuple[int, str]], path: Path, columns: tuple[int, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (source, target) from two ``columns`` (counted from 1) of a tab-separated file.
+    """Yield (source, target) from two ``columns`` of numbered lines of a tab-separated file.
 
     Raises:
-        DataError: as :func:`lines`; or a line with too few columns, which is named.
+        DataError: a line with too few columns, which is named.
     """
-    for number, line in lines(path, member):
-        cells = line.split("\t")
-        if len(cells) < max(columns):
+    for number, line in numbered:
+        found = line.split("\t")
+        if len(found) < max(columns):
             raise DataError(
-                f"`{path}`, line {number}: {len(cells)} tab-separated column(s), but --columns "
+                f"`{path}`, line {number}: {len(found)} tab-separated column(s), but --columns "
                 f"{columns[0]},{columns[1]} needs {max(columns)}."
             )
-        yield plain(cells[columns[0] - 1]), plain(cells[columns[1] - 1])
-
-
-def aligned(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    """Yield (source, target) from two files whose lines belong together.
-
-    Raises:
-        DataError: as :func:`lines`; or unequal numbers of lines (both are named).
-    """
-    both = zip_longest(lines(source), lines(target))
-    for first, second in both:
-        if first is None or second is None:
-            rest = sum(1 for _ in both) + 1
-            shorter = (first or second)[0] - 1
-            counts = (shorter + rest, shorter) if second is None else (shorter, shorter + rest)
-            raise DataError(
-                f"`{source}` has {counts[0]} lines, `{target}` {counts[1]}; "
-                "aligned files must have equally many."
-            )
-        yield plain(first[1]), plain(second[1])
+        yield plain(found[columns[0] - 1]), plain(found[columns[1] - 1])

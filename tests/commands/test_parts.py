@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,24 +19,8 @@ from hypothesis import strategies as st
 from fairseq_ext import cli, locks, ray_workers
 from fairseq_ext.text.parts import cut
 from tests.support.harness import BIN, run, wait_for, write_lines
+from tests.support.killed import KILLED, workers_of
 
-# The command, killed at the nth call of a function of the file system.
-KILLED = """
-import os, signal, sys
-from fairseq_ext import cli
-name, calls = sys.argv[1], int(sys.argv[2])
-function = getattr(os, name)
-
-def killing(*arguments, **options):
-    global calls
-    calls -= 1
-    if calls == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return function(*arguments, **options)
-
-setattr(os, name, killing)
-cli.main(sys.argv[3:])
-"""
 LENGTH = ("--max-len-b", "6", "--buffer-size", "7")
 
 
@@ -243,7 +225,11 @@ def test_a_ray_cluster_of_two(worker: list[str], tmp_path: Path) -> None:
         with locks.held(tmp_path / "parts" / ".part-000059.lock", wait=False):
             process = start(worker, "--ray", cluster.address)
             wait_for(lambda: len(parts_of(tmp_path)) == 59, process)
-            killed = [one for node in cluster.list_all_nodes() for one in workers_of(node)]
+            killed = [
+                one
+                for node in cluster.list_all_nodes()
+                for one in workers_of(node, b"ray::_translate")
+            ]
             for one in killed:  # Ray starts them again
                 os.kill(one, signal.SIGKILL)
         assert process.wait(timeout=240) == 0
@@ -251,20 +237,6 @@ def test_a_ray_cluster_of_two(worker: list[str], tmp_path: Path) -> None:
         cluster.shutdown()
     assert len(killed) == 2
     whole_is_plain(tmp_path)
-
-
-def workers_of(node: Any) -> list[int]:
-    """Our processes on a node of the cluster, by their numbers."""
-    (raylet,) = node.all_processes["raylet"]
-    processes = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
-    return [int(path.name) for path in processes if _is_ours(path, raylet.process.pid)]
-
-
-def _is_ours(path: Path, parent: int) -> bool:
-    with contextlib.suppress(OSError):
-        stat = (path / "stat").read_text().rpartition(")")[2].split()
-        return int(stat[1]) == parent and b"ray::_translate" in (path / "cmdline").read_bytes()
-    return False
 
 
 def test_workers_that_a_cluster_has_room_for() -> None:

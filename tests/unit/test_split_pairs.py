@@ -11,11 +11,19 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fairseq_ext.corpora.split_pairs import Report, cleaned, normalized, repeating_side, split
+from fairseq_ext.corpora import SPLITS, pair_texts, splitting
+from fairseq_ext.corpora.fingerprints import normalized
+from fairseq_ext.corpora.pair_texts import Text
+from fairseq_ext.corpora.splitting import Settings, Splitting
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.text.reading import aligned, lines, tab_separated
+from fairseq_ext.text.reading import lines
+from tests.support import naive_split
 from tests.support.harness import REPO, run, write_lines
+
+Pairs = list[tuple[str, str]]
 
 SCRIPT = REPO / "preprocess" / "split_pairs.py"
 LANGS = ("--src-lang", "es", "--tgt-lang", "en")
@@ -40,39 +48,115 @@ def sides(splits: dict, name: str, side: int) -> set[str]:
     return {normalized(pair[side]) for pair in splits[name]}
 
 
+def job_of(
+    pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: object
+) -> Splitting:
+    """All stages of a job in parts of ``size`` pairs, and ranges of ``ranges`` fingerprints."""
+    source, target = ([pair[side] for pair in pairs] for side in (0, 1))
+    files = (write_lines(folder / "source", source), write_lines(folder / "target", target))
+    plain = Pipeline("es", "en", clean=True)
+    settings = Settings(**{"texts": (Text("pairs", files),), "pipeline": plain, **how})
+    (folder / "job").mkdir()
+    job = splitting.prepare(settings, folder / "job", size, ranges)
+    assert splitting.work(job, 1) == []
+    return job
+
+
+def written(job: Splitting, folder: Path) -> dict[str, Pairs]:
+    """The pairs of each split."""
+    names = [[folder / f"{split}.{side}" for side in (0, 1)] for split in SPLITS]
+    files = [[path.open("w", encoding="utf-8") for path in both] for both in names]
+    job.write(files)
+    for file in (*files[0], *files[1], *files[2]):
+        file.close()
+    texts = [[path.read_text(encoding="utf-8").split("\n")[:-1] for path in both] for both in names]
+    return {name: [*zip(*both, strict=True)] for name, both in zip(SPLITS, texts, strict=True)}
+
+
+def split(pairs: Pairs, folder: Path, **how: object) -> tuple[dict[str, Pairs], Splitting]:
+    folder.mkdir(exist_ok=True)
+    job = job_of(pairs, folder, **how)
+    return written(job, folder), job
+
+
+# --- Splits -------------------------------------------------------------------------------------
+
+WORDS = st.sampled_from(["a", "A", "b", "c d", "e!", "f g h", "", " ", "i\u00a0j", "«k»"])
+
+
+@settings(max_examples=30)
+@given(
+    pairs=st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=60),
+    size=st.integers(1, 70),
+    ranges=st.integers(1, 70),
+    salt=st.sampled_from("12"),
+    key=st.sampled_from(["auto", "source", "target"]),
+    strict=st.booleans(),
+    held=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+)
+def test_parts_and_ranges_do_not_change_a_byte(
+    tmp_path_factory, pairs, size, ranges, salt, key, strict, held
+):
+    counts = naive_split.Counts()
+    kept = naive_split.cleaned(pairs, (str, str), 2, counts)
+    side = naive_split.repeating_side(kept) if key == "auto" else int(key == "target")
+    if len({normalized(pair[side]) for pair in kept}) <= sum(held):
+        return
+    options = {"valid": held[0], "test": held[1], "salt": salt, "strict": strict}
+    wanted = naive_split.split(kept, key=side, report=counts, **options)
+    found, job = split(
+        pairs,
+        tmp_path_factory.mktemp("split"),
+        **{"size": size, "ranges": ranges, "key": key, "max_words": 2, **options},
+    )
+    assert found == wanted
+    assert [*job.dropped().items()] == [*counts.dropped.items()]
+    assert (job.read(), job.leaks()) == (counts.read, (counts.key, counts.leaks))
+    for name, size in job.sizes().items():
+        words = [[w for pair in wanted[name] for w in pair[one].split()] for one in (0, 1)]
+        assert size["pairs"] == [len(wanted[name])]
+        assert size["words"] == [len(one) for one in words]
+        assert size["types"] == [len({*one}) for one in words]
+
+
 @pytest.mark.parametrize("key", [0, 1])
 @pytest.mark.parametrize("strict", [True, False])
-def test_no_key_sentence_is_in_two_splits(key, strict):
-    report = Report()
-    splits = split(corpus(), valid=20, test=30, key=key, strict=strict, report=report)
+def test_no_key_sentence_is_in_two_splits(key, strict, tmp_path):
+    side = ("source", "target")[key]
+    pairs = [*dict.fromkeys(corpus())]
+    splits, job = split(pairs, tmp_path, valid=20, test=30, key=side, strict=strict)
     assert (len(splits["valid"]), len(splits["test"])) == (20, 30)
     for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
         assert not sides(splits, one, key) & sides(splits, other, key)
     held_out = sides(splits, "valid", 1 - key) | sides(splits, "test", 1 - key)
     leaked = [pair for pair in splits["train"] if normalized(pair[1 - key]) in held_out]
-    assert report.leaks["train"] > 0
-    assert len(leaked) == (0 if strict else report.leaks["train"])
+    _, leaks = job.leaks()
+    assert leaks["train"] > 0
+    assert len(leaked) == (0 if strict else leaks["train"])
     kept = sum(map(len, splits.values()))
-    assert kept + sum(report.dropped.values()) == len(corpus())
-    assert {pair for pairs in splits.values() for pair in pairs} <= set(corpus())
+    assert kept + sum(job.dropped().values()) == len(pairs)
+    assert {pair for found in splits.values() for pair in found} <= {*pairs}
 
 
-def test_a_sentence_keeps_its_split_whatever_its_company():
+def test_a_sentence_keeps_its_split_whatever_its_company(tmp_path):
     pairs = corpus()
     shuffled = random.Random(1).sample(pairs, len(pairs))
-    first = split(pairs, valid=20, test=30, key=1)
-    second = split(shuffled, valid=20, test=30, key=1)
+    how = {"valid": 20, "key": "target"}
+    first, _ = split(pairs, tmp_path / "1", test=30, **how)
+    second, _ = split(shuffled, tmp_path / "2", test=30, **how)
     assert {name: sorted(s) for name, s in first.items()} == {
         name: sorted(s) for name, s in second.items()
     }
-    assert split(pairs, valid=20, test=30, key=1, salt="2")["test"] != first["test"]
-    larger = split(pairs, valid=20, test=60, key=1)
+    other, _ = split(pairs, tmp_path / "3", test=30, salt="2", **how)
+    assert other["test"] != first["test"]
+    larger, _ = split(pairs, tmp_path / "4", test=60, **how)
     assert set(first["test"]) < set(larger["test"])
 
 
-def test_the_side_that_repeats_is_the_key():
-    assert repeating_side(corpus()) == 1
-    assert repeating_side([(target, source) for source, target in corpus()]) == 0
+@pytest.mark.parametrize("swap", [False, True])
+def test_the_side_that_repeats_is_the_key(swap, tmp_path):
+    pairs = [pair[::-1] for pair in corpus()] if swap else corpus()
+    assert split(pairs, tmp_path, valid=20, test=30)[1].key == int(not swap)
 
 
 def test_the_same_sentence_is_one_whatever_case_and_punctuation():
@@ -82,19 +166,19 @@ def test_the_same_sentence_is_one_whatever_case_and_punctuation():
     assert normalized("?!") == "?!"
 
 
-def test_more_held_out_sentences_than_there_are_is_an_error():
+def test_more_held_out_sentences_than_there_are_is_an_error(tmp_path):
     with pytest.raises(
         ValueError, match="more than 300 distinct target sentences, but there are 300"
     ):
-        split(corpus(), valid=150, test=150, key=1)
+        split(corpus(), tmp_path, valid=150, test=150, key="target")
 
 
-def test_cleaning():
-    report = Report()
+def test_cleaning(tmp_path):
     pairs = [("a  b", "c\u00a0d"), ("", "x"), ("a b", "c d"), ("1 2 3 4", "x"), ("1 2 3", "x")]
-    assert cleaned(pairs, (str, str), 3, report) == [("a b", "c d"), ("1 2 3", "x")]
-    assert report.read == 5
-    assert report.dropped == {"empty side": 1, "repeated pair": 1, "more than 3 words": 1}
+    found, job = split(pairs, tmp_path, valid=0, test=0, max_words=3)
+    assert found["train"] == [("a b", "c d"), ("1 2 3", "x")]
+    assert job.read() == 5
+    assert job.dropped() == {"empty side": 1, "repeated pair": 1, "more than 3 words": 1}
     words = Pipeline("en", "de", clean=True, tokenize=True, lowercase=True).words()
     assert words('Mr. Smith\'s well-known ("old") car.') == (
         'mr. smith \'s well-known ( " old " ) car .'
@@ -102,7 +186,22 @@ def test_cleaning():
     assert Pipeline("en", "de", lowercase=True).words()("It IS.") == "it is."
 
 
+def test_nothing_left_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="no pairs are left of 2 read; nothing to write"):
+        split([("", "a"), ("b", "")], tmp_path)
+
+
 # --- Files --------------------------------------------------------------------------------------
+
+
+def pairs_of(folder: Path, *files: Path, **how: object) -> Pairs:
+    """What is read of a text, in parts of two lines."""
+    text = Text("pairs", files, **how)
+    for number, path in enumerate(files):
+        if path.suffix in pair_texts.PACKED:
+            pair_texts.unpack(text, number, folder / pair_texts.unpacked_name(0, number))
+    parts = pair_texts.cut_texts([text], folder, 2)
+    return [pair for part in parts for pair in pair_texts.read(text, part)]
 
 
 def packed(folder: Path, form: str, content: bytes) -> Path:
@@ -119,7 +218,7 @@ def packed(folder: Path, form: str, content: bytes) -> Path:
 @pytest.mark.parametrize("form", ["tsv", "gz", "zip"])
 def test_every_form_reads_alike(tmp_path, form):
     text = "\ufeffGo.\tVe.\tx\r\nI'm\u2028in\u00a0love.\tEstoy\renamorado.\ty\nlast\túltima"
-    found = list(tab_separated(packed(tmp_path, form, text.encode()), (2, 1)))
+    found = pairs_of(tmp_path, packed(tmp_path, form, text.encode()), columns=(2, 1))
     assert found == [
         ("Ve.", "Go."),
         ("Estoy enamorado.", "I'm in love."),
@@ -130,12 +229,12 @@ def test_every_form_reads_alike(tmp_path, form):
 def test_aligned_files(tmp_path):
     source = write_lines(tmp_path / "s", ["a", "b", "c"])
     target = packed(tmp_path, "gz", b"A\nB\nC\n")
-    assert list(aligned(source, target)) == [("a", "A"), ("b", "B"), ("c", "C")]
+    assert pairs_of(tmp_path, source, target) == [("a", "A"), ("b", "B"), ("c", "C")]
     write_lines(source, ["a", "b", "c", "d", "e"])
     with pytest.raises(ValueError, match=r"has 5 lines.*f\.gz` 3"):
-        list(aligned(source, target))
+        pairs_of(tmp_path, source, target)
     with pytest.raises(ValueError, match=r"f\.gz` has 3 lines, `.*s` 5"):
-        list(aligned(target, source))
+        pairs_of(tmp_path, target, source)
 
 
 def test_unreadable_input_is_named(tmp_path):
@@ -144,7 +243,7 @@ def test_unreadable_input_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"line 2, byte 3 \(0xff\): not UTF-8"):
         list(lines(packed(tmp_path, "tsv", b"fine\nno\xff\n")))
     with pytest.raises(ValueError, match=r"line 2: 1 tab-separated column\(s\).* needs 2"):
-        list(tab_separated(packed(tmp_path, "tsv", b"a\tb\nc d\n"), (1, 2)))
+        pairs_of(tmp_path, packed(tmp_path, "tsv", b"a\tb\nc d\n"))
     with pytest.raises(ValueError, match=r"no member `x`; it has .*spa-eng/spa\.txt"):
         list(lines(packed(tmp_path, "zip", b"a\n"), "x"))
     whole = packed(tmp_path, "gz", bytes(random.Random(1).randbytes(5000).hex(), "ascii"))

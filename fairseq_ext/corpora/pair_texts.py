@@ -1,0 +1,118 @@
+"""Texts of sentence pairs, cut into parts that can be read by themselves, on any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_ext.errors import DataError
+from fairseq_ext.files import atomic_write
+from fairseq_ext.text.cleaning import plain
+from fairseq_ext.text.parts import Part, cut
+from fairseq_ext.text.reading import cells, decoded, raw_lines
+
+PACKED = (".gz", ".zip")  # cannot be read from the middle
+
+
+@dataclass(frozen=True)
+class Text:
+    """One text of sentence pairs.
+
+    Attributes:
+        name: its own among several.
+        files: one of tab-separated pairs, or two aligned ones.
+        columns: of source and target in the former, from 1.
+        member: of a ``.zip`` with several.
+        swap: exchange source and target as read.
+        weight: how often each pair is trained on; a fraction keeps that share of them.
+        licence: of the text, for the record.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    columns: tuple[int, int] = (1, 2)
+    member: str | None = None
+    swap: bool = False
+    weight: float = 1.0
+    licence: str = ""
+
+
+@dataclass(frozen=True)
+class PairPart:
+    """Successive pairs of one text.
+
+    Attributes:
+        number: of the part, from 0.
+        text: whose pairs, counted from 0.
+        parts: of each of its files.
+    """
+
+    number: int
+    text: int
+    parts: tuple[Part, ...]
+
+    @property
+    def lines(self) -> int:
+        """How many pairs it has."""
+        return self.parts[0].lines
+
+
+def unpacked_name(text: int, file: int) -> str:
+    """The name of a text's unpacked file in the folder of a job."""
+    return f"input-{text}-{file}.txt"
+
+
+def unpack(text: Text, file: int, to: Path) -> None:
+    """Write the lines of a packed file where parts of it can be read.
+
+    Raises:
+        DataError: it is damaged, or has several members.
+    """
+    with atomic_write(to, "wb") as out:
+        out.writelines(raw_lines(text.files[file], text.member))
+
+
+def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[PairPart]:
+    """Parts of so many lines, none with those of two texts.
+
+    Args:
+        texts: whose packed files have been unpacked.
+        folder: where these are.
+        part_lines: lines of a part.
+
+    Raises:
+        DataError: aligned files of unequal length; both are named.
+    """
+    found: list[PairPart] = []
+    for number, text in enumerate(texts):
+        sides = []
+        for place, path in enumerate(text.files):
+            plain_path = folder / unpacked_name(number, place) if path.suffix in PACKED else path
+            sides.append(cut([plain_path], part_lines))
+        lines = [described[0]["lines"] for _, described in sides]
+        if len({*lines}) > 1:
+            raise DataError(
+                f"`{text.files[0]}` has {lines[0]} lines, `{text.files[1]}` {lines[1]}; "
+                "aligned files must have equally many."
+            )
+        for parts in zip(*(parts for parts, _ in sides), strict=True):
+            found.append(PairPart(len(found), number, parts))
+    return found
+
+
+def read(text: Text, part: PairPart) -> Iterator[tuple[str, str]]:
+    """Source and target of each pair.
+
+    Raises:
+        DataError: bytes that are not UTF-8, or a line with too few columns; file and line named.
+    """
+    sides = [
+        decoded(one.read(), path, one.first)
+        for one, path in zip(part.parts, text.files, strict=True)
+    ]
+    if len(sides) == 1:
+        pairs = cells(sides[0], text.files[0], text.columns)
+    else:
+        pairs = ((plain(one), plain(other)) for (_, one), (_, other) in zip(*sides, strict=True))
+    return ((target, source) for source, target in pairs) if text.swap else pairs

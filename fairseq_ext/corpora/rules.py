@@ -1,0 +1,185 @@
+"""Rules by which pairs are left out; others are added by any installed package.
+
+A rule is named on the command line as ``NAME`` or ``NAME=VALUES``. It is a function from the two
+languages and the values to a check: the reason for which a pair of cleaned sentences is left out,
+or None. The reasons are counted, and all pairs of one reason read alike.
+
+A package adds rules under the entry point ``fairseq_ext.rules``::
+
+    [project.entry-points."fairseq_ext.rules"]
+    no-digits = "my_package:no_digits"
+
+    def no_digits(languages: tuple[str, str], values: str) -> Check: ...
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import entry_points
+
+from fairseq_ext import extras
+from fairseq_ext.errors import ConfigError
+
+Check = Callable[[str, str], "str | None"]
+Rule = Callable[[tuple[str, str], str], Check]
+GROUP = "fairseq_ext.rules"
+
+
+def empty(source: str, target: str) -> str | None:
+    """Every pair has two sides."""
+    return None if source and target else "empty side"
+
+
+def longest(words: int) -> Check:
+    """A check of the number of words on either side."""
+
+    def check(source: str, target: str) -> str | None:
+        if max(source.count(" "), target.count(" ")) >= words:
+            return f"more than {words} words"
+        return None
+
+    return check
+
+
+def length(languages: tuple[str, str], values: str) -> Check:
+    """``length=MIN:MAX``: words on either side."""
+    low, _, high = values.partition(":")
+    if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
+        raise _wrong("length", values, "MIN:MAX in words, such as 1:100")
+    least, most = int(low), int(high)
+
+    def check(source: str, target: str) -> str | None:
+        counts = source.count(" ") + 1, target.count(" ") + 1
+        if min(counts) < least:
+            return f"fewer than {least} words"
+        return f"more than {most} words" if max(counts) > most else None
+
+    return check
+
+
+def ratio(languages: tuple[str, str], values: str) -> Check:
+    """``ratio=R``: neither side has more than R times as many words as the other."""
+    most = _number("ratio", values, "a number above 1, such as 3")
+    if most <= 1:
+        raise _wrong("ratio", values, "a number above 1, such as 3")
+
+    def check(source: str, target: str) -> str | None:
+        counts = source.count(" ") + 1, target.count(" ") + 1
+        if max(counts) > most * min(counts):
+            return f"lengths differ more than {most:g}-fold"
+        return None
+
+    return check
+
+
+def letters(languages: tuple[str, str], values: str) -> Check:
+    """``letters=SHARE``: at least this share of each side, spaces aside, is letters."""
+    least = _number("letters", values, "a share from 0 to 1, such as 0.5")
+    if not 0 <= least <= 1:
+        raise _wrong("letters", values, "a share from 0 to 1, such as 0.5")
+
+    def few(text: str) -> bool:
+        marks = text.replace(" ", "")
+        return sum(map(str.isalpha, marks)) < least * len(marks)
+
+    def check(source: str, target: str) -> str | None:
+        return f"less than {least:g} letters" if few(source) or few(target) else None
+
+    return check
+
+
+def different(languages: tuple[str, str], values: str) -> Check:
+    """``different``: the two sides are not the same."""
+    if values:
+        raise _wrong("different", values, "given without a value")
+    return lambda source, target: "both sides are the same" if source == target else None
+
+
+def language(languages: tuple[str, str], values: str) -> Check:
+    """``language`` or ``language=CODE:CODE``: py3langid takes each side for its language.
+
+    The codes are ISO 639-1; those of ``--src-lang`` and ``--tgt-lang`` by default. Each side is
+    taken for one of the two, so that a text is judged by whether it is on the wrong side, or for
+    one of ``language=CODE:CODE:OTHER…``, if more are given.
+    """
+    extras.need("py3langid")
+    codes = values.split(":") if values else [one.partition("_")[0] for one in languages]
+    if len(codes) < 2 or codes[0] == codes[1]:
+        raise _wrong("language", values, "two languages or more, such as de:en:fr")
+    identify = _identifier(tuple(codes))
+
+    def check(source: str, target: str) -> str | None:
+        if identify(source) != codes[0]:
+            return f"source is not {codes[0]}"
+        return None if identify(target) == codes[1] else f"target is not {codes[1]}"
+
+    return check
+
+
+def _identifier(codes: tuple[str, ...]) -> Callable[[str], str]:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    model = LanguageIdentifier.from_model_file(MODEL_FILE)
+    try:
+        model.set_languages([*codes])
+    except ValueError as error:
+        raise ConfigError(
+            f"`--rule language`: {str(error).rstrip('.')}; give ISO 639-1 codes, as in "
+            "language=de:en."
+        ) from None
+    return lambda text: model.classify(text)[0]
+
+
+RULES: dict[str, Rule] = {
+    "different": different,
+    "language": language,
+    "length": length,
+    "letters": letters,
+    "ratio": ratio,
+}
+"""Those of this package, by name."""
+
+
+@functools.lru_cache
+def checks(
+    specifications: Sequence[str], languages: tuple[str, str], max_words: int | None
+) -> tuple[Check, ...]:
+    """The checks of a command line, in their order; made once in every process.
+
+    Args:
+        specifications: ``NAME`` or ``NAME=VALUES`` of each rule.
+        languages: source and target.
+        max_words: most words on either side, before all rules; None for any number.
+
+    Raises:
+        ConfigError: a rule that is not known, or values that it cannot use.
+        EnvironmentProblem: a library that a rule needs is not installed.
+    """
+    first = [empty] if not max_words else [empty, longest(max_words)]
+    return (*first, *(_made(one, languages) for one in specifications))
+
+
+def _made(specification: str, languages: tuple[str, str]) -> Check:
+    name, _, values = specification.partition("=")
+    known = RULES | {one.name: one for one in entry_points(group=GROUP)}
+    if name not in known:
+        raise ConfigError(f"`--rule {name}` is not known; there are {', '.join(sorted(known))}.")
+    rule = known[name]
+    return (rule if name in RULES else rule.load())(languages, values)
+
+
+def why_left_out(source: str, target: str, of: Iterable[Check]) -> str | None:
+    """The first reason to leave a pair out; None keeps it."""
+    return next((reason for check in of if (reason := check(source, target))), None)
+
+
+def _number(name: str, values: str, wanted: str) -> float:
+    try:
+        return float(values)
+    except ValueError:
+        raise _wrong(name, values, wanted) from None
+
+
+def _wrong(name: str, values: str, wanted: str) -> ConfigError:
+    return ConfigError(f"`--rule {name}` must be {wanted}, but is `{values}`.")

@@ -1,0 +1,504 @@
+"""Cleaning, deduplication and splitting of any number of pairs in bounded memory.
+
+The pairs are cut into parts. Each stage writes files into a folder, several processes and machines
+may share its work (:mod:`fairseq_ext.shared_folder`), and what a killed one had begun is done
+again::
+
+    clean-000000   a part's pairs that are kept, and fingerprints of source, target and pair, sorted
+    repeat-0000    a range of fingerprints, in all parts: which pairs have stood before
+    held           the sentences of smallest fingerprint on the key side: test and valid
+    fate-000000    for each pair of a part: its split, or why it is dropped; and its words
+    types-0000     a range of fingerprints of words: how many are different
+
+Only fingerprints are compared, a range at a time. So memory is that of one part or one range, and
+the result does not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fairseq_ext.corpora import SPLITS, fingerprints, pair_texts, rules
+from fairseq_ext.corpora.chunks import words
+from fairseq_ext.corpora.command_lines import SIDES
+from fairseq_ext.corpora.fingerprints import as_array, fingerprint, normalized
+from fairseq_ext.corpora.pair_texts import PACKED, PairPart, Text
+from fairseq_ext.corpora.parallel import ordered_map
+from fairseq_ext.errors import DataError
+from fairseq_ext.files import atomic_write
+from fairseq_ext.json_files import read_json
+from fairseq_ext.shared_folder import SharedFolder
+from fairseq_ext.text.cleaning import plain
+from fairseq_ext.text.pipeline import Pipeline
+
+HEAD = {"format": "fairseq-ext preparation", "version": 1}
+PART_LINES = 200_000
+RANGE = 2_000_000  # fingerprints of one range, about
+MOST_COPIES = 100
+REPEATED, FURTHER, LEAKED = range(len(SPLITS), len(SPLITS) + 3)  # fates beside the splits'
+FURTHER_REASON = "further pair of a held-out sentence"
+PAIR = 2  # row of the fingerprints of pairs, after those of SIDES
+HELD = np.dtype(
+    [
+        *((name, fingerprints.KIND) for name in ("key", "pair", "other")),
+        *((name, np.int64) for name in ("part", "line")),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What becomes of the pairs.
+
+    Attributes:
+        texts: where they come from; of repeated pairs the first is kept.
+        pipeline: from text to words.
+        max_words: most words on either side; None for any number.
+        rules: of :mod:`fairseq_ext.corpora.rules`, by which pairs are left out.
+        valid, test: sentences held out.
+        key: side that decides, ``source``, ``target``, or ``auto``: the one that repeats more.
+        salt: hashed with each sentence; another salt gives another split.
+        strict: also drop from train the pairs whose other side is held out.
+        as_split: do not split, keep repeats: all pairs are this split.
+    """
+
+    texts: tuple[Text, ...]
+    pipeline: Pipeline
+    max_words: int | None = None
+    rules: tuple[str, ...] = ()
+    valid: int = 1000
+    test: int = 1000
+    key: str = "auto"
+    salt: str = "1"
+    strict: bool = True
+    as_split: str | None = None
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """The stages of one job; they can be sent to another process.
+
+    Attributes:
+        settings: what becomes of the pairs.
+        folder: where the files of the stages are.
+        parts: of all texts.
+        partitions: ranges of fingerprints.
+    """
+
+    settings: Settings
+    folder: Path
+    parts: tuple[PairPart, ...]
+    partitions: int
+
+    # ---- names of files --------------------------------------------------------------------------
+
+    def of_parts(self, stage: str) -> list[str]:
+        """The file of each part, written last."""
+        return [f"{stage}-{part.number:06d}.json" for part in self.parts]
+
+    def of_ranges(self, stage: str) -> list[str]:
+        """The file of each range, written last."""
+        return [f"{stage}-{number:06d}.json" for number in range(self.partitions)]
+
+    def _beside(self, name: str, ending: str) -> Path:
+        return self.folder / f"{Path(name).stem}.{ending}"
+
+    def _read(self, name: str) -> Any:
+        return read_json(self.folder / name)
+
+    def _end(self, name: str, found: object) -> None:
+        with atomic_write(self.folder / name) as file:
+            json.dump(found, file)
+
+    # ---- stages ----------------------------------------------------------------------------------
+
+    def clean(self, name: str) -> None:
+        """Clean one part; keep what no rule leaves out, with its fingerprints."""
+        part = self.parts[_number(name)]
+        settings = self.settings
+        langs = (settings.pipeline.src, settings.pipeline.tgt)
+        steps = [words(settings.pipeline, lang) for lang in langs]
+        checks = rules.checks(settings.rules, langs, settings.max_words)
+        found = [bytearray() for _ in range(PAIR + 1)]
+        dropped: dict[str, list[int]] = {}
+        kept = read = 0
+        with atomic_write(self._beside(name, "tsv")) as out:
+            for pair in pair_texts.read(settings.texts[part.text], part):
+                read += 1
+                source, target = (plain(do(one)) for do, one in zip(steps, pair, strict=True))
+                if (reason := rules.why_left_out(source, target, checks)) is not None:
+                    dropped.setdefault(reason, [0, kept, read])[0] += 1
+                    continue
+                line = f"{source}\t{target}"
+                out.write(f"{line}\n")
+                kept += 1
+                if settings.as_split is None:
+                    of = (normalized(source), normalized(target), line)
+                    for row, one in zip(found, of, strict=True):
+                        row += fingerprint(settings.salt, one)
+        if settings.as_split is None:
+            rows = [as_array(row) for row in found]
+            orders = [np.argsort(row, kind="stable") for row in rows]
+            ordered = [row[order] for row, order in zip(rows, orders, strict=True)]
+            fingerprints.save(self._beside(name, "hash.npy"), np.stack(ordered))
+            fingerprints.save(self._beside(name, "line.npy"), np.stack(orders).astype(np.uint32))
+        self._end(name, {"read": read, "kept": kept, "dropped": dropped})
+
+    def repeat(self, name: str) -> None:
+        """Find the pairs of one range that have stood before, in any part."""
+        bounds = [*fingerprints.ranges(self.partitions)][_number(name)]
+        pieces = [[], [], []]
+        distinct = [[], []]
+        for number, clean in enumerate(self.of_parts("clean")):
+            hashes = fingerprints.load(self._beside(clean, "hash.npy"))
+            lines = fingerprints.load(self._beside(clean, "line.npy"))
+            span = fingerprints.within(hashes[PAIR], *bounds)
+            pieces[0].append(hashes[PAIR, span])
+            pieces[1].append(np.full(span.stop - span.start, number, np.uint32))
+            pieces[2].append(lines[PAIR, span])
+            if self.settings.key == "auto":
+                for side, of in enumerate(distinct):
+                    of.append(np.unique(hashes[side, fingerprints.within(hashes[side], *bounds)]))
+        pairs, parts, lines = map(np.concatenate, pieces)
+        order = np.argsort(pairs, kind="stable")  # among equals: by part, then by line
+        again = order[1:][pairs[order[1:]] == pairs[order[:-1]]]
+        places = np.stack([parts[again], lines[again]])
+        by_place = np.lexsort(places[::-1])
+        fingerprints.save(self._beside(name, "npy"), places[:, by_place])
+        self._end(name, {"distinct": [fingerprints.distinct(of) for of in distinct]})
+
+    @property
+    def key(self) -> int:
+        """The side that decides, 0 or 1; known once all repeats are."""
+        if self.settings.key != "auto":
+            return SIDES.index(self.settings.key)
+        counts = [self._read(name)["distinct"] for name in self.of_ranges("repeat")]
+        source, target = map(sum, zip(*counts, strict=True))
+        return int(target < source)
+
+    def hold(self, name: str) -> None:
+        """Choose the sentences of test and valid, and one pair of each.
+
+        Raises:
+            DataError: fewer distinct key sentences than ``valid + test + 1``.
+        """
+        settings, key = self.settings, self.key
+        wanted = settings.valid + settings.test
+        order = self._smallest(key, wanted + 1)
+        if len(order) <= wanted:
+            raise DataError(
+                f"--valid {settings.valid} and --test {settings.test} together need more than "
+                f"{wanted} distinct {SIDES[key]} sentences, but there are {len(order)}; ask for "
+                "fewer."
+            )
+        best = np.empty(0, HELD)
+        for number in range(len(self.parts) if wanted else 0):
+            best = _best(np.concatenate([best, self._heads(number, key, order[wanted - 1])]))
+        test = best["key"] <= order[settings.test - 1] if settings.test else best["key"] < b""
+        both = np.intersect1d(best["other"][test], best["other"][~test])
+        fingerprints.save(self._beside(name, "npy"), best)
+        fingerprints.save(self._beside(name, "test.npy"), test)
+        self._end(name, {"key": key, "leaks": len(both)})
+
+    def _smallest(self, key: int, wanted: int) -> np.ndarray:
+        """So many smallest fingerprints of the key side, of all parts together."""
+        found = np.empty(0, fingerprints.KIND)
+        for clean in self.of_parts("clean"):
+            hashes = fingerprints.load(self._beside(clean, "hash.npy"))[key]
+            found = np.unique(np.concatenate([found, np.unique(hashes)[:wanted]]))[:wanted]
+        return found
+
+    def _heads(self, number: int, key: int, last: np.bytes_) -> np.ndarray:
+        """The pairs of a part whose key sentence is held out."""
+        clean = self.of_parts("clean")[number]
+        hashes = fingerprints.load(self._beside(clean, "hash.npy"))
+        lines = fingerprints.load(self._beside(clean, "line.npy"))
+        count = int(np.searchsorted(hashes[key], last, "right"))
+        found = np.empty(count, HELD)
+        found["part"], found["line"], found["key"] = number, lines[key, :count], hashes[key, :count]
+        for name, row in (("pair", PAIR), ("other", 1 - key)):
+            by_line = np.empty(hashes.shape[1], fingerprints.KIND)
+            by_line[lines[row]] = hashes[row]
+            found[name] = by_line[found["line"]]
+        return found
+
+    def decide(self, name: str) -> None:
+        """Give every pair of one part its fate, and fingerprint the words of those that stay."""
+        number = _number(name)
+        clean = self.of_parts("clean")[number]
+        kept = self._read(clean)["kept"]
+        found: dict[str, Any] = {"first": {}, "leaks": 0}
+        if self.settings.as_split is not None:
+            fates = np.full(kept, SPLITS.index(self.settings.as_split), np.uint8)
+        else:
+            fates, found["leaks"] = self._fates(number, clean, kept)
+            for fate in (REPEATED, FURTHER, LEAKED):
+                places = np.flatnonzero(fates == fate)
+                if len(places):
+                    found["first"][str(fate)] = int(places[0])
+        copies = self._copies(number, clean, fates)
+        fingerprints.save(self._beside(name, "npy"), np.stack([fates, copies]))
+        found["counts"] = np.bincount(fates, minlength=LEAKED + 1).tolist()
+        found["copies"] = int(copies[fates == 0].sum())
+        found["words"], found["offsets"] = self._words(name, clean, fates, copies)
+        self._end(name, found)
+
+    def _fates(self, number: int, clean: str, kept: int) -> tuple[np.ndarray, int]:
+        """Each pair's fate, and how many pairs of train have their other side held out."""
+        hashes = fingerprints.load(self._beside(clean, "hash.npy"))
+        lines = fingerprints.load(self._beside(clean, "line.npy"))
+        best = fingerprints.load(self.folder / "held.npy")
+        test = fingerprints.load(self.folder / "held.test.npy")
+        key = self._read("held.json")["key"]
+        fates = np.zeros(kept, np.uint8)
+        held = np.zeros(kept, bool)
+        held[lines[key, fingerprints.where(hashes[key], np.unique(best["key"]))]] = True
+        leaked = np.zeros(kept, bool)
+        others = np.unique(best["other"])
+        leaked[lines[1 - key, fingerprints.where(hashes[1 - key], others)]] = True
+        repeated = np.zeros(kept, bool)
+        for name in self.of_ranges("repeat"):
+            places = fingerprints.load(self._beside(name, "npy"))
+            span = slice(*np.searchsorted(places[0], np.array([number, number + 1], np.uint32)))
+            repeated[places[1, span]] = True
+        leaked &= ~(held | repeated)
+        if self.settings.strict:
+            fates[leaked] = LEAKED
+        fates[held] = FURTHER
+        fates[repeated] = REPEATED
+        here = best["part"] == number
+        fates[best["line"][here]] = np.where(
+            test[here], SPLITS.index("test"), SPLITS.index("valid")
+        )
+        return fates, int(leaked.sum())
+
+    def _copies(self, number: int, clean: str, fates: np.ndarray) -> np.ndarray:
+        """How often each pair is written: the weight's whole part, and once more for a share.
+
+        The end of a pair's fingerprint, which decides nothing else, chooses the share.
+        """
+        weight = self.settings.texts[self.parts[number].text].weight
+        copies = np.ones(len(fates), np.uint8)
+        if weight == 1:
+            return copies
+        whole, share = int(weight), weight - int(weight)
+        hashes = np.array(fingerprints.load(self._beside(clean, "hash.npy"))[PAIR])
+        ends = hashes.view(np.uint8).reshape(-1, fingerprints.BYTES)[:, 8:].copy().view(">u8")[:, 0]
+        drawn = np.empty(len(fates), bool)
+        drawn[fingerprints.load(self._beside(clean, "line.npy"))[PAIR]] = ends < share * 2.0**64
+        train = fates == 0
+        copies[train] = whole + drawn[train]
+        return copies
+
+    def _words(
+        self, name: str, clean: str, fates: np.ndarray, copies: np.ndarray
+    ) -> tuple[list[int], list[int]]:
+        """Save fingerprints of the words of each split and side.
+
+        Returns:
+            Numbers of words, and where each group's fingerprints end.
+        """
+        counts = [0] * len(SPLITS) * 2
+        types: list[set[str]] = [set() for _ in counts]
+        with self._beside(clean, "tsv").open(encoding="utf-8", newline="\n") as file:
+            for line, fate, times in zip(file, fates.tolist(), copies.tolist(), strict=True):
+                if fate < len(SPLITS) and times:
+                    for side, text in enumerate(line.rstrip("\n").split("\t")):
+                        of = text.split()
+                        counts[2 * fate + side] += len(of) * times
+                        types[2 * fate + side].update(of)
+        groups = [np.sort(as_array(b"".join(map(_word, of)))) for of in types]
+        fingerprints.save(self._beside(name, "words.npy"), np.concatenate(groups))
+        return counts, np.cumsum([len(of) for of in groups]).tolist()
+
+    def types(self, name: str) -> None:
+        """Count the different words of one range, in all parts, of each split and side."""
+        bounds = [*fingerprints.ranges(self.partitions)][_number(name)]
+        pieces: list[list[np.ndarray]] = [[] for _ in range(2 * len(SPLITS))]
+        for fate in self.of_parts("fate"):
+            array = fingerprints.load(self._beside(fate, "words.npy"))
+            ends = self._read(fate)["offsets"]
+            for group, start, end in zip(pieces, [0, *ends], ends, strict=False):
+                own = array[start:end]
+                group.append(own[fingerprints.within(own, *bounds)])
+        self._end(name, {"types": [fingerprints.distinct(group) for group in pieces]})
+
+    # ---- all of them -----------------------------------------------------------------------------
+
+    def steps(self) -> Iterator[tuple[list[str], Callable[[str], None]]]:
+        """Each stage's files and what makes one, in order; a stage needs all files before it."""
+        yield self.of_parts("clean"), self.clean
+        if self.settings.as_split is None:
+            yield self.of_ranges("repeat"), self.repeat
+            yield ["held.json"], self.hold
+        yield self.of_parts("fate"), self.decide
+        yield self.of_ranges("types"), self.types
+
+    # ---- results ---------------------------------------------------------------------------------
+
+    def read(self) -> int:
+        """Pairs read."""
+        return sum(self._read(name)["read"] for name in self.of_parts("clean"))
+
+    def kept(self) -> int:
+        """Pairs that cleaning has kept, repeats too."""
+        return sum(self._read(name)["kept"] for name in self.of_parts("clean"))
+
+    def dropped(self) -> dict[str, int]:
+        """Pairs dropped by reason, in the order in which the reasons came up."""
+        counts: dict[str, int] = {}
+        first: dict[str, tuple[float, ...]] = {}
+        key = SIDES.index(self._key()) if self.settings.as_split is None else 0
+        late = {FURTHER: FURTHER_REASON, LEAKED: leak(SIDES[1 - key])}
+
+        def add(reason: str, count: int, *place: float) -> None:
+            counts[reason] = counts.get(reason, 0) + count
+            first[reason] = min(first.get(reason, place), place)
+
+        for number, (clean, fate) in enumerate(
+            zip(self.of_parts("clean"), self.of_parts("fate"), strict=True)
+        ):
+            for reason, (count, kept, read) in self._read(clean)["dropped"].items():
+                add(reason, count, 0, number, kept, read)
+            found = self._read(fate)
+            for code, place in found["first"].items():
+                reason = "repeated pair" if int(code) == REPEATED else late[int(code)]
+                stage = 0 if int(code) == REPEATED else 1
+                add(reason, found["counts"][int(code)], stage, number, place, math.inf)
+        return {reason: counts[reason] for reason in sorted(counts, key=first.__getitem__)}
+
+    def _key(self) -> str:
+        return SIDES[self._read("held.json")["key"]]
+
+    def leaks(self) -> tuple[str, dict[str, int]]:
+        """The key side, and how many sentences of the other side are in two splits."""
+        train = sum(self._read(name)["leaks"] for name in self.of_parts("fate"))
+        return self._key(), {"train": train, "valid and test": self._read("held.json")["leaks"]}
+
+    def sizes(self) -> dict[str, dict[str, list[int]]]:
+        """Of each split that is written: pairs, and words and types of both sides."""
+        reports = [self._read(name) for name in self.of_parts("fate")]
+        pairs = np.sum([one["counts"][: len(SPLITS)] for one in reports], axis=0).tolist()
+        pairs[0] = sum(one["copies"] for one in reports)
+        words = np.sum([one["words"] for one in reports], axis=0).tolist()
+        types = np.sum([self._read(one)["types"] for one in self.of_ranges("types")], axis=0)
+        splits = SPLITS if self.settings.as_split is None else (self.settings.as_split,)
+        return {
+            name: {
+                "pairs": [pairs[place]],
+                "words": words[2 * place : 2 * place + 2],
+                "types": types.tolist()[2 * place : 2 * place + 2],
+            }
+            for place, name in enumerate(SPLITS)
+            if name in splits
+        }
+
+    def of_texts(self) -> list[dict[str, int]]:
+        """Of each text: pairs read, and lines that are written of it as train."""
+        found = [{"read": 0, "train": 0} for _ in self.settings.texts]
+        for part, clean, fate in zip(
+            self.parts, self.of_parts("clean"), self.of_parts("fate"), strict=True
+        ):
+            found[part.text]["read"] += self._read(clean)["read"]
+            found[part.text]["train"] += self._read(fate)["copies"]
+        return found
+
+    def write(self, files: Sequence[Sequence[IO[str]]]) -> None:
+        """Write every pair into the two files of its split, in the order of the texts.
+
+        Args:
+            files: of each of ``SPLITS``, source and target.
+        """
+        for clean, fate in zip(self.of_parts("clean"), self.of_parts("fate"), strict=True):
+            fates, copies = fingerprints.load(self._beside(fate, "npy")).tolist()
+            with self._beside(clean, "tsv").open(encoding="utf-8", newline="\n") as file:
+                for line, code, times in zip(file, fates, copies, strict=True):
+                    if code < len(SPLITS) and times:
+                        source, _, target = line.partition("\t")
+                        files[code][0].write(f"{source}\n" * times)
+                        files[code][1].write(target * times)
+
+
+def prepare(
+    settings: Settings, folder: Path, part_lines: int, range_size: int = RANGE
+) -> Splitting:
+    """Unpack and cut the texts, in a folder that exists; the first worker does it for all."""
+    packed = {
+        pair_texts.unpacked_name(number, place): (text, place)
+        for number, text in enumerate(settings.texts)
+        for place, path in enumerate(text.files)
+        if path.suffix in PACKED
+    }
+    shared(folder).work([*packed], lambda name: pair_texts.unpack(*packed[name], folder / name))
+    parts = pair_texts.cut_texts(settings.texts, folder, part_lines)
+    total = sum(part.lines for part in parts)
+    return Splitting(settings, folder, tuple(parts), max(1, math.ceil(total / range_size)))
+
+
+def shared(folder: Path) -> SharedFolder:
+    """The folder of a job, for all who work on it."""
+    return SharedFolder(folder, HEAD, "corpus pairs --parts")
+
+
+def work(job: Splitting, workers: int, shard: tuple[int, int] = (0, 1)) -> list[str]:
+    """Do all stages, side by side with other workers.
+
+    Args:
+        job: begun in its folder.
+        workers: processes on this machine.
+        shard: number and count: clean this share of the parts alone. Who finds all parts cleaned
+            does the rest.
+
+    Returns:
+        The parts that other shards have not cleaned yet; none once everything is done.
+
+    Raises:
+        DataError: a text cannot be used, or nothing is left of it.
+    """
+    folder = shared(job.folder)
+    spread = partial(_spread, workers)
+    for stage, (names, do) in enumerate(job.steps()):
+        own = names[shard[0] :: shard[1]] if stage == 0 else names
+        folder.work(own, do, spread=spread)
+        if stage == 0:
+            if missing := folder.missing(names):
+                return missing
+            if not job.kept():
+                raise DataError(f"no pairs are left of {job.read()} read; nothing to write.")
+    return []
+
+
+def _spread(workers: int, do: Callable[[str], bool], names: Iterable[str]) -> Iterator[bool]:
+    names = [*names]
+    return ordered_map(do, names, min(workers, len(names)) or 1)
+
+
+def leak(side: str) -> str:
+    """What is wrong with a pair of train whose sentence on this side is held out too."""
+    return f"{side} sentence also in valid or test"
+
+
+def _best(found: np.ndarray) -> np.ndarray:
+    """For each key one pair: the one of smallest fingerprint, and of equal ones the first."""
+    found = found[np.lexsort([found[name] for name in ("line", "part", "pair", "key")])]
+    first = np.ones(len(found), bool)
+    first[1:] = found["key"][1:] != found["key"][:-1]
+    return found[first]
+
+
+def _number(name: str) -> int:
+    """Of the part or range whose file it is."""
+    return int(Path(name).stem.rpartition("-")[2])
+
+
+def _word(word: str) -> bytes:
+    return hashlib.blake2b(word.encode(), digest_size=fingerprints.BYTES).digest()

@@ -1,0 +1,163 @@
+"""``fairseq-ext corpus pairs --parts``: the plain command's files, whoever is killed on the way."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext import cli, locks
+from tests.support.harness import BIN, refused, run, wait_for, write_lines
+from tests.support.killed import KILLED, workers_of
+
+OPTIONS = ("--src-lang", "es", "--tgt-lang", "en", "--max-words", "6", "--test", "30")
+OPTIONS += ("--valid", "20", "--lowercase")
+PARTS = 12
+
+
+def text(path: Path) -> Path:
+    """Pairs, some of them repeated, too long or short of a side."""
+    draw = random.Random(5)
+    words = [f"w{number}" for number in range(60)]
+    sides = [
+        [" ".join(draw.choices(words, k=draw.randint(0, 8))) for _ in "12"] for _ in range(550)
+    ]
+    pairs = ["\t".join(draw.choice(sides)) for _ in range(PARTS * 50 - 7)]
+    return write_lines(path, pairs)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the command without parts; ``pairs.tsv`` beside it."""
+    folder = tmp_path_factory.mktemp("plain")
+    text(folder / "pairs.tsv")
+    command(folder / "pairs.tsv", "--out", folder / "out", "--workers", 1)
+    return folder
+
+
+def command(source: Path, *words: object) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([str(word) for word in ("corpus", "pairs", source, *OPTIONS, *words)])
+    assert stopped.value.code == 0
+
+
+def in_parts(plain: Path, folder: Path) -> list[str]:
+    """Words of the command in parts, which writes ``folder/out``."""
+    words = ("corpus", "pairs", plain / "pairs.tsv", *OPTIONS, "--out", folder / "out")
+    return [str(word) for word in (*words, "--parts", folder / "parts", "--part-lines", 50)]
+
+
+def start(words: list[str], *more: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [BIN / "fairseq-ext", *words, *more],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def all_is_plain(plain: Path, folder: Path) -> None:
+    assert contents(folder / "out") == contents(plain / "out")
+    assert not [*(folder / "parts").glob(".*")]  # no locks, nothing half-written
+
+
+def cleaned(folder: Path) -> list[Path]:
+    return [*(folder / "parts").glob("clean-*.json")]
+
+
+def test_the_corpus_is_whole(plain: Path) -> None:
+    found = {*contents(plain / "out")}
+    sides = {f"{split}.{side}" for split in ("train", "valid", "test") for side in ("es", "en")}
+    assert found == {"manifest.json", "text.json", *sides}
+
+
+@pytest.mark.system
+def test_killed_again_and_again_nothing_is_lost(plain: Path, tmp_path: Path) -> None:
+    draw = random.Random(7)
+    words = in_parts(plain, tmp_path)
+    for _ in range(10):
+        place, calls = draw.choice(["fsync", "replace"]), draw.randint(1, 25)
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, place, str(calls), *words, "--workers", "1"],
+            stderr=subprocess.DEVNULL,
+        )
+        assert done.returncode == -signal.SIGKILL
+        assert not (tmp_path / "out").exists()
+    assert start(words).wait() == 0
+    all_is_plain(plain, tmp_path)
+
+
+@pytest.mark.system
+def test_shards_side_by_side_and_one_after_another(plain: Path, tmp_path: Path) -> None:
+    for folder in ("beside", "after"):
+        (tmp_path / folder).mkdir()
+    words = in_parts(plain, tmp_path / "beside")
+    both = [start(words, "--shard", one, "--workers", "1") for one in ("0/2", "1/2")]
+    words = in_parts(plain, tmp_path / "after")
+    said = run("fairseq-ext", *words, "--shard", "1/2").stdout
+    assert f"6 of {PARTS} parts are there; the shard that finds none missing writes" in said
+    assert not (tmp_path / "after" / "out").exists()
+    assert len(cleaned(tmp_path / "after")) == PARTS // 2
+    run("fairseq-ext", *words, "--shard", "0/2")
+    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    all_is_plain(plain, tmp_path / "after")
+    all_is_plain(plain, tmp_path / "beside")
+
+
+@pytest.mark.system
+def test_a_worker_without_a_folder_leaves_nothing_half_written(plain: Path, tmp_path: Path) -> None:
+    words = in_parts(plain, tmp_path)[:-4]
+    for calls in (3, 20):
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, "fsync", str(calls), *words, "--workers", "1"],
+            stderr=subprocess.DEVNULL,
+        )
+        assert done.returncode == -signal.SIGKILL
+        assert not [*(tmp_path / "out").glob("[!.]*")]
+    run("fairseq-ext", *words)
+    assert contents(tmp_path / "out") == contents(plain / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_a_ray_cluster_of_two(plain: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    (tmp_path / "parts").mkdir()
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        with locks.held(tmp_path / "parts" / ".clean-000011.lock", wait=False):
+            process = start(in_parts(plain, tmp_path), "--ray", cluster.address)
+            wait_for(lambda: len(cleaned(tmp_path)) == PARTS - 1, process)
+            nodes = cluster.list_all_nodes()
+            killed = [one for node in nodes for one in workers_of(node, b"ray::work_on_ray")]
+            for one in killed:  # Ray starts them again
+                os.kill(one, signal.SIGKILL)
+        assert process.wait(timeout=240) == 0
+    finally:
+        cluster.shutdown()
+    assert len(killed) == 2
+    all_is_plain(plain, tmp_path)
+
+
+def test_another_job_is_refused(plain: Path, tmp_path: Path) -> None:
+    words = in_parts(plain, tmp_path)
+    run("fairseq-ext", *words)
+    before = contents(tmp_path / "parts")
+    done = run("fairseq-ext", *words, "--salt", "2", ok=False)
+    refused(done, "options salt was `1` there, but is `2` now. Choose another folder for `--parts`")
+    done = run("fairseq-ext", *words[:-2], ok=False)
+    refused(done, "part_lines was `50` there, but is `200000` now.")
+    done = run("fairseq-ext", *words[:-4], "--shard", "0/2", ok=False)
+    refused(done, "`--shard` goes with `--parts`, which is missing.")
+    assert contents(tmp_path / "parts") == before

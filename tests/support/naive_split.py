@@ -1,0 +1,135 @@
+"""Splitting in memory, read straight from its rules: what splitting on disk is compared with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from fairseq_ext.corpora import SPLITS
+from fairseq_ext.corpora.command_lines import SIDES
+from fairseq_ext.corpora.fingerprints import normalized
+from fairseq_ext.text.cleaning import plain
+
+SentencePair = tuple[str, str]
+
+
+@dataclass
+class Counts:
+    """What was read and dropped, and what leaked."""
+
+    read: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    key: str | None = None
+    leaks: dict[str, int] = field(default_factory=dict)
+
+    def drop(self, reason: str) -> None:
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+
+def cleaned(
+    pairs: Iterable[SentencePair],
+    clean: tuple[Callable[[str], str], Callable[[str], str]],
+    max_words: int | None,
+    report: Counts,
+    unique: bool = True,
+) -> list[SentencePair]:
+    """Clean both sides; drop pairs with an empty or too long side and, if ``unique``, repeats.
+
+    Args:
+        clean: what to do with a source and with a target sentence.
+        max_words: most words on either side after cleaning; ``None`` for any number.
+        report: counts what was read and dropped.
+    """
+    kept: dict[SentencePair, None] | list[SentencePair] = {} if unique else []
+    for pair in pairs:
+        report.read += 1
+        source, target = (plain(do(text)) for do, text in zip(clean, pair, strict=True))
+        if not source or not target:
+            report.drop("empty side")
+        elif max_words and max(source.count(" "), target.count(" ")) >= max_words:
+            report.drop(f"more than {max_words} words")
+        elif isinstance(kept, list):
+            kept.append((source, target))
+        elif (source, target) in kept:
+            report.drop("repeated pair")
+        else:
+            kept[source, target] = None
+    return list(kept)
+
+
+def repeating_side(pairs: list[SentencePair]) -> int:
+    """0 when source sentences repeat more often (fewer distinct ones), 1 when targets do."""
+    distinct = [len({normalized(pair[side]) for pair in pairs}) for side in (0, 1)]
+    return int(distinct[1] < distinct[0])
+
+
+def split(
+    pairs: list[SentencePair],
+    *,
+    valid: int,
+    test: int,
+    key: int,
+    salt: str = "1",
+    strict: bool = True,
+    report: Counts | None = None,
+) -> dict[str, list[SentencePair]]:
+    """Split ``pairs`` so that no (normalized) sentence of the key side is in two splits.
+
+    The distinct key sentences are put in the order of their SHA-256 hashes; the first ``test``
+    go into the test set, the next ``valid`` into the validation set, all others into train. Of
+    several pairs with one key sentence, valid and test keep one, so their sizes are exact.
+
+    Args:
+        key: the side that decides, 0 for source or 1 for target.
+        salt: hashed with each sentence; another salt gives another split.
+        strict: also drop from train the pairs whose *other* side stands in valid or test.
+        report: counts what was dropped and what leaked on the other side.
+    """
+    report = report if report is not None else Counts()
+    keys = [normalized(pair[key]) for pair in pairs]
+    others = [normalized(pair[1 - key]) for pair in pairs]
+    order = sorted({*keys}, key=lambda text: (_hash(salt, text), text))
+    assert len(order) > valid + test
+    place = dict.fromkeys(order[:test], "test") | dict.fromkeys(order[test : test + valid], "valid")
+    best = _one_pair_per_key(pairs, keys, place, salt)
+    held_out = {name: {others[i] for i in best if place[keys[i]] == name} for name in SPLITS[1:]}
+    splits: dict[str, list[SentencePair]] = {name: [] for name in SPLITS}
+    leaks = {"train": 0, "valid and test": len(held_out["valid"] & held_out["test"])}
+    for index, pair in enumerate(pairs):
+        name = place.get(keys[index], "train")
+        if name != "train":
+            if index in best:
+                splits[name].append(pair)
+            else:
+                report.drop("further pair of a held-out sentence")
+            continue
+        leaked = any(others[index] in texts for texts in held_out.values())
+        leaks["train"] += leaked
+        if leaked and strict:
+            report.drop(_leak(SIDES[1 - key]))
+        else:
+            splits["train"].append(pair)
+    report.key, report.leaks = SIDES[key], leaks
+    return splits
+
+
+def _leak(side: str) -> str:
+    """What is wrong with a pair of train whose sentence on this side is held out too."""
+    return f"{side} sentence also in valid or test"
+
+
+def _hash(salt: str, text: str) -> bytes:
+    return hashlib.sha256(f"{salt}\n{text}".encode()).digest()
+
+
+def _one_pair_per_key(
+    pairs: list[SentencePair], keys: list[str], place: dict[str, str], salt: str
+) -> set[int]:
+    """For each key in ``place``, the index of one of its pairs: the one of smallest hash."""
+    best: dict[str, tuple[bytes, int]] = {}
+    for index, (pair, key) in enumerate(zip(pairs, keys, strict=True)):
+        if key in place:
+            found = (_hash(salt, "\t".join(pair)), index)
+            best[key] = min(best.get(key, found), found)
+    return {index for _, index in best.values()}
