@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# Tatoeba, Spanish → English or back: one small model, trained to its end and bundled. The models
+# that come with this plugin are made by it.
+#
+#   corpus       the pairs of https://www.manythings.org/anki/spa-eng.zip (sentences of tatoeba.org,
+#                CC BY 2.0 FR), with capitals; 2,000 for validation and 2,000 for the test, no English
+#                sentence in two of them; Moses tokens; 4,000 joint merges
+#   models       of some 1.85 million parameters each
+#   training     batches of 1,000 tokens; the rate falls to 0 as a cosine does, at the last update
+#   translation  last checkpoint, beam 5
+#   bmt-1        goes on from bmt, which is the paper's first stage, and is distilled from it
+# shellcheck disable=SC2034,SC2317,SC2329  # official.sh uses the variables; `stage` calls functions
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=official.sh
+source "$(dirname "${BASH_SOURCE[0]}")/official.sh" # its training, translation and scores
+# shellcheck source-path=SCRIPTDIR source=systems.sh
+source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
+
+src=es tgt=en archive="" system=gru numbers=""
+bpe=4000 dropout=0.2 max_tokens=1000 update_freq=1 updates=15000 warmup=1000 lr=0.002 average=1
+flags=(--clip-norm 1.0)
+held_out=2000
+about="Trained by recipes/tatoeba.sh on sentences of tatoeba.org, as manythings.org/anki has them."
+licence="CC BY 2.0 FR"
+
+usage() {
+    cat <<HELP
+Usage: bash recipes/tatoeba.sh --archive spa-eng.zip [OPTION]... [NAME]
+
+  NAME           transformer, gru, linformer, muse, muse-simple, bmt or bmt-1  ($system)
+
+  --archive F    the archive, or any file of English and Spanish pairs apart by a tab
+  --src L, --tgt L  es and en, or en and es                        ($src, $tgt)
+  --updates N    length of the training                            ($updates)
+  --warmup N     updates until the rate is at its height           ($warmup)
+  --lr X         its height                                        ($lr)
+  --dropout F    dropout                                           ($dropout)
+  --numbers K    weights of the bundle: fp32, bf16 or int8         (bf16; fp32 of bmt)
+  --out DIR      the corpus, and a folder for each model           (runs/tatoeba-SRC-TGT)
+  --help         this text
+
+Several calls, each with its own model, may run at the same time. SMOKE=1 needs no file: every step,
+tiny, on text from locale data. DRY_RUN=1 only prints the commands. Stopped and started again, the
+recipe continues.
+HELP
+}
+
+read_options() {
+    local words=()
+    while (($#)); do
+        case "$1" in
+        --archive | --src | --tgt | --updates | --warmup | --lr | --dropout | --numbers | --out)
+            set_option "$@"
+            shift
+            ;;
+        --help | -h) usage && exit ;;
+        -*) die "\`$1\` is no option; --help lists them." ;;
+        *) words+=("$1") ;;
+        esac
+        shift
+    done
+    ((${#words[@]} <= 1)) || die "one model at a time, but there are \`${words[*]}\`."
+    system="${words[0]:-$system}"
+    [[ "$src $tgt" =~ ^(es en|en es)$ ]] ||
+        die "\`--src\` and \`--tgt\` must be es and en, or en and es, but are \`$src\` and \`$tgt\`."
+    positive --updates "$updates"
+    positive --warmup "$warmup"
+    ((warmup < updates)) ||
+        die "\`--warmup\` must be less than the $updates updates, but is $warmup."
+    if [[ "${SMOKE:-0}" != 1 ]]; then
+        [[ -r "$archive" ]] || die "\`--archive\` must be the file spa-eng.zip; see --help."
+        archive="$(absolute "$archive")"
+    fi
+    out="$(absolute "${out:-$REPO/runs/${SMOKE:+smoke-}tatoeba-$src-$tgt}")"
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+}
+
+use_smoke_settings() {
+    updates=12 warmup=2 bpe=300 max_tokens=2000 held_out=20
+}
+
+# describe: sets the model's architecture and flags, and what it goes on from.
+describe() {
+    local words
+    parent=""
+    case "$system" in
+    bmt) words="${matched[bmt]} --bmt-preset float" ;;
+    bmt-1) words="${matched[bmt]} --bmt-preset bmt-1" parent=bmt ;;
+    *) words="${matched[$system]-}" ;;
+    esac
+    [[ -n "$words" && "$system" != binary ]] ||
+        die "\`$system\` must be a model that --help lists, but is not."
+    # Rounding would change the signs that a binary model makes of its weights.
+    if [[ -z "$numbers" ]]; then
+        if [[ "$system" == bmt* ]]; then numbers=fp32; else numbers=bf16; fi
+    fi
+    read -r arch words <<<"$words"
+    read -ra model <<<"$words"
+    if [[ -n "$parent" ]]; then
+        model+=(--finetune-from-model "models/$parent/checkpoint_last.pt")
+        criterion=(--criterion distillation --teacher "models/$parent/checkpoint_last.pt")
+    fi
+}
+
+# prepare_corpus: reference/ has the text as it is, text/ its tokens, bpe/ their pieces.
+prepare_corpus() {
+    local columns=1,2
+    [[ "$src" == en ]] || columns=2,1
+    if [[ "${SMOKE:-0}" == 1 ]]; then
+        run python "$REPO/preprocess/locale_corpus.py" --src "$src" --tgt "$tgt" --seed 1 \
+            --train 400 --valid 1 --test 1 --out pairs
+        run python "$REPO/preprocess/split_pairs.py" --source "pairs/train.$src" \
+            --target "pairs/train.$tgt" --src-lang "$src" --tgt-lang "$tgt" \
+            --valid "$held_out" --test "$held_out" --out reference
+    else
+        run python "$REPO/preprocess/split_pairs.py" "$archive" --columns "$columns" \
+            --src-lang "$src" --tgt-lang "$tgt" --valid "$held_out" --test "$held_out" \
+            --out reference
+    fi
+    run python "$REPO/recipes/prepare.py" --data reference --src "$src" --tgt "$tgt" --out text \
+        --tokenize
+    split_into_subwords "$bpe" "$src" "$tgt"
+    binarize bpe "$src" "$tgt" --joined-dictionary
+}
+
+# train_system: what it goes on from must be there.
+train_system() {
+    [[ -z "$parent" ]] || dry || [[ -e "models/$parent/.stages/train" ]] ||
+        die "\`$system\` goes on from \`$parent\`; train that first."
+    train_model "models/$system" "${model[@]}"
+}
+
+translate_test() {
+    translate "models/$system/checkpoint_last.pt" "models/$system/generated.txt"
+    run fairseq-ext score --generated "models/$system/generated.txt" --ref "reference/test.$tgt" \
+        --detokenize "$tgt" --tokenized-ref "text/test.$tgt" --json "models/$system/scores.json"
+    run fairseq-ext hypotheses "models/$system/generated.txt" -o "models/$system/hyp.$tgt"
+}
+
+bundle_model() {
+    run fairseq-ext bundle "models/$system/checkpoint_last.pt" --data bin --numbers "$numbers" \
+        --about "$about" --licence "$licence" -o "models/$system/tatoeba-$src-$tgt-$system"
+}
+
+corpus_settings() {
+    cat <<SETTINGS
+src=$src
+tgt=$tgt
+archive=$([[ -z "$archive" ]] || cksum <"$archive")
+bpe=$bpe
+held_out=$held_out
+SETTINGS
+}
+
+model_settings() {
+    cat <<SETTINGS
+model=$arch ${model[*]}
+updates=$updates $warmup $lr
+batch=$max_tokens
+dropout=$dropout
+SETTINGS
+}
+
+main() {
+    local model=() parent
+    [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
+    read_options "$@"
+    describe
+    cosine
+    use_environment babel num2words sacremoses subword_nmt
+    open_run "$out" "$(corpus_settings)"
+    stage corpus prepare_corpus
+    close_run
+    open_run "$out/models/$system" "$(model_settings)"
+    run cd "$out"
+    STAGES="models/$system/.stages"
+    stage train train_system
+    stage translate translate_test
+    stage bundle bundle_model
+    dry && exit
+    run fairseq-ext plot curves --log "$system=models/$system/train.log" \
+        -o "models/$system/curves.png"
+    printf '\nThe model is %s\n' "$out/models/$system/tatoeba-$src-$tgt-$system"
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit

@@ -1,0 +1,103 @@
+"""The recipe of the small models for Spanish and English."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.recipes.test_bmt_recipes import commands, trainings, value
+from tests.recipes.test_recipes import RECIPES, bash
+from tests.support.harness import run
+from tests.support.models import configuration
+
+RECIPE = RECIPES / "tatoeba.sh"
+SMOKE = {"SMOKE": "1"}
+
+
+def dry_run(tmp_path: Path, *options: object) -> list[list[str]]:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("Go.\tVe.\n")
+    options = ("--archive", pairs, "--out", tmp_path / "run", *options)
+    found = commands(bash(RECIPE, *options, DRY_RUN="1", SMOKE="0").stderr)
+    assert list(tmp_path.iterdir()) == [pairs]
+    return found
+
+
+@pytest.mark.parametrize(("src", "tgt", "columns"), [("es", "en", "2,1"), ("en", "es", "1,2")])
+def test_both_directions_take_their_columns(src: str, tgt: str, columns: str, tmp_path: Path):
+    found = dry_run(tmp_path, "--src", src, "--tgt", tgt, "muse")
+    (split,) = [words for words in found if words[1:2] and "split_pairs.py" in words[1]]
+    assert value(split, "--columns") == columns
+    ((folder, words),) = trainings(found).items()
+    assert folder == "models/muse"
+    assert (value(words, "--source-lang"), value(words, "--target-lang")) == (src, tgt)
+    (bundled,) = [words for words in found if words[1:2] == ["bundle"]]
+    assert bundled[-1] == f"models/muse/tatoeba-{src}-{tgt}-muse"
+
+
+@pytest.mark.parametrize(
+    "name", ["transformer", "gru", "linformer", "muse", "muse-simple", "bmt-1"]
+)
+def test_the_rate_ends_at_zero_with_the_last_update(name: str, tmp_path: Path):
+    ((_, words),) = trainings(dry_run(tmp_path, "--updates", 5000, "--warmup", 400, name)).items()
+    cfg = configuration(words[words.index("--arch") :])
+    assert cfg.model.share_all_embeddings
+    assert cfg.optimization.max_update == 5000
+    schedule = cfg.lr_scheduler
+    assert schedule.warmup_updates + schedule.lr_period_updates == 5000
+    assert cfg.model.dropout == 0.2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("lstm",), "`lstm` must be a model that --help lists"),
+        (("gru", "muse"), "one model at a time"),
+        (("--tgt", "fr"), "`--src` and `--tgt` must be es and en"),
+        (("--warmup", "15000"), "`--warmup` must be less than the 12 updates"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_made(
+    options: tuple[str, ...], message: str, tmp_path: Path
+):
+    said = bash(RECIPE, "--out", tmp_path / "run", *options, ok=False, SMOKE="1").stderr
+    assert message in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_archive_it_says_what_is_missing(tmp_path: Path):
+    said = bash(RECIPE, "--out", tmp_path / "run", ok=False, SMOKE="0").stderr
+    assert "`--archive` must be the file spa-eng.zip" in said
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_it_ends_in_a_bundle_that_translates(tmp_path: Path):
+    check_run(tmp_path / "run", "gru")
+    again = bash(RECIPE, "--out", tmp_path / "run", "gru", **SMOKE).stderr
+    assert again.count("done before") == 4
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_a_binary_model_goes_on_from_its_float_one(tmp_path: Path):
+    out = tmp_path / "run"
+    said = bash(RECIPE, "--out", out, "bmt-1", ok=False, **SMOKE).stderr
+    assert "`bmt-1` goes on from `bmt`; train that first." in said
+    check_run(out, "bmt")
+    check_run(out, "bmt-1")
+
+
+def check_run(out: Path, name: str) -> None:
+    bash(RECIPE, "--out", out, name, **SMOKE)
+    folder = out / "models" / name
+    assert len((folder / "hyp.en").read_text().splitlines()) == 20
+    assert (folder / "curves.png").stat().st_size > 0
+    scores = json.loads((folder / "scores.json").read_text())["scores"]
+    assert {"BLEU", "chrF"} < {one["name"] for one in scores}
+    bundle = folder / f"tatoeba-es-en-{name}"
+    assert "CC BY 2.0 FR" in (bundle / "README.md").read_text()
+    translated = run("fairseq-ext", "translate", "--path", bundle, stdin="1 2\n3\n")
+    assert translated.stdout.count("\n") == 2
