@@ -11,6 +11,7 @@ import gzip
 import stat
 import struct
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from fairseq_ext import extras
 from fairseq_ext.errors import DataError, EnvironmentProblem, FairseqExtError
 from fairseq_ext.files import explain, require_file, staged_folder
 
@@ -35,13 +37,16 @@ _DAMAGED = (
 )
 _MOST_MEMBERS = 100_000  # tarfile remembers all of them
 _HEADER = 1 << 24  # bytes; of a longer one the archive would choose how much memory is taken
+_MOST_HEADERS = 1 << 28  # bytes, of all members of a tar file
+_TAR_END = 1024  # bytes of zeros
+_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 << 30) -> list[Path]:
     """Unpack a tar or zip archive into ``folder``, whole or not at all.
 
     Args:
-        archive: a ``.zip``, or a tar file in any compression Python knows.
+        archive: a ``.zip``, or a tar file, plain or in gzip, bzip2, xz or zstd.
         folder: made if missing; nothing in it is overwritten.
         max_bytes: the most the unpacked files may take together.
 
@@ -51,7 +56,8 @@ def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 <<
     Raises:
         DataError: damaged, too large, or with a member that is absolute, leaves the folder, or is
             a link out of it or a device; or a result would overwrite what is there.
-        EnvironmentProblem: this Python's tarfile has no safe filter, or the disk is full.
+        EnvironmentProblem: this Python's tarfile has no safe filter, the disk is full, or the
+            library that reads zstd is not installed.
     """
     archive, folder = require_file(archive, "archive"), Path(folder)
     try:
@@ -120,9 +126,11 @@ class _InPieces:
         return self._file.read(size)
 
 
-def _decompressed(path: Path) -> IO[bytes]:
+def _decompressed(path: Path, folder: Path, max_bytes: int) -> IO[bytes]:
     with path.open("rb") as file:
         head = file.read(6)
+    if head.startswith(_ZSTD):
+        return _from_zstd(path, folder, max_bytes)
     if head.startswith(b"\x1f\x8b"):
         return gzip.open(path)
     if head.startswith(b"BZh"):
@@ -132,12 +140,40 @@ def _decompressed(path: Path) -> IO[bytes]:
     return path.open("rb")
 
 
+def _from_zstd(path: Path, folder: Path, max_bytes: int) -> IO[bytes]:
+    """All of a tar file, in one without a name: tarfile goes back and forth, which zstd cannot."""
+    extras.need("zstandard")
+    import zstandard
+
+    plain: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+    try:
+        with path.open("rb") as file:
+            reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+            while block := reader.read(1 << 20):
+                plain.write(block)
+                if plain.tell() > max_bytes + _MOST_HEADERS:
+                    raise DataError(f"{path} unpacks to more than {max_bytes:,} bytes.")
+        plain.seek(max(0, plain.tell() - _TAR_END))
+        if plain.read() != bytes(_TAR_END):  # the reader takes a cut file for a whole one
+            raise ValueError("it is cut off")
+        plain.seek(0)
+    except BaseException as error:
+        plain.close()
+        if isinstance(error, zstandard.ZstdError):
+            raise ValueError(str(error)) from None
+        raise
+    return plain
+
+
 def _untar(archive: Path, folder: Path, max_bytes: int) -> None:
     if not hasattr(tarfile, "data_filter"):
         raise EnvironmentProblem(
             "this Python unpacks tar files unsafely; use 3.10.12, 3.11.4 or later."
         )
-    with _decompressed(archive) as file, tarfile.open(fileobj=_InPieces(file), mode="r:") as tar:
+    with (
+        _decompressed(archive, folder, max_bytes) as file,
+        tarfile.open(fileobj=_InPieces(file), mode="r:") as tar,
+    ):
         sizes = ((member.name, member.size) for member in _forwards(tar))
         _require_members(archive, sizes, max_bytes)
         while file.read(1 << 20):  # the checksum comes after what tarfile looks at

@@ -157,3 +157,65 @@ def no_empty_folder(folder: str | Path) -> Iterator[None]:
             with suppress(OSError):
                 path.rmdir()
         raise
+
+
+@contextmanager
+def scratch_folder(path: str | Path) -> Iterator[Path]:
+    """Yield an empty folder on the disk of ``path``, hidden beside it, and remove it afterwards.
+
+    Raises:
+        EnvironmentProblem: it cannot be made.
+    """
+    path = Path(os.path.realpath(path))
+    with no_empty_folder(path.parent):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            hidden = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        except OSError as error:
+            raise EnvironmentProblem(explain(error, path)) from error
+        try:
+            yield hidden
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+@contextmanager
+def whole_folder(folder: str | Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes ``folder`` once the block has succeeded.
+
+    It takes its place in one step: whatever happens before, even to the process, ``folder`` is as
+    it was. It must be empty, or not exist.
+
+    Raises:
+        EnvironmentProblem: ``folder`` cannot be made.
+    """
+    folder = Path(os.path.realpath(folder))
+    with scratch_folder(folder) as hidden:
+        stage = hidden / folder.name  # the hidden one is for this user alone
+        stage.mkdir()
+        yield stage
+        try:
+            for path in (*filter(Path.is_file, stage.rglob("*")), stage):
+                _to_disk(path)
+            stage.replace(folder)
+        except OSError as error:
+            raise EnvironmentProblem(explain(error, folder)) from error
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file or the names in a folder are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cache_folder() -> Path:
+    """Where this package may keep what it can make again: below ``XDG_CACHE_HOME``, or ~/.cache.
+
+    Raises:
+        RuntimeError: there is no such variable, and no home.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else Path.home() / ".cache") / "fairseq-ext"

@@ -4,7 +4,7 @@
 ``bundle.json``             format, version, languages, architecture, numbers, the search's
                             defaults, where it comes from, and SHA-256 of the files that are used
 ``config.json``             options of model and task, as JSON; weights that are one and the same
-``model.safetensors``       weights
+``model.safetensors``       weights; in bits, a file of ``fairseq-ext pack``
 ``dict.LANGUAGE.txt``       dictionaries; so the folder is also the DATA of fairseq's commands
 ``text.json``               how text becomes tokens, with the files that it names
 ``engine.safetensors``      if asked for: the model for the engine (``fairseq-ext pack --engine``)
@@ -12,11 +12,14 @@
 ==========================  ======================================================================
 
 Weights are fp32 or bf16, or matrices ``NAME`` are ``NAME.int8`` ``[N, K]`` in units of
-``NAME.scale`` ``[N]``. Nothing in a bundle is unpickled or evaluated.
+``NAME.scale`` ``[N]``, or binary ones are bits. The folder may be packed into an archive
+(:mod:`fairseq_ext.checkpoints.archived`), which is taken wherever the folder is. Nothing in a
+bundle is unpickled or evaluated.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 from argparse import Namespace
 from dataclasses import dataclass
@@ -24,16 +27,20 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext import files
-from fairseq_ext.checkpoints import dictionaries
+from fairseq_ext.checkpoints import archived, dictionaries
 from fairseq_ext.checkpoints.layout import DICTIONARIES, before_training
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.files import SEARCH
 from fairseq_ext.errors import CheckpointError, DataError
 from fairseq_ext.json_files import read_json
+from fairseq_ext.plugin import wings
 
 MANIFEST, CONFIG = "bundle.json", "config.json"
 WEIGHTS, ENGINE = "model.safetensors", "engine.safetensors"
 FORMAT, VERSION = "fairseq-ext bundle", 1
+BITS = "bits"
+"""The numbers of a bundle whose binary weights take one bit each."""
+KINDS = (*NUMBERS, BITS)
 LARGEST = 1 << 24  # bytes of a JSON file
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -46,9 +53,10 @@ class Bundle:
         folder: of the bundle.
         src, tgt: languages.
         architecture: its name in fairseq.
-        numbers: of the weights, of :data:`fairseq_ext.engine.NUMBERS`.
+        numbers: of the weights, of :data:`KINDS`.
         search: defaults of the search.
         files: SHA-256 of each file that is used, by name.
+        updates: of the training, where that is known.
     """
 
     folder: Path
@@ -58,6 +66,7 @@ class Bundle:
     numbers: str
     search: dict[str, int | float]
     files: dict[str, str]
+    updates: int | None = None
 
     def check(self) -> None:
         """Check every file.
@@ -82,14 +91,20 @@ class Bundle:
 
 
 def is_bundle(path: str | Path) -> bool:
-    """Whether a path is the folder of a bundle, or its ``bundle.json``."""
+    """Whether a path is the folder of a bundle, its ``bundle.json``, or an archive of one."""
     return _folder(path) is not None
 
 
 def _folder(path: str | Path) -> Path | None:
     path = Path(path)
     folder = path.parent if path.name == MANIFEST else path
-    return folder if (folder / MANIFEST).is_file() else None
+    if (folder / MANIFEST).is_file():
+        return folder
+    return archived.unpacked(path, MANIFEST, _check)
+
+
+def _check(folder: Path) -> None:
+    read(folder).check()
 
 
 def home(path: str | Path) -> Path:
@@ -118,9 +133,12 @@ def read(path: str | Path) -> Bundle:
             "update fairseq-ext."
         )
     fields = {name: content.get(name) for name in Bundle.__dataclass_fields__ if name != "folder"}
+    origin = content.get("origin")
+    updates = origin.get("updates") if isinstance(origin, dict) else None
+    fields["updates"] = updates if type(updates) is int else None
     names = all(isinstance(fields[name], str) for name in ("src", "tgt", "architecture"))
     listed, search = fields["files"], fields["search"]
-    if not (names and fields["numbers"] in NUMBERS and _are_sums(listed) and _is_search(search)):
+    if not (names and fields["numbers"] in KINDS and _are_sums(listed) and _is_search(search)):
         raise _unusable(folder / MANIFEST)
     return Bundle(folder, **fields)
 
@@ -156,6 +174,10 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     found = read(path)
     if checksums:
         found.check()
+    words = dictionaries.record(*(_symbols(found.folder, code) for code in (found.src, found.tgt)))
+    if found.numbers == BITS:
+        state = _of_bits(found.folder / WEIGHTS)
+        return {**state, "extra_state": {**state["extra_state"], DICTIONARIES: words}}
     config = _json(found.folder / CONFIG)
     cfg, tied = config.get("cfg"), config.get("tied")
     if not (isinstance(cfg, dict) and isinstance(tied, dict)):
@@ -170,9 +192,15 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     except (KeyError, TypeError):
         raise _unusable(found.folder / CONFIG) from None
     start = before_training()
-    words = dictionaries.record(*(_symbols(found.folder, code) for code in (found.src, found.tgt)))
     extra = {**start["extra_state"], DICTIONARIES: words}
     return {**start, "cfg": cfg, "model": model, "extra_state": extra}
+
+
+def _of_bits(path: Path) -> dict[str, Any]:
+    """A checkpoint, from the wing that packed it."""
+    for package, module in wings.declared("BITS"):
+        return importlib.import_module(f"{package}.{module}").load(path)
+    raise CheckpointError(f"{path} has packed weights, which this installation does not know.")
 
 
 def _symbols(folder: Path, language: str) -> list[str]:

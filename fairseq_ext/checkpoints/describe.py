@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from fairseq_ext.checkpoints import storage
+from fairseq_ext.checkpoints import bundle, storage
 from fairseq_ext.checkpoints.layout import architecture, num_updates
 from fairseq_ext.errors import CheckpointError
 
@@ -47,6 +47,8 @@ def read_weights(path: str | Path) -> Weights:
             storages[address] = weight.untyped_storage().nbytes()
         if weight.is_floating_point() and not name.endswith(BOOKKEEPING):
             views[address, weight.storage_offset(), weight.shape] = weight.numel()
-    return Weights(
-        architecture(state), sum(views.values()), sum(storages.values()), num_updates(state)
-    )
+    size, updates = sum(storages.values()), num_updates(state)
+    if bundle.is_bundle(path):  # read as fp32, whatever its numbers are
+        size = (bundle.home(path) / bundle.WEIGHTS).stat().st_size
+        updates = bundle.read(path).updates
+    return Weights(architecture(state), sum(views.values()), size, updates)

@@ -24,7 +24,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "text": ("corpus", "prepare", "subwords"),
     "translating": ("translate", "serve", "demo", "hypotheses", "mbr", "shortlist"),
     "evaluation": ("score", "compare", "plot"),
-    "checkpoints": ("average", "bundle"),
+    "checkpoints": ("average", "bundle", "push"),
 }
 """Headings of ``fairseq-ext --help``, and the modules of this folder below each."""
 

@@ -1,4 +1,4 @@
-"""``fairseq-ext bundle``: a trained model as one folder."""
+"""``fairseq-ext bundle``: a trained model as one folder, or as one file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.translate import OF_A_MODEL
 from fairseq_ext.engine import NUMBERS
+from fairseq_ext.errors import ConfigError
 
 
 def add(commands: Subparsers) -> None:
@@ -18,8 +19,8 @@ def add(commands: Subparsers) -> None:
         "bundle",
         help="a trained model as one folder, with all that using it takes",
         description="Write weights, options, dictionaries, text steps and a model card into a "
-        "folder that everything takes which takes a checkpoint. Nothing in it is pickled. Average "
-        "checkpoints first.",
+        "folder, or into one archive of it. Everything takes it that takes a checkpoint. Nothing "
+        "in it is pickled. Average checkpoints first.",
     )
     option = parser.add_argument
     option("model", type=Path, metavar="CHECKPOINT", help="checkpoint, or the folder of a run")
@@ -29,7 +30,12 @@ def add(commands: Subparsers) -> None:
         metavar="DIR",
         help="folder of fairseq-preprocess with the dictionaries (that of the training)",
     )
-    option("--numbers", choices=NUMBERS, default="fp32", help="of the weights (%(default)s)")
+    option(
+        "--numbers",
+        choices=(*NUMBERS, "bits"),
+        default="fp32",
+        help="of the weights; bits: one for each that is binary, all others in fp32 (%(default)s)",
+    )
     option(
         "--engine",
         choices=NUMBERS,
@@ -38,11 +44,20 @@ def add(commands: Subparsers) -> None:
     )
     option("--about", default="", metavar="TEXT", help="what the model card says of model and data")
     option("--licence", default="unknown", metavar="NAME", help="of the model (%(default)s)")
+    option(
+        "--scores",
+        type=Path,
+        metavar="FILE",
+        help="JSON of `fairseq-ext score` or `fairseq-ext compare`, for the model card",
+    )
+    option("--system", metavar="NAME", help="whose scores they are, of several in that file")
     group = parser.add_argument_group("how it searches unless it is told otherwise")
     for name, (usual, text) in OF_A_MODEL.items():
         flag = f"--{name.replace('_', '-')}"
         group.add_argument(flag, type=type(usual), metavar="N", help=f"{text} ({usual})")
-    options.add_output(parser, "FOLDER", "the bundle")
+    options.add_output(
+        parser, "OUT", "the bundle: a folder, or an archive by the name OUT.zip or OUT.tar.zst"
+    )
     parser.set_defaults(run=_bundle)
 
 
@@ -53,8 +68,13 @@ def _bundle(args: argparse.Namespace) -> int:
 
     register()
     from fairseq_ext.decoding import bundling
+    from fairseq_ext.decoding.model_card import Card
+    from fairseq_ext.evaluation.saved_scores import read_scores
     from fairseq_ext.plugin.patches.commands import one_message
 
+    if args.system is not None and args.scores is None:
+        raise ConfigError("`--system` goes with `--scores`, which is missing.")
+    scores = read_scores(args.scores, args.system) if args.scores else []
     checkpoint = in_run(args.model)
     search = {name: one for name in OF_A_MODEL if (one := getattr(args, name)) is not None}
     with one_message():
@@ -65,10 +85,10 @@ def _bundle(args: argparse.Namespace) -> int:
             numbers=args.numbers,
             engine=args.engine,
             search=search,
-            about=args.about,
-            licence=args.licence,
+            card=Card(args.about, args.licence, scores),
         )
-    size = sum(path.stat().st_size for path in args.output.iterdir())
+    parts = args.output.iterdir() if args.output.is_dir() else [args.output]
+    size = sum(path.stat().st_size for path in parts)
     print(
         f"{args.output}: {written.architecture}, {written.src} to {written.tgt}, "
         f"{written.numbers}, {size:,} bytes"

@@ -37,8 +37,9 @@ def add(commands: Subparsers) -> None:
         "systems",
         nargs="+",
         metavar="NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]",
-        help="a name and a trained model of any architecture, or a packed one; its own folder and "
-        "merges where they are not those of --data and --bpe-codes",
+        help="a name and a trained model of any architecture, a packed one, a bundle or "
+        "ORG/NAME[@REVISION] on the Hugging Face Hub; its own folder and merges where they are not "
+        "those of --data and --bpe-codes",
     )
     option("--data", type=Path, metavar="DIR", help="folder of fairseq-preprocess (dictionaries)")
     option("--beam", type=int, default=5, metavar="N", help="hypotheses followed (%(default)s)")

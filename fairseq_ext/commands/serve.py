@@ -47,7 +47,8 @@ def add(commands: Subparsers) -> None:
         nargs="+",
         metavar="MODEL",
         help="file of `pack --engine`, which needs neither torch nor fairseq; or a checkpoint, a "
-        "packed one, or the folder of a run; several, of different languages each",
+        "packed one, a bundle, the folder of a run, or ORG/NAME[@REVISION] on the Hugging Face "
+        "Hub; several, of different languages each",
     )
     option(
         "--data",
@@ -103,11 +104,13 @@ def _serve(args: argparse.Namespace) -> int:
 
     extras.need(*LIBRARIES)
     limits, keys = _checked(args), _keys(args)
+    from fairseq_ext.decoding.loading import in_run
     from fairseq_ext.serving import server
 
     search = {name: getattr(args, name) for name in SEARCH if getattr(args, name) is not None}
+    models = [in_run(path) for path in args.models]  # of a name on the Hub, one commit for all
     settings = server.Settings(
-        args.models, args.data, search, limits, keys, args.batch_size, args.max_tokens
+        models, args.data, search, limits, keys, args.batch_size, args.max_tokens
     )
     listener = address.listen(args.host, args.port)
     application = server.application(settings)  # workers load it again: errors are found here

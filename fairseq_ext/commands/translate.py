@@ -73,12 +73,14 @@ def add(commands: Subparsers) -> None:
     )
     option(
         "--path",
+        "--model",
+        dest="path",
         type=Path,
         nargs="+",
         required=True,
         metavar="CHECKPOINT",
-        help="trained model of any architecture, a packed one, a bundle, or the folder of a "
-        "run; several checkpoints vote",
+        help="trained model of any architecture, a packed one, a bundle, the folder of a run, "
+        "or ORG/NAME[@REVISION] on the Hugging Face Hub; several checkpoints vote",
     )
     option(
         "--input",
@@ -171,8 +173,12 @@ def _search(args: argparse.Namespace, own: Mapping[str, int | float]) -> Search:
 def _translate(args: argparse.Namespace) -> int:
     logging.getLogger("fairseq_ext.engine").setLevel(logging.INFO)  # who translates, if it does not
     from fairseq_ext import files
+    from fairseq_ext.decoding.loading import in_run
 
     translate_parts.check(args)
+    args.path = [
+        in_run(path) for path in args.path
+    ]  # a name on the Hub: one commit for all workers
     if args.parts is not None:
         return translate_parts.run(args, lambda: _lines(args), lambda stack: _parts(args, stack))
     lines = _lines(args)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import EnvironmentProblem
-from fairseq_ext.files import atomic_write
+from fairseq_ext.files import atomic_write, cache_folder
 
 NOTES = ".checked.json"
 MOST_BYTES = 1 << 22  # of notes that anyone wrote
@@ -51,9 +51,9 @@ def _stamp(path: Path) -> list[int]:
 def _places(folder: Path) -> Iterator[Path]:
     yield folder / NOTES
     with suppress(RuntimeError):  # no home
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        caches = cache_folder()
         name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
-        yield caches / "fairseq-ext" / "data" / f"{name}.json"
+        yield caches / "data" / f"{name}.json"
 
 
 def _read(notes: Path) -> Facts:

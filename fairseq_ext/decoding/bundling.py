@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,45 +16,17 @@ from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fairseq_ext import files
-from fairseq_ext.checkpoints import bundle, layout, portable, storage
+from fairseq_ext import extras, files
+from fairseq_ext.checkpoints import archived, bundle, layout, portable, storage
 from fairseq_ext.decoding import models
+from fairseq_ext.decoding.model_card import Card
 from fairseq_ext.engine import files as engine_files
 from fairseq_ext.engine import packing
 from fairseq_ext.engine.weights import to_int8
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.errors import CheckpointError, ConfigError
+from fairseq_ext.plugin import wings
 from fairseq_ext.text import pipeline
 from fairseq_ext.version import __version__
-
-CARD = """---
-language:
-- {src}
-- {tgt}
-license: {licence}
-library_name: fairseq-ext
-pipeline_tag: translation
----
-
-# {src} → {tgt}: {architecture}
-
-{about}
-
-- architecture: `{architecture}`, {parameters:,} parameters, stored in {numbers}
-- training: {updates} updates
-- text: {text}
-
-It translates one sentence at a time, of text like that of its training.
-
-```
-fairseq-ext translate --path FOLDER --input text.{src}
-```
-
-```python
-import fairseq_ext
-
-fairseq_ext.load("FOLDER").translate("…").text
-```
-"""
 
 
 def write(
@@ -63,73 +37,95 @@ def write(
     numbers: str = "fp32",
     engine: str | None = None,
     search: Mapping[str, int | float] | None = None,
-    about: str = "",
-    licence: str = "unknown",
+    card: Card | None = None,
 ) -> bundle.Bundle:
-    """Write a bundle, whole or not at all.
+    """Write a bundle, whole or not at all, even if the process is killed.
 
     Args:
         checkpoint: of any architecture.
         data: folder with its dictionaries.
-        output: the folder; it must be empty, or not exist.
-        numbers: of the weights: ``fp32``, ``bf16`` or ``int8``.
+        output: the folder, which must be empty or not exist; or an archive that does not exist,
+            its name ending as one of :data:`fairseq_ext.checkpoints.archived.SUFFIXES`.
+        numbers: of the weights, of :data:`fairseq_ext.checkpoints.bundle.KINDS`.
         engine: numbers of a model for the engine, which is written too; None for none.
         search: its defaults.
-        about, licence: for the model card.
+        card: what the model card says besides.
 
     Raises:
-        CheckpointError: the checkpoint cannot be used.
-        ConfigError: the folder has files, the model cannot be rounded, or the engine lacks it.
+        CheckpointError: the checkpoint cannot be used, or has nothing binary to store in bits.
+        ConfigError: the folder has files, the archive is there, the model cannot be rounded, or the
+            engine lacks it.
         DataError: there are no dictionaries, or a ``text.json`` that cannot be used.
-        EnvironmentProblem: the folder cannot be written.
+        EnvironmentProblem: the bundle cannot be written.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+    kind = archived.suffix(output)
+    if output.exists() and (kind or not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another name for the bundle.")
-    (model,), cfg, task = models.load(data, [checkpoint])
-    state = model.state_dict()
-    if numbers != "fp32" and layout.BINARY_STAGE in state:
-        raise ConfigError(
-            f"`--numbers {numbers}` would round what {checkpoint} binarizes; `fairseq-ext pack` "
-            "stores it in bits."
-        )
-    src, tgt = task.cfg.source_lang, task.cfg.target_lang
-    name, search = layout.architecture({"cfg": cfg}), dict(search or {})
-    saved = pipeline.find((bundle.home(checkpoint), data))
-    text = saved and saved.towards(src, tgt)
-    with files.staged_folder(output, last=bundle.MANIFEST) as stage:
-        _write_model(model, cfg, task, stage, numbers)
-        for language, words in ((src, task.source_dictionary), (tgt, task.target_dictionary)):
-            words.save(str(stage / f"dict.{language}.txt"))
-        if text:
-            text.save(stage)
+    if kind == ".tar.zst":
+        extras.need("zstandard")
+    search = dict(search or {})
+    with (files.scratch_folder if kind else files.whole_folder)(output) as folder:
         if engine:
             packed = packing.pack_file(checkpoint, data, engine, search)
-            engine_files.write(packed, stage / bundle.ENGINE)
-        content = {
-            **{"format": bundle.FORMAT, "version": bundle.VERSION},
-            **{"src": src, "tgt": tgt, "architecture": name},
-            **{"numbers": numbers, "search": search},
-            "origin": {
-                "fairseq_ext": __version__,
-                "updates": layout.num_updates(storage.load(checkpoint, checksums=False)),
-            },
-            "files": {path.name: files.sha256(path) for path in sorted(stage.iterdir())},
-        }
-        card = {
-            **content,
-            **{"about": about, "licence": licence, "updates": content["origin"]["updates"]},
-            "parameters": sum(one.numel() for one in model.parameters()),
-            "text": text.describe() if text else "tokens, as they are",
-        }
-        (stage / "README.md").write_text(CARD.format(**card), encoding="utf-8")
-        (stage / bundle.MANIFEST).write_text(_as_json(content), encoding="utf-8")
-    return bundle.read(output)
+            engine_files.write(packed, folder / bundle.ENGINE)
+        _write_files(checkpoint, data, folder, numbers, search, card or Card())
+        written = bundle.read(folder)
+        if kind:
+            archived.write(folder, output, bundle.MANIFEST)
+    return dataclasses.replace(written, folder=output)
+
+
+def _write_files(
+    checkpoint: Path, data: Path, folder: Path, numbers: str, search: dict[str, Any], card: Card
+) -> None:
+    """All of a bundle but a model for the engine, which is there already if there is one."""
+    (model,), cfg, task = models.load(data, [checkpoint])
+    if numbers in ("bf16", "int8") and layout.BINARY_STAGE in model.state_dict():
+        raise ConfigError(
+            f"`--numbers {numbers}` would round what {checkpoint} binarizes; `--numbers "
+            f"{bundle.BITS}` stores it in bits."
+        )
+    try:
+        _write_model(model, cfg, task, folder, numbers)
+    except CheckpointError as error:
+        raise CheckpointError(f"{checkpoint} {error}") from None
+    src, tgt = task.cfg.source_lang, task.cfg.target_lang
+    for language, words in ((src, task.source_dictionary), (tgt, task.target_dictionary)):
+        words.save(str(folder / f"dict.{language}.txt"))
+    saved = pipeline.find((bundle.home(checkpoint), data))
+    text = saved and saved.towards(src, tgt)
+    if text:
+        text.save(folder)
+    name, updates = layout.architecture({"cfg": cfg}), _updates(checkpoint)
+    content = {
+        **{"format": bundle.FORMAT, "version": bundle.VERSION},
+        **{"src": src, "tgt": tgt, "architecture": name, "numbers": numbers, "search": search},
+        "origin": {"fairseq_ext": __version__, "updates": updates},
+    }
+    content["files"] = {path.name: files.sha256(path) for path in sorted(folder.iterdir())}
+    (folder / bundle.MANIFEST).write_text(_as_json(content), encoding="utf-8")
+    card_text = card.render(
+        **{"src": src, "tgt": tgt, "architecture": name, "numbers": numbers, "updates": updates},
+        parameters=sum(one.numel() for one in model.parameters()),
+        text=text.describe() if text else "tokens, as they are",
+    )
+    (folder / "README.md").write_text(card_text, encoding="utf-8")
+
+
+def _updates(checkpoint: Path) -> int | None:
+    if bundle.is_bundle(checkpoint):
+        return bundle.read(checkpoint).updates
+    return layout.num_updates(storage.load(checkpoint, checksums=False))
 
 
 def _write_model(
     model: BaseFairseqModel, cfg: Any, task: TranslationTask, folder: Path, numbers: str
 ) -> None:
-    """Options and weights."""
+    """Options and weights.
+
+    Raises:
+        CheckpointError: nothing in it is binary. The message is the end of a sentence.
+    """
     legacy = not OmegaConf.is_config(cfg.model)
     options = portable.model_settings(cfg.model)
     if legacy:  # all options of the training are in them
@@ -142,6 +138,11 @@ def _write_model(
         "tied": tied,
     }
     (folder / bundle.CONFIG).write_text(_as_json(config), encoding="utf-8")
+    if numbers == bundle.BITS:
+        for package, module in wings.declared("BITS"):
+            wing = importlib.import_module(f"{package}.{module}")
+            wing.save(model, cfg, task, folder / bundle.WEIGHTS)
+        return
     stored: dict[str, Tensor] = {}
     for name in state.keys() - tied.keys():
         stored |= _rounded(name, state[name].detach().contiguous(), numbers)

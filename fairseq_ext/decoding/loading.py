@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_ext import files
-from fairseq_ext.checkpoints import bundle
+from fairseq_ext.checkpoints import bundle, hub
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.engine import DEFAULT, ENGINES
 from fairseq_ext.engine.files import is_engine_model, read
@@ -61,8 +61,8 @@ def opened(
     """A model, and for as long as the block takes the folders of its text.
 
     Args:
-        paths: a model for the engine; or a checkpoint, bundle, packed model or folder of a run, or
-            several that vote.
+        paths: a model for the engine; or a checkpoint, bundle, packed model, folder of a run or
+            name on the Hub, or several that vote.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
         make_search: from the model's own defaults to how it searches unless a call says otherwise.
@@ -87,21 +87,29 @@ def opened(
 
 
 def _of_bundle(path: Path, make_search: MakeSearch) -> tuple[MakeSearch, list[Path]]:
-    """How a bundle searches, and what of it translates: its model for the engine, if that is it."""
+    """How a bundle searches, and the file that translates, if it is not all of the bundle.
+
+    That is its model for the engine, or the packed model that binary weights in bits are.
+    """
     found = bundle.read(path)
     search = make_search(found.search)
+    own = bundle.WEIGHTS if found.numbers == bundle.BITS else None
     if bundle.ENGINE in found.files and search.engine == DEFAULT:
+        own = bundle.ENGINE
+    if own is not None:
         found.check()
-        path = found.folder / bundle.ENGINE
+        path = found.folder / own
     return (lambda own: search), [path]
 
 
 def in_run(path: Path) -> Path:
-    """The model of a run's folder; a file is itself.
+    """The model of a run's folder, or the bundle of a name on the Hub; a file is itself.
 
     Raises:
+        CheckpointError, EnvironmentProblem: it cannot be had from the Hub.
         ConfigError: the folder has none of :data:`IN_A_RUN`.
     """
+    path = hub.fetched(path)
     if not path.is_dir() or bundle.is_bundle(path):
         return path
     for name in IN_A_RUN:

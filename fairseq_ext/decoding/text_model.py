@@ -1,7 +1,11 @@
 """Translation in Python: text in, text out.
 
-model = fairseq_ext.load("runs/muse")
-model.translate("Ein Mann schläft.").text
+>>> import fairseq_ext
+>>> model = fairseq_ext.load("de-en")
+>>> model
+<fairseq_ext model: gru_tiny, de → en>
+>>> model.translate("Ein Mann schläft.").text
+'A man sleeps.'
 """
 
 from __future__ import annotations
@@ -183,9 +187,9 @@ def load(
 
     Args:
         path: a model for the engine (``fairseq-ext pack --engine``), which needs neither torch nor
-            fairseq; a bundle; a checkpoint, or a packed one; or the folder of a run, whose
+            fairseq; a bundle; a checkpoint, or a packed one; the folder of a run, whose
             ``average.pt``, ``checkpoint_best.pt`` or ``checkpoint_last.pt`` is taken, the first
-            that is there.
+            that is there; or a name on the Hugging Face Hub, ``org/name`` or ``org/name@revision``.
         data: folder of fairseq-preprocess with the dictionaries; None for the model's own, or those
             that it was trained with, if they are still there.
         src, tgt: languages; None for those of the training.

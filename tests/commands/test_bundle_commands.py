@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+import fairseq_ext
 from fairseq_ext.evaluation import outputs
-from tests.support.harness import fairseq, run
+from tests.support.harness import fairseq, run, write_lines
+from tests.support.serving import serving
 
 LINES = "1 2 3\n4 5\n9 9 9 9\n0 8\n"
 
@@ -20,26 +23,45 @@ def bundled(copy_data: Path, copy_model: Path, tmp_path_factory: pytest.TempPath
     return folder
 
 
+@pytest.fixture(scope="module")
+def archive(bundled: Path) -> Path:
+    """The same as one file, from the bundle: the data is not needed any more."""
+    path = bundled.with_name("copying.zip")
+    done = run("fairseq-ext", "bundle", bundled, "-o", path)
+    assert f"{path}: gru_tiny, src to tgt, fp32, {path.stat().st_size:,} bytes" in done.stdout
+    return path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
 @pytest.mark.system
 def test_fairseqs_commands_take_it(
-    copy_data: Path, copy_model: Path, bundled: Path, tmp_path: Path
+    copy_data: Path, copy_model: Path, bundled: Path, archive: Path, tmp_path: Path
 ):
     """As DATA too, since the dictionaries are in it."""
     found = []
-    for number, path in enumerate((copy_model, bundled)):
+    for number, path in enumerate((copy_model, bundled, archive)):
         said = fairseq("generate", copy_data, "--path", path, "--beam", "2").stdout
         (tmp_path / str(number)).write_text(said, encoding="utf-8")
         found.append(outputs.read_generated(tmp_path / str(number)))
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
     words = ("--source-lang", "src", "--target-lang", "tgt", "--path", bundled)
     said = fairseq("interactive", bundled, *words, stdin=LINES).stdout
     theirs = [line.split("\t")[2] for line in said.splitlines() if line.startswith("H-")]
-    ours = run("fairseq-ext", "translate", "--path", bundled, stdin=LINES).stdout
-    assert ours.splitlines() == theirs
+    for path in (bundled, archive):
+        ours = run("fairseq-ext", "translate", "--path", path, stdin=LINES).stdout
+        assert ours.splitlines() == theirs
 
 
 @pytest.mark.system
-def test_a_training_starts_from_it(copy_data: Path, bundled: Path, tmp_path: Path):
+@pytest.mark.parametrize("kind", ["bundled", "archive"])
+def test_a_training_starts_from_it(
+    copy_data: Path, kind: str, request: pytest.FixtureRequest, tmp_path: Path
+):
+    bundled = request.getfixturevalue(kind)
     flags = ("--arch", "gru_tiny", "--optimizer", "adam", "--max-tokens", "600")
     more = ("--max-update", "1", "--disable-validation", "--save-dir", tmp_path / "run")
     start = ("--finetune-from-model", bundled)
@@ -47,6 +69,40 @@ def test_a_training_starts_from_it(copy_data: Path, bundled: Path, tmp_path: Pat
     said = fairseq("train", copy_data, *flags, *more, *start, *taught)
     assert "loading pretrained model from" in said.stdout + said.stderr
     assert (tmp_path / "run" / "checkpoint_last.pt").is_file()
+
+
+@pytest.mark.system
+def test_it_is_served(bundled: Path, archive: Path, tmp_path: Path):
+    for library in ("fastapi", "uvicorn", "prometheus_client"):
+        pytest.importorskip(library)
+    wanted = [one.text for one in fairseq_ext.load(bundled).translate(LINES.splitlines())]
+    with serving(tmp_path, archive) as server:
+        found = server.translate(LINES.splitlines())
+        assert found.body["translatedText"] == wanted
+        server.end()
+
+
+def test_a_comparison_takes_it(copy_model: Path, bundled: Path, archive: Path, tmp_path: Path):
+    lines = ["a house", "a tree by the river"]
+    text = write_lines(tmp_path / "text", lines)
+    paths = {"checkpoint": copy_model, "folder": bundled, "file": archive}
+    systems = [
+        word
+        for name, path in paths.items()
+        for word in ("--system", f"{name}=text:{text},checkpoint={path}")
+    ]
+    flags = ("--ref", text, "--samples", "100", "--json", tmp_path / "c.json")
+    run("fairseq-ext", "compare", *systems, *flags)
+    rows = json.loads((tmp_path / "c.json").read_text())["systems"]
+    assert {row["parameters"] for row in rows} == {rows[0]["parameters"]}
+    assert {row["updates"] for row in rows} == {4}
+    scores = ("--scores", tmp_path / "c.json", "--system", "folder")
+    run("fairseq-ext", "bundle", bundled, *scores, "-o", tmp_path / "scored")
+    said = (tmp_path / "scored" / "README.md").read_text(encoding="utf-8")
+    assert "| chrF | 100.00 | 100.00 to 100.00 (95%) | `nrefs:1\\|bs:100\\|" in said
+    assert "4 updates" in said
+    done = run("fairseq-ext", "bundle", bundled, *scores[:2], "-o", tmp_path / "x", ok=False)
+    assert "`--system` must be one of checkpoint, folder, file" in done.stderr
 
 
 def test_one_line_where_it_cannot_be(copy_model: Path, bundled: Path, tmp_path: Path):

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
+import os
 import shutil
+import signal
+import tarfile
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +20,20 @@ from safetensors.torch import load_file
 
 import fairseq_ext
 from fairseq_ext import files
-from fairseq_ext.checkpoints import bundle, storage
+from fairseq_ext.binary.packed import model_file
+from fairseq_ext.checkpoints import archived, bundle, storage
+from fairseq_ext.checkpoints.describe import read_weights
+from fairseq_ext.commands import demo
 from fairseq_ext.decoding import bundling
+from fairseq_ext.decoding.model_card import Card
+from fairseq_ext.demo import systems
 from fairseq_ext.engine.weights import to_int8
 from fairseq_ext.errors import CheckpointError, ConfigError, FairseqExtError
+from fairseq_ext.evaluation.saved_scores import read_scores
 from tests.models.test_loaded import LINES, TARGETS, saved
+from tests.soak import dying
 
+ARCHIVES = ("b.zip", "b.tar.zst")
 NAMES = ("transformer", "gru-shared", "linformer", "muse", "bmt-1")
 SHORT = {"max_len_b": 8, "nbest": 2}
 
@@ -77,6 +92,57 @@ def test_rounded_weights(run: Path, tmp_path: Path, numbers: str):
     assert size < 0.6 * (run / "checkpoint_best.pt").stat().st_size
 
 
+def test_bits(tmp_path: Path):
+    """The same translations as of the packed model, and to the last bit those of its checkpoint."""
+    folder = saved(tmp_path / "run", "bmt-1")
+    wanted = fairseq_ext.load(folder)
+    found, scores = wanted.translate(LINES, **SHORT), wanted.score(["w1 w2"], ["w3"])
+    written = bundling.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers="bits")
+    assert written.numbers == "bits"
+    assert model_file.read(tmp_path / "b" / "model.safetensors").layers
+    shutil.rmtree(folder)
+    model = fairseq_ext.load(tmp_path / "b")
+    ours = model.translate(LINES, **SHORT)
+    assert [one.texts for one in ours] == [one.texts for one in found]
+    assert model.score(["w1 w2"], ["w3"]) == pytest.approx(scores, abs=1e-4)
+    again = bundling.write(tmp_path / "b", tmp_path / "b", tmp_path / "fp32")  # as a checkpoint
+    assert again.numbers == "fp32"
+    unpacked = fairseq_ext.load(tmp_path / "fp32")
+    assert unpacked.translate(LINES, **SHORT) == found
+    assert unpacked.score(["w1 w2"], ["w3"]) == scores
+
+
+def test_bits_of_a_model_that_has_none(run: Path, tmp_path: Path):
+    with pytest.raises(CheckpointError, match=r"checkpoint_best\.pt has no binary weights"):
+        bundling.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers="bits")
+    assert not (tmp_path / "b").exists()
+
+
+def test_size_and_updates_of_what_was_rounded(run: Path, tmp_path: Path):
+    state = storage.load(run / "checkpoint_best.pt")
+    state["optimizer_history"][-1]["num_updates"] = 70
+    storage.save(state, tmp_path / "trained.pt")
+    bundling.write(tmp_path / "trained.pt", run, tmp_path / "b", numbers="int8")
+    wanted, found = map(read_weights, (run / "checkpoint_best.pt", tmp_path / "b"))
+    assert found.parameters == wanted.parameters
+    assert found.tensor_bytes < 0.4 * wanted.tensor_bytes
+    assert found.updates == 70
+    assert bundling.write(tmp_path / "b", run, tmp_path / "again").updates == 70
+
+
+def test_scores_in_the_card(run: Path, tmp_path: Path):
+    (tmp_path / "s.json").write_text(
+        '{"scores": [{"name": "BLEU", "value": 30.125, "signature": "nrefs:1", "detail": ""}]}'
+    )
+    scores = read_scores(tmp_path / "s.json")
+    card = Card("Of a test.", "MIT", scores)
+    bundling.write(run / "checkpoint_best.pt", run, tmp_path / "b", card=card)
+    said = (tmp_path / "b" / "README.md").read_text()
+    assert "license: MIT\n" in said
+    assert "metrics:\n- bleu\n---" in said
+    assert "| BLEU | 30.12 |  | `nrefs:1` |" in said
+
+
 def test_what_is_in_it(run: Path, whole: Path):
     content = json.loads((whole / "bundle.json").read_text())
     assert (content["src"], content["tgt"], content["architecture"]) == ("de", "en", "transformer")
@@ -125,6 +191,175 @@ def test_nothing_is_left_of_one_that_cannot_be_written(tmp_path: Path):
     with pytest.raises(FairseqExtError):
         bundling.write(folder / "checkpoint_best.pt", folder, tmp_path / "b")
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("numbers", ["fp32", "bits"])
+def test_the_demo_takes_it(tmp_path: Path, numbers: str):
+    """Without data: the dictionaries are in it."""
+    folder = saved(tmp_path / "run", "bmt-1")
+    bundling.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers=numbers)
+    parser = argparse.ArgumentParser()
+    demo.add(parser.add_subparsers())
+    args = parser.parse_args(["demo", f"mine={tmp_path / 'b'}", "--cpu", "--beam", "2"])
+    system = demo._load(systems.parse_systems(args.systems, None), args)["mine"]
+    assert system.about.line.startswith("de → en, ")
+    wanted = fairseq_ext.load(folder, engine="fairseq", cpu=True).translate(LINES[0], beam=2)
+    (found,) = system.translator.translate([system.codec.encode(LINES[0])])
+    assert found[0].tokens == wanted.candidates[0].tokens
+
+
+# ---- whole or not at all -------------------------------------------------------------------------
+
+
+def killed(operation: int, write: Callable[[], object], folder: Path) -> bool:
+    """Whether ``kill -9`` ended the process before that file operation in the folder."""
+    process = os.fork()
+    if process == 0:
+        try:
+            os.setpgid(0, 0)
+            dying.at_operation(operation, folder)()
+            write()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    status = os.waitpid(process, 0)[1]
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.mark.parametrize("name", ["b", "b.zip", pytest.param("b.tar.zst", marks=pytest.mark.long)])
+def test_killed_at_any_file_operation(run: Path, tmp_path: Path, name: str):
+    """There is no bundle, or all of it; and the same command works again."""
+    if name.endswith("zst"):
+        pytest.importorskip("zstandard")
+    place, output = tmp_path / "out", tmp_path / "out" / name
+    place.mkdir()
+
+    def write() -> None:
+        bundling.write(run / "checkpoint_best.pt", run, output)
+
+    operation, outcomes = 1, []
+    while killed(operation, write, place):
+        outcomes.append(output.exists())
+        if output.exists():
+            storage.load(output)
+            shutil.rmtree(output) if output.is_dir() else output.unlink()
+        operation += 1
+    assert outcomes.count(False) > 10
+    storage.load(output)
+
+
+# ---- archives ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=ARCHIVES)
+def archive(
+    request: pytest.FixtureRequest, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    if request.param.endswith("zst"):
+        pytest.importorskip("zstandard")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / request.param
+    archived.write(whole, path, bundle.MANIFEST)
+    return path
+
+
+def repacked(archive: Path, change: Callable[[str, bytes], dict[str, bytes]]) -> Path:
+    """The same kind of archive with changed members."""
+    kind = archived.suffix(archive)
+    output = archive.with_name(f"changed{kind}")
+    if kind == ".zip":
+        with zipfile.ZipFile(archive) as source, zipfile.ZipFile(output, "w") as target:
+            for member in source.namelist():
+                for name, content in change(member, source.read(member)).items():
+                    target.writestr(name, content)
+        return output
+    import zstandard
+
+    with archive.open("rb") as file:
+        plain = zstandard.ZstdDecompressor().stream_reader(file).read()
+    made = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(plain)) as source, tarfile.open(None, "w", made) as target:
+        for member in source:
+            content = source.extractfile(member).read()
+            for name, changed in change(member.name, content).items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(changed)
+                target.addfile(entry, io.BytesIO(changed))
+    output.write_bytes(zstandard.ZstdCompressor().compress(made.getvalue()))
+    return output
+
+
+def test_an_archive_is_taken_as_its_folder(whole: Path, archive: Path, tmp_path: Path):
+    wanted, found = fairseq_ext.load(whole), fairseq_ext.load(archive)
+    assert found.translate(LINES, **SHORT) == wanted.translate(LINES, **SHORT)
+    assert found._search.beam == 3
+    (unpacked,) = (tmp_path / "cache" / "fairseq-ext" / "bundles").iterdir()
+    assert bundle.home(archive) == unpacked / "b"
+    assert bundle.as_file(archive) == unpacked / "b" / "bundle.json"
+    before = archive.read_bytes()
+    archived.write(whole, archive, bundle.MANIFEST)
+    assert archive.read_bytes() == before
+
+
+def test_what_was_unpacked_and_then_damaged_is_unpacked_again(archive: Path):
+    damaged = bundle.home(archive) / "model.safetensors"
+    damaged.write_bytes(b"")
+    archived._unpacked.cache_clear()  # as another process
+    storage.load(archive)
+    assert damaged.stat().st_size
+
+
+def test_an_archive_that_is_cut_off(archive: Path):
+    content = archive.read_bytes()
+    for size in (len(content) - 1, len(content) // 2, 5):
+        archive.write_bytes(content[:size])
+        with pytest.raises(CheckpointError):
+            storage.load(archive)
+
+
+@pytest.mark.parametrize("path", ["../x", "/x", "b/../../x"])
+def test_an_archive_that_leaves_its_folder(archive: Path, path: str, tmp_path: Path):
+    changed = repacked(
+        archive,
+        lambda name, content: {name: content, **({path: b""} if "README" in name else {})},
+    )
+    with pytest.raises(CheckpointError, match="would leave the folder"):
+        storage.load(changed)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_archive_with_a_changed_file(archive: Path, tmp_path: Path):
+    changed = repacked(
+        archive, lambda name, content: {name: content + b" " * name.endswith("config.json")}
+    )
+    message = r"changed\.\S+ cannot be used: config.json is damaged: its checksum is wrong"
+    with pytest.raises(CheckpointError, match=message):
+        storage.load(changed)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_archive_that_is_far_larger_than_it_looks(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(archived, "MOST_TIMES", 0)
+    monkeypatch.setattr(archived, "SPARE", 1000)
+    with pytest.raises(CheckpointError, match="unpacks to more than"):
+        storage.load(archive)
+
+
+def test_an_archive_with_a_link(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    zstandard = pytest.importorskip("zstandard")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = io.BytesIO()
+    with tarfile.open(None, "w", made) as tar:
+        tar.add(whole, "b")
+        link = tarfile.TarInfo("b/engine")
+        link.type, link.linkname = tarfile.SYMTYPE, "model.safetensors"
+        tar.addfile(link)
+    (tmp_path / "b.tar.zst").write_bytes(zstandard.ZstdCompressor().compress(made.getvalue()))
+    with pytest.raises(CheckpointError, match="it has links"):
+        storage.load(tmp_path / "b.tar.zst")
 
 
 # ---- nothing is trusted --------------------------------------------------------------------------

@@ -50,8 +50,12 @@ def unpack(packed: PackedModel) -> dict[str, Any]:
     }
 
 
-def unpack_file(path: str | Path, output: str | Path) -> dict[str, Any]:
+def unpack_file(path: str | Path, output: str | Path | None = None) -> dict[str, Any]:
     """:func:`unpack` the file ``path`` into ``output``, which appears whole or not at all.
+
+    Args:
+        path: the packed model.
+        output: the checkpoint; None to return it alone.
 
     Raises:
         CheckpointError: as :func:`unpack`, or the file cannot be read.
@@ -61,7 +65,8 @@ def unpack_file(path: str | Path, output: str | Path) -> dict[str, Any]:
         checkpoint = unpack(packed)
     except FairseqExtError as error:
         raise type(error)(f"{path}: {error}") from None
-    storage.save(checkpoint, output)
+    if output is not None:
+        storage.save(checkpoint, output)
     return checkpoint
 
 

@@ -1,0 +1,153 @@
+"""Bundles as one file, ``NAME.zip`` or ``NAME.tar.zst``: a folder ``NAME`` with a bundle's files.
+
+Such a file is written whole or not at all, and the same bundle gives the same bytes. To be used it
+is unpacked once, into the user's cache folder, under its checksum.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from fairseq_ext import extras, files
+from fairseq_ext.archives import safe_extract
+from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
+
+SUFFIXES = (".zip", ".tar.zst")
+MOST_TIMES, SPARE = 100, 64 << 20  # what an archive may unpack to: so often its size, and bytes
+LEVEL = 10  # of zstd
+
+Check = Callable[[Path], None]
+
+
+def suffix(path: str | Path) -> str:
+    """The one of :data:`SUFFIXES` with which a name ends, or nothing."""
+    return next((one for one in SUFFIXES if Path(path).name.endswith(one)), "")
+
+
+def write(folder: Path, path: Path, first: str) -> None:
+    """Write the files of a folder into an archive, whole or not at all.
+
+    Args:
+        folder: with files alone.
+        path: of the archive; its name ends as one of :data:`SUFFIXES`.
+        first: the file that stands first in it.
+
+    Raises:
+        EnvironmentProblem: the archive cannot be written, or zstandard is not installed.
+    """
+    kind = suffix(path)
+    home = path.name.removesuffix(kind)
+    found = sorted(folder.iterdir(), key=lambda one: (one.name != first, one.name))
+    members = {f"{home}/{one.name}": one for one in found}
+    with files.atomic_write(path, "wb") as out:
+        if kind == ".zip":
+            with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, one in members.items():
+                    entry = zipfile.ZipInfo(name)  # of 1980, whenever it is made
+                    entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
+                    entry.file_size = one.stat().st_size  # above 2 GB it needs other headers
+                    with one.open("rb") as file, archive.open(entry, "w") as member:
+                        shutil.copyfileobj(file, member, 1 << 20)
+            return
+        extras.need("zstandard")
+        import zstandard
+
+        compressor = zstandard.ZstdCompressor(level=LEVEL)
+        with (
+            compressor.stream_writer(out, closefd=False) as stream,
+            tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for name, one in members.items():
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = one.stat().st_size, 0o644
+                with one.open("rb") as file:
+                    tar.addfile(entry, file)
+
+
+def unpacked(path: str | Path, manifest: str, check: Check) -> Path | None:
+    """The folder that an archive holds, unpacked in the cache; None if that is not what it is.
+
+    Args:
+        path: by its name an archive, or any other path.
+        manifest: a file that the folder must have.
+        check: raises :class:`CheckpointError` where a folder's files are damaged.
+
+    Raises:
+        CheckpointError: the archive is damaged or unsafe.
+        EnvironmentProblem: it cannot be unpacked for want of space or of a library.
+    """
+    path = Path(path)
+    if not suffix(path) or not path.is_file():
+        return None
+    status = path.stat()
+    version = (status.st_size, status.st_mtime_ns, status.st_ino)
+    return _unpacked(path.absolute(), version, manifest, check)
+
+
+@functools.cache
+def _unpacked(path: Path, version: tuple[int, ...], manifest: str, check: Check) -> Path | None:
+    """The same, once for each version of a file."""
+    if suffix(path) == ".zip" and not _zip_has(path, manifest):
+        return None
+    folder = _cache(path) / files.sha256(path)
+    found = _inside(folder, manifest)
+    if found is not None:
+        with suppress(CheckpointError):
+            check(found)
+            return found
+        shutil.rmtree(folder, ignore_errors=True)  # damaged since; the archive is there
+    try:
+        with files.whole_folder(folder) as stage:
+            safe_extract(path, stage, MOST_TIMES * version[0] + SPARE)
+            if any(one.is_symlink() for one in stage.rglob("*")):
+                raise DataError(f"{path} is unsafe: it has links.")
+            inside = _inside(stage, manifest)
+            if inside is None:
+                raise DataError(f"{path} has no {manifest}: it is not a bundle.")
+            try:
+                check(inside)
+            except CheckpointError as error:
+                raise DataError(f"{path} cannot be used: {_within(error, inside)}") from None
+    except DataError as error:
+        raise CheckpointError(str(error)) from None
+    except EnvironmentProblem:
+        if _inside(folder, manifest) is None:  # else another process was quicker
+            raise
+    return _inside(folder, manifest)
+
+
+def _cache(path: Path) -> Path:
+    try:
+        return files.cache_folder() / "bundles"
+    except RuntimeError:
+        raise EnvironmentProblem(
+            f"{path} cannot be unpacked, since there is no home folder; set XDG_CACHE_HOME."
+        ) from None
+
+
+def _within(error: Exception, folder: Path) -> str:
+    """A message on a file of a folder, without the folder."""
+    return str(error).replace(f"{folder}/", "")
+
+
+def _zip_has(path: Path, name: str) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(one.rpartition("/")[2] == name for one in archive.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, UnicodeDecodeError):
+        return False
+
+
+def _inside(folder: Path, manifest: str) -> Path | None:
+    """The folder itself or the only one in it, if it has the manifest."""
+    if not folder.is_dir():
+        return None
+    top = [*folder.iterdir()]
+    found = top[0] if len(top) == 1 and top[0].is_dir() else folder
+    return found if (found / manifest).is_file() else None

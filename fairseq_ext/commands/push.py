@@ -1,0 +1,32 @@
+"""``fairseq-ext push``: a bundle onto the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_ext.commands.options import Subparsers
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "push",
+        help="put a bundle onto the Hugging Face Hub",
+        description="Put a bundle onto the Hugging Face Hub, in one commit. Log in first, with "
+        "`hf auth login` or HF_TOKEN. Then `--path ORG/NAME@COMMIT` translates with it anywhere.",
+    )
+    option = parser.add_argument
+    option("bundle", type=Path, metavar="BUNDLE", help="of `fairseq-ext bundle`")
+    option("name", metavar="ORG/NAME", help="on the Hub; made if it is not there")
+    option("--private", action="store_true", help="if it is made, do not show it to others")
+    option("--message", metavar="TEXT", help="of the commit (languages and architecture)")
+    parser.set_defaults(run=_push)
+
+
+def _push(args: argparse.Namespace) -> int:
+    from fairseq_ext.checkpoints import hub
+
+    commit = hub.push(args.bundle, args.name, private=args.private, message=args.message)
+    print(f"{args.name}@{commit}")
+    return 0

@@ -1,0 +1,93 @@
+"""The examples of the documentation run as they stand, with a model that knows two sentences."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fairseq.data import Dictionary
+from fairseq.tasks.translation import TranslationTask
+from omegaconf import OmegaConf
+
+from fairseq_ext.checkpoints import layout, storage
+from fairseq_ext.decoding import bundling, text_model
+from fairseq_ext.text.pipeline import Pipeline
+from tests.support import models
+from tests.support.harness import BIN, REPO, run
+
+PAIRS = {"Ein Mann schläft .": "A man sleeps .", "Zwei Hunde spielen .": "Two dogs play ."}
+FLAGS = ["--arch", "gru_tiny", "--source-lang", "de", "--target-lang", "en", "--dropout", "0"]
+
+
+def encoded(words: Dictionary, lines: list[str]) -> torch.Tensor:
+    """``[B, T]``; all lines have as many words."""
+    return torch.stack([words.encode_line(one, append_eos=True).long() for one in lines])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the bundle `de-en` of a model that has learnt :data:`PAIRS` by heart."""
+    home = tmp_path_factory.mktemp("examples")
+    run = home / "run"
+    run.mkdir()
+    source, target = Dictionary(), Dictionary()
+    tokens = encoded(source, [*PAIRS]), encoded(target, [*PAIRS.values()])
+    cfg = models.configuration(FLAGS)
+    torch.manual_seed(1)
+    model = TranslationTask(cfg.task, source, target).build_model(cfg.model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    lengths = torch.tensor([tokens[0].size(1)] * 2)
+    for _ in range(80):
+        optimizer.zero_grad()
+        logits, _ = model(tokens[0], lengths, models.previous(tokens[1]))
+        F.cross_entropy(logits.flatten(0, 1), tokens[1].flatten()).backward()
+        optimizer.step()
+    for language, words in (("de", source), ("en", target)):
+        words.save(str(run / f"dict.{language}.txt"))
+    Pipeline("de", "en", tokenize=True).save(run)
+    state = {**layout.before_training(), "model": model.state_dict()}
+    state["cfg"] = OmegaConf.to_container(OmegaConf.create(cfg))
+    storage.save(state, run / "checkpoint_best.pt")
+    bundling.write(run / "checkpoint_best.pt", run, home / "de-en")
+    return home
+
+
+EXAMPLES = {
+    "docs/howto/ship.md": "\n".join(
+        re.findall(r"```pycon\n(.*?)```", (REPO / "docs/howto/ship.md").read_text("utf-8"), re.S)
+    ),
+    "fairseq_ext/decoding/text_model.py": text_model.__doc__,
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    test = doctest.DocTestParser().get_doctest(EXAMPLES[name], {}, name, name, 0)
+    assert test.examples
+    said: list[str] = []
+    runner = doctest.DocTestRunner(verbose=False)
+    assert runner.run(test, out=said.append).failed == 0, "".join(said)
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_the_notebook(tmp_path: Path):
+    """All cells in their order, in one process and an empty folder, as Jupyter would run them."""
+    notebook = json.loads((REPO / "docs/first_model.ipynb").read_text(encoding="utf-8"))
+    assert notebook["nbformat"] == 4
+    cells = ["".join(one["source"]) for one in notebook["cells"] if one["cell_type"] == "code"]
+    assert all(one.get("outputs", []) == [] for one in notebook["cells"])
+    (tmp_path / "cells.py").write_text("\n".join(cells), encoding="utf-8")
+    paths = {"PATH": f"{BIN}:{os.environ['PATH']}", "MPLBACKEND": "agg"}
+    done = run(sys.executable, "cells.py", cwd=tmp_path, **paths)
+    right = re.search(r"(\d+) of 10 sentences, none of them seen", done.stdout)
+    assert int(right[1]) >= 5
+    assert (tmp_path / "attention.png").stat().st_size > 1000

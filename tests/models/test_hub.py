@@ -1,0 +1,156 @@
+"""Bundles on the Hugging Face Hub, against a stand-in of its HTTP interface."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fairseq_ext
+from fairseq_ext.checkpoints import bundle, hub
+from fairseq_ext.decoding import bundling
+from fairseq_ext.demo import systems
+from fairseq_ext.errors import CheckpointError, ConfigError, EnvironmentProblem
+from tests.models.test_loaded import LINES, saved
+from tests.support.harness import run as command
+from tests.support.hub import TOKEN, Hub, running
+
+constants = pytest.importorskip("huggingface_hub.constants")
+SHORT = {"max_len_b": 8}
+REPO = "some-org/de-en"
+
+
+@pytest.fixture(scope="module")
+def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a model for the engine, so that translating needs no fairseq."""
+    folder = tmp_path_factory.mktemp("hub")
+    run = saved(folder / "run", "transformer")
+    bundling.write(run / "checkpoint_best.pt", run, folder / "b", engine="fp32")
+    return folder / "b"
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A Hub that this process knows, with an empty cache."""
+    with running() as one:
+        monkeypatch.setattr(constants, "ENDPOINT", one.address)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        url = one.address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.chdir(tmp_path)
+        hub._fetch.cache_clear()
+        yield one
+        hub._fetch.cache_clear()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_there_and_back(bundled: Path, there: Hub, caplog: pytest.LogCaptureFixture):
+    """All files in one commit; a branch is pinned to the commit that it is at."""
+    first = hub.push(bundled, REPO, private=True)
+    assert there.commits[REPO] == {first: contents(bundled)}
+    wanted = fairseq_ext.load(bundled).translate(LINES, **SHORT)
+    with caplog.at_level(logging.WARNING):
+        assert fairseq_ext.load(REPO).translate(LINES, **SHORT) == wanted
+    assert f"{REPO} is at commit {first}; `{REPO}@{first}` stays with it." in caplog.text
+    there.commit(REPO, {"bundle.json": b"{}"})
+    assert fairseq_ext.load(REPO).translate(LINES, **SHORT) == wanted  # one commit in a process
+    caplog.clear()
+    assert fairseq_ext.load(f"{REPO}@{first}").translate(LINES, **SHORT) == wanted
+    assert caplog.text == ""
+    (named,) = systems.parse_systems([f"mine={REPO}@{first}"], None)
+    assert bundle.read(named.data).files == bundle.read(bundled).files
+    hub._fetch.cache_clear()
+    with pytest.raises(CheckpointError, match=r"bundle\.json is of format None"):
+        fairseq_ext.load(REPO)
+
+
+def test_a_commit_that_was_downloaded_needs_no_network(bundled: Path, there: Hub):
+    name = f"{REPO}@{there.commit(REPO, contents(bundled))}"
+    folder = hub.fetched(Path(name))
+    hub._fetch.cache_clear()
+    there.asked.clear()
+    assert hub.fetched(Path(name)) == folder
+    assert there.asked == []
+
+
+def test_tags(bundled: Path, there: Hub):
+    commit = there.commit(REPO, contents(bundled), "v1")
+    assert hub.fetched(Path(f"{REPO}@v1")).name == commit
+
+
+def test_a_copy_that_was_damaged_is_downloaded_again(bundled: Path, there: Hub):
+    name = Path(f"{REPO}@{there.commit(REPO, contents(bundled))}")
+    weights = hub.fetched(name) / "model.safetensors"
+    weights.resolve().write_bytes(b"x")
+    hub._fetch.cache_clear()
+    assert hub.fetched(name) == weights.parent
+    assert weights.read_bytes() == (bundled / "model.safetensors").read_bytes()
+
+
+def test_what_is_damaged_there(bundled: Path, there: Hub):
+    there.commit(REPO, {**contents(bundled), "dict.de.txt": b"w1 1\n"})
+    with pytest.raises(CheckpointError, match=r"dict\.de\.txt is damaged: its checksum is wrong"):
+        fairseq_ext.load(REPO)
+
+
+def test_what_is_not_there(bundled: Path, there: Hub, monkeypatch: pytest.MonkeyPatch):
+    there.commit(REPO, {"README.md": b""})
+    for name, error, said in (
+        ("no-org/x", CheckpointError, r"no-org/x is not here, and no model on http://"),
+        (REPO, CheckpointError, "is not a bundle, or not all of one"),
+        (f"{REPO}@v9", CheckpointError, "has no revision `v9`"),
+    ):
+        with pytest.raises(error, match=said) as found:
+            fairseq_ext.load(name)
+        assert "\n" not in str(found.value)
+    there.commit(REPO, {"bundle.json": (bundled / "bundle.json").read_bytes()})
+    with pytest.raises(CheckpointError, match="is not a bundle, or not all of one"):
+        fairseq_ext.load(REPO)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(EnvironmentProblem, match="cannot be reached; check the name, or the net"):
+        fairseq_ext.load("other-org/name")
+
+
+def test_what_is_never_asked_for(there: Hub, tmp_path: Path):
+    """Paths: of other forms, with the ending of a file, or into a folder that is here."""
+    (tmp_path / "runs").mkdir()
+    paths = ("runs/mine", "a/b/c", "nothing", "data/model.pt", "x/y.zip", "../x/y", "/x/y", "a/b@")
+    assert [path for path in paths if hub.name(path)] == []
+    assert hub.name("a/b@refs/pr/1") == ("a/b", "refs/pr/1")
+    assert there.asked == []
+
+
+def test_a_push_that_is_refused(bundled: Path, there: Hub, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "wrong")
+    with pytest.raises((EnvironmentProblem, CheckpointError), match="`hf auth login`"):
+        hub.push(bundled, REPO)
+    assert there.commits == {}
+    with pytest.raises(ConfigError, match="the name on the Hub must be as org/name"):
+        hub.push(bundled, "name")
+    with pytest.raises(ConfigError, match="is not a bundle; make one with"):
+        hub.push(tmp_path, REPO)
+    copy = Path(shutil.copytree(bundled, tmp_path / "copy"))
+    (copy / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="checksum is wrong"):
+        hub.push(copy, REPO)
+
+
+@pytest.mark.system
+def test_commands(bundled: Path, there: Hub, tmp_path: Path):
+    """``push``, then ``translate --model``, as processes that know HF_ENDPOINT alone."""
+    kept = {"HF_ENDPOINT": there.address, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
+    said = command("fairseq-ext", "push", bundled, REPO, **kept).stdout
+    (commit,) = there.commits[REPO]
+    assert said == f"{REPO}@{commit}\n"
+    text = "".join(f"{line}\n" for line in LINES)
+    done = command("fairseq-ext", "translate", "--model", REPO, stdin=text, cwd=tmp_path, **kept)
+    wanted = fairseq_ext.load(bundled).translate(LINES)
+    assert done.stdout.splitlines() == [one.text for one in wanted]
+    assert f"`{REPO}@{commit}` stays with it" in done.stderr
