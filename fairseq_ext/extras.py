@@ -16,8 +16,6 @@ EXTRAS: dict[str, str] = {
     "gradio": "demo",
     "mbrs": "mbr",
     "ray": "ray",
-    "zstandard": "zstd",
-    "huggingface_hub": "hub",
     "fastapi": "serve",
     "uvicorn": "serve",
     "prometheus_client": "serve",
