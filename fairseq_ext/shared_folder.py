@@ -39,12 +39,14 @@ class SharedFolder:
         head: what every manifest of this kind of job begins with: ``format`` and ``version``.
         command: whose folder it is, for messages.
         things: what its files are called in messages.
+        option: that names the folder.
     """
 
     path: Path
     head: Mapping[str, Any]
     command: str
     things: str = "parts"
+    option: str = "--parts"
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
         """Whether the job has been begun here.
@@ -89,9 +91,9 @@ class SharedFolder:
         for name in [*now, *before]:
             if before.get(name) != now.get(name):
                 raise DataError(
-                    f"{manifest.parent} has parts of another job: {name} was "
+                    f"{manifest.parent} has {self.things} of another job: {name} was "
                     f"{_named(before, name)} there, but is {_named(now, name)} now. Choose another "
-                    "folder for `--parts`."
+                    f"folder for `{self.option}`."
                 )
 
     def missing(self, names: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from fairseq_ext.plugin import wings
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "installation": ("user_dir", "doctor"),
-    "text": ("corpus", "prepare", "subwords"),
+    "text": ("corpus", "prepare", "subwords", "binarize"),
     "translating": ("translate", "serve", "demo", "hypotheses", "mbr", "shortlist"),
     "evaluation": ("score", "compare", "plot"),
     "checkpoints": ("average", "bundle", "push"),

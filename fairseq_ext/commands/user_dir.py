@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.plugin.wings import USER_DIR
 
 
 def add(commands: Subparsers) -> None:
@@ -19,5 +19,5 @@ def add(commands: Subparsers) -> None:
 
 
 def _user_dir(_: argparse.Namespace) -> int:
-    print(Path(__file__).resolve().parents[1] / "plugin" / "fairseq_ext_plugin")
+    print(USER_DIR)
     return 0

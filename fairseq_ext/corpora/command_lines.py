@@ -156,12 +156,32 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
     )
     add("--source", type=Path, help="instead of PAIRS: source lines (plain or .gz) …")
     add("--target", type=Path, help="… and the target lines aligned with them")
+    add(
+        "--corpora",
+        type=Path,
+        metavar="LIST",
+        help="instead of both: a JSON list of corpora with their weights and licences",
+    )
+    add(
+        "--download",
+        type=Path,
+        metavar="DIR",
+        help="keep data sets of mtdata, which LIST may name, in DIR (OUT/download)",
+    )
     add("--swap", action="store_true", help="exchange source and target as read")
     add("--src-lang", required=True, help="source language: file suffix and tokenizer rules")
     add("--tgt-lang", required=True, help="target language")
     add("--tokenize", action="store_true", help="Moses tokenization (sacremoses), no escapes")
     add("--lowercase", action="store_true", help="lower-case both sides")
     add("--max-words", type=_natural, metavar="N", help="drop pairs with a longer side")
+    add(
+        "--rule",
+        action="append",
+        default=[],
+        metavar="NAME=VALUES",
+        help="leave out more pairs, may be given again: length=MIN:MAX, ratio=R, letters=SHARE, "
+        "different, language, or a rule of another package",
+    )
     add("--valid", type=_natural, default=1000, metavar="N", help="default: %(default)s")
     add("--test", type=_natural, default=1000, metavar="N", help="default: %(default)s")
     add(
@@ -198,7 +218,7 @@ def add_parts(parser: argparse.ArgumentParser) -> None:
         help="keep what is done in this folder: several workers, also of other machines, may share "
         "it, and stopped and started again they go on with the parts that are missing",
     )
-    add("--part-lines", type=_natural, metavar="N", help="pairs in a part (default: 200000)")
+    add("--part-lines", type=_positive, metavar="N", help="pairs in a part (default: 200000)")
     add(
         "--shard",
         metavar="I/N",

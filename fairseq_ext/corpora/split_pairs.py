@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext import files, locks, ray_workers, shared_folder
-from fairseq_ext.corpora import SPLITS, splitting
+from fairseq_ext.corpora import SPLITS, corpus_list, rules, splitting
 from fairseq_ext.corpora.command_lines import SIDES
 from fairseq_ext.corpora.pair_texts import Text
 from fairseq_ext.corpora.splitting import Settings, Splitting
@@ -37,7 +37,11 @@ from fairseq_ext.text.writing import staged, writers
 
 # What the result does not depend on.
 ELSEWHERE = {"out", "workers", "parts", "part_lines", "shard", "ray", "cpu"}
-LATER = {"rule": []}  # options that the record has only where they are given
+LATER = {
+    "rule": [],
+    "corpora": None,
+    "download": None,
+}  # options that the record has only where they are given
 LOCK = ".preparing.lock"
 
 
@@ -73,20 +77,17 @@ def summary(report: Report, sizes: dict[str, dict[str, list[int]]], langs: tuple
     return "\n".join(rows)
 
 
-def _text(args: argparse.Namespace) -> Text:
-    """The text of the options."""
-    if (args.pairs is None) == (args.source is None) or (args.source is None) != (
-        args.target is None
-    ):
-        raise ConfigError("give either PAIRS or both --source and --target.")
+def _texts(args: argparse.Namespace) -> tuple[Text, ...]:
+    """The texts of the options."""
+    given = [args.pairs is not None, args.source is not None, args.corpora is not None]
+    if sum(given) != 1 or (args.source is None) != (args.target is None):
+        raise ConfigError("give either PAIRS, or both --source and --target, or --corpora.")
+    if args.corpora is not None:
+        folder = args.download or args.out / "download"
+        return corpus_list.read(args.corpora, lambda name: corpus_list.from_mtdata(name, folder))
     paths = (args.pairs,) if args.pairs is not None else (args.source, args.target)
-    return Text(
-        "pairs",
-        tuple(require_file(path, "text file") for path in paths),
-        columns=args.columns,
-        member=args.member,
-        swap=args.swap,
-    )
+    paths = tuple(require_file(path, "text file") for path in paths)
+    return (Text("", paths, args.columns, args.member, args.swap),)
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -96,16 +97,19 @@ def _settings(args: argparse.Namespace) -> Settings:
         ConfigError: options that do not go together.
         DataError: a text that is not there.
     """
-    shared_folder.check_options(
-        args.parts, part_lines=args.part_lines, shard=args.shard, ray=args.ray
-    )
+    shared_folder.check_options(args.parts, shard=args.shard, ray=args.ray)
     if args.src_lang == args.tgt_lang:
         raise ConfigError("--src-lang and --tgt-lang are the same; their files would collide.")
     langs = (args.src_lang, args.tgt_lang)
+    rules.checks(tuple(args.rule), langs, args.max_words)  # refuses what cannot be
+    texts = _texts(args)
+    if args.as_split is not None and any(text.weight != 1 for text in texts):
+        raise ConfigError("`--as` writes every pair once; leave the weights of the corpora out.")
     return Settings(
-        texts=(_text(args),),
+        texts=texts,
         pipeline=Pipeline(*langs, clean=True, tokenize=args.tokenize, lowercase=args.lowercase),
         max_words=args.max_words,
+        rules=tuple(args.rule),
         valid=args.valid,
         test=args.test,
         key=args.key,
@@ -148,7 +152,11 @@ def _record(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     """What the manifest says of the options and the inputs."""
     options = {name: value for name, value in vars(args).items() if name not in ELSEWHERE}
     options = {name: one for name, one in options.items() if LATER.get(name, ...) != one}
-    inputs = {path.name: sha256(path) for text in settings.texts for path in text.files}
+    inputs = {
+        f"{text.name}/{path.name}".lstrip("/"): sha256(path)
+        for text in settings.texts
+        for path in text.files
+    }
     return {"options": options, "inputs": inputs}
 
 
@@ -180,10 +188,18 @@ def _work(
     part_lines = args.part_lines or splitting.PART_LINES
     options = {name: one for name, one in record["options"].items() if not isinstance(one, Path)}
     same = {"inputs": record["inputs"], "options": options, "part_lines": part_lines}
+    if args.corpora is not None:
+        same["corpora"] = [_described(text) for text in settings.texts]
     splitting.shared(folder).begin(json.loads(json.dumps(same)))
     job = splitting.prepare(settings, folder, part_lines)
     workers = len(os.sched_getaffinity(0)) if args.workers is None else max(1, args.workers)
     return job, splitting.work(job, workers, shared_folder.shard(args.shard))
+
+
+def _described(text: Text) -> dict[str, Any]:
+    """What else the record says of a text of a list."""
+    named = {"name": text.name, "licence": text.licence, "weight": text.weight}
+    return {**named, "columns": list(text.columns), "member": text.member, "swap": text.swap}
 
 
 def _write(out: Path, job: Splitting, record: dict[str, Any]) -> str:
@@ -195,6 +211,10 @@ def _write(out: Path, job: Splitting, record: dict[str, Any]) -> str:
     report.splits = {name: size["pairs"][0] for name, size in sizes.items()}
     if settings.as_split is None:
         report.key, report.leaks = job.leaks()
+    if settings.texts[0].name:
+        described = [_described(text) for text in settings.texts]
+        corpora = [{**one, **of} for one, of in zip(described, job.of_texts(), strict=True)]
+        record = {**record, "corpora": corpora}
     names = [f"{name}.{lang}" for name in sizes for lang in langs]
     with staged(out) as (stage,):
         with writers([stage / name for name in names]) as opened:
@@ -207,4 +227,9 @@ def _write(out: Path, job: Splitting, record: dict[str, Any]) -> str:
         text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True, default=str)
         (stage / manifest).write_text(text + "\n", encoding="utf-8")
         settings.pipeline.save(stage)
-    return summary(report, sizes, langs)
+    listed = [
+        f"{one['name']}: {one['read']} pairs read, {one['train']} in train, weight "
+        f"{one['weight']:g}; licence: {one['licence']}"
+        for one in record.get("corpora", ())
+    ]
+    return "\n".join([summary(report, sizes, langs), *listed])

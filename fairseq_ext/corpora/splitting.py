@@ -43,7 +43,6 @@ from fairseq_ext.text.pipeline import Pipeline
 HEAD = {"format": "fairseq-ext preparation", "version": 1}
 PART_LINES = 200_000
 RANGE = 2_000_000  # fingerprints of one range, about
-MOST_COPIES = 100
 REPEATED, FURTHER, LEAKED = range(len(SPLITS), len(SPLITS) + 3)  # fates beside the splits'
 FURTHER_REASON = "further pair of a held-out sentence"
 PAIR = 2  # row of the fingerprints of pairs, after those of SIDES

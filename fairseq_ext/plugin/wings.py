@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent.parent
+USER_DIR = PACKAGE / "plugin" / "fairseq_ext_plugin"
+"""For fairseq's ``--user-dir``."""
 
 
 def names(with_module: str = "model") -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import mass_translation
 import muse_layers
 import muse_translation
 import pytest
+import split_pairs
 import tables
 import torch
 from cells import Cells, Stopwatch
@@ -518,6 +519,18 @@ def test_translation_in_parts_loses_nothing(
     assert all(row["peak_mib"] > 1 for row in found["memory"])
     lost = {name: found["kills"][name] for name in ("lost", "doubled", "bytes_equal")}
     assert lost == {"lost": 0, "doubled": 0, "bytes_equal": True}
+
+
+@pytest.mark.system
+def test_splitting_of_made_up_pairs(tmp_path: Path) -> None:
+    words = ["--pairs", 500, 900, "--vocabulary", 300, "--part-lines", 400, "--workers", 1, 2]
+    split_pairs.main([str(word) for word in (*words, "--json", tmp_path / "x.json")])
+    rows = json.loads((tmp_path / "x.json").read_text())["rows"]
+    assert [(row["pairs"], row["workers"]) for row in rows] == [
+        *((500, 1), (500, 2), (900, 1), (900, 2))
+    ]
+    assert all(row["peak_mib"] > 1 and row["seconds"] > 0 for row in rows)
+    assert (tmp_path / "x.png").exists()
 
 
 @pytest.mark.system

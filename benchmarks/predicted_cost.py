@@ -1,0 +1,122 @@
+"""What large corpora would cost, from figures that were measured: a table in docs/scale.md.
+
+    python benchmarks/predicted_cost.py            # write the table
+    python benchmarks/predicted_cost.py --check    # status 1 if it is not what the figures say
+
+Every row is an amount of work divided by a measured speed of one core, and nothing else: no figure
+of a GPU, none of several machines. Tokens of a pair are an assumption, as given by --tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parent.parent
+RESULTS = REPO / "docs" / "results"
+PAGE = REPO / "docs" / "scale.md"
+BEGIN, END = "<!-- benchmarks/predicted_cost.py writes this table -->\n", "<!-- end of it -->\n"
+CORPORA = {"WMT14 En–Fr": 36_000_000, "a billion pairs": 1_000_000_000}
+TRAINED = {
+    "updates_toolkits_512": {"transformer 512": "transformer, 6 + 6 layers of 512"},
+    "updates_rivals_512": {"gru 512": "GRU with attention, 512", "muse 512": "MUSE, 512"},
+    "updates_1_thread_transformers": {"transformer 128": "transformer of a Multi30k run"},
+    "updates_1_thread": {
+        "gru": "GRU of a Multi30k run",
+        "muse": "MUSE of a Multi30k run",
+        "linformer": "Linformer of a Multi30k run",
+        "bmt": "BMT of a Multi30k run",
+    },
+}
+"""Files of training speeds: their models, and how the table calls them."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table.
+
+    Attributes:
+        what: the work.
+        per_second: pairs that one core does.
+        source: the file of the figure.
+    """
+
+    what: str
+    per_second: float
+    source: str
+
+    def cells(self) -> list[str]:
+        """Core hours of each corpus."""
+        hours = [pairs / self.per_second / 3600 for pairs in CORPORA.values()]
+        return [self.what, *map(_rounded, hours), f"[{self.source}](results/{self.source}.json)"]
+
+
+def _rounded(hours: float) -> str:
+    """Two digits that count: the assumption on tokens allows no more."""
+    return f"{float(f'{hours:.2g}'):,g}"
+
+
+def _figures(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def rows(tokens: float) -> list[Row]:
+    """All work whose speed was measured.
+
+    Args:
+        tokens: of a target sentence.
+    """
+    found = []
+    figures = _figures("preprocessing")["figures"]
+    ours = max((one for one in figures if one["name"] == "ours"), key=lambda one: one["pairs"])
+    found.append(Row("Moses tokens, cleaning, subwords", ours["per_core"], "preprocessing"))
+    for name, models in TRAINED.items():
+        speeds = {
+            one["what"]: one["tokens_per_second"]
+            for one in _figures(name)["figures"]
+            if one["candidate"] == "plugin"
+        }
+        for model, what in models.items():
+            found.append(Row(f"an epoch: {what}", speeds[model] / tokens, name))
+    name = "engine_transformer_512"
+    engine = [one for one in _figures(name)["figures"] if one["candidate"] == "engine int8"]
+    largest = max(engine, key=lambda one: one["n"])
+    what = f"translating: transformer, 6 + 6 layers of 512, engine, int8, batches of {largest['n']}"
+    found.append(Row(what, largest["tokens_per_second"] / tokens, name))
+    return found
+
+
+def table(tokens: float) -> str:
+    """The rows as Markdown."""
+    head = ["", *(f"{name}, {pairs / 1e6:,g} million" for name, pairs in CORPORA.items()), "from"]
+    lines = [head, ["---", *["--:"] * len(CORPORA), "---"], *(one.cells() for one in rows(tokens))]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def page(text: str, tokens: float) -> str:
+    """The page with the table as the figures are now."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table(tokens)}\n{END}{after}"
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--tokens", type=float, default=30, help="of a target sentence (30)")
+    parser.add_argument("--check", action="store_true", help="write nothing, but compare")
+    options = parser.parse_args(words)
+    text = PAGE.read_text(encoding="utf-8")
+    wanted = page(text, options.tokens)
+    if not options.check:
+        PAGE.write_text(wanted, encoding="utf-8")
+        print(table(options.tokens))
+    elif wanted != text:
+        sys.exit(f"{PAGE.name} is not what the figures say: python benchmarks/predicted_cost.py")
+
+
+if __name__ == "__main__":
+    main()

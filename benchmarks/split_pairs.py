@@ -1,0 +1,146 @@
+"""Cleaning, deduplication and splitting of made-up pairs: memory and seconds over their number.
+
+    python benchmarks/split_pairs.py --json docs/results/split_pairs.json
+    python benchmarks/split_pairs.py --pairs 100000 1000000 10000000 100000000 --workers 2
+
+A pair has two sentences of 1 to --longest words drawn from --vocabulary; every tenth one repeats
+an earlier pair, every tenth its source alone. The command is `fairseq-ext corpus pairs`, a process
+of its own for each number of --workers. Memory is the largest resident size of any of its
+processes, disk the most that its output folder has held, hidden files too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+import bench
+import pictures
+import shared_options
+import watching
+
+from fairseq_ext.evaluation.plots import PALETTE, STYLE
+
+COMMAND = (sys.executable, "-m", "fairseq_ext", "corpus", "pairs")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+MIB = 2**20
+BLOCK = 10_000  # pairs written at a time; repeated ones are of the same block
+
+
+def arguments(words: list[str] | None) -> Namespace:
+    parser = shared_options.parser_with(__doc__, vocabulary=100_000)
+    add = parser.add_argument
+    add("--pairs", type=int, nargs="+", default=[100_000, 1_000_000, 10_000_000])
+    add("--workers", type=int, nargs="+", default=[1])
+    add("--longest", type=int, default=20, help="words of a sentence")
+    add("--part-lines", type=int, default=200_000)
+    add("--seed", type=int, default=1)
+    add("--folder", type=Path, help="on the disk to use (the system's temporary folder)")
+    return parser.parse_args(words)
+
+
+def made_up(options: Namespace, count: int) -> Iterator[list[str]]:
+    """Blocks of lines."""
+    draw = random.Random(options.seed)
+    known = [f"w{number}" for number in range(options.vocabulary)]
+
+    def sentence() -> str:
+        return " ".join(draw.choices(known, k=draw.randint(1, options.longest)))
+
+    for first in range(0, count, BLOCK):
+        block: list[tuple[str, str]] = []
+        for _ in range(min(BLOCK, count - first)):
+            chance = draw.random() if block else 1
+            if chance < 0.1:
+                block.append(draw.choice(block))
+            else:
+                source = draw.choice(block)[0] if chance < 0.2 else sentence()
+                block.append((source, sentence()))
+        yield [f"{source}\t{target}\n" for source, target in block]
+
+
+def one(options: Namespace, source: Path, count: int, workers: int) -> dict[str, float]:
+    """A row: the command on one text."""
+    held = min(1000, count // 100)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        words = [*COMMAND, source, "--src-lang", "de", "--tgt-lang", "en", "--out", f"{folder}/out"]
+        words += ["--workers", workers, "--part-lines", options.part_lines]
+        words = [str(word) for word in (*words, "--valid", held, "--test", held)]
+        with (
+            watching.timed() as time,
+            subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process,
+        ):
+            watch = watching.Watch(process.pid, Path(folder))
+            watch.start()
+            process.wait()
+            watch.end()
+    if process.returncode:
+        raise SystemExit(f"{words} ended with {process.returncode}")
+    row = {"pairs": count, "workers": workers, **time, "peak_mib": watch.peak / MIB}
+    row["pairs_per_second"] = count / time["seconds"]
+    row |= {"text_mib": source.stat().st_size / MIB, "disk_mib": watch.disk / MIB}
+    print(
+        f"{count:13,} pairs {workers} workers {time['seconds']:9.1f} s "
+        f"({time['cpu_seconds']:.1f} s of processors) {row['peak_mib']:7.0f} MiB "
+        f"{row['disk_mib']:9.0f} MiB of disk",
+        flush=True,
+    )
+    return row
+
+
+def draw(rows: list[dict[str, float]], output: Path) -> None:
+    """Seconds and memory over the number of pairs."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    panels = {"seconds": "seconds", "peak_mib": "memory of a process (MiB)"}
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.2 * len(panels), 4.2), layout="constrained")
+        axes_of = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, (name, label) in zip(axes_of, panels.items(), strict=True):
+            for place, workers in enumerate(sorted({row["workers"] for row in rows})):
+                own = [row for row in rows if row["workers"] == workers]
+                many = f"{workers} processes" if workers > 1 else "one process"
+                line = {"marker": "o", "ms": 4, "lw": 1.8, "color": PALETTE[place], "label": many}
+                axes.plot([row["pairs"] for row in own], [row[name] for row in own], **line)
+            axes.set(xscale="log", xlabel="pairs", ylabel=label)
+            counts = sorted({row["pairs"] for row in rows})
+            axes.set_xticks(counts, [f"{count:,}" for count in counts])
+            axes.xaxis.set_minor_locator(NullLocator())
+            if name == "seconds":
+                axes.set_yscale("log")
+                axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            else:
+                axes.set_ylim(0, 1.1 * max(row[name] for row in rows))
+            axes.legend(fontsize=8.5)
+            axes.grid(True)
+        pictures.save(figure, output)
+
+
+def main(words: list[str] | None = None) -> None:
+    options = arguments(words)
+    logging.getLogger().setLevel(logging.WARNING)
+    rows = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for count in options.pairs:
+            source = Path(folder) / "pairs.tsv"
+            with source.open("w", encoding="utf-8") as file:
+                for block in made_up(options, count):
+                    file.writelines(block)
+            rows += [one(options, source, count, workers) for workers in options.workers]
+    if options.json is not None:
+        own = shared_options.settings(options, without=("json", "folder"))
+        bench.save(options.json, title="Splitting sentence pairs", settings=own, rows=rows)
+        draw(rows, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The memory of a process and all below it, seen from outside.
+
+What the kernel says at a process's end (``ru_maxrss``) is at least the size of whoever started it,
+which here has torch in memory. So a thread looks at the high-water marks while it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+LOOK = 0.2  # seconds between two looks
+
+
+class Watch(threading.Thread):
+    """Looks at a process and its descendants, and at how much a folder holds.
+
+    Attributes:
+        peak: largest high-water mark of one of the processes, in bytes.
+        disk: the most bytes that the folder has held.
+    """
+
+    def __init__(self, process: int, folder: Path | None = None) -> None:
+        super().__init__(daemon=True)
+        self._process, self._folder = process, folder
+        self._ended = threading.Event()
+        self.peak = self.disk = 0
+
+    def run(self) -> None:
+        while not self._ended.wait(LOOK):
+            self.peak = max([self.peak, *map(_high_water, _family(self._process))])
+            if self._folder is not None:
+                self.disk = max(self.disk, sum(_sizes(self._folder)))
+
+    def end(self) -> None:
+        """Stop looking."""
+        self._ended.set()
+        self.join()
+
+
+def _family(process: int) -> Iterator[int]:
+    yield process
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
+            yield from _family(int(child))
+
+
+def _high_water(process: int) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # it has just been renamed
+                yield Path(path, name).stat().st_size
+
+
+@contextlib.contextmanager
+def timed() -> Iterator[dict[str, float]]:
+    """Yield what gets the ``seconds`` of the block, and the processor time of processes in it."""
+    found: dict[str, float] = {}
+    began, before = time.perf_counter(), os.times()
+    yield found
+    after = os.times()
+    found["seconds"] = time.perf_counter() - began
+    found["cpu_seconds"] = sum(after[2:4]) - sum(before[2:4])

@@ -1,0 +1,54 @@
+"""``fairseq-ext binarize``: a corpus of tokens in shards, one for each epoch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fairseq_ext.commands.options import Subparsers
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "binarize",
+        help="binarize a large corpus in shards, of which fairseq-train opens one for each epoch",
+        description="Run fairseq-preprocess on a corpus of tokens in shards with one dictionary, "
+        "and print the argument with which fairseq-train opens the next shard at each epoch. "
+        "Several workers may share the folder; stopped and started again, they go on with the "
+        "shards that are missing.",
+    )
+    option = parser.add_argument
+    option("text", type=Path, metavar="TEXT", help="folder with train.SRC, train.TGT and others")
+    option("--src", required=True, metavar="LANG", help="source language, the ending of its files")
+    option("--tgt", required=True, metavar="LANG", help="target language")
+    option("--shards", type=int, required=True, metavar="N", help="how many")
+    option(
+        "--shard",
+        metavar="I/N",
+        help="binarize only shard I of every N, from 0/N; without it a worker takes any shard",
+    )
+    option("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write")
+    option(
+        "--flags",
+        default="",
+        metavar="WORDS",
+        help="more flags for fairseq-preprocess, as in --flags='--joined-dictionary --workers 4'",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from fairseq_ext.data_folder import shards
+    from fairseq_ext.shared_folder import shard
+
+    wanted = shards.Shards(
+        args.text, args.output, args.src, args.tgt, args.shards, tuple(args.flags.split())
+    )
+    missing = shards.write(wanted, shard(args.shard))
+    there = args.shards - len(missing)
+    print(f"{args.output}: {there:,} of {args.shards:,} shards are there", file=sys.stderr)
+    if not missing:
+        print(shards.joined(wanted.folders()))
+    return 0

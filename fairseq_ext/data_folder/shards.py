@@ -1,0 +1,184 @@
+"""Binarized data in shards: folders of training pairs with one dictionary, one for each epoch.
+
+fairseq-train takes folders with colons between them, ``bin/000:bin/001:…``. Each epoch opens the
+next one, so that an epoch begins as fast as a shard is opened, whatever the size of the corpus.
+Every n-th pair goes into a shard, so that all shards have their share of all texts. Validation and
+test sets are in the first one, where fairseq looks for them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_ext.corpora import streams
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.files import atomic_write, require_file, sha256
+from fairseq_ext.plugin.wings import USER_DIR
+from fairseq_ext.shared_folder import SharedFolder
+from fairseq_ext.text import pipeline
+from fairseq_ext.text.writing import writers
+
+HEAD = {"format": "fairseq-ext shards", "version": 1}
+MOST = 400  # whose files are open at once
+OURS = (
+    *("--user-dir", "--source-lang", "-s", "--target-lang", "-t", "--trainpref", "--validpref"),
+    *("--testpref", "--destdir", "--srcdict", "--tgtdict", "--dict-only", "--only-source"),
+)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """What is binarized, and into how many shards.
+
+    Attributes:
+        text: folder with ``train``, and perhaps ``valid`` and ``test``, as tokens.
+        out: folder of the shards.
+        src, tgt: languages, endings of the files.
+        count: of the shards.
+        flags: more ones of fairseq-preprocess, such as ``--joined-dictionary``.
+    """
+
+    text: Path
+    out: Path
+    src: str
+    tgt: str
+    count: int
+    flags: tuple[str, ...] = ()
+
+    def _files(self, split: str) -> list[Path]:
+        return [self.text / f"{split}.{side}" for side in (self.src, self.tgt)]
+
+    def folders(self) -> list[Path]:
+        """Of the shards, in order."""
+        return [self.out / f"{number:03d}" for number in range(self.count)]
+
+    def job(self) -> dict[str, object]:
+        """All that the data depend on.
+
+        Raises:
+            ConfigError: a flag that this is to set, or too many shards.
+            DataError: no training text, one of unequal sides, or fewer pairs than shards.
+        """
+        if not 1 <= self.count <= MOST:
+            raise ConfigError(f"`--shards` must be from 1 to {MOST}, but is {self.count}.")
+        for flag in self.flags:
+            if flag.partition("=")[0] in OURS:
+                raise ConfigError(f"`{flag}` is set by this command; leave it out.")
+        wanted = [require_file(path, "training text") for path in self._files("train")]
+        counts = [*map(_lines, wanted)]
+        if len({*counts}) > 1:
+            raise DataError(
+                f"{wanted[0]} has {counts[0]:,} lines, {wanted[1]} {counts[1]:,}; they must have "
+                "equally many."
+            )
+        if counts[0] < self.count:
+            raise DataError(f"there are fewer training pairs than {self.count} shards.")
+        if (self.text / pipeline.FILE).is_file():
+            wanted.append(self.text / pipeline.FILE)
+        wanted += [path for split in ("valid", "test") for path in self._files(split)]
+        found = [{"name": path.name, "sha256": sha256(path)} for path in wanted if path.is_file()]
+        return {"inputs": found, "shards": self.count, "flags": list(self.flags)}
+
+    # ---- stages ----------------------------------------------------------------------------------
+
+    def _dealt(self, number: int, side: str) -> Path:
+        return self.out / f".text-{number:03d}" / f"train.{side}"
+
+    def deal(self, name: str) -> None:
+        """Deal the training pairs out to the shards in turn."""
+        paths = []
+        for number in range(self.count):
+            folder = self._dealt(number, self.src).parent
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            pipeline.copy(self.text, folder)
+            paths += [self._dealt(number, side) for side in (self.src, self.tgt)]
+        with writers(paths) as files:
+            streams.deal(self._pairs(), [*zip(files[::2], files[1::2], strict=True)])
+        self._end(name)
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        for chunk in streams.line_pairs(*self._files("train")):
+            yield from chunk
+
+    def dictionary(self, name: str) -> None:
+        """Count the tokens of all training pairs."""
+        self._binarize(self.out / ".dictionary", "--trainpref", self.text / "train", "--dict-only")
+        self._end(name)
+
+    def shard(self, name: str) -> None:
+        """Binarize one shard; the first has the validation and test sets."""
+        number = int(Path(name).stem.rpartition("-")[2])
+        sides = (("--srcdict", self.src), ("--tgtdict", self.tgt))
+        if "--joined-dictionary" in self.flags:
+            sides = sides[:1]
+        words: list[object] = []
+        for option, side in sides:
+            words += [option, self.out / ".dictionary" / f"dict.{side}.txt"]
+        words += ["--trainpref", self._dealt(number, self.src).with_suffix("")]
+        for split in ("valid", "test") if number == 0 else ():
+            if all(path.is_file() for path in self._files(split)):
+                words += [f"--{split}pref", self.text / split]
+        self._binarize(self.folders()[number], *words)
+        self._end(name)
+        shutil.rmtree(self._dealt(number, self.src).parent, ignore_errors=True)
+
+    def _binarize(self, folder: Path, *words: object) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        command = [sys.executable, "-m", "fairseq_cli.preprocess", "--user-dir", USER_DIR]
+        command += ["--source-lang", self.src, "--target-lang", self.tgt, "--destdir", folder]
+        done = subprocess.run(
+            [str(word) for word in (*command, *words, *self.flags)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            said = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
+            raise DataError(f"fairseq-preprocess: {said.partition('error: ')[2] or said}")
+
+    def _end(self, name: str) -> None:
+        with atomic_write(self.out / name) as file:
+            file.write("{}\n")
+
+
+def _lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+
+
+def write(shards: Shards, own: tuple[int, int] = (0, 1)) -> list[str]:
+    """Write all shards, side by side with other workers.
+
+    Args:
+        shards: what they are.
+        own: number and count: binarize this share of the shards alone.
+
+    Returns:
+        The shards that are missing still, which are of others.
+
+    Raises:
+        ConfigError, DataError: as of :meth:`Shards.job`, or of fairseq-preprocess.
+    """
+    folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output")
+    folder.begin(shards.job())
+    names = [f"shard-{number:03d}.json" for number in range(shards.count)]
+    if folder.missing(names):
+        folder.work(["deal.json"], shards.deal)
+        folder.work(["dictionary.json"], shards.dictionary)
+    folder.work(names[own[0] :: own[1]], shards.shard)
+    missing = folder.missing(names)
+    if not missing:
+        for left in (shards.out / ".dictionary", *shards.out.glob(".text-*")):
+            shutil.rmtree(left, ignore_errors=True)
+    return missing
+
+
+def joined(folders: Sequence[Path]) -> str:
+    """The argument of fairseq-train."""
+    return ":".join(map(str, folders))

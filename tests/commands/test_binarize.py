@@ -1,0 +1,101 @@
+"""``fairseq-ext binarize``: shards with one dictionary, and a training that opens one an epoch."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.data_folder.indexed import check
+from tests.support.harness import digits_corpus, fairseq, refused, run
+from tests.support.trainings import ARCHITECTURES, TRAINING
+
+pytestmark = pytest.mark.system
+LANGS = ("--src", "src", "--tgt", "tgt")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return digits_corpus(tmp_path_factory.mktemp("text"), train=100, valid=10, test=10)
+
+
+@pytest.fixture(scope="module")
+def shards(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of three shards, made by two workers, and the argument of fairseq-train."""
+    out = tmp_path_factory.mktemp("data") / "bin"
+    words = ("fairseq-ext", "binarize", text, *LANGS, "--shards", 3, "-o", out)
+    first = run(*words, "--shard", "1/2")
+    assert first.stdout == ""
+    assert "1 of 3 shards are there" in first.stderr
+    (out / "000").mkdir()
+    (out / "000" / "dict.src.txt").write_text("of a killed worker")
+    return out, run(*words).stdout.strip()
+
+
+def pairs(folder: Path, split: str = "train") -> list[tuple[list[int], list[int]]]:
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    sides = []
+    for side in ("src", "tgt"):
+        prefix = folder / f"{split}.src-tgt.{side}"
+        check(prefix, None, contents=True)
+        sides.append([one.tolist() for one in MMapIndexedDataset(str(prefix))])
+    return [*zip(*sides, strict=True)]
+
+
+def test_together_they_are_the_whole(shards: tuple[Path, str], text: Path, tmp_path: Path) -> None:
+    out, argument = shards
+    folders = [out / f"{number:03d}" for number in range(3)]
+    assert argument == ":".join(map(str, folders))
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {"000", "001", "002"}
+    whole = tmp_path / "whole"
+    words = ("--source-lang", "src", "--target-lang", "tgt", "--trainpref", text / "train")
+    fairseq("preprocess", *words, "--validpref", text / "valid", "--destdir", whole)
+    for side in ("src", "tgt"):
+        wanted = (whole / f"dict.{side}.txt").read_bytes()
+        assert all((one / f"dict.{side}.txt").read_bytes() == wanted for one in folders)
+    wanted = pairs(whole)
+    assert [pairs(one) for one in folders] == [wanted[number::3] for number in range(3)]
+    assert pairs(folders[0], "valid") == pairs(whole, "valid")
+    assert not [*folders[1].glob("valid*")]
+
+
+def test_each_epoch_opens_the_next_shard(
+    shards: tuple[Path, str], text: Path, tmp_path: Path
+) -> None:
+    """Epochs of 34, 33, 33 and again 34 pairs, also where a training goes on."""
+    _, argument = shards
+    words = (argument, *ARCHITECTURES["gru_tiny"], *TRAINING, "--batch-size", 1)
+    words = (*words, "--save-dir", tmp_path, "--update-freq", 1)
+    said = fairseq("train", *words, "--max-epoch", 2).stdout
+    said += fairseq("train", *words, "--max-epoch", 4).stdout
+    ends = [int(found) for found in re.findall(r"\| train \| .*num_updates (\d+)", said)]
+    assert ends == [34, 67, 100, 134]
+    model = tmp_path / "checkpoint_last.pt"
+    lines = fairseq("generate", argument, "--path", model, "--cpu", "--beam", 1).stdout
+    assert len(re.findall(r"^H-", lines, re.MULTILINE)) == 10
+    run(
+        "fairseq-ext", "translate", "--path", model, "--input", text / "test.src", "-o", "/dev/null"
+    )
+
+
+def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) -> None:
+    out, _ = shards
+    words = ("fairseq-ext", "binarize", text, *LANGS)
+    done = run(*words, "--shards", 4, "-o", out, ok=False)
+    refused(done, "shards was `3` there, but is `4` now. Choose another folder for `--output`.")
+    done = run(*words, "--shards", 101, "-o", tmp_path / "a", ok=False)
+    refused(done, "there are fewer training pairs than 101 shards.")
+    done = run(*words, "--shards", 401, "-o", tmp_path / "b", ok=False)
+    refused(done, "`--shards` must be from 1 to 400, but is 401.")
+    done = run(*words, "--shards", 2, "--flags=--srcdict x", "-o", tmp_path / "c", ok=False)
+    refused(done, "`--srcdict` is set by this command; leave it out.")
+    done = run(*words, "--shards", 2, "--flags=--thresholdsrc no", "-o", tmp_path / "d", ok=False)
+    refused(done, "fairseq-preprocess: `--thresholdsrc` must be a whole number, but is 'no'.")
+    shutil.copytree(text, tmp_path / "text")
+    (tmp_path / "text" / "train.tgt").write_text("1\n")
+    done = run(*words[:2], tmp_path / "text", *LANGS, "--shards", 2, "-o", tmp_path / "e", ok=False)
+    refused(done, "train.src has 100 lines, ", "train.tgt 1; they must have equally many.")
+    assert {path.name for path in tmp_path.iterdir()} == {"d", "text"}

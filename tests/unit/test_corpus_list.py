@@ -1,0 +1,222 @@
+"""Several corpora at once, by weight and with their licences; and rules that leave pairs out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.corpora import rules
+from fairseq_ext.errors import FairseqExtError
+from tests.support.harness import refused, run, write_lines
+
+LANGS = ("--src-lang", "de", "--tgt-lang", "en")
+MTDATA = """
+import sys
+assert sys.argv[1] == "echo", sys.argv
+if sys.argv[2] == "none":
+    sys.exit("Error: there is no data set none")
+for number in range(100):
+    print(f"Zahl {number + 700}\\tnumber {number + 700}\\tmore")
+"""
+
+
+def pairs(first: int, count: int) -> list[str]:
+    return [f"number {n}\tZahl {n}" for n in range(first, first + count)]
+
+
+def listed(folder: Path, *, weights: tuple[float, ...] = (2, 0.5, 2.25)) -> Path:
+    """A list of three corpora; the first two have 100 pairs in common."""
+    write_lines(folder / "a.tsv", pairs(0, 300))
+    both = [line.split("\t") for line in pairs(200, 500)]
+    write_lines(folder / "b.de", [target for _, target in both])
+    write_lines(folder / "b.en", [source for source, _ in both])
+    entries = [
+        {"name": "a", "pairs": "a.tsv", "columns": [2, 1], "licence": "CC0"},
+        {"name": "b", "source": "b.de", "target": "b.en", "licence": "CC BY 4.0"},
+        {"name": "c", "mtdata": "Some-set-1-deu-eng", "licence": "unknown"},
+    ]
+    for entry, weight in zip(entries, weights, strict=True):
+        entry["weight"] = weight
+    (folder / "mtdata").mkdir(exist_ok=True)
+    (folder / "mtdata" / "__init__.py").write_text("")
+    (folder / "mtdata" / "__main__.py").write_text(MTDATA)
+    path = folder / "list.json"
+    path.write_text(json.dumps(entries))
+    return path
+
+
+def command(folder: Path, *words: object, ok: bool = True):
+    path = f"{folder}:{':'.join(sys.path)}"
+    return run("fairseq-ext", "corpus", "pairs", *LANGS, *words, ok=ok, PYTHONPATH=path)
+
+
+def lines(folder: Path, split: str) -> list[tuple[str, str]]:
+    sides = [(folder / f"{split}.{side}").read_text().splitlines() for side in ("de", "en")]
+    return [*zip(*sides, strict=True)]
+
+
+@pytest.mark.system
+def test_corpora_are_mixed_by_weight_with_their_licences(tmp_path: Path) -> None:
+    words = ("--corpora", listed(tmp_path), "--valid", 10, "--test", 10, "--out", tmp_path / "out")
+    said = command(tmp_path, *words).stdout
+    assert "a: 300 pairs read, " in said
+    assert "weight 2; licence: CC0\n" in said
+    held = {*lines(tmp_path / "out", "valid"), *lines(tmp_path / "out", "test")}
+    assert len(held) == 20
+    counts = Counter(lines(tmp_path / "out", "train"))
+    assert not {*counts} & held
+    copies = {"a": Counter(), "b": Counter(), "c": Counter()}
+    for pair, count in counts.items():
+        copies[origin(pair)][count] += 1
+    kept = Counter(map(origin, held))
+    assert copies["a"] == {2: 300 - kept["a"]}  # those that stand in both are the first's
+    assert copies["b"].keys() == {1}
+    assert copies["b"][1] == pytest.approx((400 - kept["b"]) / 2, abs=40)
+    assert copies["c"].keys() == {2, 3}
+    assert sum(copies["c"].values()) == 100 - kept["c"]
+    assert copies["c"][3] == pytest.approx((100 - kept["c"]) / 4, abs=15)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert [one["licence"] for one in manifest["corpora"]] == ["CC0", "CC BY 4.0", "unknown"]
+    assert [one["read"] for one in manifest["corpora"]] == [300, 500, 100]
+    trained = [one["train"] for one in manifest["corpora"]]
+    assert trained == [sum(n * of for n, of in one.items()) for one in copies.values()]
+    assert manifest["report"]["splits"]["train"] == sum(trained)
+    assert manifest["report"]["dropped"] == {"repeated pair": 100}
+    assert {*manifest["inputs"]} == {"a/a.tsv", "b/b.de", "b/b.en", "c/Some-set-1-deu-eng.tsv"}
+    # the same in other parts, and with what was fetched before
+    (tmp_path / "mtdata" / "__main__.py").write_text("raise SystemExit('not again')")
+    more = ("--parts", tmp_path / "parts", "--part-lines", 77, "--download")
+    command(tmp_path, *words[:-1], tmp_path / "parted", *more, tmp_path / "out" / "download")
+    for split in ("train", "valid", "test"):
+        assert lines(tmp_path / "parted", split) == lines(tmp_path / "out", split)
+
+
+def origin(pair: tuple[str, str]) -> str:
+    number = int(pair[0].split()[1])
+    return "a" if number < 300 else "b" if number < 700 else "c"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": ""}, "corpus 1 lacks `name`, which is recorded"),
+        ({"licence": None}, "corpus 1: `licence` cannot be None."),
+        ({"weight": 0}, "corpus 1: `weight` must be above 0 and at most 100, but is 0."),
+        ({"weight": True}, "corpus 1: `weight` cannot be True."),
+        ({"columns": [1]}, "corpus 1: `columns` must be two column numbers, such as [2, 1]."),
+        ({"url": "x"}, "corpus 1: `url` is not known; there are name, licence, pairs,"),
+        ({"source": "b.de"}, "corpus 1 needs `pairs`, or `source` and `target`, or `mtdata`."),
+        ({"pairs": "none.tsv"}, "none.tsv does not exist"),
+        ({"name": "b"}, "has two corpora of one name; give each its own."),
+        ([], "must be a JSON list of corpora, such as [{"),
+        ([1], "corpus 1 must be an object, such as {"),
+    ],
+)
+def test_lists_that_cannot_be(change: object, message: str, tmp_path: Path) -> None:
+    from fairseq_ext.corpora import corpus_list
+
+    path = listed(tmp_path)
+    entries = json.loads(path.read_text())
+    if isinstance(change, dict):
+        entries[0] |= change
+    else:
+        entries = change
+    path.write_text(json.dumps(entries))
+    with pytest.raises(FairseqExtError) as caught:
+        corpus_list.read(path, lambda name: pytest.fail("nothing is fetched"))
+    assert message in str(caught.value)
+
+
+@pytest.mark.system
+def test_commands_that_cannot_be(tmp_path: Path) -> None:
+    path = listed(tmp_path)
+    done = command(tmp_path, "--corpora", path, "--as", "train", "--out", tmp_path, ok=False)
+    refused(done, "`--as` writes every pair once; leave the weights of the corpora out.")
+    text = path.read_text()
+    path.write_text(text.replace("Some-set-1-deu-eng", "none"))
+    done = command(tmp_path, "--corpora", path, "--out", tmp_path / "out", ok=False)
+    refused(done, "mtdata could not give `none`: Error: there is no data set none")
+    assert not [*(tmp_path / "out").rglob("*.*")]
+
+
+# ---- rules ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "source", "target", "reason"),
+    [
+        ("length=2:3", "a b", "a b c", None),
+        ("length=2:3", "a", "a b", "fewer than 2 words"),
+        ("length=2:3", "a b", "a b c d", "more than 3 words"),
+        ("ratio=1.5", "a b", "a b c", None),
+        ("ratio=1.5", "a b c d", "a b", "lengths differ more than 1.5-fold"),
+        ("letters=0.5", "ab 12", "é!", None),
+        ("letters=0.5", "ab 123", "abc", "less than 0.5 letters"),
+        ("different", "a", "A", None),
+        ("different", "a", "a", "both sides are the same"),
+        ("different", "", "a", "empty side"),
+    ],
+)
+def test_reasons(rule: str, source: str, target: str, reason: str | None) -> None:
+    checks = rules.checks((rule,), ("de", "en"), None)
+    assert rules.why_left_out(source, target, checks) == reason
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("length=3", "`--rule length` must be MIN:MAX in words, such as 1:100, but is `3`."),
+        ("length=3:2", "MIN:MAX"),
+        ("ratio=1", "`--rule ratio` must be a number above 1, such as 3, but is `1`."),
+        ("ratio=x", "`--rule ratio` must be a number above 1"),
+        ("letters=2", "`--rule letters` must be a share from 0 to 1"),
+        ("different=1", "`--rule different` must be given without a value"),
+        ("shorter", "is not known; there are different, language, length, letters,"),
+    ],
+)
+def test_rules_that_cannot_be(rule: str, message: str) -> None:
+    with pytest.raises(FairseqExtError) as caught:
+        rules.checks((rule,), ("de", "en"), None)
+    assert message in str(caught.value)
+
+
+PLUGIN = """
+def no_digits(languages, values):
+    def check(source, target):
+        if any(map(str.isdigit, source + target)):
+            return f"digits in {languages[0]} or {languages[1]}{values}"
+    return check
+"""
+
+
+@pytest.mark.system
+def test_another_packages_rule_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "my_rules.py").write_text(PLUGIN)
+    (tmp_path / "my_rules-1.dist-info").mkdir()
+    (tmp_path / "my_rules-1.dist-info" / "METADATA").write_text("Name: my-rules\nVersion: 1\n")
+    (tmp_path / "my_rules-1.dist-info" / "entry_points.txt").write_text(
+        "[fairseq_ext.rules]\nno-digits = my_rules:no_digits\n"
+    )
+    text = write_lines(tmp_path / "pairs", ["a\tb", "a 1\tb", "c d\te", "f\tf", "g\t2"])
+    words = (text, "--rule", "no-digits=!", "--rule", "different", "--valid", 0, "--test", 0)
+    said = command(tmp_path, *words, "--out", tmp_path / "out").stdout
+    assert "dropped, digits in de or en!: 2\n" in said
+    assert "dropped, both sides are the same: 1\n" in said
+    assert lines(tmp_path / "out", "train") == [("a", "b"), ("c d", "e")]
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["options"]["rule"] == ["no-digits=!", "different"]
+
+
+def test_sentences_of_another_language_are_left_out() -> None:
+    pytest.importorskip("py3langid")
+    checks = rules.checks(("language",), ("de", "en"), None)
+    german, english = "Das ist ein kurzer deutscher Satz.", "This is a short English sentence."
+    assert rules.why_left_out(german, english, checks) is None
+    assert rules.why_left_out(english, english, checks) == "source is not de"
+    assert rules.why_left_out(german, german, checks) == "target is not en"
+    with pytest.raises(FairseqExtError, match=r"Unknown language code.*ISO 639-1"):
+        rules.checks(("language=de:xx",), ("de", "en"), None)
