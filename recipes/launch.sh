@@ -7,17 +7,21 @@
 #     RENDEZVOUS=HOST:PORT  of the first node, where all of them meet
 #     JOIN=1              on every other node, which runs the same command: only take part in training
 #     LAUNCH="srun ..."   instead of JOIN, what starts a program on each node (see slurm.sh)
+#     RESTARTS=3          times that torchrun starts all processes again after one has died; they go
+#                         on from the last checkpoint (0)
 #
 # An update has as many tokens as on one GPU, so that the recipe stays the same: --update-freq is
 # divided by the number of processes, and by what is left the batch.
 
-GPUS="${GPUS:-1}" NODES="${NODES:-1}"
+GPUS="${GPUS:-1}" NODES="${NODES:-1}" RESTARTS="${RESTARTS:-0}"
 
 joining() { [[ "${JOIN:-0}" == 1 ]]; }
 
 check_launch() {
     positive GPUS "$GPUS"
     positive NODES "$NODES"
+    [[ "$RESTARTS" =~ ^[0-9]{1,4}$ ]] ||
+        die "\`RESTARTS\` must be a whole number, but is \`$RESTARTS\`."
     if ((NODES > 1)); then
         [[ "${RENDEZVOUS:-}" =~ ^[^:]+:[0-9]+$ ]] ||
             die "\`RENDEZVOUS\` must be HOST:PORT of the first of $NODES nodes, but is \`${RENDEZVOUS:-}\`."
@@ -38,6 +42,7 @@ choose_launcher() {
     else
         launcher=(torchrun --standalone)
     fi
+    ((RESTARTS == 0)) || launcher+=(--max-restarts "$RESTARTS")
     launcher+=(--nproc-per-node "$GPUS" --no-python)
 }
 

@@ -3,8 +3,9 @@
 #
 #     sbatch --nodes 2 --gpus-per-node 4 recipes/slurm.sh recipes/muse/wmt14_en_de.sh --out runs/big
 #
-# The first node runs the recipe; its trainings run on all of them (see launch.sh). What is stopped by
-# the time limit goes on when the same command is submitted again.
+# The first node runs the recipe; its trainings run on all of them (see launch.sh). Two minutes before
+# the time limit the job is queued again, and goes on from the last checkpoint. A process that dies
+# makes torchrun start all of the training again from there, RESTARTS times (3).
 #SBATCH --job-name=fairseq-ext
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -12,6 +13,9 @@
 #SBATCH --cpus-per-task=8
 #SBATCH --time=24:00:00
 #SBATCH --output=%x-%j.log
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@120
 set -euo pipefail
 
 if [[ -z "${SLURM_JOB_ID:-}" || $# == 0 ]]; then
@@ -21,10 +25,30 @@ fi
 
 NODES="${SLURM_JOB_NUM_NODES:-1}"
 GPUS="${SLURM_GPUS_ON_NODE:-1}"
-export NODES GPUS
+export NODES GPUS RESTARTS="${RESTARTS:-3}"
 if ((NODES > 1)); then
     read -r first < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     export RENDEZVOUS="$first:$((20000 + SLURM_JOB_ID % 20000))" # a port of this job's own
     export LAUNCH="srun --nodes=$NODES --ntasks=$NODES --ntasks-per-node=1 --kill-on-bad-exit=1"
 fi
-exec bash "$@"
+
+# Slurm ends all processes of a job that it queues again; if it cannot, the job just goes on.
+again() {
+    signalled=1
+    echo "slurm.sh: the time limit is near; job $SLURM_JOB_ID is queued again" >&2
+    scontrol requeue "$SLURM_JOB_ID" || echo "slurm.sh: it could not be; submit it again" >&2
+}
+stop() {
+    signalled=1
+    kill -TERM "$recipe"
+}
+bash "$@" &
+recipe=$!
+trap again USR1
+trap stop TERM
+status=0 signalled=1
+while ((signalled)); do # a signal ends `wait`, not the recipe
+    signalled=0 status=0
+    wait "$recipe" || status=$?
+done
+exit "$status"

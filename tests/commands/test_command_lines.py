@@ -70,6 +70,14 @@ TRAIN = {
     "optimizer": (("--optimizer", "adamm"), "did you mean `adam`"),
     "scheduler": (("--lr-scheduler", "inverse_sqr"), "did you mean `inverse_sqrt`?"),
     "option": (("--max-tokns", 400), "unrecognized arguments: --max-tokns 400; did you mean"),
+    "sharded-optimizer": (
+        ("--zero-sharding", "os"),
+        "`--zero-sharding os` needs the package fairscale, which is not installed: `pip install",
+    ),
+    "sharded-model": (
+        ("--ddp-backend", "fully_sharded"),
+        "`--ddp-backend fully_sharded` needs the package fairscale, which is not installed: `pip",
+    ),
     "not-binary": (
         ("--binary-weights", "qkv"),
         "`--binary-weights` is an option of binary_transformer, bmt, linformer, muse alone;",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.harness import BIN, USER_DIR, run
+from tests.support.harness import BIN, USER_DIR, run, wait_for
 from tests.support.trainings import ARCHITECTURES, TRAINING, load, plugin_without
 
 pytestmark = pytest.mark.system
@@ -62,6 +65,41 @@ def test_spawned_processes_resume(single, tmp_path):
     shutil.copy(folder / "checkpoint1.pt", tmp_path / LAST)
     options = ("--distributed-world-size", 2, "--save-dir", tmp_path, "--user-dir", USER_DIR)
     assert len(losses(run(*command, *options).stdout)) == 2
+    assert_same_end(folder, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("single", ["lstm"], indirect=True)
+def test_a_sharded_optimizer_trains_and_resumes(single, tmp_path):
+    pytest.importorskip("fairscale")
+    folder, command, _ = single
+    sharded = ("--zero-sharding", "os", "--ddp-backend", "legacy_ddp")
+    where = (*sharded, "--save-dir", tmp_path, "--user-dir", USER_DIR)
+    torchrun(*command, *where, "--max-epoch", 1)
+    torchrun(*command, *where)
+    assert_same_end(folder, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("single", ["lstm"], indirect=True)
+def test_torchrun_starts_a_training_again_whose_process_died(single, tmp_path):
+    """Both processes begin again, and go on from the last checkpoint to the undisturbed end."""
+    folder, command, _ = single
+    words = [BIN / "torchrun", "--standalone", "--max-restarts", 2, "--nproc_per_node", 2]
+    words += [BIN / command[0], *command[1:], "--save-interval-updates", 3]
+    words += ["--save-dir", tmp_path, "--user-dir", USER_DIR]
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen([str(word) for word in words], stdout=log, stderr=log) as process,
+    ):
+        wait_for((tmp_path / "checkpoint_1_3.pt").exists, process)
+        asked = ("ps", "-o", "pid=", "--ppid", str(process.pid))
+        children = subprocess.run(asked, capture_output=True, text=True).stdout.split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        status = process.wait(600)
+    said = (tmp_path / "log").read_text()
+    assert status == 0, said
+    assert re.search(r"checkpoint_last\.pt \(epoch \d+ @ [1-9]\d* updates\)", said), said
     assert_same_end(folder, tmp_path)
 
 

@@ -79,6 +79,7 @@ def test_one_gpu_is_seen_unless_more_are_asked_for() -> None:
         ({"NODES": "2"}, "`RENDEZVOUS` must be HOST:PORT of the first of 2 nodes, but is ``."),
         ({"NODES": "2", "RENDEZVOUS": "first"}, "`RENDEZVOUS` must be HOST:PORT"),
         ({"JOIN": "1"}, "`JOIN=1` must come with the `NODES`"),
+        ({"RESTARTS": "-1"}, "`RESTARTS` must be a whole number, but is `-1`."),
         ({"GPUS": "3"}, "3 processes must share a batch of 32 sentences"),
     ],
 )
@@ -106,7 +107,8 @@ def test_slurm_starts_the_recipe_on_all_its_nodes(nodes: int, tmp_path: Path) ->
     job |= {"SLURM_JOB_NODELIST": "node[7-8]", "PATH": f"{scontrol.parent}:{ENVIRONMENT['PATH']}"}
     before, _ = training(SLURM, IWSLT, "--out", tmp_path / "run", **job)
     if nodes == 1:
-        assert before == ["torchrun", "--standalone", "--nproc-per-node", "4", "--no-python"]
+        assert before[:4] == ["torchrun", "--standalone", "--max-restarts", "3"]
+        assert before[4:] == ["--nproc-per-node", "4", "--no-python"]
     else:
         per_node = ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
         assert before[:4] == ["srun", *per_node]

@@ -60,8 +60,9 @@ def require_batch_size(dataset: Any) -> None:
 
 
 def _require_packages(cfg: Any) -> None:
-    """Without these, fairseq trains on, repeats a warning, and writes nothing of what was asked."""
-    common = cfg.common
+    """Without these, fairseq trains on and writes nothing of what was asked, or ends in pages."""
+    common, several = cfg.common, cfg.distributed_training
+    backend, sharding = several.ddp_backend, several.zero_sharding
     for wanted, option, *packages in (
         (common.tpu and not common.bf16, "--tpu", "torch_xla"),
         (
@@ -69,6 +70,8 @@ def _require_packages(cfg: Any) -> None:
             "--write-checkpoints-asynchronously",
             "iopath",
         ),
+        (backend in ("fully_sharded", "slowmo"), f"--ddp-backend {backend}", "fairscale"),
+        (sharding != "none", f"--zero-sharding {sharding}", "fairscale"),
         (common.tensorboard_logdir, "--tensorboard-logdir", "tensorboard", "tensorboardX"),
         (common.wandb_project, "--wandb-project", "wandb"),
         (common.aim_repo, "--aim-repo", "aim"),

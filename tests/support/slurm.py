@@ -1,0 +1,102 @@
+"""A stand-in for Slurm on one machine: ``sbatch``, ``srun`` and ``scontrol`` that start processes.
+
+    SLURM_STANDIN=FOLDER sbatch --nodes 2 SCRIPT ARGUMENT...
+
+``sbatch`` runs the script as a job, and waits for it. Once the file FOLDER/limit exists the job's
+time is nearly over: its shell gets the signal of ``#SBATCH --signal=B:…``. A job that is queued
+again is ended with all its processes, and then started again. ``srun`` starts a program on each
+node: here, that many times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+NAMES = ("sbatch", "srun", "scontrol")
+JOB = "4711"
+
+
+def install(folder: Path) -> Path:
+    """Write the commands into a folder for PATH."""
+    folder.mkdir()
+    for name in NAMES:
+        path = folder / name
+        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" {name} "$@"\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+def _options(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Options, with ``=`` or a value after them, and what follows."""
+    found = {}
+    while words and words[0].startswith("--"):
+        name, equals, value = words[0].partition("=")
+        found[name] = value if equals else words[1]
+        words = words[1 if equals else 2 :]
+    return found, words
+
+
+def sbatch(words: list[str]) -> int:
+    options, command = _options(words)
+    folder = Path(os.environ["SLURM_STANDIN"])
+    own = dict(re.findall(r"^#SBATCH (--\S+?)=(\S+)", Path(command[0]).read_text(), re.MULTILINE))
+    warning = getattr(signal, f"SIG{own['--signal'].partition(':')[2].partition('@')[0]}")
+    nodes = options.get("--nodes", own["--nodes"])
+    for restart in range(10):
+        job = {"SLURM_JOB_ID": JOB, "SLURM_JOB_NUM_NODES": nodes, "SLURM_GPUS_ON_NODE": "1"}
+        job |= {"SLURM_JOB_NODELIST": f"nodes[1-{nodes}]", "SLURM_RESTART_COUNT": str(restart)}
+        process = subprocess.Popen(
+            ["bash", *command], env={**os.environ, **job}, start_new_session=True
+        )
+        again = folder / "requeued"
+        while process.poll() is None and not again.exists():
+            if (folder / "limit").exists():
+                (folder / "limit").unlink()
+                process.send_signal(warning)
+            time.sleep(0.05)
+        if not again.exists():
+            return process.returncode
+        again.unlink()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+    return 1
+
+
+def srun(words: list[str]) -> int:
+    options, command = _options(words)
+    tasks = [
+        subprocess.Popen(command, env={**os.environ, "SLURM_PROCID": str(rank)})
+        for rank in range(int(options["--ntasks"]))
+    ]
+    statuses: list[int] = []
+    while len(statuses) < len(tasks):
+        statuses = [status for task in tasks if (status := task.poll()) is not None]
+        if any(statuses) and options.get("--kill-on-bad-exit") == "1":
+            for task in tasks:
+                task.kill()
+        time.sleep(0.05)
+    return max(map(abs, statuses))
+
+
+def scontrol(words: list[str]) -> int:
+    if words[:2] == ["show", "hostnames"]:
+        print(*["localhost"] * int(os.environ["SLURM_JOB_NUM_NODES"]), sep="\n")
+        return 0
+    assert words == ["requeue", JOB], words
+    (Path(os.environ["SLURM_STANDIN"]) / "requeued").touch()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit({"sbatch": sbatch, "srun": srun, "scontrol": scontrol}[sys.argv[1]](sys.argv[2:]))
