@@ -16,8 +16,6 @@ EXTRAS: dict[str, str] = {
     "gradio": "demo",
     "mbrs": "mbr",
     "ray": "ray",
-    "mtdata": "mtdata",
-    "py3langid": "language",
     "fastapi": "serve",
     "uvicorn": "serve",
     "prometheus_client": "serve",
