@@ -64,23 +64,27 @@ def add(commands: Subparsers) -> None:
     )
     option = parser.add_argument
     option(
-        "data",
-        type=Path,
-        nargs="?",
-        metavar="DATA",
+        "words",
+        nargs="*",
+        metavar="DATA|TEXT",
         help="folder of fairseq-preprocess with the dictionaries (a model's own, or those of its "
-        "training)",
+        "training); or what to translate, if the model has its own",
     )
-    option(
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
         "--path",
-        "--model",
-        dest="path",
         type=Path,
         nargs="+",
-        required=True,
         metavar="CHECKPOINT",
         help="trained model of any architecture, a packed one, a bundle, the folder of a run, "
         "or ORG/NAME[@REVISION] on the Hugging Face Hub; several checkpoints vote",
+    )
+    which.add_argument(
+        "--model",
+        type=Path,
+        metavar="NAME",
+        help="a single one of these, or the name of one that comes with the plugin "
+        "(folders of models/)",
     )
     option(
         "--input",
@@ -173,12 +177,10 @@ def _search(args: argparse.Namespace, own: Mapping[str, int | float]) -> Search:
 def _translate(args: argparse.Namespace) -> int:
     logging.getLogger("fairseq_ext.engine").setLevel(logging.INFO)  # who translates, if it does not
     from fairseq_ext import files
-    from fairseq_ext.decoding.loading import in_run
 
     translate_parts.check(args)
-    args.path = [
-        in_run(path) for path in args.path
-    ]  # a name on the Hub: one commit for all workers
+    _find_models(args)
+    _tell_apart(args)
     if args.parts is not None:
         return translate_parts.run(args, lambda: _lines(args), lambda stack: _parts(args, stack))
     lines = _lines(args)
@@ -195,6 +197,41 @@ def _translate(args: argparse.Namespace) -> int:
             return 1
         print(_closing(translator, count, time.monotonic() - began), file=sys.stderr)
     return 0
+
+
+def _find_models(args: argparse.Namespace) -> None:
+    """Set ``path`` to where they are, so that a name on the Hub is one commit for all workers."""
+    from fairseq_ext.decoding.loading import in_run
+
+    args.path = [in_run(path) for path in args.path or [args.model]]
+    del args.model
+
+
+def _tell_apart(args: argparse.Namespace) -> None:
+    """Set ``data``, or ``text`` to the lines given as arguments.
+
+    Raises:
+        ConfigError: they are neither, or there is a file to translate as well.
+    """
+    from fairseq_ext.checkpoints import bundle
+    from fairseq_ext.engine.files import is_engine_model
+    from fairseq_ext.errors import ConfigError
+
+    words, args.data, args.text = args.words, None, None
+    del args.words
+    if len(words) == 1 and os.path.isdir(words[0]):  # noqa: PTH112  # of any text, also a long one
+        args.data = Path(words[0])
+    elif words and all(bundle.is_bundle(path) or is_engine_model(path) for path in args.path):
+        if args.input is not None:
+            raise ConfigError("`--input` does not go with text as an argument; give one of them.")
+        args.text = [line for text in words for line in text.split("\n")]
+    elif len(words) == 1:
+        args.data = Path(words[0])  # loading says what is wrong with it
+    elif words:
+        raise ConfigError(
+            "DATA must be one folder. Text can be an argument where the model is a bundle, or one "
+            "for the engine, which have their own dictionaries."
+        )
 
 
 def _lines(args: argparse.Namespace) -> int | None:
@@ -244,7 +281,10 @@ def _of_all_inputs(
     args: argparse.Namespace, translator: Translates, codec: TextCodec
 ) -> Iterator[Translation]:
     if args.input is None:
-        yield from _translations(args, translator, codec, sys.stdin.buffer, "standard input")
+        raw, name = sys.stdin.buffer, "standard input"
+        if args.text is not None:
+            raw, name = [os.fsencode(f"{line}\n") for line in args.text], "the command line"
+        yield from _translations(args, translator, codec, raw, name)
         return
     before = 0
     for path in args.input:

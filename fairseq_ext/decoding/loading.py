@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_ext import files
-from fairseq_ext.checkpoints import bundle, hub
+from fairseq_ext.checkpoints import bundle, names
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.engine import DEFAULT, ENGINES
 from fairseq_ext.engine.files import is_engine_model, read
@@ -103,13 +103,13 @@ def _of_bundle(path: Path, make_search: MakeSearch) -> tuple[MakeSearch, list[Pa
 
 
 def in_run(path: Path) -> Path:
-    """The model of a run's folder, or the bundle of a name on the Hub; a file is itself.
+    """The model of a run's folder, or the bundle that a name stands for; a file is itself.
 
     Raises:
         CheckpointError, EnvironmentProblem: it cannot be had from the Hub.
         ConfigError: the folder has none of :data:`IN_A_RUN`.
     """
-    path = hub.fetched(path)
+    path = names.resolved(path)
     if not path.is_dir() or bundle.is_bundle(path):
         return path
     for name in IN_A_RUN:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairseq_ext.checkpoints import bundle, hub
+from fairseq_ext.checkpoints import bundle, names
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
@@ -99,7 +99,7 @@ def _parse(given: str, data: Path | None) -> Named:
     found = dict(part.split("=", 1) for part in parts)
     if not (name and equals and checkpoint and all(found.values())) or len(found) < len(parts):
         raise ConfigError(f"A system must be {FORM}, but is `{given}` instead.")
-    checkpoint = str(hub.fetched(Path(checkpoint)))
+    checkpoint = str(names.resolved(Path(checkpoint)))
     if is_engine_model(checkpoint):
         raise ConfigError(
             f"{checkpoint} is a model for the engine, which `fairseq-ext demo` does not take; give "

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import fairseq_ext
+from fairseq_ext.checkpoints import names
 from fairseq_ext.evaluation import outputs
-from tests.support.harness import fairseq, run, write_lines
+from tests.support.harness import fairseq, refused, run, write_lines
 from tests.support.serving import serving
 
 LINES = "1 2 3\n4 5\n9 9 9 9\n0 8\n"
@@ -111,3 +112,37 @@ def test_one_line_where_it_cannot_be(copy_model: Path, bundled: Path, tmp_path: 
     assert done.stderr.count("\n") == 1
     done = run("fairseq-ext", "translate", "--path", tmp_path, ok=False, stdin=LINES)
     assert "is a folder without a model" in done.stderr
+
+
+@pytest.mark.system
+def test_text_is_an_argument_where_the_model_has_its_dictionaries(
+    copy_data: Path, copy_model: Path, bundled: Path, archive: Path, tmp_path: Path
+):
+    translate = ("fairseq-ext", "translate")
+    wanted = run(*translate, "--path", bundled, stdin=LINES).stdout
+    assert wanted.count("\n") == 4
+    for path in (bundled, archive):
+        assert run(*translate, "--model", path, *LINES.splitlines()).stdout == wanted
+    assert run(*translate, LINES.removesuffix("\n"), "--model", bundled).stdout == wanted
+    assert run(*translate, copy_data, "--model", copy_model, stdin=LINES).stdout == wanted
+
+    refused(run(*translate, "1 2", "--model", copy_model, ok=False, stdin=""), "1 2")
+    said = "DATA must be one folder. Text can be an argument where the model is a bundle"
+    refused(run(*translate, "1", "2", "--model", copy_model, ok=False, stdin=""), said)
+    both = ("--input", write_lines(tmp_path / "text", ["1"]))
+    said = "`--input` does not go with text as an argument"
+    refused(run(*translate, "1", "--model", bundled, *both, ok=False), said)
+
+
+def test_a_name_is_that_of_a_model_that_comes_along(bundled: Path, tmp_path: Path, monkeypatch):
+    (tmp_path / "shipped").mkdir()
+    (tmp_path / "shipped" / "copying").symlink_to(bundled)
+    (tmp_path / "shipped" / "README.md").touch()
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "shipped"
+    assert names.shipped(folder) == ["copying"]
+    assert names.resolved(Path("copying"), folder) == folder / "copying"
+    for other in ("README.md", "copied", "x/copying.pt"):
+        assert names.resolved(Path(other), folder) == Path(other)
+    (tmp_path / "copying").touch()
+    assert names.resolved(Path("copying"), folder) == Path("copying")

@@ -1,0 +1,31 @@
+"""What a model's name stands for: a bundle that comes with the plugin, or one on the Hub.
+
+``fairseq_ext/shipped`` leads to ``models`` at the root of the repository; an installation that is
+not editable has copies.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairseq_ext.checkpoints import bundle, hub
+
+SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
+
+
+def shipped(folder: Path = SHIPPED) -> list[str]:
+    """Names of the models that come with the plugin, in alphabetical order."""
+    return sorted(path.name for path in folder.glob("*") if bundle.is_bundle(path))
+
+
+def resolved(path: Path, folder: Path = SHIPPED) -> Path:
+    """The folder of the bundle that a name stands for; what is no name is returned as it is.
+
+    What exists under that path is no name.
+
+    Raises:
+        CheckpointError, EnvironmentProblem: it is a name on the Hub, and cannot be had from there.
+    """
+    if not path.exists() and str(path) == path.name and path.name in shipped(folder):
+        return folder / path.name
+    return hub.fetched(path)
