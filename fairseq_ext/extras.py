@@ -16,6 +16,8 @@ EXTRAS: dict[str, str] = {
     "gradio": "demo",
     "mbrs": "mbr",
     "ray": "ray",
+    "zstandard": "zstd",
+    "huggingface_hub": "hub",
     "fastapi": "serve",
     "uvicorn": "serve",
     "prometheus_client": "serve",
