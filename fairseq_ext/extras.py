@@ -18,6 +18,8 @@ EXTRAS: dict[str, str] = {
     "ray": "ray",
     "zstandard": "zstd",
     "huggingface_hub": "hub",
+    "mtdata": "mtdata",
+    "py3langid": "language",
     "fastapi": "serve",
     "uvicorn": "serve",
     "prometheus_client": "serve",
