@@ -81,6 +81,7 @@ def test_a_sharded_optimizer_trains_and_resumes(single, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.xfail(reason="gloo looks for the processes of the first start")
 @pytest.mark.parametrize("single", ["lstm"], indirect=True)
 def test_torchrun_starts_a_training_again_whose_process_died(single, tmp_path):
     """Both processes begin again, and go on from the last checkpoint to the undisturbed end."""
