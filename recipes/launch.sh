@@ -42,7 +42,12 @@ choose_launcher() {
     else
         launcher=(torchrun --standalone)
     fi
-    ((RESTARTS == 0)) || launcher+=(--max-restarts "$RESTARTS")
+    if ((RESTARTS)); then
+        launcher+=(--max-restarts "$RESTARTS")
+        # Otherwise all starts share torchrun's own store, and the processes of the second one find
+        # the addresses that those of the first left there.
+        export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+    fi
     launcher+=(--nproc-per-node "$GPUS" --no-python)
 }
 
