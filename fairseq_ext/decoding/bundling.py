@@ -13,7 +13,7 @@ import torch
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from fairseq_ext import extras, files
@@ -146,7 +146,8 @@ def _write_model(
     stored: dict[str, Tensor] = {}
     for name in state.keys() - tied.keys():
         stored |= _rounded(name, state[name].detach().contiguous(), numbers)
-    save_file(stored, folder / bundle.WEIGHTS)
+    # save_file would make a file that nobody else may read.
+    (folder / bundle.WEIGHTS).write_bytes(save(stored))
 
 
 def _rounded(name: str, tensor: Tensor, numbers: str) -> dict[str, Tensor]:

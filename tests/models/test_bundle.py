@@ -151,6 +151,7 @@ def test_what_is_in_it(run: Path, whole: Path):
         for path in whole.iterdir()
         if path.name not in ("bundle.json", "README.md")
     }
+    assert len({path.stat().st_mode for path in whole.iterdir()}) == 1  # all may be read alike
     said = "".join(path.read_text() for path in whole.glob("*.json"))
     assert str(run.parent) not in said
     assert "de → en: lowercase" in (whole / "README.md").read_text()

@@ -98,6 +98,9 @@ def check_run(out: Path, name: str) -> None:
     scores = json.loads((folder / "scores.json").read_text())["scores"]
     assert {"BLEU", "chrF"} < {one["name"] for one in scores}
     bundle = folder / f"tatoeba-es-en-{name}"
-    assert "CC BY 2.0 FR" in (bundle / "README.md").read_text()
+    card = (bundle / "README.md").read_text()
+    assert f"recipes/tatoeba.sh --src es --tgt en {name}`, seed 1, on " in card
+    assert "license: cc-by-2.0\n" in card
+    assert "| chrF | " in card
     translated = run("fairseq-ext", "translate", "--path", bundle, stdin="1 2\n3\n")
     assert translated.stdout.count("\n") == 2
