@@ -88,14 +88,19 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a temporary file beside ``path`` that takes its place once the block has succeeded.
 
     Readers see the old file or the whole new one, whatever happens in between; after an error
-    the temporary file is removed. ``mode`` is ``"w"`` (UTF-8 text, ``\\n`` line ends) or ``"wb"``.
+    the temporary file is removed. A device or pipe, such as ``/dev/null``, is written to as it is.
+    ``mode`` is ``"w"`` (UTF-8 text, ``\\n`` line ends) or ``"wb"``.
 
     Raises:
         EnvironmentProblem: the folder is missing or not writable, or the disk is full.
     """
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    if _is_stream(path):
+        with Path(path).open(mode, **text) as file:
+            yield file
+        return
     target = Path(os.path.realpath(path))  # through a symbolic link, as a plain open() would
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     try:
         with temporary.open(mode, **text) as file:
             yield file
@@ -111,6 +116,15 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _is_stream(path: str | Path) -> bool:
+    """Whether something is there that is neither a file nor a folder."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def system_error(error: BaseException) -> OSError | None:

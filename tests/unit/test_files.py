@@ -132,6 +132,23 @@ class TestAtomicWrite:
         assert (tmp_path / "link").is_symlink()
         assert (tmp_path / "real").read_text() == "new"
 
+    def test_devices_and_pipes_stay_what_they_are(self, tmp_path: Path):
+        before = Path("/dev/null").stat()
+        with files.atomic_write("/dev/null") as file:
+            file.write("nowhere")
+        assert Path("/dev/null").stat().st_ino == before.st_ino
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        with files.atomic_write(f"/dev/fd/{reader}", "wb") as file:
+            file.write(b"through /dev/fd")
+        with files.atomic_write(pipe) as file:
+            file.write(", and by name")
+        assert os.read(reader, 100) == b"through /dev/fd, and by name"
+        os.close(reader)
+        assert pipe.is_fifo()
+        assert list(tmp_path.iterdir()) == [pipe]
+
     def test_permissions_follow_the_umask(self, tmp_path: Path):
         old = os.umask(0o027)
         try:
