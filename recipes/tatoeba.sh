@@ -33,7 +33,8 @@ Usage: bash recipes/tatoeba.sh --archive spa-eng.zip [OPTION]... [NAME]
   --warmup N     updates until the rate is at its height           ($warmup)
   --lr X         its height                                        ($lr)
   --dropout F    dropout                                           ($dropout)
-  --numbers K    weights of the bundle: fp32, bf16 or int8         (bf16; fp32 of bmt)
+  --numbers K    weights of the bundle: fp32, bf16, int8 or bits   (bf16; of bmt
+                   fp32, of bmt-1 bits)
   --out DIR      the corpus, and a folder for each model           (runs/tatoeba-SRC-TGT)
   --help         this text
 
@@ -90,7 +91,11 @@ describe() {
         die "\`$system\` must be a model that --help lists, but is not."
     # Rounding would change the signs that a binary model makes of its weights.
     if [[ -z "$numbers" ]]; then
-        if [[ "$system" == bmt* ]]; then numbers=fp32; else numbers=bf16; fi
+        case "$system" in
+        bmt) numbers=fp32 ;;
+        bmt-1) numbers=bits ;;
+        *) numbers=bf16 ;;
+        esac
     fi
     read -r arch words <<<"$words"
     read -ra model <<<"$words"

@@ -18,10 +18,12 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 NAMES = ("sbatch", "srun", "scontrol")
 JOB = "4711"
+SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 
 
 def install(folder: Path) -> Path:
@@ -65,12 +67,32 @@ def sbatch(words: list[str]) -> int:
         if not again.exists():
             return process.returncode
         again.unlink()
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+        _end(SIGNALS, {f"SLURM_STANDIN={folder}", f"SLURM_JOB_ID={JOB}"})
+        process.wait()
     return 1
+
+
+def _end(signals: Iterable[signal.Signals], marks: set[str]) -> None:
+    """End every process with these variables, wherever it is: torchrun's workers lead sessions."""
+    for number in signals:
+        deadline = time.monotonic() + 10
+        sent: set[int] = set()
+        while (found := _marked(marks)) and time.monotonic() < deadline:
+            for pid in found - sent:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            sent |= found
+            time.sleep(0.05)
+
+
+def _marked(marks: set[str]) -> set[int]:
+    """Processes with these variables in their environment."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            if marks <= {*path.read_text(errors="replace").split("\0")}:
+                found.add(int(path.parent.name))
+    return found
 
 
 def srun(words: list[str]) -> int:
