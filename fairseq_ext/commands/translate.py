@@ -101,7 +101,7 @@ def add(commands: Subparsers) -> None:
     _add_samples(parser.add_argument_group("samples instead of search"))
     translate_parts.add_part_options(parser.add_argument_group("large texts"))
     options.add_json(parser, "source, translations, tokens and scores, a line each,")
-    parser.set_defaults(run=_translate)
+    parser.set_defaults(run=_translate, data=None, text=None)
 
 
 def _add_search(group: Any) -> None:
@@ -203,12 +203,13 @@ def _find_models(args: argparse.Namespace) -> None:
     """Set ``path`` to where they are, so that a name on the Hub is one commit for all workers."""
     from fairseq_ext.decoding.loading import in_run
 
-    args.path = [in_run(path) for path in args.path or [args.model]]
-    del args.model
+    args.path, args.model = [in_run(path) for path in args.path or [args.model]], None
 
 
 def _tell_apart(args: argparse.Namespace) -> None:
-    """Set ``data``, or ``text`` to the lines given as arguments.
+    """Set ``data``, or ``text`` to the lines, by what the arguments are.
+
+    A worker on Ray gets them when that is done: it has no ``words``.
 
     Raises:
         ConfigError: they are neither, or there is a file to translate as well.
@@ -217,8 +218,7 @@ def _tell_apart(args: argparse.Namespace) -> None:
     from fairseq_ext.engine.files import is_engine_model
     from fairseq_ext.errors import ConfigError
 
-    words, args.data, args.text = args.words, None, None
-    del args.words
+    words, args.words = args.words, []
     if len(words) == 1 and os.path.isdir(words[0]):  # noqa: PTH112  # of any text, also a long one
         args.data = Path(words[0])
     elif words and all(bundle.is_bundle(path) or is_engine_model(path) for path in args.path):
