@@ -30,8 +30,8 @@ from fairseq_ext.checkpoints import describe
 from fairseq_ext.checkpoints.storage import load as load_checkpoint
 from fairseq_ext.corpora import csv_pairs
 from fairseq_ext.data_folder import indexed as data_folder
-from fairseq_ext.text import reading
 from tests.soak import fuzzing
+from tests.soak.fuzz_readers import read_all_pairs
 from tests.soak.fuzzing import Reader
 from tests.soak.mutations import NASTY, Data, damaged, files
 from tests.support import fuzz_engine, fuzz_packed
@@ -246,7 +246,7 @@ def read_zip(folder: Path) -> None:
 def read_zipped_pairs(folder: Path) -> None:
     path, member = csv_pairs.locate(folder / "a.zip", "a")
     list(csv_pairs.rows(path, ("de", "en"), member))
-    list(reading.tab_separated(path, (1, 2)))
+    read_all_pairs(folder, path)
 
 
 def read_packed(folder: Path) -> None:
@@ -283,7 +283,7 @@ def readers() -> list[Reader]:
         Reader(
             "compressed pairs",
             files(a_gz=gz),
-            lambda folder: list(reading.tab_separated(folder / "a.gz", (1, 2))),
+            lambda folder: read_all_pairs(folder, folder / "a.gz"),
         ),
     ]
 

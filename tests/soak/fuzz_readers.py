@@ -13,12 +13,12 @@ from random import Random
 
 from fairseq_ext import json_files
 from fairseq_ext.binary.scaling import table as scaling_table
-from fairseq_ext.corpora import csv_pairs, downloads, raw_pairs, recorded
+from fairseq_ext.corpora import csv_pairs, downloads, pair_texts, raw_pairs, recorded
 from fairseq_ext.data_folder import manifest
 from fairseq_ext.decoding import mbr
 from fairseq_ext.errors import DataError
 from fairseq_ext.evaluation import compare, outputs, plots, training_log
-from fairseq_ext.text import byte_level, check_dictionary, check_text, reading
+from fairseq_ext.text import byte_level, check_dictionary, check_text
 from fairseq_ext.text.pipeline import Pipeline
 from tests.soak import fuzzing
 from tests.soak.fuzzing import Reader
@@ -116,8 +116,18 @@ def read_csv(folder: Path) -> None:
 
 
 def read_pairs(folder: Path) -> None:
-    list(reading.tab_separated(folder / "a", (1, 2)))
-    list(reading.aligned(folder / "a", folder / "b"))
+    read_all_pairs(folder, folder / "a")
+    read_all_pairs(folder, folder / "a", folder / "b")
+
+
+def read_all_pairs(folder: Path, *paths: Path) -> None:
+    """As `corpus pairs` does, in parts: of tab-separated lines, or of two aligned files."""
+    text = pair_texts.Text("fuzzed", paths)
+    for place, path in enumerate(paths):
+        if path.suffix in pair_texts.PACKED:
+            pair_texts.unpack(text, place, folder / pair_texts.unpacked_name(0, place))
+    for part in pair_texts.cut_texts([text], folder, 3):
+        list(pair_texts.read(text, part))
 
 
 def read_raw(folder: Path) -> None:
