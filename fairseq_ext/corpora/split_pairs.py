@@ -29,7 +29,9 @@ from fairseq_ext import files, locks, ray_workers, shared_folder
 from fairseq_ext.corpora import SPLITS, corpus_list, rules, splitting
 from fairseq_ext.corpora.command_lines import SIDES
 from fairseq_ext.corpora.pair_texts import Text
-from fairseq_ext.corpora.splitting import Settings, Splitting
+from fairseq_ext.corpora.split_job import Settings
+from fairseq_ext.corpora.split_results import leak
+from fairseq_ext.corpora.splitting import Splitting
 from fairseq_ext.errors import ConfigError, EnvironmentProblem
 from fairseq_ext.files import require_file, sha256
 from fairseq_ext.text.pipeline import Pipeline
@@ -68,10 +70,10 @@ def summary(report: Report, sizes: dict[str, dict[str, list[int]]], langs: tuple
     rows += [f"dropped, {reason}: {count}" for reason, count in report.dropped.items()]
     if report.key:
         other = SIDES[1 - SIDES.index(report.key)]
-        kept = report.leaks["train"] - report.dropped.get(splitting.leak(other), 0)
+        kept = report.leaks["train"] - report.dropped.get(leak(other), 0)
         rows += [
             f"split by the {report.key} sentence; none of them is in two splits",
-            f"kept in train, {splitting.leak(other)}: {kept}",
+            f"kept in train, {leak(other)}: {kept}",
             f"{other} sentences in both valid and test: {report.leaks['valid and test']}",
         ]
     return "\n".join(rows)

@@ -19,11 +19,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,20 +30,18 @@ from fairseq_ext.corpora import SPLITS, fingerprints, pair_texts, rules
 from fairseq_ext.corpora.chunks import words
 from fairseq_ext.corpora.command_lines import SIDES
 from fairseq_ext.corpora.fingerprints import as_array, fingerprint, normalized
-from fairseq_ext.corpora.pair_texts import PACKED, PairPart, Text
+from fairseq_ext.corpora.pair_texts import PACKED
 from fairseq_ext.corpora.parallel import ordered_map
+from fairseq_ext.corpora.split_job import FURTHER, LEAKED, REPEATED, Settings
+from fairseq_ext.corpora.split_results import SplitResults
 from fairseq_ext.errors import DataError
 from fairseq_ext.files import atomic_write
-from fairseq_ext.json_files import read_json
 from fairseq_ext.shared_folder import SharedFolder
 from fairseq_ext.text.cleaning import plain
-from fairseq_ext.text.pipeline import Pipeline
 
 HEAD = {"format": "fairseq-ext preparation", "version": 1}
 PART_LINES = 200_000
 RANGE = 2_000_000  # fingerprints of one range, about
-REPEATED, FURTHER, LEAKED = range(len(SPLITS), len(SPLITS) + 3)  # fates beside the splits'
-FURTHER_REASON = "further pair of a held-out sentence"
 PAIR = 2  # row of the fingerprints of pairs, after those of SIDES
 HELD = np.dtype(
     [
@@ -54,71 +51,12 @@ HELD = np.dtype(
 )
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What becomes of the pairs.
-
-    Attributes:
-        texts: where they come from; of repeated pairs the first is kept.
-        pipeline: from text to words.
-        max_words: most words on either side; None for any number.
-        rules: of :mod:`fairseq_ext.corpora.rules`, by which pairs are left out.
-        valid, test: sentences held out.
-        key: side that decides, ``source``, ``target``, or ``auto``: the one that repeats more.
-        salt: hashed with each sentence; another salt gives another split.
-        strict: also drop from train the pairs whose other side is held out.
-        as_split: do not split, keep repeats: all pairs are this split.
-    """
-
-    texts: tuple[Text, ...]
-    pipeline: Pipeline
-    max_words: int | None = None
-    rules: tuple[str, ...] = ()
-    valid: int = 1000
-    test: int = 1000
-    key: str = "auto"
-    salt: str = "1"
-    strict: bool = True
-    as_split: str | None = None
-
-
-@dataclass(frozen=True)
-class Splitting:
-    """The stages of one job; they can be sent to another process.
-
-    Attributes:
-        settings: what becomes of the pairs.
-        folder: where the files of the stages are.
-        parts: of all texts.
-        partitions: ranges of fingerprints.
-    """
-
-    settings: Settings
-    folder: Path
-    parts: tuple[PairPart, ...]
-    partitions: int
-
-    # ---- names of files --------------------------------------------------------------------------
-
-    def of_parts(self, stage: str) -> list[str]:
-        """The file of each part, written last."""
-        return [f"{stage}-{part.number:06d}.json" for part in self.parts]
-
-    def of_ranges(self, stage: str) -> list[str]:
-        """The file of each range, written last."""
-        return [f"{stage}-{number:06d}.json" for number in range(self.partitions)]
-
-    def _beside(self, name: str, ending: str) -> Path:
-        return self.folder / f"{Path(name).stem}.{ending}"
-
-    def _read(self, name: str) -> Any:
-        return read_json(self.folder / name)
+class Splitting(SplitResults):
+    """The stages of one job; they can be sent to another process."""
 
     def _end(self, name: str, found: object) -> None:
         with atomic_write(self.folder / name) as file:
             json.dump(found, file)
-
-    # ---- stages ----------------------------------------------------------------------------------
 
     def clean(self, name: str) -> None:
         """Clean one part; keep what no rule leaves out, with its fingerprints."""
@@ -130,7 +68,7 @@ class Splitting:
         found = [bytearray() for _ in range(PAIR + 1)]
         dropped: dict[str, list[int]] = {}
         kept = read = 0
-        with atomic_write(self._beside(name, "tsv")) as out:
+        with atomic_write(self.beside(name, "tsv")) as out:
             for pair in pair_texts.read(settings.texts[part.text], part):
                 read += 1
                 source, target = (plain(do(one)) for do, one in zip(steps, pair, strict=True))
@@ -148,8 +86,8 @@ class Splitting:
             rows = [as_array(row) for row in found]
             orders = [np.argsort(row, kind="stable") for row in rows]
             ordered = [row[order] for row, order in zip(rows, orders, strict=True)]
-            fingerprints.save(self._beside(name, "hash.npy"), np.stack(ordered))
-            fingerprints.save(self._beside(name, "line.npy"), np.stack(orders).astype(np.uint32))
+            fingerprints.save(self.beside(name, "hash.npy"), np.stack(ordered))
+            fingerprints.save(self.beside(name, "line.npy"), np.stack(orders).astype(np.uint32))
         self._end(name, {"read": read, "kept": kept, "dropped": dropped})
 
     def repeat(self, name: str) -> None:
@@ -158,8 +96,8 @@ class Splitting:
         pieces = [[], [], []]
         distinct = [[], []]
         for number, clean in enumerate(self.of_parts("clean")):
-            hashes = fingerprints.load(self._beside(clean, "hash.npy"))
-            lines = fingerprints.load(self._beside(clean, "line.npy"))
+            hashes = fingerprints.load(self.beside(clean, "hash.npy"))
+            lines = fingerprints.load(self.beside(clean, "line.npy"))
             span = fingerprints.within(hashes[PAIR], *bounds)
             pieces[0].append(hashes[PAIR, span])
             pieces[1].append(np.full(span.stop - span.start, number, np.uint32))
@@ -172,7 +110,7 @@ class Splitting:
         again = order[1:][pairs[order[1:]] == pairs[order[:-1]]]
         places = np.stack([parts[again], lines[again]])
         by_place = np.lexsort(places[::-1])
-        fingerprints.save(self._beside(name, "npy"), places[:, by_place])
+        fingerprints.save(self.beside(name, "npy"), places[:, by_place])
         self._end(name, {"distinct": [fingerprints.distinct(of) for of in distinct]})
 
     @property
@@ -180,7 +118,7 @@ class Splitting:
         """The side that decides, 0 or 1; known once all repeats are."""
         if self.settings.key != "auto":
             return SIDES.index(self.settings.key)
-        counts = [self._read(name)["distinct"] for name in self.of_ranges("repeat")]
+        counts = [self.load(name)["distinct"] for name in self.of_ranges("repeat")]
         source, target = map(sum, zip(*counts, strict=True))
         return int(target < source)
 
@@ -204,23 +142,23 @@ class Splitting:
             best = _best(np.concatenate([best, self._heads(number, key, order[wanted - 1])]))
         test = best["key"] <= order[settings.test - 1] if settings.test else best["key"] < b""
         both = np.intersect1d(best["other"][test], best["other"][~test])
-        fingerprints.save(self._beside(name, "npy"), best)
-        fingerprints.save(self._beside(name, "test.npy"), test)
+        fingerprints.save(self.beside(name, "npy"), best)
+        fingerprints.save(self.beside(name, "test.npy"), test)
         self._end(name, {"key": key, "leaks": len(both)})
 
     def _smallest(self, key: int, wanted: int) -> np.ndarray:
         """So many smallest fingerprints of the key side, of all parts together."""
         found = np.empty(0, fingerprints.KIND)
         for clean in self.of_parts("clean"):
-            hashes = fingerprints.load(self._beside(clean, "hash.npy"))[key]
+            hashes = fingerprints.load(self.beside(clean, "hash.npy"))[key]
             found = np.unique(np.concatenate([found, np.unique(hashes)[:wanted]]))[:wanted]
         return found
 
     def _heads(self, number: int, key: int, last: np.bytes_) -> np.ndarray:
         """The pairs of a part whose key sentence is held out."""
         clean = self.of_parts("clean")[number]
-        hashes = fingerprints.load(self._beside(clean, "hash.npy"))
-        lines = fingerprints.load(self._beside(clean, "line.npy"))
+        hashes = fingerprints.load(self.beside(clean, "hash.npy"))
+        lines = fingerprints.load(self.beside(clean, "line.npy"))
         count = int(np.searchsorted(hashes[key], last, "right"))
         found = np.empty(count, HELD)
         found["part"], found["line"], found["key"] = number, lines[key, :count], hashes[key, :count]
@@ -234,7 +172,7 @@ class Splitting:
         """Give every pair of one part its fate, and fingerprint the words of those that stay."""
         number = _number(name)
         clean = self.of_parts("clean")[number]
-        kept = self._read(clean)["kept"]
+        kept = self.load(clean)["kept"]
         found: dict[str, Any] = {"first": {}, "leaks": 0}
         if self.settings.as_split is not None:
             fates = np.full(kept, SPLITS.index(self.settings.as_split), np.uint8)
@@ -245,7 +183,7 @@ class Splitting:
                 if len(places):
                     found["first"][str(fate)] = int(places[0])
         copies = self._copies(number, clean, fates)
-        fingerprints.save(self._beside(name, "npy"), np.stack([fates, copies]))
+        fingerprints.save(self.beside(name, "npy"), np.stack([fates, copies]))
         found["counts"] = np.bincount(fates, minlength=LEAKED + 1).tolist()
         found["copies"] = int(copies[fates == 0].sum())
         found["words"], found["offsets"] = self._words(name, clean, fates, copies)
@@ -253,11 +191,11 @@ class Splitting:
 
     def _fates(self, number: int, clean: str, kept: int) -> tuple[np.ndarray, int]:
         """Each pair's fate, and how many pairs of train have their other side held out."""
-        hashes = fingerprints.load(self._beside(clean, "hash.npy"))
-        lines = fingerprints.load(self._beside(clean, "line.npy"))
+        hashes = fingerprints.load(self.beside(clean, "hash.npy"))
+        lines = fingerprints.load(self.beside(clean, "line.npy"))
         best = fingerprints.load(self.folder / "held.npy")
         test = fingerprints.load(self.folder / "held.test.npy")
-        key = self._read("held.json")["key"]
+        key = self.load("held.json")["key"]
         fates = np.zeros(kept, np.uint8)
         held = np.zeros(kept, bool)
         held[lines[key, fingerprints.where(hashes[key], np.unique(best["key"]))]] = True
@@ -266,7 +204,7 @@ class Splitting:
         leaked[lines[1 - key, fingerprints.where(hashes[1 - key], others)]] = True
         repeated = np.zeros(kept, bool)
         for name in self.of_ranges("repeat"):
-            places = fingerprints.load(self._beside(name, "npy"))
+            places = fingerprints.load(self.beside(name, "npy"))
             span = slice(*np.searchsorted(places[0], np.array([number, number + 1], np.uint32)))
             repeated[places[1, span]] = True
         leaked &= ~(held | repeated)
@@ -290,10 +228,10 @@ class Splitting:
         if weight == 1:
             return copies
         whole, share = int(weight), weight - int(weight)
-        hashes = np.array(fingerprints.load(self._beside(clean, "hash.npy"))[PAIR])
+        hashes = np.array(fingerprints.load(self.beside(clean, "hash.npy"))[PAIR])
         ends = hashes.view(np.uint8).reshape(-1, fingerprints.BYTES)[:, 8:].copy().view(">u8")[:, 0]
         drawn = np.empty(len(fates), bool)
-        drawn[fingerprints.load(self._beside(clean, "line.npy"))[PAIR]] = ends < share * 2.0**64
+        drawn[fingerprints.load(self.beside(clean, "line.npy"))[PAIR]] = ends < share * 2.0**64
         train = fates == 0
         copies[train] = whole + drawn[train]
         return copies
@@ -308,7 +246,7 @@ class Splitting:
         """
         counts = [0] * len(SPLITS) * 2
         types: list[set[str]] = [set() for _ in counts]
-        with self._beside(clean, "tsv").open(encoding="utf-8", newline="\n") as file:
+        with self.beside(clean, "tsv").open(encoding="utf-8", newline="\n") as file:
             for line, fate, times in zip(file, fates.tolist(), copies.tolist(), strict=True):
                 if fate < len(SPLITS) and times:
                     for side, text in enumerate(line.rstrip("\n").split("\t")):
@@ -316,7 +254,7 @@ class Splitting:
                         counts[2 * fate + side] += len(of) * times
                         types[2 * fate + side].update(of)
         groups = [np.sort(as_array(b"".join(map(_word, of)))) for of in types]
-        fingerprints.save(self._beside(name, "words.npy"), np.concatenate(groups))
+        fingerprints.save(self.beside(name, "words.npy"), np.concatenate(groups))
         return counts, np.cumsum([len(of) for of in groups]).tolist()
 
     def types(self, name: str) -> None:
@@ -324,14 +262,12 @@ class Splitting:
         bounds = [*fingerprints.ranges(self.partitions)][_number(name)]
         pieces: list[list[np.ndarray]] = [[] for _ in range(2 * len(SPLITS))]
         for fate in self.of_parts("fate"):
-            array = fingerprints.load(self._beside(fate, "words.npy"))
-            ends = self._read(fate)["offsets"]
+            array = fingerprints.load(self.beside(fate, "words.npy"))
+            ends = self.load(fate)["offsets"]
             for group, start, end in zip(pieces, [0, *ends], ends, strict=False):
                 own = array[start:end]
                 group.append(own[fingerprints.within(own, *bounds)])
         self._end(name, {"types": [fingerprints.distinct(group) for group in pieces]})
-
-    # ---- all of them -----------------------------------------------------------------------------
 
     def steps(self) -> Iterator[tuple[list[str], Callable[[str], None]]]:
         """Each stage's files and what makes one, in order; a stage needs all files before it."""
@@ -341,90 +277,6 @@ class Splitting:
             yield ["held.json"], self.hold
         yield self.of_parts("fate"), self.decide
         yield self.of_ranges("types"), self.types
-
-    # ---- results ---------------------------------------------------------------------------------
-
-    def read(self) -> int:
-        """Pairs read."""
-        return sum(self._read(name)["read"] for name in self.of_parts("clean"))
-
-    def kept(self) -> int:
-        """Pairs that cleaning has kept, repeats too."""
-        return sum(self._read(name)["kept"] for name in self.of_parts("clean"))
-
-    def dropped(self) -> dict[str, int]:
-        """Pairs dropped by reason, in the order in which the reasons came up."""
-        counts: dict[str, int] = {}
-        first: dict[str, tuple[float, ...]] = {}
-        key = SIDES.index(self._key()) if self.settings.as_split is None else 0
-        late = {FURTHER: FURTHER_REASON, LEAKED: leak(SIDES[1 - key])}
-
-        def add(reason: str, count: int, *place: float) -> None:
-            counts[reason] = counts.get(reason, 0) + count
-            first[reason] = min(first.get(reason, place), place)
-
-        for number, (clean, fate) in enumerate(
-            zip(self.of_parts("clean"), self.of_parts("fate"), strict=True)
-        ):
-            for reason, (count, kept, read) in self._read(clean)["dropped"].items():
-                add(reason, count, 0, number, kept, read)
-            found = self._read(fate)
-            for code, place in found["first"].items():
-                reason = "repeated pair" if int(code) == REPEATED else late[int(code)]
-                stage = 0 if int(code) == REPEATED else 1
-                add(reason, found["counts"][int(code)], stage, number, place, math.inf)
-        return {reason: counts[reason] for reason in sorted(counts, key=first.__getitem__)}
-
-    def _key(self) -> str:
-        return SIDES[self._read("held.json")["key"]]
-
-    def leaks(self) -> tuple[str, dict[str, int]]:
-        """The key side, and how many sentences of the other side are in two splits."""
-        train = sum(self._read(name)["leaks"] for name in self.of_parts("fate"))
-        return self._key(), {"train": train, "valid and test": self._read("held.json")["leaks"]}
-
-    def sizes(self) -> dict[str, dict[str, list[int]]]:
-        """Of each split that is written: pairs, and words and types of both sides."""
-        reports = [self._read(name) for name in self.of_parts("fate")]
-        pairs = np.sum([one["counts"][: len(SPLITS)] for one in reports], axis=0).tolist()
-        pairs[0] = sum(one["copies"] for one in reports)
-        words = np.sum([one["words"] for one in reports], axis=0).tolist()
-        types = np.sum([self._read(one)["types"] for one in self.of_ranges("types")], axis=0)
-        splits = SPLITS if self.settings.as_split is None else (self.settings.as_split,)
-        return {
-            name: {
-                "pairs": [pairs[place]],
-                "words": words[2 * place : 2 * place + 2],
-                "types": types.tolist()[2 * place : 2 * place + 2],
-            }
-            for place, name in enumerate(SPLITS)
-            if name in splits
-        }
-
-    def of_texts(self) -> list[dict[str, int]]:
-        """Of each text: pairs read, and lines that are written of it as train."""
-        found = [{"read": 0, "train": 0} for _ in self.settings.texts]
-        for part, clean, fate in zip(
-            self.parts, self.of_parts("clean"), self.of_parts("fate"), strict=True
-        ):
-            found[part.text]["read"] += self._read(clean)["read"]
-            found[part.text]["train"] += self._read(fate)["copies"]
-        return found
-
-    def write(self, files: Sequence[Sequence[IO[str]]]) -> None:
-        """Write every pair into the two files of its split, in the order of the texts.
-
-        Args:
-            files: of each of ``SPLITS``, source and target.
-        """
-        for clean, fate in zip(self.of_parts("clean"), self.of_parts("fate"), strict=True):
-            fates, copies = fingerprints.load(self._beside(fate, "npy")).tolist()
-            with self._beside(clean, "tsv").open(encoding="utf-8", newline="\n") as file:
-                for line, code, times in zip(file, fates, copies, strict=True):
-                    if code < len(SPLITS) and times:
-                        source, _, target = line.partition("\t")
-                        files[code][0].write(f"{source}\n" * times)
-                        files[code][1].write(target * times)
 
 
 def prepare(
@@ -479,11 +331,6 @@ def work(job: Splitting, workers: int, shard: tuple[int, int] = (0, 1)) -> list[
 def _spread(workers: int, do: Callable[[str], bool], names: Iterable[str]) -> Iterator[bool]:
     names = [*names]
     return ordered_map(do, names, min(workers, len(names)) or 1)
-
-
-def leak(side: str) -> str:
-    """What is wrong with a pair of train whose sentence on this side is held out too."""
-    return f"{side} sentence also in valid or test"
 
 
 def _best(found: np.ndarray) -> np.ndarray:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from fairseq_ext.corpora import SPLITS, pair_texts, splitting
 from fairseq_ext.corpora.fingerprints import normalized
 from fairseq_ext.corpora.pair_texts import Text
-from fairseq_ext.corpora.splitting import Settings, Splitting
+from fairseq_ext.corpora.split_job import Settings
+from fairseq_ext.corpora.splitting import Splitting
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import lines
 from tests.support import naive_split
