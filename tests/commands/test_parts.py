@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fairseq_ext import cli, locks, ray_workers
 from fairseq_ext.text.parts import cut
 from tests.support.harness import BIN, run, wait_for, write_lines
-from tests.support.killed import KILLED, workers_of
+from tests.support.killed import KILLED, kill_workers, ray_cluster_of_two
 
 LENGTH = ("--max-len-b", "6", "--buffer-size", "7")
 
@@ -216,26 +216,14 @@ def test_the_whole_is_written_once(worker: list[str], tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.system
 def test_a_ray_cluster_of_two(worker: list[str], tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    cluster_utils = pytest.importorskip("ray.cluster_utils")
     (tmp_path / "parts").mkdir()
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    try:
-        cluster.add_node(num_cpus=1)
+    with ray_cluster_of_two() as cluster:
         with locks.held(tmp_path / "parts" / ".part-000059.lock", wait=False):
             process = start(worker, "--ray", cluster.address)
             wait_for(lambda: len(parts_of(tmp_path)) == 59, process)
-            killed = [
-                one
-                for node in cluster.list_all_nodes()
-                for one in workers_of(node, b"ray::_translate")
-            ]
-            for one in killed:  # Ray starts them again
-                os.kill(one, signal.SIGKILL)
+            killed = kill_workers(cluster, b"ray::_translate")
         assert process.wait(timeout=240) == 0
-    finally:
-        cluster.shutdown()
-    assert len(killed) == 2
+    assert killed == 2
     whole_is_plain(tmp_path)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from fairseq_ext import cli, locks
 from tests.support.harness import BIN, refused, run, wait_for, write_lines
-from tests.support.killed import KILLED, workers_of
+from tests.support.killed import KILLED, kill_workers, ray_cluster_of_two
 
 OPTIONS = ("--src-lang", "es", "--tgt-lang", "en", "--max-words", "6", "--test", "30")
 OPTIONS += ("--valid", "20", "--lowercase")
@@ -130,23 +130,14 @@ def test_a_worker_without_a_folder_leaves_nothing_half_written(plain: Path, tmp_
 @pytest.mark.slow
 @pytest.mark.system
 def test_a_ray_cluster_of_two(plain: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    cluster_utils = pytest.importorskip("ray.cluster_utils")
     (tmp_path / "parts").mkdir()
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    try:
-        cluster.add_node(num_cpus=1)
+    with ray_cluster_of_two() as cluster:
         with locks.held(tmp_path / "parts" / ".clean-000011.lock", wait=False):
             process = start(in_parts(plain, tmp_path), "--ray", cluster.address)
             wait_for(lambda: len(cleaned(tmp_path)) == PARTS - 1, process)
-            nodes = cluster.list_all_nodes()
-            killed = [one for node in nodes for one in workers_of(node, b"ray::work_on_ray")]
-            for one in killed:  # Ray starts them again
-                os.kill(one, signal.SIGKILL)
+            killed = kill_workers(cluster, b"ray::work_on_ray")
         assert process.wait(timeout=240) == 0
-    finally:
-        cluster.shutdown()
-    assert len(killed) == 2
+    assert killed == 2
     all_is_plain(plain, tmp_path)
 
 

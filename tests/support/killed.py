@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 # The command, killed at the nth call of a function of the file system.
 KILLED = """
@@ -25,7 +30,28 @@ cli.main(sys.argv[3:])
 """
 
 
-def workers_of(node: Any, title: bytes) -> list[int]:
+@contextlib.contextmanager
+def ray_cluster_of_two() -> Iterator[Any]:
+    """A Ray cluster on this machine with one processor on each of two nodes."""
+    pytest.importorskip("ray")
+    utils = pytest.importorskip("ray.cluster_utils")
+    cluster = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def kill_workers(cluster: Any, title: bytes) -> int:
+    """Kill our processes on all nodes, which Ray starts again; returns how many there were."""
+    found = [one for node in cluster.list_all_nodes() for one in _workers_of(node, title)]
+    for one in found:
+        os.kill(one, signal.SIGKILL)
+    return len(found)
+
+
+def _workers_of(node: Any, title: bytes) -> list[int]:
     """Our processes on a node of the cluster, by their numbers."""
     (raylet,) = node.all_processes["raylet"]
     processes = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
