@@ -200,10 +200,22 @@ def _translate(args: argparse.Namespace) -> int:
 
 
 def _find_models(args: argparse.Namespace) -> None:
-    """Set ``path`` to where they are, so that a name on the Hub is one commit for all workers."""
-    from fairseq_ext.decoding.loading import in_run
+    """Set ``path`` to where they are, so that a name on the Hub is one commit for all workers.
 
-    args.path, args.model = [in_run(path) for path in args.path or [args.model]], None
+    Raises:
+        ConfigError: no model has the name of ``--model``.
+    """
+    from fairseq_ext.checkpoints import names
+    from fairseq_ext.decoding.loading import in_run
+    from fairseq_ext.errors import ConfigError
+
+    name, args.model = args.model, None
+    args.path = [in_run(path) for path in args.path or [name]]
+    if name is not None and not args.path[0].exists():
+        raise ConfigError(
+            f"`--model {name}`: there is no such file or folder, nor a model of that name; those "
+            f"that come along are {', '.join(names.shipped()) or 'none'}."
+        )
 
 
 def _tell_apart(args: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ import sacrebleu
 import fairseq_ext
 from fairseq_ext.checkpoints import bundle, names
 from fairseq_ext.demo import systems
-from tests.support.harness import REPO, run
+from tests.support.harness import REPO, refused, run
 
 PAIRS = REPO / "tests" / "support" / "tatoeba_es_en.tsv"
 BLEU = {"tatoeba-es-en": 49.3}
@@ -51,6 +51,8 @@ def test_each_has_its_figure_and_its_card(name: str, tmp_path: Path, monkeypatch
 def test_the_readmes_example(tmp_path: Path):
     words = ("translate", "--model", "tatoeba-es-en", "¿Dónde está la biblioteca?")
     assert run("fairseq-ext", *words, cwd=tmp_path).stdout == "Where is the library?\n"
+    done = run("fairseq-ext", "translate", "--model", "tatoeba-es", "Hola", cwd=tmp_path, ok=False)
+    refused(done, "`--model tatoeba-es`: there is no such file", "come along are tatoeba-es-en")
 
 
 def test_the_demo_takes_it_by_name(tmp_path: Path, monkeypatch):
