@@ -30,6 +30,7 @@ from pathlib import Path
 
 import bench
 import shared_options
+from watching import Watch
 
 MIB = 2**20
 COMMAND = (sys.executable, "-m", "fairseq_ext", "translate")
@@ -88,13 +89,10 @@ def started(words: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
 
 
-def ended(process: subprocess.Popen[bytes]) -> float:
-    """The process's largest resident size in MiB; it must have succeeded."""
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
+def ended(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process, which must succeed."""
+    if process.wait():
         raise SystemExit(f"{process.args} ended with {process.returncode}")
-    return used.ru_maxrss * 1024 / MIB
 
 
 @contextmanager
@@ -102,9 +100,17 @@ def timed(texts: Texts, lines: int, workers: int) -> Iterator[dict[str, float]]:
     """Yield seconds, lines per second and MiB of workers side by side on one text."""
     words, output = texts.in_parts(lines)
     began = time.perf_counter()
-    memory = [ended(one) for one in [started(words) for _ in range(workers)]]
+    processes = [started(words) for _ in range(workers)]
+    watches = [Watch(one.pid) for one in processes]
+    for watch in watches:
+        watch.start()
+    for process in processes:
+        ended(process)
     seconds = time.perf_counter() - began
-    yield {"seconds": seconds, "lines_per_second": lines / seconds, "peak_mib": max(memory)}
+    for watch in watches:
+        watch.end()
+    peak = max(watch.peak for watch in watches) / MIB
+    yield {"seconds": seconds, "lines_per_second": lines / seconds, "peak_mib": peak}
     output.unlink()
 
 
