@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from fairseq_ext import extras
-from fairseq_ext.commands import options
+from fairseq_ext.commands import metric_options, options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
 
@@ -58,6 +58,7 @@ def add(commands: Subparsers) -> None:
         metavar="FILE",
         help="show these too in OUT.md, such as the learning curves of `plot curves`",
     )
+    metric_options.add_metrics(parser)
     add_undoing(parser)
     options.add_json(parser, "the comparison")
     parser.set_defaults(run=_compare)
@@ -65,20 +66,25 @@ def add(commands: Subparsers) -> None:
 
 def _compare(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
-    from fairseq_ext.evaluation import compare, compare_report, plots
+    from fairseq_ext.evaluation import compare, compare_report, neural, plots
 
     if args.output is not None:
         extras.need("matplotlib")
         plots.stem(args.output)
     systems = [compare.parse_system(given) for given in args.system]
-    result = compare.compare(
-        systems,
-        options.chosen_reference(args),
-        baseline=args.baseline,
-        tokenized_reference=args.tokenized_ref,
-        samples=args.samples,
-        undoing={one.name: chosen_undoing(args, one.generated) for one in systems if not one.plain},
-    )
+    reference, source = options.chosen_reference(args), metric_options.chosen_source(args)
+    undoing = {one.name: chosen_undoing(args, one.generated) for one in systems if not one.plain}
+    with neural.opened(args.metric, **metric_options.process(args)) as metrics:
+        result = compare.compare(
+            systems,
+            reference,
+            baseline=args.baseline,
+            tokenized_reference=args.tokenized_ref,
+            samples=args.samples,
+            undoing=undoing,
+            metrics=metrics,
+            source=source,
+        )
     options.write_json(args.json, result.as_dict())
     if args.output is not None:
         options.print_paths(compare_report.write(result, args.output, args.pictures))

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_ext.commands import options
+from fairseq_ext.commands import metric_options, options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
 from fairseq_ext.errors import ConfigError
@@ -45,7 +45,8 @@ def add(commands: Subparsers) -> None:
         "--utility",
         default="chrf",
         metavar="U",
-        help="chrf (default), bleu, or mbrs:METRIC of the library mbrs, such as mbrs:bleurt",
+        help="chrf (default), bleu, comet:MODEL (see `score --metric`), or mbrs:METRIC of the "
+        "library mbrs, such as mbrs:bleurt",
     )
     parser.add_argument(
         "--mbrs-option",
@@ -60,6 +61,7 @@ def add(commands: Subparsers) -> None:
         metavar="FILE",
         help="source text for a metric that looks at it (default: fairseq's S lines)",
     )
+    metric_options.add_process(parser.add_argument)
     add_undoing(parser, pieces=True)
     options.add_output(parser, "FILE", "the chosen translations, in corpus order")
     options.add_json(parser, "choices and expected utilities")
@@ -74,9 +76,15 @@ def _run(args: argparse.Namespace) -> int:
     from fairseq_ext import files
     from fairseq_ext.decoding import mbr, mbr_utilities
 
-    utility = mbr_utilities.build_utility(args.utility, _pairs(args.mbrs_option))
+    neural = mbr_utilities.is_neural(args.utility)
+    if not neural:
+        metric_options.refuse_process(args, "--utility comet:MODEL")
     undoing = chosen_undoing(args, args.generated)
-    sentences = mbr.read_candidates(args.generated, held, sources=args.source, undoing=undoing)
+    process = metric_options.process(args) if neural else {}
+    utility = mbr_utilities.build_utility(args.utility, _pairs(args.mbrs_option), **process)
+    sentences = mbr.read_candidates(
+        args.generated, held, sources=args.source, undoing=undoing, plain_sources=neural
+    )
     shown = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
     decisions = list(mbr.decode(shown, utility, args.num_candidates, args.seed))
     with files.atomic_write(args.output) as file:

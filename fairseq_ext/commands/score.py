@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_ext.commands import options
+from fairseq_ext.commands import metric_options, options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
 from fairseq_ext.errors import ConfigError
@@ -20,7 +20,7 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "score",
-        help="BLEU and chrF with sacrebleu signatures",
+        help="BLEU, chrF and COMET with signatures",
         description="Score detokenized text, or fairseq-generate's output against it.",
     )
     options.add_reference(parser)
@@ -51,6 +51,7 @@ def add(commands: Subparsers) -> None:
         help="tokenized BLEU with hyphenated compounds split as well, as papers report it for "
         "WMT14 English-German alone; needs --tokenized-ref",
     )
+    metric_options.add_metrics(parser)
     add_undoing(parser)
     options.add_json(parser, "the scores")
     parser.set_defaults(run=_score)
@@ -69,7 +70,7 @@ def _score(args: argparse.Namespace) -> int:
         raise ConfigError("`--split-compounds` compares tokens; give `--tokenized-ref` too.")
     from fairseq_ext.evaluation import score
 
-    reference = options.chosen_reference(args)
+    reference, source = options.chosen_reference(args), metric_options.chosen_source(args)
     undoing = chosen_undoing(args, args.generated) if args.generated else None
     if undoing is not None:
         scores = score.score_generated(
@@ -79,9 +80,36 @@ def _score(args: argparse.Namespace) -> int:
         scores = score.score_files(reference, args.hyp, args.tokenized_ref, args.tokenized_hyp)
     if args.split_compounds:
         scores.append(_compound_score(args, undoing))
-    options.write_json(args.json, {"scores": [one.as_dict() for one in scores]})
+    segments = _neural_scores(args, reference, source, undoing) if args.metric else {}
+    scores += [one for one, _ in segments.values()]
+    found = {"scores": [one.as_dict() for one in scores]}
+    if segments:
+        found["segments"] = {label: of_each for label, (_, of_each) in segments.items()}
+    options.write_json(args.json, found)
     print(score.as_table(scores))
     return 0
+
+
+def _neural_scores(
+    args: argparse.Namespace, reference: Path, source: Path | None, undoing: Undoing | None
+) -> dict[str, tuple[Score, list[float]]]:
+    """By metric, the score of the text and those of its segments."""
+    from fairseq_ext.evaluation import neural
+    from fairseq_ext.evaluation.segments import read_segments
+
+    texts = read_segments(
+        reference,
+        hypothesis=args.hyp,
+        generated=args.generated or (),
+        undoing=undoing,
+        source=source,
+    )
+    found = {}
+    with neural.opened(args.metric, **metric_options.process(args)) as metrics:
+        for label, metric in metrics.items():
+            scores = metric.segments(*texts)
+            found[label] = (neural.score(label, scores, metric.signature), scores)
+    return found
 
 
 def _compound_score(args: argparse.Namespace, undoing: Undoing | None) -> Score:

@@ -48,7 +48,11 @@ SAMPLES = {
     "epsilon_sampling": (0.02, "draw among tokens of at least this probability; for --mbr"),
     "sampling_topk": (0, "draw among so many of the most probable tokens; 0: all"),
     "seed": (1, "of the samples"),
-    "utility": ("chrf", "chrf, bleu, or mbrs:METRIC of the library mbrs, such as mbrs:bleurt"),
+    "utility": (
+        "chrf",
+        "chrf, bleu, comet:MODEL (see `score --metric`; its Python by FAIRSEQ_EXT_METRIC_PYTHON), "
+        "or mbrs:METRIC of the library mbrs, such as mbrs:bleurt",
+    ),
 }
 
 

@@ -20,6 +20,8 @@ import numpy as np
 from fairseq_ext.decoding.mbr_utilities import Utility
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation.outputs import Sentence, read_generated, read_lines
+from fairseq_ext.evaluation.score import shown
+from fairseq_ext.evaluation.segments import generated_sources
 from fairseq_ext.text.generated import Undoing
 
 
@@ -67,6 +69,7 @@ def read_candidates(
     language: str | None = None,
     sources: str | Path | None = None,
     undoing: Undoing | None = None,
+    plain_sources: bool = False,
 ) -> list[Candidates]:
     """The samples of every sentence from one or several outputs of fairseq-generate.
 
@@ -78,6 +81,7 @@ def read_candidates(
         language: detokenize as this language, or None.
         sources: text with one source sentence in a line, or None for the S lines.
         undoing: how samples become text, instead of ``bpe`` and ``language``.
+        plain_sources: make text of the S lines too, or refuse.
 
     Raises:
         DataError: a sentence has another number of candidates, the files do not belong together,
@@ -91,6 +95,8 @@ def read_candidates(
             f"`{sources}` has {len(lines)} lines, but `{paths[0]}` has {len(files[0])} sentences."
         )
     undoing = undoing or Undoing.by_language(language, bpe=bpe)
+    if lines is None and plain_sources:
+        lines = generated_sources(files[0], undoing, paths[0])
     found = []
     for parts in zip(*files, strict=True):
         texts = [hypothesis.text for part in parts for hypothesis in part.hypotheses]
@@ -202,8 +208,14 @@ def as_table(decisions: Sequence[Decision], utility: Utility) -> str:
     rows = (
         ("sentences", f"{len(decisions)}"),
         ("distinct candidates", f"{_mean(decisions, 'distinct'):.1f} per sentence"),
-        ("utility of a random candidate", f"{_mean(decisions, 'mean_utility'):.2f}"),
-        ("utility of the chosen one", f"{_mean(decisions, 'expected_utility'):.2f}"),
+        (
+            "utility of a random candidate",
+            shown(utility.signature, _mean(decisions, "mean_utility")),
+        ),
+        (
+            "utility of the chosen one",
+            shown(utility.signature, _mean(decisions, "expected_utility")),
+        ),
         ("utility", utility.signature),
     )
     return "\n".join(f"{name:<29}  {value}" for name, value in rows)

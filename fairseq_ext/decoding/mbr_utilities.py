@@ -1,7 +1,8 @@
 """Utilities u(h, y) of minimum Bayes risk decoding: how good is h, if y were the reference.
 
-sacrebleu's sentence-level chrF and BLEU for all pairs of a sentence's candidates at once, and any
-metric of the optional library ``mbrs``. Letters: ``H`` distinct candidates, ``n`` order of n-grams.
+sacrebleu's sentence-level chrF and BLEU for all pairs of a sentence's candidates at once, COMET in
+a Python of its own, and any metric of the optional library ``mbrs``. Letters: ``H`` distinct
+candidates, ``n`` order of n-grams.
 
 A pair's clipped n-gram matches ``Σ_g min(count_h(g), count_y(g))`` are the size of an intersection
 of sets once the j-th occurrence of g is called ``(g, j)``: with one row of zeros and ones for each
@@ -11,6 +12,7 @@ candidate, all pairs of one order are a single product ``S Sᵀ``.
 from __future__ import annotations
 
 import ast
+import atexit
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -18,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.evaluation import neural
 
 Array = NDArray[np.float64]
 
@@ -34,24 +37,34 @@ class Utility(Protocol):
         """``[H, H]``, u(candidate i, candidate j); larger is better."""
 
 
-def build_utility(name: str, options: Mapping[str, str] | None = None) -> Utility:
-    """The utility called ``chrf``, ``bleu`` or ``mbrs:METRIC``.
+def is_neural(name: str) -> bool:
+    """Whether a utility is a metric of :mod:`fairseq_ext.evaluation.neural`."""
+    return name.partition(":")[0] in neural.LIBRARIES
+
+
+def build_utility(name: str, options: Mapping[str, str] | None = None, **process: Any) -> Utility:
+    """The utility called ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
 
     Args:
         name: as in ``--utility``.
         options: fields of the mbrs metric's configuration, as text.
+        process: of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
 
     Raises:
         ConfigError: an unknown name, options that do not fit, or mbrs is not installed.
+        DataError: a neural metric's model cannot be loaded.
+        EnvironmentProblem: no Python has a neural metric's library.
     """
     if name.startswith(OUTSIDE):
         return MbrsUtility(name.removeprefix(OUTSIDE), options or {})
     if options:
         raise ConfigError(f"`--mbrs-option` goes with `--utility mbrs:METRIC`, not with `{name}`.")
+    if is_neural(name):
+        return NeuralUtility(name, **process)
     own = {"chrf": ChrfUtility, "bleu": BleuUtility}
     if name not in own:
         raise ConfigError(
-            f"`--utility` must be chrf, bleu or mbrs:METRIC, but is `{name}` instead."
+            f"`--utility` must be chrf, bleu, comet:MODEL or mbrs:METRIC, but is `{name}` instead."
         )
     return own[name]()
 
@@ -146,6 +159,28 @@ def _brevity(lengths: Array) -> Array:
 def _signature(metric: Any, name: str) -> str:
     metric.sentence_score("a", ["a"])  # a signature knows the number of references only now
     return f"{name}|{metric.get_signature()}"
+
+
+class NeuralUtility:
+    """A neural metric in a process of its own, which ends with this one.
+
+    Args:
+        name: such as ``comet:Unbabel/wmt22-comet-da``.
+        process: of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
+    """
+
+    def __init__(self, name: str, **process: Any) -> None:
+        self.metric = neural.NeuralMetric(name, **process)
+        atexit.register(self.metric.close)
+        if not self.metric.sees_references:
+            raise ConfigError(f"`--utility {name}` looks at no reference; MBR compares candidates.")
+        self.signature = f"{self.metric.name}|{self.metric.signature}"
+
+    def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
+        """``[H, H]``, in the metric's own unit."""
+        if source is None:
+            raise DataError(f"`{self.metric.given}` looks at the source; give `--source`.")
+        return np.array(self.metric.matrix(candidates, source))
 
 
 class MbrsUtility:

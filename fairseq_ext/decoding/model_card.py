@@ -97,8 +97,11 @@ class Card:
         """The scores, a row each."""
         if not self.scores:
             return ""
+        from fairseq_ext.evaluation.score import shown
+
         cells = [
-            (one.name, f"{one.value:.2f}", one.detail, f"`{one.signature}`") for one in self.scores
+            (one.name, shown(one.name, one.value), one.detail, f"`{one.signature}`")
+            for one in self.scores
         ]
         rows = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in cells]
         return "\n".join(

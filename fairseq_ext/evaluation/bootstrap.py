@@ -26,7 +26,7 @@ class Estimate:
     """One score of one system.
 
     Attributes:
-        value: on the test set as it is, 0 to 100.
+        value: on the test set as it is; BLEU and chrF 0 to 100, others in their own unit.
         low, high: bounds of the 95% interval, around the mean of the samples.
         p: of the difference to the baseline; None for the baseline.
         runs: trainings that ``value`` is the mean of.

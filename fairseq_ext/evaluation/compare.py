@@ -9,17 +9,23 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext import text
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.evaluation.bootstrap import SAMPLES, Estimate, paired_bootstrap
+from fairseq_ext.evaluation.bootstrap import (
+    SAMPLES,
+    Estimate,
+    check_comparable,
+    paired_bootstrap,
+)
+from fairseq_ext.evaluation.neural import NeuralMetric
 from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_lines
-from fairseq_ext.evaluation.score import tokenized_bleu
-from fairseq_ext.evaluation.seeds import bootstrap_over_runs
+from fairseq_ext.evaluation.score import plain_lines, tokenized_bleu
+from fairseq_ext.evaluation.seeds import bootstrap_of_means, bootstrap_over_runs
+from fairseq_ext.evaluation.segments import generated_sources, read_sources
 from fairseq_ext.evaluation.training_run import Training, read_training
 from fairseq_ext.text.generated import Undoing, require_text
 
@@ -60,7 +66,7 @@ class Measured:
 
     Attributes:
         name: of the system.
-        scores: ``BLEU`` and ``chrF`` of the detokenized text.
+        scores: ``BLEU``, ``chrF`` and neural metrics of the detokenized text.
         tokenized_bleu: BLEU on tokens, where their reference was given.
         architecture: its name in fairseq.
         parameters: of the model.
@@ -109,6 +115,7 @@ class Result:
         signatures: of the metrics.
         reference: name of the test set's file.
         samples: some sentences, spread evenly over the test set.
+        segments: by neural metric, system and run, the scores of all sentences.
     """
 
     systems: Sequence[Measured]
@@ -117,6 +124,7 @@ class Result:
     signatures: Mapping[str, str]
     reference: str
     samples: Sequence[Sample]
+    segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -153,6 +161,8 @@ def compare(
     tokenized_reference: str | Path | None = None,
     samples: int = SAMPLES,
     undoing: Mapping[str, Undoing] | None = None,
+    metrics: Mapping[str, NeuralMetric] | None = None,
+    source: str | Path | None = None,
 ) -> Result:
     """Measure every system; see :class:`Measured`.
 
@@ -164,34 +174,74 @@ def compare(
         tokenized_reference: the reference as tokens without subword pieces, for tokenized BLEU.
         samples: of the bootstrap.
         undoing: by system, how its translations become text, where more than ``language`` is known.
+        metrics: neural ones, by the names that they have in the result.
+        source: text for these; None for the S lines of the first output of fairseq-generate.
 
     Raises:
         ConfigError: a name given twice, or a baseline that is not there.
         DataError: unreadable, incomplete or unequal files, or pieces of SentencePiece that nothing
             joins.
         CheckpointError: a checkpoint that cannot be read.
+        EnvironmentProblem: a metric's library is missing, or its process ends.
     """
     names = [system.name for system in systems]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(
             f"`--system` must have a name of its own, but `{twice[0]}` is there twice."
         )
-    references = _plain(reference)
-    texts, tokens, sources = _translations(systems, len(references), language, undoing or {})
+    references = plain_lines(reference)
+    undoing = undoing or {}
+    texts, tokens, sources = _translations(systems, len(references), language, undoing)
     known = [_known(system) for system in systems]  # before the slow part, as it may fail
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
+    baseline = baseline or names[0]
+    check_comparable({}, references, baseline, names, samples)
+    plain_sources = (
+        _plain_sources(systems, len(references), language, undoing, source) if metrics else []
+    )
+    segments = {}
+    for label, metric in (metrics or {}).items():
+        segments[label] = {
+            name: [metric.segments(plain_sources, run, references) for run in runs]
+            for name, runs in texts.items()
+        }
     if all(len(runs) == 1 for runs in texts.values()):
         single = {name: runs[0] for name, runs in texts.items()}
-        found = paired_bootstrap(single, references, baseline or names[0], samples)
+        found = [paired_bootstrap(single, references, baseline, samples)]
     else:
-        found = bootstrap_over_runs(texts, references, baseline or names[0], samples)
+        found = [bootstrap_over_runs(texts, references, baseline, samples)]
+    for label, metric in (metrics or {}).items():
+        scores, signature = segments[label], metric.signature
+        found.append(bootstrap_of_means(label, scores, signature, baseline, samples))
+    estimates = {
+        name: {label: one for part in found for label, one in part.estimates[name].items()}
+        for name in names
+    }
+    signatures = {label: one for part in found for label, one in part.signatures.items()}
     rows = [
-        Measured(name, found.estimates[name], on_tokens.get(name), **facts)
+        Measured(name, estimates[name], on_tokens.get(name), **facts)
         for name, facts in zip(names, known, strict=True)
     ]
     shown = _samples(sources, references, {name: texts[name][0] for name in names})
     name = Path(reference).name
-    return Result(rows, baseline or names[0], len(references), found.signatures, name, shown)
+    return Result(rows, baseline, len(references), signatures, name, shown, segments)
+
+
+def _plain_sources(
+    systems: Sequence[System],
+    sentences: int,
+    language: str | None,
+    undoing: Mapping[str, Undoing],
+    source: str | Path | None,
+) -> list[str]:
+    if source is not None:
+        return read_sources(source, sentences)
+    for one in systems:
+        if not one.plain:
+            path = one.generated[0]
+            undo = undoing.get(one.name) or Undoing.by_language(language)
+            return generated_sources(read_generated(path, sentences), undo, path)
+    raise DataError("A neural metric looks at the source too: give that text with `--source`.")
 
 
 def _translations(
@@ -207,7 +257,7 @@ def _translations(
     texts, tokens, sources = {}, {}, None
     for one in systems:
         if one.plain:
-            texts[one.name] = [_plain(path) for path in one.generated]
+            texts[one.name] = [plain_lines(path) for path in one.generated]
         else:
             undo = undoing.get(one.name) or Undoing.by_language(language)
             outputs = [read_generated(path, sentences) for path in one.generated]
@@ -273,18 +323,13 @@ def _training(path: Path) -> Training:
         raise DataError(f"`{path}`: {error} Give the `--log-file` of fairseq-train.") from error
 
 
-def _plain(path: str | Path) -> list[str]:
-    text.check_text(path, empty_lines=True, max_tokens=None)
-    return read_lines(path)
-
-
 def _tokenized_scores(
     tokens: Mapping[str, Sequence[Sequence[str]]], reference: str | Path | None
 ) -> dict[str, float]:
     """The mean over runs."""
     if reference is None:
         return {}
-    references = _plain(reference)
+    references = plain_lines(reference)
     for name, runs in tokens.items():
         if len(runs[0]) != len(references):
             raise DataError(

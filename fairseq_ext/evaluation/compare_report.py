@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from urllib.parse import quote
 from fairseq_ext import files
 from fairseq_ext.evaluation import plots, tables
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
+from fairseq_ext.evaluation.score import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,14 +25,8 @@ OTHERS = {"csv": "CSV", "tex": "LaTeX", "json": "JSON", "svg": "SVG"}  # beside 
 MARKERS = "osD^vP"  # six, beside seven colours: 42 systems look different
 
 # heading, and the cell of one system; a column that is empty for all systems is left out
-COLUMNS: tuple[tuple[str, Callable[[Measured], str]], ...] = (
-    ("runs", lambda row: _runs(row)),
-    ("BLEU", lambda row: _interval(row, "BLEU")),
-    ("SD (BLEU)", lambda row: _deviation(row, "BLEU")),
-    ("p (BLEU)", lambda row: _p(row, "BLEU")),
-    ("chrF", lambda row: _interval(row, "chrF")),
-    ("SD (chrF)", lambda row: _deviation(row, "chrF")),
-    ("p (chrF)", lambda row: _p(row, "chrF")),
+Columns = tuple[tuple[str, Callable[[Measured], str]], ...]
+FACTS: Columns = (
     ("BLEU-tok", lambda row: _number(row.tokenized_bleu, ".2f")),
     ("parameters", lambda row: _number(row.parameters, ",")),
     ("MB on disk", lambda row: _number(row.tensor_bytes, ".2f", MEGABYTE)),
@@ -51,11 +47,21 @@ PANELS: tuple[Panel, ...] = (
 def rows(result: Result) -> list[list[str]]:
     """The table's rows, the heading first; columns of which nothing is known are left out."""
     columns = [["system", *(row.name for row in result.systems)]]
-    for heading, cell in COLUMNS:
+    runs: Columns = (("runs", _runs),)
+    for heading, cell in (*runs, *_scores(result), *FACTS):
         cells = [cell(row) for row in result.systems]
         if set(cells) != {MISSING}:
             columns.append([heading, *cells])
     return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _scores(result: Result) -> Columns:
+    """Of each metric its score, and the deviation and p of that."""
+    return tuple(
+        (heading.format(metric), partial(cell, metric=metric))
+        for metric in result.signatures
+        for heading, cell in (("{}", _interval), ("SD ({})", _deviation), ("p ({})", _p))
+    )
 
 
 def notes(result: Result) -> list[str]:
@@ -201,7 +207,7 @@ def _number(value: float | None, form: str, unit: float = 1) -> str:
 
 def _interval(row: Measured, metric: str) -> str:
     score = row.scores[metric]
-    return f"{score.value:.2f} ± {score.half_width:.2f}"
+    return f"{shown(metric, score.value)} ± {shown(metric, score.half_width)}"
 
 
 def _runs(row: Measured) -> str:
@@ -210,7 +216,8 @@ def _runs(row: Measured) -> str:
 
 
 def _deviation(row: Measured, metric: str) -> str:
-    return _number(row.scores[metric].deviation, ".2f")
+    deviation = row.scores[metric].deviation
+    return MISSING if deviation is None else shown(metric, deviation)
 
 
 def _p(row: Measured, metric: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.evaluation.score import Score
+from fairseq_ext.evaluation.score import Score, shown
 from fairseq_ext.json_files import read_json
 
 
@@ -56,7 +56,7 @@ def _of_comparison(path: str | Path, content: Mapping[str, Any], system: str | N
             name,
             float(one["value"]),
             str(content["signatures"].get(name, "")),
-            f"{one['low']:.2f} to {one['high']:.2f} (95%)",
+            f"{shown(name, one['low'])} to {shown(name, one['high'])} (95%)",
         )
         for name, one in rows[system]["scores"].items()
     ]

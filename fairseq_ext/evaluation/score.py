@@ -7,6 +7,7 @@ own tokens (``multi-bleu.perl``); that figure is offered too, under a name that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,11 +19,13 @@ from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read
 from fairseq_ext.text.generated import Undoing, require_text
 
 TOKENIZED_BLEU = "BLEU-tok (multi-bleu style, not comparable)"
+PLACES = {"COMET": 4}
+"""Decimals by the first word of a score's name, where it is not 2: its unit is about 1."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One figure: ``name``, ``value`` (0 to 100), sacrebleu's ``signature`` and long form."""
+    """One figure: ``name``, ``value`` (BLEU and chrF 0 to 100), ``signature`` and long form."""
 
     name: str
     value: float
@@ -31,6 +34,11 @@ class Score:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def shown(name: str, value: float) -> str:
+    """A value of the score with this name or signature, with the decimals that are usual."""
+    return f"{value:.{PLACES.get(re.split('[ |]', name)[0], 2)}f}"
 
 
 def sacre_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[Score]:
@@ -104,7 +112,7 @@ def score_generated(
     Raises:
         DataError: unreadable or incomplete files, or pieces of SentencePiece that nothing joins.
     """
-    references = _plain(reference)
+    references = plain_lines(reference)
     sentences = read_generated(generated, expected=len(references))
     undoing = undoing or Undoing.by_language(language)
     tokens = undoing.words(best_hypotheses(sentences))
@@ -112,7 +120,7 @@ def score_generated(
     require_text(texts, "the translations")
     scores = sacre_scores(texts, references)
     if tokenized_reference is not None:
-        token_references = _plain(tokenized_reference)
+        token_references = plain_lines(tokenized_reference)
         _check_counts(tokens, token_references, "the translations", tokenized_reference)
     else:
         token_references = undoing.words(
@@ -124,21 +132,26 @@ def score_generated(
 
 
 def as_table(scores: Sequence[Score]) -> str:
-    """A table of names, values (two decimals) and signatures."""
+    """A table of names, values and signatures."""
     width = max(len(score.name) for score in scores)
     return "\n".join(
-        f"{score.name:<{width}}  {score.value:6.2f}  {score.signature}" for score in scores
+        f"{score.name:<{width}}  {shown(score.name, score.value):>6}  {score.signature}"
+        for score in scores
     )
 
 
-def _plain(path: str | Path) -> list[str]:
-    """Lines of a text in which fairseq and sacrebleu see the same sentences."""
+def plain_lines(path: str | Path) -> list[str]:
+    """Lines of a text in which fairseq and sacrebleu see the same sentences.
+
+    Raises:
+        DataError: the file is unreadable, or its lines end where sentences do not.
+    """
     text.check_text(path, empty_lines=True, max_tokens=None)
     return read_lines(path)
 
 
 def _paired(hypothesis: str | Path, reference: str | Path) -> tuple[list[str], list[str]]:
-    hypotheses, references = _plain(hypothesis), _plain(reference)
+    hypotheses, references = plain_lines(hypothesis), plain_lines(reference)
     _check_counts(hypotheses, references, hypothesis, reference)
     return hypotheses, references
 

@@ -56,26 +56,79 @@ def bootstrap_over_runs(
         for number, run in enumerate(runs, start=1)
     }
     check_comparable(translations, references, baseline, list(systems), samples)
-    seed = os.environ.get("SACREBLEU_SEED", SEED)
-    draw = np.random.default_rng(None if seed.lower() == "none" else int(seed))
-    sentences = draw.choice(len(references), size=(samples, len(references)), replace=True)
-    drawn = {name: _drawn_runs(draw, samples, len(runs)) for name, runs in systems.items()}
+    sentences, drawn = _draws(
+        {name: len(runs) for name, runs in systems.items()}, len(references), samples
+    )
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in systems}
     signatures = {}
     for label, metric in metrics(references).items():
-        values, sampled = {}, {}
+        found = {}
         for name in tqdm(systems, desc=label, unit=" systems", file=sys.stderr, disable=None):
-            found = [_scores(metric, run, sentences) for run in systems[name]]
-            values[name] = [value for value, _ in found]
-            of_runs = np.stack([scores for _, scores in found], axis=1)  # [samples, runs]
-            sampled[name] = np.take_along_axis(of_runs, drawn[name], axis=1).mean(axis=1)
-        for name in systems:
-            estimates[name][label] = _estimate(name, baseline, values, sampled)
+            found[name] = [_scores(metric, run, sentences) for run in systems[name]]
+        for name, estimate in _estimates(found, drawn, baseline).items():
+            estimates[name][label] = estimate
         signature = metric.get_signature()
         signature.update("bs", samples)
-        signature.update("seed", seed.lower())
+        signature.update("seed", _seed())
         signatures[label] = str(signature)
     return Comparison(estimates, signatures)
+
+
+def bootstrap_of_means(
+    label: str,
+    systems: Mapping[str, Sequence[Sequence[float]]],
+    signature: str,
+    baseline: str,
+    samples: int = SAMPLES,
+) -> Comparison:
+    """The same test of a metric whose score of a text is the mean of its segments' scores.
+
+    Args:
+        label: name of the metric.
+        systems: by name, of each run the scores of all segments.
+        signature: of the metric.
+        baseline: one of the names.
+        samples: how many test sets, and draws of runs, to make; the same as of the other metrics.
+    """
+    counts = {name: len(runs) for name, runs in systems.items()}
+    sentences, drawn = _draws(counts, len(systems[baseline][0]), samples)
+    found = {
+        name: [(statistics.fmean(run), np.array(run)[sentences].mean(axis=1)) for run in runs]
+        for name, runs in systems.items()
+    }
+    estimates = _estimates(found, drawn, baseline)
+    return Comparison(
+        {name: {label: estimate} for name, estimate in estimates.items()},
+        {label: f"{signature}|bs:{samples}|seed:{_seed()}"},
+    )
+
+
+def _seed() -> str:
+    return os.environ.get("SACREBLEU_SEED", SEED).lower()
+
+
+def _draws(
+    runs: Mapping[str, int], sentences: int, samples: int
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Numbers of sentences, ``[samples, sentences]``; by system of runs, ``[samples, runs]``."""
+    seed = _seed()
+    draw = np.random.default_rng(None if seed == "none" else int(seed))
+    chosen = draw.choice(sentences, size=(samples, sentences), replace=True)
+    return chosen, {name: _drawn_runs(draw, samples, count) for name, count in runs.items()}
+
+
+def _estimates(
+    found: Mapping[str, Sequence[tuple[float, np.ndarray]]],
+    drawn: Mapping[str, np.ndarray],
+    baseline: str,
+) -> dict[str, Estimate]:
+    """By system, from score and samples' scores of each of its runs."""
+    values, sampled = {}, {}
+    for name, runs in found.items():
+        values[name] = [value for value, _ in runs]
+        of_runs = np.stack([scores for _, scores in runs], axis=1)  # [samples, runs]
+        sampled[name] = np.take_along_axis(of_runs, drawn[name], axis=1).mean(axis=1)
+    return {name: _estimate(name, baseline, values, sampled) for name in found}
 
 
 def _drawn_runs(draw: np.random.Generator, samples: int, runs: int) -> np.ndarray:

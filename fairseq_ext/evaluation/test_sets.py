@@ -1,4 +1,4 @@
-"""The reference of a test set: a file of the user's, or one of sacrebleu's own sets by its name.
+"""Test sets: a file of the user's, or one of sacrebleu's own sets by its name.
 
 sacrebleu downloads a set once, checks its sum, and keeps it in ``~/.sacrebleu``, or where the
 variable ``SACREBLEU`` says.
@@ -10,6 +10,20 @@ from pathlib import Path
 
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.parsing import nearest
+
+
+def source(given: Path, pair: str | None) -> Path | None:
+    """The file with the source text of a set; None where ``given`` is a file of the user's.
+
+    Raises:
+        ConfigError, DataError: as of :func:`reference`.
+    """
+    found = reference(given, pair)
+    if found == given:
+        return None
+    from sacrebleu.utils import get_source_file
+
+    return Path(get_source_file(given.as_posix(), pair))
 
 
 def reference(given: Path, pair: str | None) -> Path:

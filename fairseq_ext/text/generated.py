@@ -52,6 +52,11 @@ class Undoing:
         """Lines of text."""
         return [self._text(line) for line in words]
 
+    def sources(self, lines: Iterable[str]) -> list[str]:
+        """Lines of text from lines of the source's tokens."""
+        text = Pipeline(self.made.src, self.made.tgt, tokenize=self.made.tokenize)
+        return list(map(text.decoder(self.made.src), self.words(lines)))
+
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
     """What fairseq-generate writes about the ``text.json`` of the first folder that has one.

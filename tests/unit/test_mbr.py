@@ -237,7 +237,7 @@ def test_metrics_of_mbrs_see_candidates_and_source() -> None:
         ("mbrs:kiwi", {}, "looks at no reference"),
         ("mbrs:common", {"size": "1"}, "`--mbrs-option` does not fit `common`: .*size"),
         ("chrf", {"size": "1"}, "`--mbrs-option` goes with `--utility mbrs:METRIC`"),
-        ("ter", {}, "must be chrf, bleu or mbrs:METRIC, but is `ter` instead"),
+        ("ter", {}, "must be chrf, bleu, comet:MODEL or mbrs:METRIC, but is `ter` instead"),
     ],
 )
 def test_utilities_that_do_not_exist(name: str, options: dict, message: str) -> None:

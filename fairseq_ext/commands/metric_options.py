@@ -1,0 +1,90 @@
+"""Arguments of neural metrics: of ``score``, ``compare`` and, as a utility, ``mbr``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.errors import ConfigError
+
+
+def add_metrics(parser: argparse.ArgumentParser) -> None:
+    """Add ``--metric``, ``--source`` and those of the metric's process."""
+    option = parser.add_argument_group(
+        "neural metrics",
+        "Of their own libraries, in a Python of their own. Load only models that you trust: they "
+        "are pickles, which may run any code there.",
+    ).add_argument
+    option(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="comet:MODEL",
+        help="COMET too, with a model's folder, its checkpoint, or a name on the Hugging Face Hub "
+        "such as Unbabel/wmt22-comet-da; repeat for more",
+    )
+    option(
+        "--source",
+        type=Path,
+        metavar="FILE",
+        help="source text, which the metric looks at (that of sacrebleu's test set; else the S "
+        "lines of fairseq-generate)",
+    )
+    add_process(option)
+
+
+def add_process(option: Any) -> None:
+    """Add ``--metric-python`` and ``--metric-batch-size``.
+
+    Args:
+        option: ``add_argument`` of a parser or group.
+    """
+    option(
+        "--metric-python",
+        metavar="PYTHON",
+        help="the Python that has the metric's library, such as comet_env/bin/python (that of the "
+        "variable FAIRSEQ_EXT_METRIC_PYTHON; else this one)",
+    )
+    option(
+        "--metric-batch-size",
+        type=int,
+        metavar="N",
+        help="sentences that the metric looks at together (16)",
+    )
+
+
+def process(args: argparse.Namespace) -> dict[str, Any]:
+    """What :class:`fairseq_ext.evaluation.neural.NeuralMetric` is told of its process."""
+    given = {"python": args.metric_python, "batch_size": args.metric_batch_size}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def refuse_process(args: argparse.Namespace, needs: str) -> None:
+    """Refuse the options of the process where there is no metric.
+
+    Raises:
+        ConfigError: one is there.
+    """
+    for name in ("metric_python", "metric_batch_size"):
+        if getattr(args, name) is not None:
+            raise ConfigError(
+                f"`--{name.replace('_', '-')}` goes with `{needs}`, which is missing."
+            )
+
+
+def chosen_source(args: argparse.Namespace) -> Path | None:
+    """The source text that ``--source`` or ``--ref`` names; None for the S lines.
+
+    Raises:
+        ConfigError: no ``--metric`` looks at it.
+        DataError: a test set that cannot be had.
+    """
+    if not args.metric:
+        refuse_process(args, "--metric")
+        if args.source is not None:
+            raise ConfigError("`--source` goes with `--metric`, which is missing.")
+        return None
+    from fairseq_ext.evaluation import test_sets
+
+    return args.source or test_sets.source(args.ref, args.language_pair)

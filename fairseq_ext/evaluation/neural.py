@@ -1,0 +1,321 @@
+"""Neural metrics, each computed by its own library in a Python of its own.
+
+What such a library asks for (numpy 1, another transformers) may not suit this installation, and
+its models are pickles. So a worker, one file of :mod:`fairseq_ext.evaluation.workers`, runs in a
+Python that has the library, loads the model there, and answers in lines of JSON. COMET: Rei et al.
+2020, "COMET: A Neural Framework for MT Evaluation".
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.errors import ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.evaluation.score import Score, shown
+
+PYTHON = "FAIRSEQ_EXT_METRIC_PYTHON"
+"""The environment variable that names the Python of the metrics."""
+BATCH = 16
+_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+@dataclass(frozen=True)
+class Library:
+    """What computes a kind of metric.
+
+    Attributes:
+        name: of the metric, in tables.
+        distribution: as pip calls it.
+        packages: what pip has to be told, in a shell.
+        worker: file in ``workers``.
+        example: a model on the Hub.
+    """
+
+    name: str
+    distribution: str
+    packages: str
+    worker: str
+    example: str
+
+
+LIBRARIES: Mapping[str, Library] = {
+    "comet": Library(
+        "COMET",
+        "unbabel-comet",
+        "unbabel-comet 'setuptools<81'",  # its torchmetrics imports pkg_resources
+        "comet_worker.py",
+        "Unbabel/wmt22-comet-da",
+    )
+}
+"""By the word before the colon of ``--metric``."""
+
+
+class NeuralMetric:
+    """A metric such as ``comet:Unbabel/wmt22-comet-da``; its process starts when it is needed.
+
+    Args:
+        given: kind, colon, and a local model or its name on the Hub.
+        python: that has the library; None for what :data:`PYTHON` says, else this one.
+        batch_size: segments that the model sees at once.
+
+    Raises:
+        ConfigError: no such form or kind, or a batch of less than one.
+        DataError: no such file or folder.
+        EnvironmentProblem: no Python that has the library.
+    """
+
+    def __init__(self, given: str, python: str | None = None, batch_size: int = BATCH) -> None:
+        kind, _, self.model = given.partition(":")
+        if kind not in LIBRARIES or not self.model:
+            forms = " or ".join(f"{kind}:MODEL" for kind in LIBRARIES)
+            raise ConfigError(f"A neural metric must be {forms}, but is `{given}` instead.")
+        if batch_size < 1:
+            raise ConfigError(
+                f"`--metric-batch-size` must be 1 or more, but is {batch_size} instead."
+            )
+        self.given, self.library, self.batch_size = given, LIBRARIES[kind], batch_size
+        self._check_model()
+        self.python = _python(self.library, python)
+        self._process: subprocess.Popen[str] | None = None
+        self._about: dict[str, Any] = {}
+
+    def _check_model(self) -> None:
+        path = Path(self.model)
+        wanted = path / "checkpoints" / "model.ckpt" if path.is_dir() else path
+        if not wanted.is_file() and (path.is_dir() or not _ON_THE_HUB.fullmatch(self.model)):
+            raise DataError(
+                f"`{self.given}`: there is no file `{wanted}`. Give a model's folder (with "
+                "`hparams.yaml` and `checkpoints/model.ckpt`), its checkpoint, or a name on the "
+                f"Hugging Face Hub, such as {self.library.example}."
+            )
+
+    @property
+    def name(self) -> str:
+        """Of the metric, without the model's."""
+        return self.library.name
+
+    @property
+    def signature(self) -> str:
+        """Model, checksum of its weights, and version of the library."""
+        about = self._started()
+        return "|".join(
+            (
+                f"nrefs:{int(about['reference'])}",
+                f"model:{about['model']}",
+                f"sha256:{about['sha256'][:12]}",
+                f"version:{about['library']}-{about['version']}",
+            )
+        )
+
+    @property
+    def sees_references(self) -> bool:
+        """Whether the model compares with a reference, or estimates without."""
+        return bool(self._started()["reference"])
+
+    def segments(
+        self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
+    ) -> list[float]:
+        """The score of each segment of text, in the metric's own unit; larger is better.
+
+        Raises:
+            DataError: the model cannot be loaded, or gives no score to each.
+            EnvironmentProblem: the library cannot be imported, or its process has ended.
+        """
+        asked = list(zip(sources, translations, references, strict=True))
+        self._started()
+        scores = self._ask({"segments": asked}).get("scores")
+        return self._checked(scores, len(asked), "segment")
+
+    def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
+        """``[H][H]``: of each candidate, with each candidate as its reference.
+
+        Raises:
+            DataError, EnvironmentProblem: as of :meth:`segments`.
+        """
+        self._started()
+        rows = self._ask({"candidates": list(candidates), "source": source}).get("matrix")
+        if not isinstance(rows, list) or len(rows) != len(candidates):
+            raise self._wrong(f"no row for each of {len(candidates)} candidates")
+        return [self._checked(row, len(candidates), "candidate") for row in rows]
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with suppress(BrokenPipeError):  # what it did not read any more
+                    pipe.close()
+
+    def __enter__(self) -> NeuralMetric:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _started(self) -> dict[str, Any]:
+        """What the worker says of itself and its model."""
+        if self._process is None:
+            worker = Path(__file__).parent / "workers" / self.library.worker
+            progress = str(int(sys.stderr.isatty()))
+            command = [self.python, "-W", "ignore", os.fspath(worker), self.model]
+            try:
+                self._process = subprocess.Popen(
+                    [*command, str(self.batch_size), progress],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    encoding="utf-8",
+                    env=_environment(self.python),
+                )
+            except OSError as error:
+                raise EnvironmentProblem(
+                    f"`{self.python}` cannot be run ({error.strerror}); `--metric-python` takes a "
+                    "Python, such as comet_env/bin/python."
+                ) from error
+            self._about = self._answer()
+            if not {"reference", "model", "sha256", "library", "version"} <= self._about.keys():
+                raise self._wrong("an unknown greeting")
+        return self._about
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        with suppress(BrokenPipeError):  # its last words, or its end, tell why
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline()
+        if not line.endswith("\n"):
+            raise EnvironmentProblem(self._end())
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise self._wrong("no JSON object")
+        if "error" not in found:
+            return found
+        if found.get("missing"):
+            raise EnvironmentProblem(
+                f"{self.python} cannot import {self.library.distribution} ({found['error']}): "
+                f"`{self.python} -m pip install {self.library.packages}`, or name a Python that "
+                f"has it with `--metric-python` or {PYTHON}."
+            )
+        raise DataError(
+            f"`{self.given}`: {self.library.name} ends with {found['error']} Is that a model of "
+            f"{self.library.distribution}, such as {self.library.example}?"
+        )
+
+    def _end(self) -> str:
+        status = self._process.wait()
+        if status < 0:
+            how = f"was ended by {signal.Signals(-status).name}"
+            cure = "; where memory was short, a smaller `--metric-batch-size` helps"
+        else:
+            how, cure = f"ended with status {status}", ", for the reason that it has printed above"
+        return f"The process of `{self.given}` ({self.python}) {how}{cure}."
+
+    def _checked(self, scores: Any, count: int, what: str) -> list[float]:
+        if not isinstance(scores, list) or len(scores) != count:
+            found = len(scores) if isinstance(scores, list) else "no"
+            raise self._wrong(f"{found} scores for {count} {what}s")
+        for number, score in enumerate(scores, start=1):
+            if not isinstance(score, float) or not math.isfinite(score):
+                raise self._wrong(f"{what} {number} the score {score!r:.20}")
+        return scores
+
+    def _wrong(self, what: str) -> DataError:
+        return DataError(
+            f"`{self.given}` gives {what}; try the model with {self.library.distribution}'s own "
+            "command."
+        )
+
+
+@contextmanager
+def opened(
+    given: Sequence[str], python: str | None = None, batch_size: int = BATCH
+) -> Iterator[dict[str, NeuralMetric]]:
+    """Metrics by the names that a table gives them, to be ended afterwards.
+
+    Raises:
+        ConfigError: one is there twice; and as of :class:`NeuralMetric`.
+    """
+    metrics = [NeuralMetric(one, python, batch_size) for one in given]
+    names = [one.name for one in metrics]
+    named = {
+        one.name if names.count(one.name) == 1 else f"{one.name} {_short(one.model)}": one
+        for one in metrics
+    }
+    if len(named) < len(metrics):
+        raise ConfigError("`--metric` has the same model, or two of one name, twice.")
+    try:
+        yield named
+    finally:
+        for one in metrics:
+            one.close()
+
+
+def score(label: str, scores: Sequence[float], signature: str) -> Score:
+    """The score of a text: the mean of its segments'."""
+    mean = statistics.fmean(scores)
+    detail = f"{label} = {shown(label, mean)} (mean of {len(scores):,} segments)"
+    return Score(label, mean, signature, detail)
+
+
+def _short(model: str) -> str:
+    """``wmt22-comet-da`` of ``Unbabel/wmt22-comet-da``, and likewise of a local path."""
+    path = Path(model).absolute()
+    return path.parent.parent.name if path.is_file() else path.name
+
+
+def _python(library: Library, given: str | None) -> str:
+    """Never resolved: a virtual environment's Python is a link to another."""
+    chosen = given or os.environ.get(PYTHON)
+    if chosen:
+        found = shutil.which(Path(chosen).expanduser())
+        if found is None:
+            option = "`--metric-python`" if given else PYTHON
+            raise EnvironmentProblem(
+                f"{option}: `{chosen}` is no program that can be run; give a Python, such as "
+                "comet_env/bin/python."
+            )
+        return os.fspath(Path(found).absolute())
+    try:
+        importlib.metadata.version(library.distribution)
+    except importlib.metadata.PackageNotFoundError:
+        raise EnvironmentProblem(
+            f"{library.name} needs {library.distribution}, which is not installed here. Give it an "
+            "environment of its own, `python -m venv comet_env && comet_env/bin/pip install "
+            f"{library.packages}`, and name that with `--metric-python comet_env/bin/python` or "
+            f"{PYTHON}."
+        ) from None
+    return sys.executable
+
+
+def _environment(python: str) -> dict[str, str]:
+    """For another Python without the paths that are meant for this one."""
+    own = python == sys.executable
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if own or name not in ("PYTHONPATH", "PYTHONHOME", "__PYVENV_LAUNCHER__")
+    }

@@ -1,0 +1,102 @@
+"""What a neural metric looks at: source, translation and reference of each segment, all plain text.
+
+Sources are a file of the user's, or the S lines of fairseq-generate, which become text by the same
+steps as translations. Those show the words that the dictionary lacks as ``<unk>``, of which no text
+can be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq_ext.errors import DataError
+from fairseq_ext.evaluation.outputs import Sentence, best_hypotheses, read_generated
+from fairseq_ext.evaluation.score import plain_lines
+from fairseq_ext.text.generated import Undoing, require_text
+
+UNKNOWN = "<unk>"
+_CURE = "Give the source text with `--source`."
+
+
+def read_sources(path: str | Path, expected: int) -> list[str]:
+    """The lines of the source text.
+
+    Raises:
+        DataError: unreadable, another number of lines, or pieces of SentencePiece.
+    """
+    lines = plain_lines(path)
+    if len(lines) != expected:
+        raise DataError(
+            f"`{path}` has {len(lines)} lines, but there are {expected} sentences; `--source` must "
+            "be what was translated."
+        )
+    require_text(lines, path)
+    return lines
+
+
+def generated_sources(
+    sentences: Sequence[Sentence], undoing: Undoing, path: str | Path
+) -> list[str]:
+    """The S lines of an output as text.
+
+    Args:
+        sentences: of the output.
+        undoing: how its translations become text.
+        path: of the output, for messages.
+
+    Raises:
+        DataError: S lines are missing, or they cannot be made text again.
+    """
+    lines = [sentence.source for sentence in sentences]
+    if None in lines:
+        number = sentences[lines.index(None)].index
+        raise DataError(f"`{path}` lacks the source of sentence {number} (`S-{number}`). {_CURE}")
+    unknown = next((one.index for one in sentences if UNKNOWN in one.source.split()), None)
+    if unknown is not None:
+        raise DataError(
+            f"`{path}`: the source of sentence {unknown} has words that the dictionary lacks "
+            f"(`{UNKNOWN}`). {_CURE}"
+        )
+    if undoing.made.tokenize and not undoing.made.src:
+        raise DataError(
+            f"`{path}`: nothing says of which language the tokens of its sources are. {_CURE}"
+        )
+    found = undoing.sources(lines)
+    require_text(found, path)
+    return found
+
+
+def read_segments(
+    reference: str | Path,
+    *,
+    hypothesis: str | Path | None = None,
+    generated: Sequence[str | Path] = (),
+    undoing: Undoing | None = None,
+    source: str | Path | None = None,
+) -> tuple[list[str], list[str], list[str]]:
+    """Sources, translations and references.
+
+    Args:
+        reference: text.
+        hypothesis: text; or else
+        generated: outputs of fairseq-generate, one of each shard.
+        undoing: how these become text.
+        source: text; None for the S lines.
+
+    Raises:
+        DataError: a file is unreadable, two differ in length, or there are no sources.
+    """
+    references = plain_lines(reference)
+    if hypothesis is not None:
+        translations = plain_lines(hypothesis)
+        if source is None:
+            raise DataError(f"A neural metric looks at the source too. {_CURE}")
+        return read_sources(source, len(references)), translations, references
+    sentences = read_generated(generated, expected=len(references))
+    translations = undoing.text(undoing.words(best_hypotheses(sentences)))
+    if source is not None:
+        sources = read_sources(source, len(references))
+    else:
+        sources = generated_sources(sentences, undoing, generated[0])
+    return sources, translations, references

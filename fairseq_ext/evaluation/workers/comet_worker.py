@@ -1,0 +1,162 @@
+"""COMET in a Python that has it: a request in a line of JSON, its answer in another.
+
+    python comet_worker.py MODEL BATCH_SIZE PROGRESS
+
+MODEL is a checkpoint, its folder, or a name on the Hugging Face Hub; PROGRESS 1 draws bars. The
+first line out says what was loaded. Then, until the input ends::
+
+    {"segments": [[source, translation, reference], …]}   ->   {"scores": [one for each]}
+    {"candidates": [H texts], "source": text}              ->   {"matrix": H rows of H scores}
+
+In the matrix, row i and column j have candidate i with candidate j as its reference. After
+``{"error": text}`` the program ends; ``"missing": true`` in it says that the library cannot be
+imported. All that libraries print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+if __name__ == "__main__":
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    sys.path[:] = [path for path in sys.path if path != here]
+
+DISTRIBUTION = "unbabel-comet"
+
+
+def checkpoint_of(given: str, comet: Any) -> tuple[Path, str]:
+    """The file with the weights, and the model's name: the Hub's, or that of the local folder."""
+    path = Path(given)
+    if path.is_dir():
+        path = path / "checkpoints" / "model.ckpt"
+    elif not path.is_file():
+        return Path(comet.download_model(given)), given
+    # COMET finds the model's settings in the folder above that of the weights.
+    return path, path.absolute().parent.parent.name
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file of any size."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()
+
+
+class Comet:
+    """A loaded model.
+
+    Args:
+        given: MODEL.
+        batch_size: segments at once.
+        progress: draw bars.
+    """
+
+    def __init__(self, given: str, batch_size: int, progress: bool) -> None:
+        import comet
+        import torch
+
+        logging.disable(logging.WARNING)  # Lightning's advice, at every request
+        path, self.name = checkpoint_of(given, comet)
+        self.sha256 = sha256(path)
+        self.model = comet.load_from_checkpoint(os.fspath(path))
+        self.model.eval()
+        self.gpus = int(torch.cuda.is_available())
+        self.batch_size, self.progress = batch_size, progress
+
+    def about(self) -> dict[str, Any]:
+        """What the first line says."""
+        segments = getattr(self.model.hparams, "input_segments", None) or ()
+        return {
+            "library": DISTRIBUTION,
+            "version": importlib.metadata.version(DISTRIBUTION),
+            "model": self.name,
+            "sha256": self.sha256,
+            "kind": type(self.model).__name__,
+            "reference": bool(self.model.requires_references() or "ref" in segments),
+        }
+
+    def scores(self, segments: Sequence[Sequence[str]]) -> list[float]:
+        """Of each source, translation and reference."""
+        samples = [dict(zip(("src", "mt", "ref"), one)) for one in segments]  # noqa: B905  3.8
+        found = self.model.predict(
+            samples, batch_size=self.batch_size, gpus=self.gpus, progress_bar=self.progress
+        )
+        return [float(score) for score in found.scores]
+
+    def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
+        """Of each candidate with each candidate as its reference."""
+        if type(self.model).__name__ != "RegressionMetric":  # reads a pair's sentences together
+            flat = self.scores([(source, one, other) for one in candidates for other in candidates])
+            return [flat[i : i + len(candidates)] for i in range(0, len(flat), len(candidates))]
+        import torch
+
+        # A sentence's vector does not depend on its partner: H + 1 of them instead of 3 H².
+        model = self.model.to("cuda") if self.gpus else self.model
+        with torch.inference_mode():
+            vectors = torch.cat(self._vectors(model, [source, *candidates]))
+            src, others = vectors[:1].expand(len(candidates), -1), vectors[1:]
+            return [
+                model.estimate(src, one.expand(len(candidates), -1), others).score.tolist()
+                for one in others
+            ]
+
+    def _vectors(self, model: Any, texts: Sequence[str]) -> list[Any]:
+        found = []
+        for start in range(0, len(texts), self.batch_size):
+            ready = model.encoder.prepare_sample(list(texts[start : start + self.batch_size]))
+            ids, mask = (ready[name].to(model.device) for name in ("input_ids", "attention_mask"))
+            found.append(model.get_sentence_embedding(ids, mask))
+        return found
+
+
+def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
+    """Answer requests until there are none; the exit status."""
+
+    def answer(content: dict[str, Any]) -> None:
+        answers.write(json.dumps(content) + "\n")
+        answers.flush()
+
+    given, batch_size, progress = arguments
+    try:
+        loaded = Comet(given, int(batch_size), progress == "1")
+        answer(loaded.about())
+        for line in requests:
+            request = json.loads(line)
+            if "segments" in request:
+                answer({"scores": loaded.scores(request["segments"])})
+            else:
+                answer({"matrix": loaded.matrix(request["candidates"], request["source"])})
+    except (Exception, SystemExit) as error:  # a library may leave the process
+        if os.environ.get("FAIRSEQ_EXT_TRACEBACK"):
+            traceback.print_exc()
+        kinds = (ImportError, importlib.metadata.PackageNotFoundError)
+        said = f"{type(error).__name__}: {error}"
+        answer({"error": said, "missing": isinstance(error, kinds)})
+        return 1
+    return 0
+
+
+def main() -> int:
+    """Keep standard output for answers, and serve."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    requests = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  standard input
+    try:
+        return serve(requests, answers, sys.argv[1:])
+    except (KeyboardInterrupt, BrokenPipeError):  # the other side is told, or gone
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

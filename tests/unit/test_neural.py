@@ -1,0 +1,529 @@
+"""Neural metrics: a real process in an environment of its own, in it a library that stands in.
+
+The stand-in has COMET's interface and scores by counting letters. What depends on COMET itself is
+asked of the real one where there is an environment with it::
+
+    FAIRSEQ_EXT_METRIC_PYTHON=comet_env/bin/python pytest tests/unit/test_neural.py --long
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairseq_ext import cli
+from fairseq_ext.evaluation import neural
+from fairseq_ext.evaluation.bootstrap import Estimate
+from fairseq_ext.evaluation.compare_report import SIGNIFICANT
+from fairseq_ext.evaluation.neural import PYTHON, NeuralMetric
+from fairseq_ext.evaluation.saved_scores import read_scores
+from fairseq_ext.evaluation.seeds import bootstrap_of_means
+from tests.support.harness import run, write_lines
+
+LIBRARY = """
+import os, signal, sys
+from types import SimpleNamespace
+print("a library may print this")
+
+def download_model(name):
+    if name != "Some/model":
+        raise KeyError(f"Model '{name}' not supported by COMET.")
+    return os.environ["DOWNLOADED"]
+
+class Standin:
+    def __init__(self, how):
+        self.how = how
+        self.hparams = SimpleNamespace(input_segments=["mt", "src", "ref"])
+        if how == "estimates":
+            self.hparams.input_segments = ["mt", "src"]
+    def eval(self):
+        pass
+    def requires_references(self):
+        return False
+    def predict(self, samples, batch_size, gpus, progress_bar):
+        print("nor is this an answer", batch_size, gpus, progress_bar)
+        if self.how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "leaves":
+            os._exit(7)
+        if self.how == "exits":
+            sys.exit("no more")
+        if self.how == "raises":
+            raise RuntimeError("one line\\nanother")
+        scores = [
+            len(one["src"]) + len(one["mt"]) / 100 - len(one["ref"]) / 10000 for one in samples
+        ]
+        if self.how == "short":
+            scores.pop()
+        if self.how == "nan":
+            scores[1] = float("nan")
+        return SimpleNamespace(scores=scores)
+
+def load_from_checkpoint(path):
+    how = open(path).read()
+    if how == "damaged":
+        raise OSError("cannot read it")
+    return Standin(how)
+"""
+TORCH = "class cuda:\n    is_available = staticmethod(lambda: False)\n"
+MODELS = ("whole", "estimates", "killed", "leaves", "exits", "raises", "short", "nan", "damaged")
+SOURCES = ["Der Hund.", "Eine Katze schläft.", "Ja."]
+REFERENCES = ["The dog.", "A cat sleeps.", "Yes."]
+TRANSLATIONS = ["The dog.", "One cat, asleep.", "Ja"]
+
+
+def naive(sources: list[str], translations: list[str], references: list[str]) -> list[float]:
+    """What the stand-in counts."""
+    segments_ = zip(sources, translations, references, strict=True)
+    return [len(s) + len(t) / 100 - len(r) / 10000 for s, t, r in segments_]
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of an environment with the stand-in, and without anything else."""
+    folder = tmp_path_factory.mktemp("other")
+    venv.create(folder / "env", symlinks=True)
+    (site,) = (folder / "env" / "lib").glob("python*/site-packages")
+    (site / "comet.py").write_text(LIBRARY, encoding="utf-8")
+    (site / "torch.py").write_text(TORCH, encoding="utf-8")
+    about = site / "unbabel_comet-9.8.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Name: unbabel-comet\nVersion: 9.8\n", encoding="utf-8")
+    return os.fspath(folder / "env" / "bin" / "python")
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, symlinks=True)
+    return os.fspath(folder / "bin" / "python")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with texts and, by what each does, models."""
+    for how in MODELS:
+        checkpoint = tmp_path / how / "checkpoints" / "model.ckpt"
+        checkpoint.parent.mkdir(parents=True)
+        checkpoint.write_text(how)
+    for name, lines in {"src": SOURCES, "ref": REFERENCES, "hyp": TRANSLATIONS}.items():
+        write_lines(tmp_path / name, lines)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(PYTHON, raising=False)
+    return tmp_path
+
+
+def signature(how: str, references: int = 1, name: str | None = None) -> str:
+    checksum = hashlib.sha256(how.encode()).hexdigest()[:12]
+    return f"nrefs:{references}|model:{name or how}|sha256:{checksum}|version:unbabel-comet-9.8"
+
+
+@pytest.mark.parametrize("given", ["whole", "./whole", "whole/checkpoints/model.ckpt"])
+def test_a_local_model_is_a_folder_or_a_checkpoint(given: str, python: str, here: Path) -> None:
+    with NeuralMetric(f"comet:{given}", python) as metric:
+        assert metric.signature == signature("whole")
+        assert metric.sees_references
+        asked = (SOURCES, TRANSLATIONS, REFERENCES)
+        assert metric.segments(*asked) == naive(*asked)
+        odd = ["a\u2028b\x85c\n", "", '"\\\U0001f600']  # each character once, whatever it is
+        assert metric.segments(odd, odd, odd) == naive(odd, odd, odd)
+
+
+def test_a_name_on_the_hub(python: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOWNLOADED", os.fspath(here / "estimates/checkpoints/model.ckpt"))
+    monkeypatch.setenv(PYTHON, python)
+    with NeuralMetric("comet:Some/model") as metric:
+        assert metric.signature == signature("estimates", 0, "Some/model")
+        assert not metric.sees_references
+
+
+def test_another_python_is_not_told_of_this_ones_paths(
+    bare: str, python: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And an environment's Python is not followed to the one that it links to."""
+    monkeypatch.setenv("PYTHONPATH", os.fspath(Path(python).parents[1] / "lib"))
+    (here / "numbers.py").write_text("raise SystemExit('imported')")
+    with NeuralMetric("comet:whole", python) as metric:
+        assert metric.python == python
+        assert metric.signature
+    assert neural._environment(sys.executable)["PYTHONPATH"]
+    assert "PYTHONPATH" not in neural._environment(bare)
+
+
+def test_ending_ends_the_process(python: str, here: Path) -> None:
+    with NeuralMetric("comet:whole", python) as metric:
+        assert metric.signature
+        process = metric._process
+    assert process.poll() is not None
+
+
+# ---- what goes wrong -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("comet:killed", "`comet:killed` ({python}) was ended by SIGKILL; where memory was short"),
+        ("comet:leaves", "`comet:leaves` ({python}) ended with status 7, for the reason"),
+        ("comet:exits", "COMET ends with SystemExit: no more"),
+        ("comet:raises", "COMET ends with RuntimeError: one line\\nanother"),
+        ("comet:short", "`comet:short` gives 2 scores for 3 segments"),
+        ("comet:nan", "`comet:nan` gives segment 2 the score nan"),
+        ("comet:damaged", "COMET ends with OSError: cannot read it"),
+        ("comet:Other/model", "KeyError: \"Model 'Other/model' not supported by COMET.\""),
+        ("comet:./no/where", "there is no file `no/where`. Give a model's folder"),
+        ("comet:.", "there is no file `checkpoints/model.ckpt`"),
+        ("comet:", "must be comet:MODEL, but is `comet:` instead"),
+        ("bleurt:x", "must be comet:MODEL, but is `bleurt:x` instead"),
+    ],
+)
+def test_errors_are_one_line_and_nothing_is_written(
+    given: str, message: str, python: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(here.rglob("*"))
+    told = ["--metric", given, "--metric-python", python, "--source", "src", "--json", "new"]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["score", "--ref", "ref", "--hyp", "hyp", *told])
+    said = capfd.readouterr()
+    assert stopped.value.code == 1
+    assert message.format(python=python) in said.err.splitlines()[-1]
+    assert said.out == ""
+    assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--metric", "comet:whole"], "A neural metric looks at the source too. Give the source"),
+        (["--metric", "comet:whole", "--source", "one"], "`one` has 1 lines, but there are 3"),
+        (["--source", "src"], "`--source` goes with `--metric`, which is missing"),
+        (["--metric-python", "x"], "`--metric-python` goes with `--metric`, which is missing"),
+        (
+            ["--metric", "comet:whole", "--source", "src", "--metric-python", "nowhere/python"],
+            "`--metric-python`: `nowhere/python` is no program that can be run",
+        ),
+        (
+            ["--metric", "comet:whole", "--source", "src", "--metric-batch-size", "0"],
+            "`--metric-batch-size` must be 1 or more, but is 0",
+        ),
+        (
+            ["--metric", "comet:whole", "--metric", "comet:whole", "--source", "src"],
+            "has the same model, or two of one name, twice",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together(
+    options: list[str],
+    message: str,
+    python: str,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(PYTHON, python)
+    write_lines(here / "one", ["x"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["score", "--ref", "ref", "--hyp", "hyp", *options])
+    assert stopped.value.code == 1
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_missing_library_is_said_with_its_cure(bare: str, here: Path) -> None:
+    asked = (SOURCES, TRANSLATIONS, REFERENCES)
+    with (
+        pytest.raises(neural.EnvironmentProblem, match="No module named 'comet'") as found,
+        NeuralMetric("comet:whole", bare) as metric,
+    ):
+        metric.segments(*asked)
+    assert f"`{bare} -m pip install unbabel-comet 'setuptools<81'`" in str(found.value)
+    with contextlib.suppress(neural.EnvironmentProblem):
+        NeuralMetric("comet:whole")
+        pytest.skip("this Python has unbabel-comet")
+    with pytest.raises(neural.EnvironmentProblem, match=r"python -m venv comet_env && .*install"):
+        NeuralMetric("comet:whole")
+    with pytest.raises(neural.EnvironmentProblem, match=r"cannot be run|no program"):
+        NeuralMetric("comet:whole", os.fspath(here / "src"))
+
+
+# ---- sources -------------------------------------------------------------------------------------
+
+
+def generated(path: Path, sources: list[str], translations: list[str]) -> Path:
+    sides = zip(sources, translations, strict=True)
+    lines = [f"S-{i}\t{source}\nH-{i}\t-1\t{text}" for i, (source, text) in enumerate(sides)]
+    return write_lines(path, lines[::-1])
+
+
+PIECES = ["Der Hu@@ nd .", "Eine Kat@@ ze schläft .", "Ja ."]
+TOKENS = ["The dog .", "One c@@ at , asleep .", "Ja"]
+
+
+@pytest.mark.parametrize("how", ["text.json", "--source"])
+def test_sources_become_text_as_translations_do(how: str, python: str, here: Path) -> None:
+    generated(here / "out", PIECES, TOKENS)
+    made = {"format": 1, "src": "de", "tgt": "en", "tokenize": True, "subwords": "joined"}
+    options = ["--source", "src", "--detokenize", "en"]
+    if how == "text.json":
+        (here / "text.json").write_text(json.dumps(made))
+        options = []
+    done = run(
+        *("fairseq-ext", "score", "--ref", "ref", "--generated", "out", "--json", "scores"),
+        *("--metric", "comet:whole", "--metric-python", python, *options),
+        cwd=here,
+    )
+    found = json.loads((here / "scores").read_text())
+    expected = naive(SOURCES, TRANSLATIONS, REFERENCES)
+    assert found["segments"] == {"COMET": expected}
+    (comet,) = (one for one in found["scores"] if one["name"] == "COMET")
+    mean = statistics.fmean(expected)
+    assert (comet["value"], comet["signature"]) == (mean, signature("whole"))
+    assert "COMET" in done.stdout
+    assert f"  {mean:.4f}  {signature('whole')}" in done.stdout
+    assert "not an answer" not in done.stdout
+    assert "nor is this an answer 16 0 False" in done.stderr
+    assert [one.name for one in read_scores(here / "scores")][-1] == "COMET"
+
+
+@pytest.mark.parametrize(
+    ("sources", "options", "message"),
+    [
+        (["x", "a <unk> b", "y"], [], "sentence 1 has words that the dictionary lacks"),
+        (SOURCES, ["--detokenize", "en"], "of which language the tokens of its sources are"),
+        (None, [], "lacks the source of sentence 0"),
+    ],
+)
+def test_sources_that_cannot_become_text(
+    sources: list[str] | None,
+    options: list[str],
+    message: str,
+    python: str,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = generated(here / "out", sources or SOURCES, TRANSLATIONS)
+    if sources is None:
+        path.write_text("".join(f"H-{i}\t-1\tx\n" for i in range(3)))
+    told = ("--metric", "comet:whole", "--metric-python", python)
+    with pytest.raises(SystemExit):
+        cli.main(["score", "--ref", "ref", "--generated", "out", *told, *options])
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert message in said
+    assert said.endswith("Give the source text with `--source`.")
+
+
+def test_a_set_of_sacrebleu_has_its_source(python: str, here: Path) -> None:
+    for part, lines in {"src": SOURCES, "ref": REFERENCES}.items():
+        write_lines(here / "sets/wmt14/full" / f"wmt14_full.de-en.{part}", lines)
+    for part in ("docid", "genre", "origlang"):
+        write_lines(here / "sets/wmt14/full" / f"wmt14_full.de-en.{part}", REFERENCES)
+    run(
+        *("fairseq-ext", "score", "--ref", "wmt14/full", "-l", "de-en", "--hyp", "hyp"),
+        *("--metric", "comet:whole", "--json", "scores"),
+        cwd=here,
+        SACREBLEU=os.fspath(here / "sets"),
+        **{PYTHON: python},
+    )
+    expected = naive(SOURCES, TRANSLATIONS, REFERENCES)
+    assert json.loads((here / "scores").read_text())["segments"] == {"COMET": expected}
+
+
+# ---- comparison ----------------------------------------------------------------------------------
+
+
+def test_compare_has_score_deviation_and_p_in_every_form(python: str, here: Path) -> None:
+    others = {"a1": TRANSLATIONS, "a2": [*TRANSLATIONS[:2], "Yes, yes"], "b": ["x", "y", "z"]}
+    for name, lines in others.items():
+        write_lines(here / name, lines)
+    done = run(
+        *("fairseq-ext", "compare", "--ref", "ref", "--source", "src", "--samples", "200"),
+        *("--system", "a=text:a1,a2", "--system", "b=text:b", "-o", "table"),
+        *("--metric", "comet:whole", "--metric", "comet:estimates", "--metric-python", python),
+        cwd=here,
+    )
+    data = json.loads((here / "table.json").read_text())
+    first, second = data["systems"]
+    scores = {name: naive(SOURCES, lines, REFERENCES) for name, lines in others.items()}
+    means = {name: statistics.fmean(found) for name, found in scores.items()}
+    label = "COMET whole"
+    ours = first["scores"][label]
+    assert ours["value"] == pytest.approx((means["a1"] + means["a2"]) / 2, abs=1e-12)
+    assert ours["deviation"] == pytest.approx(statistics.stdev([means["a1"], means["a2"]]))
+    assert ours["low"] < ours["value"] < ours["high"]
+    assert 0 < second["scores"][label]["p"] <= 1
+    assert data["segments"][label] == {"a": [scores["a1"], scores["a2"]], "b": [scores["b"]]}
+    assert data["signatures"][label] == f"{signature('whole')}|bs:200|seed:12345"
+    assert data["signatures"]["COMET estimates"].startswith(signature("estimates", 0))
+    cell = f"{ours['value']:.4f} ± {(ours['high'] - ours['low']) / 2:.4f}"
+    assert f"| {cell} | {ours['deviation']:.4f} |" in (here / "table.md").read_text()
+    assert cell in (here / "table.csv").read_text()
+    assert cell.replace("±", r"$\pm$") in (here / "table.tex").read_text()
+    assert f"{label}: {signature('whole')}|bs:200" in done.stdout
+    assert read_scores(here / "table.json", "a")[2].detail.startswith(f"{ours['low']:.4f} to ")
+
+
+def test_the_test_of_means_against_samples_one_by_one() -> None:
+    """With one run of each system it is the paired bootstrap; with several, runs are drawn too."""
+    draw = np.random.default_rng(7)
+    base = draw.normal(0.8, 0.1, 50)
+    systems = {
+        "base": [base],
+        "better": [base + draw.normal(0.05, 0.05, 50)],
+        "same": [base],
+        "seeds": [base + 0.1, base - 0.1],
+    }
+    lists = {name: [run.tolist() for run in runs] for name, runs in systems.items()}
+    found = bootstrap_of_means("M", lists, "s", "base", 300)
+    estimates: dict[str, Estimate] = {name: one["M"] for name, one in found.estimates.items()}
+    chosen = np.random.default_rng(12345).choice(50, size=(300, 50), replace=True)
+    means = {name: [runs[0][rows].mean() for rows in chosen] for name, runs in systems.items()}
+    for name in ("base", "better", "same"):
+        one = estimates[name]
+        assert one.value == pytest.approx(systems[name][0].mean())
+        assert (one.low, one.high) == pytest.approx(tuple(np.percentile(means[name], (2.5, 97.5))))
+    gains = np.array(means["better"]) - means["base"]
+    gain = systems["better"][0].mean() - base.mean()
+    assert estimates["better"].p == (int((abs(gains - gains.mean()) > gain).sum()) + 1) / 301
+    assert estimates["better"].p < SIGNIFICANT
+    assert (estimates["base"].p, estimates["same"].p) == (None, 1.0)
+    assert estimates["seeds"].runs == 2
+    assert estimates["seeds"].p > SIGNIFICANT
+    assert found.signatures == {"M": "s|bs:300|seed:12345"}
+
+
+# ---- minimum Bayes risk --------------------------------------------------------------------------
+
+
+def test_mbr_by_comet_takes_the_papers_argmax(python: str, here: Path) -> None:
+    samples = {0: ["aaaa", "bb", "bb", "c"], 1: ["d", "eee", "ff", "gg"]}
+    lines = []
+    for number, texts in samples.items():
+        lines += [f"S-{number}\t{SOURCES[number]}", *(f"H-{number}\t-1\t{one}" for one in texts)]
+    write_lines(here / "samples", lines)
+    done = run(
+        *("fairseq-ext", "mbr", "samples", "--num-candidates", 4, "-o", "best", "--json", "why"),
+        *("--utility", "comet:whole", "--metric-python", python, "--keep-tokens"),
+        cwd=here,
+    )
+    why = json.loads((here / "why").read_text())
+    for decision, (number, texts) in zip(why["sentences"], samples.items(), strict=True):
+        means = [statistics.fmean(naive([SOURCES[number]] * 4, [one] * 4, texts)) for one in texts]
+        assert decision["expected_utility"] == pytest.approx(max(means), abs=1e-9)
+        assert decision["text"] == texts[int(np.argmax(means))]
+    assert why["utility"] == f"COMET|{signature('whole')}"
+    assert f"{why['expected_utility']:.4f}\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--utility", "comet:estimates"], "looks at no reference; MBR compares candidates"),
+        (["--utility", "comet:nan"], "`comet:nan` gives candidate 2 the score nan"),
+        (["--utility", "chrf"], "`--metric-python` goes with `--utility comet:MODEL`"),
+    ],
+)
+def test_mbr_refuses(
+    options: list[str],
+    message: str,
+    python: str,
+    here: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    write_lines(here / "samples", ["S-0\tx", "H-0\t-1\ta", "H-0\t-1\tbb"])
+    told = ["--num-candidates", "2", "-o", "best", "--metric-python", python]
+    with pytest.raises(SystemExit):
+        cli.main(["mbr", "samples", *told, *options])
+    assert message in capfd.readouterr().err.splitlines()[-1]
+    assert not (here / "best").exists()
+
+
+# ---- the real library ----------------------------------------------------------------------------
+
+# Makes a COMET model of random weights, then prints what COMET itself says of some segments.
+REAL = """
+import json, sys
+from pathlib import Path
+import torch, yaml
+import pytorch_lightning as lightning
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import XLMRobertaConfig, XLMRobertaModel, XLMRobertaTokenizerFast
+from comet import load_from_checkpoint
+from comet.models import str2model
+
+kind, out, segments = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+torch.manual_seed(1)
+pieces = ["<s>", "<pad>", "</s>", "<unk>", "\\u2581", *map(chr, range(33, 127)), "<mask>"]
+words = Tokenizer(models.Unigram([(one, -1.0 - i / 99) for i, one in enumerate(pieces)], unk_id=3))
+words.pre_tokenizer = pre_tokenizers.Metaspace()
+words.post_processor = processors.TemplateProcessing(
+    single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+)
+XLMRobertaTokenizerFast(tokenizer_object=words).save_pretrained(out / "encoder")
+XLMRobertaModel(
+    XLMRobertaConfig(
+        vocab_size=len(pieces), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=130,
+    ),
+    add_pooling_layer=False,
+).save_pretrained(out / "encoder")
+model = str2model[kind](
+    pretrained_model=str(out / "encoder"), hidden_sizes=[8], layer_transformation="sparsemax",
+    local_files_only=True,
+)
+trainer = lightning.Trainer(logger=False, accelerator="cpu", enable_progress_bar=False)
+trainer.strategy.connect(model)
+(out / "checkpoints").mkdir()
+trainer.save_checkpoint(out / "checkpoints" / "model.ckpt", weights_only=True)
+(out / "hparams.yaml").write_text(yaml.safe_dump(dict(model.hparams)))
+model = load_from_checkpoint(str(out / "checkpoints" / "model.ckpt"))
+samples = [dict(zip(("src", "mt", "ref"), one)) for one in segments]
+found = model.predict(samples, batch_size=16, gpus=0, progress_bar=False)
+print("FOUND" + json.dumps([found.scores, float(found.system_score)]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not os.environ.get(PYTHON), reason=f"{PYTHON} names no Python with COMET")
+@pytest.mark.parametrize("kind", ["regression_metric", "unified_metric"])
+def test_scores_are_those_of_comet_itself(kind: str, tmp_path: Path) -> None:
+    sources = [f"{one} {word}" for one in SOURCES for word in ("", "lang und breit", "nun", "?")]
+    translations = [f"{one}{word}" for one in TRANSLATIONS for word in ("", " or not", " now", "")]
+    translations[5] = ""
+    references = [one for one in REFERENCES for _ in range(4)]
+    asked = list(zip(sources, translations, references, strict=True))
+    candidates = [*dict.fromkeys(translations)]
+    pairs = [(sources[1], one, other) for one in candidates for other in candidates]
+    done = subprocess.run(
+        [os.environ[PYTHON], "-c", REAL, kind, tmp_path / "tiny", json.dumps(asked + pairs)],
+        capture_output=True,
+        text=True,
+        env=neural._environment(os.environ[PYTHON]) | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    theirs, _ = json.loads(done.stdout.partition("FOUND")[2])
+    assert len(set(theirs)) > 10  # the model tells segments apart
+    for name, lines in {"src": sources, "ref": references, "hyp": translations}.items():
+        write_lines(tmp_path / name, lines)
+    run(
+        *("fairseq-ext", "score", "--ref", "ref", "--hyp", "hyp", "--source", "src"),
+        *("--metric", "comet:tiny", "--json", "scores"),
+        cwd=tmp_path,
+    )
+    found = json.loads((tmp_path / "scores").read_text())
+    assert found["segments"]["COMET"] == pytest.approx(theirs[: len(asked)], abs=1e-6)
+    assert found["scores"][-1]["value"] == pytest.approx(statistics.fmean(theirs[: len(asked)]))
+    with NeuralMetric(f"comet:{tmp_path / 'tiny'}", batch_size=3) as metric:
+        rows = metric.matrix(candidates, sources[1])
+        assert "model:tiny|sha256:" in metric.signature
+        assert metric.signature.rpartition("-")[2] != "9.8"
+    assert [one for row in rows for one in row] == pytest.approx(theirs[len(asked) :], abs=1e-6)
