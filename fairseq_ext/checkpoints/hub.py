@@ -11,7 +11,7 @@ import importlib.util
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -101,7 +101,7 @@ def _download(wanted: Name, *, again: bool) -> Path:
 
 
 def push(path: Path, repo: str, *, private: bool = False, message: str | None = None) -> str:
-    """Put a bundle on the Hub, in one commit.
+    """Put a bundle on the Hub, in one commit, in which files of the bundle before it go.
 
     Args:
         path: of the bundle, which is checked first.
@@ -124,7 +124,7 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
     found = bundle.read(path)
     found.check()
     extras.need(LIBRARY)
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     card = [one for one in ("README.md",) if (found.folder / one).is_file()]
     files = [*found.files, *card, bundle.MANIFEST]
@@ -133,7 +133,22 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
         api.create_repo(repo, private=private or None, exist_ok=True)
         added = [CommitOperationAdd(one, str((found.folder / one).resolve())) for one in files]
         title = message or f"{found.architecture}, {found.src} to {found.tgt}, {found.numbers}"
-        return api.create_commit(repo, added, commit_message=title).oid
+        gone = [CommitOperationDelete(one) for one in _stale(repo, files)]
+        return api.create_commit(repo, [*added, *gone], commit_message=title).oid
+
+
+def _stale(repo: str, kept: Collection[str]) -> list[str]:
+    """Files of the bundle that is there, but for ``kept``; others put beside it are not in this."""
+    from huggingface_hub import HfApi, errors, hf_hub_download
+
+    try:
+        found = bundle.read(Path(hf_hub_download(repo, bundle.MANIFEST)).parent)
+    except errors.LocalEntryNotFoundError:  # the Hub cannot be reached
+        raise
+    except (errors.EntryNotFoundError, errors.RevisionNotFoundError, CheckpointError, DataError):
+        return []  # an empty repository, or no bundle of ours
+    api = HfApi()
+    return [one for one in found.files if one not in kept and api.file_exists(repo, one)]
 
 
 @contextmanager

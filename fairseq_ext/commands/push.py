@@ -13,7 +13,8 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "push",
         help="put a bundle onto the Hugging Face Hub",
-        description="Put a bundle onto the Hugging Face Hub, in one commit. Log in first, with "
+        description="Put a bundle onto the Hugging Face Hub, in one commit, which deletes "
+        "files of the bundle before it that this one lacks. Log in first, with "
         "`hf auth login` or HF_TOKEN. Then `--path ORG/NAME@COMMIT` translates with it anywhere.",
     )
     option = parser.add_argument

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import shutil
 from collections.abc import Iterator
@@ -125,6 +127,37 @@ def test_what_is_never_asked_for(there: Hub, tmp_path: Path):
     assert [path for path in paths if hub.name(path)] == []
     assert hub.name("a/b@refs/pr/1") == ("a/b", "refs/pr/1")
     assert there.asked == []
+
+
+def test_a_push_deletes_files_of_the_bundle_before_it(bundled: Path, there: Hub):
+    """And only those: what somebody has put beside it stays, and so does what is gone already."""
+    manifest = json.loads((bundled / "bundle.json").read_bytes())
+    manifest["files"] |= dict.fromkeys(("former.model", "deleted.model"), "0" * 64)
+    beside = {"LICENSE": b"free\n", "former.model": b"x"}
+    former = {**contents(bundled), **beside, "bundle.json": json.dumps(manifest).encode()}
+    old = there.commit(REPO, former)
+    new = hub.push(bundled, REPO)
+    assert there.commits[REPO] == {old: former, new: {**contents(bundled), "LICENSE": b"free\n"}}
+    unknown = there.commit(REPO, {"bundle.json": b"{}", "former.model": b"x"})
+    assert "former.model" in there.commits[REPO][hub.push(bundled, REPO)]
+    assert unknown in there.commits[REPO]
+
+
+def test_weights_are_uploaded_apart_from_the_commit_and_once(
+    bundled: Path, there: Hub, monkeypatch: pytest.MonkeyPatch
+):
+    """By Git LFS, where the Hub asks for that and its library has no Xet."""
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    there.lfs = True
+    hub.push(bundled, REPO)
+    weights = (bundled / "model.safetensors").read_bytes()
+    checksum = hashlib.sha256(weights).hexdigest()
+    assert there.large[checksum] == weights
+    assert there.asked.count(f"PUT {checksum}") == 1
+    hub.push(bundled, "some-org/again")
+    assert there.asked.count(f"PUT {checksum}") == 1
+    hub._fetch.cache_clear()
+    assert (hub.fetched(Path(REPO)) / "model.safetensors").resolve().name == checksum
 
 
 def test_a_push_that_is_refused(bundled: Path, there: Hub, tmp_path: Path, monkeypatch):

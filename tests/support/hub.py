@@ -11,12 +11,13 @@ import contextlib
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 TOKEN = "secret"
+KINDS = ("file", "lfsFile", "deletedFile")  # of a commit's lines
 Files = dict[str, bytes]
 
 
@@ -28,6 +29,8 @@ class Hub:
         commits: files of each commit, by repository and name.
         branches: the commit of each branch or tag, by repository.
         asked: every request's method and path.
+        lfs: ask for Git LFS where the Hub does; its newer Xet is not here.
+        large: content by its SHA-256, uploaded by that.
     """
 
     def __init__(self) -> None:
@@ -35,11 +38,21 @@ class Hub:
         self.commits: dict[str, dict[str, Files]] = {}
         self.branches: dict[str, dict[str, str]] = {}
         self.asked: list[str] = []
+        self.lfs = False
+        self.large: Files = {}
 
-    def commit(self, repo: str, files: Files, branch: str = "main") -> str:
-        """Add files to a branch; the name of the commit."""
+    def mode(self, path: str) -> str:
+        """How a file is uploaded: in the commit, or before it."""
+        return "lfs" if self.lfs and path.endswith((".safetensors", ".bin")) else "regular"
+
+    def commit(
+        self, repo: str, files: Files, branch: str = "main", gone: Collection[str] = ()
+    ) -> str:
+        """Add files to a branch, and delete some; the name of the commit."""
         commits, branches = self.commits.setdefault(repo, {}), self.branches.setdefault(repo, {})
         whole = {**commits.get(branches.get(branch, ""), {}), **files}
+        for name in gone:
+            del whole[name]
         parts = (f"{name}\0".encode() + whole[name] for name in sorted(whole))
         name = hashlib.sha1(b"\0".join(parts)).hexdigest()
         commits[name], branches[branch] = whole, name
@@ -93,23 +106,44 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 there = repo in hub.commits
                 hub.commits.setdefault(repo, {})
                 self._answer(409 if there else 200, {"url": f"{hub.address}/{repo}"})
+            elif path.endswith(".git/info/lfs/objects/batch"):
+                self._offer(json.loads(body)["objects"])
             else:
                 self._write(path, body)
+
+        def _offer(self, objects: list[dict[str, Any]]) -> None:
+            """Where to upload each, unless it is there."""
+            offered = [{"oid": one["oid"], "size": one["size"]} for one in objects]
+            for one in offered:
+                if one["oid"] not in hub.large:
+                    href = f"{hub.address}/upload/{one['oid']}"
+                    one["actions"] = {"upload": {"href": href}}
+            self._answer(200, {"transfer": "basic", "objects": offered})
+
+        def do_PUT(self) -> None:
+            body, oid = self._body(), urlsplit(self.path).path.rpartition("/")[2]
+            hub.asked.append(f"PUT {oid}")
+            right = hashlib.sha256(body).hexdigest() == oid
+            if right:
+                hub.large[oid] = body
+            self._answer(200 if right else 400)
 
         def _write(self, path: str, body: bytes) -> None:
             repo, what, branch = path.removeprefix("/api/models/").rsplit("/", 2)
             if what == "preupload":
                 names = [one["path"] for one in json.loads(body)["files"]]
                 files = [
-                    {"path": one, "uploadMode": "regular", "shouldIgnore": False} for one in names
+                    {"path": one, "uploadMode": hub.mode(one), "shouldIgnore": False}
+                    for one in names
                 ]
                 self._answer(200, {"files": files})
                 return
             lines = [json.loads(line) for line in body.splitlines()]
-            added = [line["value"] for line in lines if line["key"] == "file"]
-            name = hub.commit(
-                repo, {one["path"]: base64.b64decode(one["content"]) for one in added}, branch
-            )
+            kinds = {kind: [one["value"] for one in lines if one["key"] == kind] for kind in KINDS}
+            added = {one["path"]: base64.b64decode(one["content"]) for one in kinds["file"]}
+            added |= {one["path"]: hub.large[one["oid"]] for one in kinds["lfsFile"]}
+            gone = [one["path"] for one in kinds["deletedFile"]]
+            name = hub.commit(repo, added, branch, gone)
             url = f"{hub.address}/{repo}/commit/{name}"
             self._answer(200, {"success": True, "commitOid": name, "commitUrl": url})
 
@@ -132,7 +166,9 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             else:
                 content = found[1][name]
                 tag = f'"{hashlib.sha1(content).hexdigest()}"'
-                self._answer(200, content, X_Repo_Commit=found[0], ETag=tag)
+                oid = hashlib.sha256(content).hexdigest()
+                more = {"X_Linked_ETag": f'"{oid}"'} if oid in hub.large else {}
+                self._answer(200, content, X_Repo_Commit=found[0], ETag=tag, **more)
 
         def _refuse(self, code: str, commit: str = "") -> None:
             more = {"X_Repo_Commit": commit} if commit else {}
