@@ -35,6 +35,7 @@ Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
   --max-tokens N tokens in a batch                                   (2000)
   --lr X         peak learning rate                                  (0.002)
   --baseline NAME the system that the others are tested against      (transformer)
+  --metric M     in the table too: comet:MODEL, see `fairseq-ext compare --help`
   --out DIR      shared data, and a folder for each model            (runs/compare-all)
   --help         this text
 
@@ -45,14 +46,14 @@ HELP
 }
 
 corpus=multi30k mirror="" data="" src=en tgt=de tokenize="" updates=6000 bpe=4000 max_tokens=2000 lr=0.002
-baseline="" out="" subwords=bpe names=()
+baseline="" metric="" out="" subwords=bpe names=()
 
 # read_options ARGUMENT...: sets the globals above.
 read_options() {
     while (($#)); do
         case "$1" in
         --mirror | --data | --src | --tgt | --updates | --bpe | --subwords | --max-tokens | --lr | \
-            --baseline | --out)
+            --baseline | --metric | --out)
             set_option "$@"
             shift
             ;;
@@ -94,21 +95,22 @@ choose_models() {
         die "\`--baseline\` must be one of the models, but is \`$baseline\`."
 }
 
-# find_text: sets `text`, the folder to train on; `ref`, the plain test text; and `tokens`, what
-# `fairseq-ext compare` has to know.
+# find_text: sets `text`, the folder to train on; `ref` and `source`, the plain test text; and
+# `tokens`, what `fairseq-ext compare` has to know.
 find_text() {
     tokens=()
     if [[ "${SMOKE:-0}" == 1 ]]; then
-        text="$out.text" ref="$text/test.$tgt"
+        text="$out.text"
+        ref="$text/test.$tgt" source="$text/test.$src"
         [[ -d "$text" ]] || run python "$REPO/preprocess/locale_corpus.py" --src "$src" \
             --tgt "$tgt" --seed 1 --train 600 --valid 30 --test 40 --out "$text"
     elif [[ -n "$data" ]]; then
-        text="$data" ref="$data/test.$tgt"
+        text="$data" ref="$data/test.$tgt" source="$data/test.$src"
         tokens=(--keep-tokens) # text that comes as tokens is compared as tokens
         [[ -z "$tokenize" ]] || tokens=(--detokenize "$tgt" --tokenized-ref "$out/text/test.$tgt")
     else
         text="$REPO/runs/data/$corpus-words/text"
-        ref="${text%/text}/reference/test.de" tokenize="" src=en tgt=de
+        ref="${text%/text}/reference/test.de" source="${text%/text}/reference/test.en" tokenize="" src=en tgt=de
         run python "$REPO/preprocess/corpus.py" "$corpus" --bpe 0 --out "${text%/text}" \
             ${mirror:+--mirror "$mirror"}
         tokens=(--detokenize de --tokenized-ref "$text/test.de")
@@ -124,15 +126,16 @@ train_all() {
 }
 
 compare_models() {
-    local model folder systems=() logs=()
+    local model folder systems=() logs=() neural=()
     for model in "${models[@]}"; do
         folder="$out/models/${model%%=*}"
         systems+=(--system "${model%%=*}=$folder/generated.txt,checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log")
         logs+=(--log "${model%%=*}=$folder/train.log")
     done
     run fairseq-ext plot curves "${logs[@]}" -o "$out/curves.png"
+    [[ -z "$metric" ]] || neural=(--metric "$metric" --source "$source")
     run fairseq-ext compare "${systems[@]}" --baseline "$baseline" --ref "$ref" \
-        ${tokens[@]+"${tokens[@]}"} -o "$out/compare" --pictures "$out/curves.png"
+        ${tokens[@]+"${tokens[@]}"} ${neural[@]+"${neural[@]}"} -o "$out/compare" --pictures "$out/curves.png"
     dry || printf '\nEverything is in %s: compare.md with its picture, curves.png and the models\n' "$out"
 }
 

@@ -120,12 +120,14 @@ def test_compare_all_trains_every_architecture_and_compares(tmp_path: Path) -> N
 
 def test_compare_all_takes_some_architectures_and_other_text(tmp_path: Path) -> None:
     options = ("--data", tmp_path, "--src", "es", "--tgt", "en", "--tokenize", "--out", "/x")
+    options = (*options, "--metric", "comet:org/model")
     done = bash(COMPARE_ALL, *options, "muse", "gru", DRY_RUN="1")
     training, _, comparison = commands(done.stderr)
     assert training[1:5] == [str(RECIPES / "compare.sh"), str(tmp_path), "es", "en"]
     assert [word.partition("=")[0] for word in training[-2:]] == ["gru", "muse"]
     text = " ".join(comparison)
     assert f"--ref {tmp_path}/test.en --detokenize en --tokenized-ref /x/text/test.en" in text
+    assert f"--metric comet:org/model --source {tmp_path}/test.es" in text
 
 
 def test_pasted_commands_find_their_folders(tmp_path: Path) -> None:
