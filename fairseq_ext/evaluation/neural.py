@@ -221,7 +221,7 @@ class NeuralMetric:
                 f"has it with `--metric-python` or {PYTHON}."
             )
         raise DataError(
-            f"`{self.given}`: {self.library.name} ends with {found['error']} Is that a model of "
+            f"`{self.given}`: {self.library.name} ends with {found['error']}; is that a model of "
             f"{self.library.distribution}, such as {self.library.example}?"
         )
 
