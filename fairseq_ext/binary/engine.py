@@ -46,7 +46,7 @@ def packed_linear(layer: PackedLinear, x: Columns, program: Writer, **how: Any) 
     packed, binarizer = layer.packed, layer.input_binarizer
     reading = FLOATS if binarizer is None else _reading(binarizer, layer.scale)
     levels = _numbers(0.5 * packed.bound[: packed.out_features])
-    signs = Signs(packed.bits().numpy(), levels, packed.in_features, reading)
+    signs = Signs(packed.bits().cpu().numpy(), levels, packed.in_features, reading)
     return program.linear(x, signs, program.array(layer.bias), **how)
 
 
@@ -60,7 +60,7 @@ def _reading(binarizer: Binarizer, scale: float) -> Reading:
 
 def int8_table(layer: Int8Table, program: Writer) -> np.ndarray:
     """Its numbers in fp32; the engine's int8 finds the same whole numbers again."""
-    return program.once(layer.table, lambda: dequantize(layer.table, layer.scale).numpy())
+    return program.once(layer.table, lambda: _numbers(dequantize(layer.table, layer.scale)))
 
 
 def _numbers(levels: Tensor) -> np.ndarray:

@@ -5,6 +5,7 @@
 :mod:`~fairseq_ext.engine.weights` lays its weights out, in fp32, bf16 or int8;
 :mod:`~fairseq_ext.engine.verify` proves that the machine can run both;
 :mod:`~fairseq_ext.engine.native` runs it, with the C code in ``native/``;
+:mod:`~fairseq_ext.engine.devices` runs programs in torch, where the model is on a GPU;
 :mod:`~fairseq_ext.engine.shortlist` names the target tokens that a sentence may need, as
 :mod:`~fairseq_ext.engine.lexicon` learns them from training data;
 :mod:`~fairseq_ext.engine.files` keeps all of it in a file, which
@@ -26,6 +27,6 @@ SHORTLIST_HELP = (
 )
 
 HELP = (
-    "what translates on a CPU: fairseq's generator, or our engine, many times faster: native gives "
-    "the same translations; with native-bf16 and native-int8 weights are rounded"
+    "what translates: fairseq's generator, or our engine, on a CPU many times faster: native gives "
+    "the same translations; with native-bf16 and native-int8 weights are rounded, on a CPU alone"
 )

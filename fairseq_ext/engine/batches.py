@@ -11,6 +11,7 @@ from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.devices.executor import Executor
 from fairseq_ext.engine.native import Found, Machine, Team
 from fairseq_ext.engine.rules import Rules
 from fairseq_ext.engine.shortlist import Shortlist
@@ -42,7 +43,9 @@ class Native:
     ) -> None:
         self._fallback, self._numbers, self._shortlist = fallback, numbers, shortlist
         self._program = compile_model(model, target)
-        self._teams: list[Team] = []  # none or one; all that share weights share the list
+        self._model = model
+        # none or one; all that share weights share the list
+        self._teams: list[Team | Executor] = []
 
     def __getattr__(self, name: str) -> Any:
         """What commands ask fairseq's for, such as ``eos``."""
@@ -58,10 +61,17 @@ class Native:
         numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
         if not self._teams:
-            machine = Machine(self._program, self._numbers, shortlist=self._shortlist)
-            self._teams.append(Team(machine, torch.get_num_threads()))
+            self._teams.append(self._opened())
         sentences = words(sources, self._program.symbols.pad)
         return self._teams[0].translate(sentences, rules, prefixes, numbers)
+
+    def _opened(self) -> Team | Executor:
+        """The program where the model is."""
+        if on_a_device(self._model):
+            first = next(self._model.parameters())
+            return Executor(self._program, first.device, first.dtype)
+        machine = Machine(self._program, self._numbers, shortlist=self._shortlist)
+        return Team(machine, torch.get_num_threads())
 
     def _attention(self, found: Found, source: Tensor) -> Tensor | None:
         """``[T, S]`` over a source ``[S]`` with its pads, where it is 0."""
@@ -70,6 +80,11 @@ class Native:
         attention = torch.zeros(len(found.tokens), len(source))
         attention[:, source.ne(self._program.symbols.pad)] = torch.from_numpy(found.attention)
         return attention
+
+
+def on_a_device(model: BaseFairseqModel) -> bool:
+    """Whether a model is elsewhere than on the CPU."""
+    return next(model.parameters()).device.type != "cpu"
 
 
 def share_weights(generators: Iterable[Any]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fairseq_ext.decoding.length_penalty import GnmtGenerator, GnmtGeneratorWithAlignment
 from fairseq_ext.decoding.sampling import EpsilonSampling
 from fairseq_ext.engine import rules
-from fairseq_ext.engine.batches import Native, words
+from fairseq_ext.engine.batches import Native, on_a_device, words
 from fairseq_ext.engine.native import Found, active_path
 from fairseq_ext.engine.scorer import NativeScorer
 from fairseq_ext.engine.shortlist import Shortlist
@@ -61,6 +61,8 @@ def with_engine(
         shortlist.require(_followed(generator) + 2)
     try:
         reason = obstacle_in(models) or (None if scores else obstacle(generator))
+        if reason is None and on_a_device(models[0]):
+            reason = obstacle_there(generator, numbers, shortlist)
         if reason is None:
             return native(generator, models[0], target, numbers, shortlist)
     except ConfigError as error:
@@ -100,20 +102,34 @@ def obstacle_in(models: Sequence[BaseFairseqModel]) -> str | None:
     """What the engine does not do with these models, whatever they are; or None.
 
     Raises:
-        ConfigError: the engine was not compiled, or not for this processor.
+        ConfigError: the engine was not compiled, or not for this processor, and the models are on
+            it.
     """
-    active_path()
+    if not on_a_device(models[0]):
+        active_path()
+        if next(models[0].parameters()).dtype is not torch.float32:
+            return "the model is in half precision."
     if len(models) != 1:
         return "the engine runs one model."
-    first = next(models[0].parameters())
-    if first.device.type != "cpu":
-        return "the engine runs on the CPU."
-    if first.dtype is not torch.float32:
-        return "the model is in half precision."
     if getattr(models[0], "full_context_alignment", False):
         return "the model was trained to align with the whole translation in view."
     if any(getattr(one, "apply_during_inference", False) for one in models[0].modules()):
         return "the engine has no `--retain-dropout`."
+    return None
+
+
+def obstacle_there(generator: Any, numbers: str, shortlist: Shortlist | None) -> str | None:
+    """What the engine does on a CPU alone, or None."""
+    if type(generator) is SequenceScorer:
+        return (
+            "on a GPU the engine scores no references; fairseq's scorer reads whole ones at once."
+        )
+    if numbers != "fp32":
+        return "on a GPU weights stay as they are, with `--engine native` or `--fp16`."
+    if shortlist is not None:
+        return "on a GPU the engine has no shortlists."
+    if isinstance(generator.search, Sampling):
+        return "on a GPU the engine draws no samples."
     return None
 
 
@@ -190,8 +206,8 @@ class NativeGenerator(Native):
         if constraints is not None or bos_token not in (None, symbols.begin) or ends:
             more = {"prefix_tokens": prefix_tokens, "constraints": constraints}
             return self._fallback.generate(models, sample, bos_token=bos_token, **more)
-        sources = sample["net_input"]["src_tokens"]
-        prefixes = None if prefix_tokens is None else words(prefix_tokens, symbols.pad)
+        sources = sample["net_input"]["src_tokens"].cpu()
+        prefixes = None if prefix_tokens is None else words(prefix_tokens.cpu(), symbols.pad)
         numbers = self._numbers_of(sample, len(sources))
         found = self._translate(sources, self._rules, prefixes, numbers)
         return [

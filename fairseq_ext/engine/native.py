@@ -143,22 +143,6 @@ class Machine:
             shortlist.check(self.target_vocabulary)
         self._program = structures.whole(program, self._packed)
 
-    def check(self, words: np.ndarray, begins: np.ndarray) -> None:
-        """Refuse sentences that the program cannot read: the machine itself checks nothing.
-
-        Raises:
-            DataError: a sentence that is empty or too long, or a number that is no token's.
-        """
-        lengths, longest = np.diff(begins), self.program.longest_source
-        if len(lengths) and (lengths.min() < 1 or lengths.max() > longest):
-            raise DataError(
-                f"a sentence must have 1 to {longest:,} tokens, but one has "
-                f"{lengths.max() if lengths.min() else 0:,}."
-            )
-        size = self.source_vocabulary
-        if len(words) and not 0 <= words.min() <= words.max() < size:
-            raise DataError(f"a source token's number must be below {size:,} and not negative.")
-
     def lists(
         self, sentences: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None
     ) -> list[np.ndarray] | None:
@@ -167,9 +151,7 @@ class Machine:
         Raises:
             DataError: a prefix that is not of the target vocabulary.
         """
-        for prefix in prefixes or ():
-            if len(prefix) and not 0 <= min(prefix) <= max(prefix) < self.target_vocabulary:
-                raise DataError("a prefix must be of tokens of the target, but is not.")
+        check_prefixes(prefixes, self.target_vocabulary)
         if self.shortlist is None:
             return None
         prefixes = [()] * len(sentences) if prefixes is None else prefixes
@@ -249,17 +231,17 @@ class Worker:
         numbers: Sequence[int] | None,
         lists: Sequence[np.ndarray] | None,
     ) -> list[list[Found]]:
-        words, begins = _joined(sentences)
-        self._machine.check(words, begins)
+        words, begins = joined(sentences)
         program = self._machine.program
+        check_sentences(words, begins, program, self._machine.source_vocabulary)
         settings = rules.settings(program)
         forced = forced_begins = None
         if prefixes is not None:
-            forced, forced_begins = _joined(prefixes)
+            forced, forced_begins = joined(prefixes)
         order = None if numbers is None else np.array(numbers, np.int64)
         run, listed = library().engine_translate, ()
         if lists is not None:
-            run, listed = library().engine_translate_listed, _joined(lists)
+            run, listed = library().engine_translate_listed, joined(lists)
         failed = run(
             self._space,
             ctypes.byref(settings),
@@ -332,7 +314,39 @@ class Team:
         return found
 
 
-def _joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, size: int) -> None:
+    """Refuse sentences that a program cannot read: what runs it checks nothing.
+
+    Args:
+        words, begins: as :func:`joined` gives them.
+        program: what will read them.
+        size: of the source's vocabulary.
+
+    Raises:
+        DataError: a sentence that is empty or too long, or a number that is no token's.
+    """
+    lengths, longest = np.diff(begins), program.longest_source
+    if len(lengths) and (lengths.min() < 1 or lengths.max() > longest):
+        raise DataError(
+            f"a sentence must have 1 to {longest:,} tokens, but one has "
+            f"{lengths.max() if lengths.min() else 0:,}."
+        )
+    if len(words) and not 0 <= words.min() <= words.max() < size:
+        raise DataError(f"a source token's number must be below {size:,} and not negative.")
+
+
+def check_prefixes(prefixes: Sequence[Sequence[int]] | None, size: int) -> None:
+    """The same for what translations begin with; ``size`` is the target's vocabulary.
+
+    Raises:
+        DataError: a number that is no token's.
+    """
+    for prefix in prefixes or ():
+        if len(prefix) and not 0 <= min(prefix) <= max(prefix) < size:
+            raise DataError("a prefix must be of tokens of the target, but is not.")
+
+
+def joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     """All numbers in a row, and where each list begins (and the last one ends)."""
     begins = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(one) for one in lists], out=begins[1:])

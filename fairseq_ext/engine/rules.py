@@ -64,6 +64,17 @@ class Rules:
         """How many tokens may be asked for after a hypothesis."""
         return 1 if self.sampling else 2 * self.beam
 
+    def longest(self, source: int, program: Program) -> int:
+        """The most tokens of a translation, without ``</s>``, of so many source tokens."""
+        most = source if self.match_source_len else int(self.max_len_a * source + self.max_len_b)
+        return min(most, program.longest_target - 1)
+
+    def score(self, total: float, length: int) -> float:
+        """Of a translation of so many tokens with this sum of log-probabilities."""
+        if self.lenpen is None:
+            return total
+        return total / ((self.length_offset + length) / (self.length_offset + 1)) ** self.lenpen
+
     def settings(self, program: Program) -> ctypes.Structure:
         """The same for the machine."""
         drawn = self.sampling or Sampling()

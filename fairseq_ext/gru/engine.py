@@ -60,14 +60,14 @@ def decode(
         read = inputs if recurrence.input_feeding else word
         advance(recurrence.gru, read, before, state, program)
         attend(recurrence.attention, state, annotations, context, program)
-        swapped = turned(recurrence.combine.weight.detach().numpy(), channels)  # for [s; c]
+        swapped = turned(program.array(recurrence.combine.weight), channels)  # for [s; c]
         whole = Columns(features.register, 0, width + channels)
         bias = program.array(recurrence.combine.bias)
         program.linear(whole, swapped, bias, activation="tanh", out=combined)
         output(decoder, combined, program)
         return
     attend(recurrence.attention, before, annotations, context, program)
-    read, weight = word, recurrence.gru.weight_ih_l0.detach().numpy()
+    read, weight = word, program.array(recurrence.gru.weight_ih_l0)
     if recurrence.input_feeding:
         read = Columns(features.register, width, channels + word.width)  # [c; y]
         weight = turned(weight, word.width)
@@ -101,10 +101,10 @@ def attend(
     """``c_t = Σ_j softmax_j(score(query, h_j)) h_j``."""
     if isinstance(attention, MLPAttention):
         hidden, split = attention.hidden, attention.query_dim
-        of_query, of_keys = np.split(hidden.weight.detach().float().numpy(), [split], axis=1)
+        of_query, of_keys = np.split(program.array(hidden.weight), [split], axis=1)
         keys = program.linear(annotations, of_keys, program.array(hidden.bias))
         queries = program.linear(query, of_query)
-        v = attention.score.weight.detach().float().numpy().reshape(-1)
+        v = program.array(attention.score.weight).reshape(-1)
         program.additive(queries, keys, annotations, v, out=out, shown=True)
         return
     keys = annotations

@@ -104,7 +104,7 @@ def convolution(
 ) -> Columns:
     """The gated sum of dynamic convolutions of the same values, equations (6) and (7)."""
     logits = program.linear(values, program.array(layer.predictor.weight))
-    shares = layer.gate_values().detach().float().numpy()
+    shares = layer.gate_values().detach().float().cpu().numpy()
     kernels = np.stack([np.array(layer.kernel_sizes, np.float32), shares], axis=1)
     return program.convolve(logits, values, kernels, layer.heads, out=out)
 

@@ -1,0 +1,8 @@
+"""Programs on any device that torch has, with static memory: for GPUs.
+
+:mod:`~fairseq_ext.engine.devices.operations` computes what ``native/machine.c`` computes, for
+padded batches; :mod:`~fairseq_ext.engine.devices.memory` says what is kept from step to step;
+:mod:`~fairseq_ext.engine.devices.search` is one step of beam search, without a question to the
+device; :mod:`~fairseq_ext.engine.devices.graphs` captures steps on CUDA, and
+:mod:`~fairseq_ext.engine.devices.executor` translates.
+"""

@@ -1,0 +1,224 @@
+"""Translations of batches on any device of torch's, with the interface of the native workers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_ext.engine.devices import search
+from fairseq_ext.engine.devices.graphs import captured
+from fairseq_ext.engine.devices.memory import Sizes, allocate, move, rounded
+from fairseq_ext.engine.devices.operations import Model, decode, encode
+from fairseq_ext.engine.native import Found, check_prefixes, check_sentences, joined
+from fairseq_ext.engine.program import Code, Program
+from fairseq_ext.engine.rules import Rules
+
+LEAST_STEPS, LEAST_SOURCE = 16, 16
+KEPT = 1 << 32  # bytes of memory with graphs that is kept for later batches
+
+
+class Stage:
+    """Memory of some sizes, and the step that works in it.
+
+    Args:
+        model: a program on a device.
+        rules: of the search.
+        sizes: of the memory.
+        capture: makes a step that is launched at once of one that works in place.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        rules: Rules,
+        sizes: Sizes,
+        capture: Callable[[Callable, torch.device], Callable] = captured,
+    ) -> None:
+        self.sizes = sizes
+        attention = rules.attention and model.program.has_alignment
+        self.state = allocate(model.program, attention, sizes, model.device, model.dtype)
+        self.bytes = sum(one.nbytes for one in self.state.values())
+        symbols, state = model.program.symbols, self.state
+
+        def step() -> None:
+            search.advance(rules, symbols, state, decode(model, state))
+
+        self.run = capture(step, model.device)
+
+
+class Executor:
+    """Runs a program on a device.
+
+    Args:
+        program: of a model.
+        device: any.
+        dtype: of the model's weights.
+        capture: see :class:`Stage`.
+        every: steps between two questions to the device, whether sentences are finished.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        capture: Callable[[Callable, torch.device], Callable] = captured,
+        every: int | None = None,
+    ) -> None:
+        self._model, self._capture = Model(program, device, dtype), capture
+        tables = (one.weights[0] for one in program.encoder if one.code is Code.EMBED)
+        read = min(len(program.matrices[number].values) for number in tables)
+        self._vocabularies = read, len(program.matrices[program.output[0]].values)
+        self._every = every or (1 if device.type == "cpu" else 4)
+        self._stages: dict[tuple[Rules, Sizes], Stage] = {}
+        self._free = threading.Lock()
+
+    def translate(
+        self,
+        sentences: Sequence[Sequence[int]],
+        rules: Rules,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> list[list[Found]]:
+        """As :meth:`fairseq_ext.engine.native.Worker.translate`, for rules that draw nothing.
+
+        Nothing depends on the numbers of the sentences.
+        """
+        if not sentences:
+            return []
+        check_sentences(*joined(sentences), self._model.program, self._vocabularies[0])
+        check_prefixes(prefixes, self._vocabularies[1])
+        with self._free, torch.no_grad():
+            return self._search(sentences, rules, prefixes or [()] * len(sentences))
+
+    def _search(
+        self,
+        sentences: Sequence[Sequence[int]],
+        rules: Rules,
+        prefixes: Sequence[Sequence[int]],
+    ) -> list[list[Found]]:
+        stage = self._begin(sentences, rules, prefixes)
+        lengths = [len(one) for one in sentences]
+        found: list[list[Found]] = [[] for _ in sentences]
+        places, steps = list(range(len(sentences))), 0
+        while places:
+            for _ in range(self._every):
+                if steps + 2 > stage.sizes.steps:
+                    larger = stage.sizes._replace(steps=2 * stage.sizes.steps)
+                    stage = self._moved(stage, rules, larger, range(len(places)))
+                stage.run()
+                steps += 1
+            still = stage.state["open"][: len(places)].tolist()
+            going = [row for row, is_open in enumerate(still) if is_open]
+            if going and rounded(len(going)) == stage.sizes.sentences:
+                continue
+            gone = [row for row, is_open in enumerate(still) if not is_open]
+            of_gone = [lengths[places[row]] for row in gone]
+            results = collect(self._model.program, rules, stage.state, gone, of_gone)
+            for row, some in zip(gone, results, strict=True):
+                found[places[row]] = some
+            places = [places[row] for row in going]
+            if places:
+                smaller = stage.sizes._replace(sentences=rounded(len(places)))
+                stage = self._moved(stage, rules, smaller, going)
+        return found
+
+    def _stage(self, rules: Rules, sizes: Sizes) -> Stage:
+        key = rules, sizes
+        stage = self._stages.pop(key, None) or Stage(self._model, rules, sizes, self._capture)
+        self._stages[key] = stage  # the newest is the last
+        while len(self._stages) > 1 and sum(one.bytes for one in self._stages.values()) > KEPT:
+            del self._stages[next(iter(self._stages))]
+        return stage
+
+    def _moved(self, stage: Stage, rules: Rules, sizes: Sizes, rows: Sequence[int]) -> Stage:
+        there = self._stage(rules, sizes)
+        move(there.state, stage.state, torch.tensor(rows, device=self._model.device))
+        return there
+
+    def _begin(
+        self,
+        sentences: Sequence[Sequence[int]],
+        rules: Rules,
+        prefixes: Sequence[Sequence[int]],
+    ) -> Stage:
+        program, device = self._model.program, self._model.device
+        lengths = [len(one) for one in sentences]
+        words = padded(sentences, program.symbols.pad).to(device)
+        real = padded([[1] * n for n in lengths], 0).bool().to(device)
+        longest_prefix = max(map(len, prefixes))
+        sizes = Sizes(
+            rounded(len(sentences)),
+            max(LEAST_SOURCE, rounded(words.size(1))),
+            max(LEAST_STEPS, rounded(longest_prefix + 2)),
+            rules.beam,
+        )
+        stage = self._stage(rules, sizes)
+        state, count = stage.state, len(sentences)
+        begun = {
+            "open": torch.ones(count, dtype=torch.bool),
+            "real": real,
+            "limit": torch.tensor([rules.longest(n, program) for n in lengths]),
+            "forced": padded([[token + 1 for token in one] for one in prefixes], 0),
+        }
+        for number, register in encode(self._model, words, real).items():
+            begun[f"source {number}"] = register
+        for name, whole in state.items():
+            whole.zero_()
+            if name in begun:
+                part = begun[name]
+                whole[tuple(map(slice, part.shape))].copy_(part)
+        tokens = torch.full((sizes.sentences, rules.beam), program.symbols.begin, device=device)
+        totals = torch.full(tokens.shape, search.NEVER, device=device)
+        totals[:, 0] = 0  # the first step goes on from one row
+        search.begin(state, tokens, totals)
+        return stage
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
+    """``[B, longest]``, with pads at the right."""
+    whole = torch.full((len(rows), max(map(len, rows))), pad)
+    for row, one in zip(whole, rows, strict=True):
+        row[: len(one)] = torch.as_tensor(one)
+    return whole
+
+
+def collect(
+    program: Program,
+    rules: Rules,
+    state: dict[str, Tensor],
+    rows: Sequence[int],
+    lengths: Sequence[int],
+) -> list[list[Found]]:
+    """The finished hypotheses of some sentences, best first.
+
+    Args:
+        program: whose.
+        rules: of the search.
+        state: of the search.
+        rows: places of the sentences in it.
+        lengths: of their sources.
+    """
+    where = torch.tensor(rows, dtype=torch.long, device=state["open"].device)
+    names = ("count", "ended lines", "ended steps", "ended totals", "tokens", "totals")
+    names += ("attention",) if "attention" in state else ()
+    here = {name: state[name].index_select(0, where).cpu().numpy() for name in names}
+    found: list[list[Found]] = []
+    for row, length in enumerate(lengths):
+        some = []
+        for place in range(here["count"][row]):
+            end, total = here["ended steps"][row, place], here["ended totals"][row, place]
+            times, line = np.arange(end + 1), here["ended lines"][row, place, : end + 1]
+            tokens = np.append(here["tokens"][row, times, line][1:], program.symbols.end)
+            scores = np.diff(np.append(here["totals"][row, times, line], total))
+            attention = None
+            if "attention" in here:
+                attention = here["attention"][row, times, line, :length]
+            score = rules.score(float(total), len(tokens))
+            some.append(Found(tokens, score, scores, attention))
+        found.append(sorted(some, key=lambda one: -one.score))
+    return found

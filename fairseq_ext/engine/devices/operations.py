@@ -1,0 +1,419 @@
+"""What the operations of a program compute, in torch; machine.h names them and their operands.
+
+Rows of registers lie in padded batches: tokens ``[B, S]``, sentences ``[B]``, slots ``[B, K]``,
+hypotheses ``[B, W]``. Nothing here asks the device for a number, so that steps can be captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_ext.engine.program import (
+    ACTIVATIONS,
+    NOTHING,
+    WEIGHTS,
+    Code,
+    Columns,
+    Matrix,
+    Operation,
+    Program,
+    Reading,
+    Signs,
+)
+
+FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
+    ACTIVATIONS["linear"]: lambda x: x,
+    ACTIVATIONS["relu"]: F.relu,
+    ACTIVATIONS["gelu"]: F.gelu,
+    ACTIVATIONS["tanh"]: torch.tanh,
+    ACTIVATIONS["gelu_accurate"]: lambda x: F.gelu(x, approximate="tanh"),
+}
+
+
+class BinaryWeight(NamedTuple):
+    """``levels[:, None] * signs``, ``[N, K]``; ``reading`` is how it reads its inputs."""
+
+    signs: Tensor
+    levels: Tensor
+    reading: Reading
+
+
+class Model:
+    """A program with its weights on a device.
+
+    Args:
+        program: of a model.
+        device: where to compute.
+        dtype: of weights and registers; the search is in fp32, whatever this is.
+    """
+
+    def __init__(self, program: Program, device: torch.device, dtype: torch.dtype) -> None:
+        self.program, self.device, self.dtype = program, device, dtype
+        self.weights = [self._moved(one) for one in program.matrices]
+
+    def _moved(self, matrix: Matrix | Signs) -> Tensor | BinaryWeight:
+        there = {"device": self.device, "dtype": self.dtype}
+        if isinstance(matrix, Matrix):
+            return torch.as_tensor(matrix.values).to(**there)
+        bits = np.unpackbits(matrix.values, axis=1, count=matrix.inputs, bitorder="little")
+        signs = torch.from_numpy(bits).to(**there) * 2 - 1
+        return BinaryWeight(signs, torch.as_tensor(matrix.levels).to(**there), matrix.reading)
+
+
+@dataclass
+class Frame:
+    """What operations read and write.
+
+    Attributes:
+        model: the weights.
+        tokens: ``[B, S]`` of the source, or the newest ``[B, W]``.
+        positions: of these, ``[S]`` or ``[1]``.
+        real: which source tokens are no pads, ``[B, S]``.
+        state: of the decoder, as :mod:`fairseq_ext.engine.devices.memory` lays it out.
+        registers: by number.
+    """
+
+    model: Model
+    tokens: Tensor
+    positions: Tensor
+    real: Tensor
+    state: dict[str, Tensor] | None = None
+    registers: dict[int, Tensor] = field(default_factory=dict)
+
+    def run(self, operations: Sequence[Operation]) -> None:
+        """Operations, one after another."""
+        for one in operations:
+            self.write(one.out, OPERATIONS[one.code](one, self))
+
+    def read(self, place: Columns) -> Tensor:
+        """Columns of a register, ``[..., width]``."""
+        return self.registers[place.register].narrow(-1, place.offset, place.width)
+
+    def write(self, place: Columns, values: Tensor) -> None:
+        """The same columns."""
+        width = self.model.program.shapes[place.register].width
+        if values.size(-1) == width:
+            self.registers[place.register] = values
+            return
+        if place.register not in self.registers:
+            whole = values.new_zeros(*values.shape[:-1], width)
+            self.registers[place.register] = whole
+        self.read(place).copy_(values)
+
+    def weight(self, number: int) -> Tensor | BinaryWeight | None:
+        """A weight; None for -1."""
+        return None if number < 0 else self.model.weights[number]
+
+    # ---- the past, in the decoder ----
+
+    @property
+    def step(self) -> Tensor:
+        """``[1]``, from 0."""
+        return self.state["step"]
+
+    def keep(self, name: str, values: Tensor) -> Tensor:
+        """All steps so far ``[B, T, W, …]``, with this one's values ``[B, W, …]``."""
+        kept = self.state[name]
+        return kept.index_copy_(1, self.step, values.unsqueeze(1).to(kept))
+
+    @cached_property
+    def own_past(self) -> Tensor:
+        """Which of all hypotheses of all steps each one descends from, or is: ``[B, W, T W]``.
+
+        The engine's lines of ancestors as a mask. Attention of a sentence's hypotheses over all
+        that it ever had is one product that reads each key once, and nothing is ever reordered.
+        """
+        line = self.state["line"]
+        rows, times = (torch.arange(n, device=line.device) for n in line.shape[1:])
+        return (line.unsqueeze(3).eq(rows) & times.le(self.step).unsqueeze(1)).flatten(2)
+
+    def own_rows(self, kept: Tensor, times: Tensor) -> Tensor:
+        """Of what :meth:`keep` has, each hypothesis's own at some steps: ``[B, W, n, …]``."""
+        rows = self.state["line"].index_select(2, times)
+        sentences = torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
+        places = (sentences * kept.size(1) + times) * kept.size(2) + rows
+        return kept.flatten(0, 2).index_select(0, places.flatten()).unflatten(0, places.shape)
+
+
+# ---- row by row ----------------------------------------------------------------------------------
+
+
+def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Tensor:
+    """``x W^T + b``. Sums of signs are exact, so that a 0 is a 0 for the next binarization."""
+    if isinstance(weight, Tensor):
+        return F.linear(x, weight, bias)
+    how, bound, divisor = weight.reading
+    scale = weight.levels / divisor
+    if how != "floats":
+        size = x.abs()
+        levels = {
+            "largest": lambda: 0.5 * size.amax(-1, keepdim=True),
+            "mean": lambda: size.mean(-1, keepdim=True),
+            "bound": lambda: 0.5 * bound,
+        }
+        scale, x = scale * levels[how](), signs_of(x)
+    y = F.linear(x, weight.signs) * scale
+    return y if bias is None else y + bias
+
+
+def signs_of(x: Tensor) -> Tensor:
+    """1, or -1 where ``x`` is negative."""
+    return torch.where(x < 0, -1.0, 1.0).to(x.dtype)
+
+
+def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
+    """``(1 - z) n + z s`` from the two halves of the gates r, z, n."""
+    of_inputs, of_hiddens = inputs.chunk(3, -1), hiddens.chunk(3, -1)
+    r, z = (torch.sigmoid(of_inputs[i] + of_hiddens[i]) for i in (0, 1))
+    return torch.lerp(torch.tanh(of_inputs[2] + r * of_hiddens[2]), state, z)
+
+
+def embed(op: Operation, at: Frame) -> Tensor:
+    table, positions = (at.weight(number) for number in op.weights)
+    y = F.embedding(at.tokens, table) * op.reals[0]
+    if positions is None:
+        return y
+    places = (at.positions + op.ints[0]).clamp(max=len(positions) - 1)
+    return y + positions.index_select(0, places)
+
+
+def linear(op: Operation, at: Frame) -> Tensor:
+    weight, bias = (at.weight(number) for number in op.weights)
+    y = FUNCTIONS[op.ints[0]](product(at.read(op.inputs[0]), weight, bias))
+    return y if op.inputs[1] == NOTHING else y + at.read(op.inputs[1])
+
+
+def norm(op: Operation, at: Frame) -> Tensor:
+    gain, shift = (at.weight(number) for number in op.weights)
+    groups = at.read(op.inputs[0]).unflatten(-1, (op.ints[0], -1))
+    return F.layer_norm(groups, gain.shape, gain, shift, op.reals[0]).flatten(-2)
+
+
+def binarize(op: Operation, at: Frame) -> Tensor:
+    groups = at.read(op.inputs[0]).unflatten(-1, (op.ints[0], -1))
+    return (signs_of(groups) * (0.5 * groups.abs().amax(-1, keepdim=True))).flatten(-2)
+
+
+def add(op: Operation, at: Frame) -> Tensor:
+    x, z = (at.read(one) for one in op.inputs)
+    return op.reals[0] * x + op.reals[1] * z
+
+
+def activate(op: Operation, at: Frame) -> Tensor:
+    return FUNCTIONS[op.ints[0]](at.read(op.inputs[0]))
+
+
+def gru(op: Operation, at: Frame) -> Tensor:
+    return gru_state(*(at.read(one) for one in op.inputs))
+
+
+# ---- within a sentence ---------------------------------------------------------------------------
+
+
+def attention(
+    op: Operation, at: Frame, keys: Tensor, values: Tensor, seen: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """``softmax(scale Q K^T) V`` where ``seen`` ``[B, 1 or Q, N]``, and the mean of its weights.
+
+    The weights are None if nothing needs them.
+    """
+    heads, shown, binary = op.ints
+    q, k, v = (
+        x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (at.read(op.inputs[0]), keys, values)
+    )
+    seen = None if seen is None else seen.unsqueeze(1)
+    if not binary and not (shown and op.code is Code.ATTEND_SOURCE):
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=op.reals[0])
+        return y.transpose(1, 2).flatten(2), None
+    weights = softmax(q * op.reals[0] @ k.transpose(-1, -2), seen)
+    y = binary_sum(weights, v, seen, binary) if binary else weights.to(v.dtype) @ v
+    return y.transpose(1, 2).flatten(2), weights.mean(1)
+
+
+def softmax(scores: Tensor, seen: Tensor | None) -> Tensor:
+    """In fp32, over what is seen."""
+    scores = scores.float()
+    if seen is not None:
+        scores = scores.masked_fill(seen.logical_not(), -torch.inf)
+    return scores.softmax(-1)
+
+
+def binary_sum(weights: Tensor, values: Tensor, seen: Tensor | None, how: int) -> Tensor:
+    """``Σ_j weights_j values_j`` where both become signs times levels; ``mix`` in machine.c."""
+    counted = weights * (2 * values.select(-1, 0).abs().float()).unsqueeze(-2)
+    most = counted.amax(-1, keepdim=True)
+    unsigned = how == WEIGHTS["unsigned"]
+    share = counted >= 0.5 * most if unsigned else torch.ones_like(counted, dtype=torch.bool)
+    if seen is not None:
+        share = share & seen
+    sums = share.to(values.dtype) @ signs_of(values)
+    return (sums * (0.5 * most if unsigned else 0.25 * most)).to(values.dtype)
+
+
+def source_mask(at: Frame, keys: Tensor, place: Columns) -> Tensor | None:
+    """Which keys ``[B, 1, N]`` are no pads; None where all are slots."""
+    slots = at.model.program.shapes[place.register].rows
+    return None if slots else at.real.unsqueeze(1)
+
+
+def attend(op: Operation, at: Frame) -> Tensor:
+    keys, values = (at.read(one) for one in op.inputs[1:])
+    y, weights = attention(op, at, keys, values, source_mask(at, keys, op.inputs[2]))
+    if weights is not None and op.code is Code.ATTEND_SOURCE and op.ints[1]:
+        show(at, weights)
+    return y
+
+
+def show(at: Frame, weights: Tensor) -> None:
+    if "attention" in at.state:
+        at.keep("attention", weights)
+
+
+def attend_past(op: Operation, at: Frame) -> Tensor:
+    keys, values = (
+        at.keep(f"{part} {op.ints[1]}", at.read(one)).flatten(1, 2)
+        for part, one in zip(("keys", "values"), op.inputs[1:], strict=True)
+    )
+    return attention(op, at, keys, values, at.own_past)[0]
+
+
+def additive(op: Operation, at: Frame) -> Tensor:
+    query, keys, values = (at.read(one) for one in op.inputs)
+    scores = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ at.weight(op.weights[0])
+    weights = softmax(scores, at.real.unsqueeze(1))
+    if op.ints[1]:
+        show(at, weights)
+    return weights.to(values.dtype) @ values
+
+
+def mix(op: Operation, at: Frame) -> Tensor:
+    x = at.read(op.inputs[0])
+    return at.weight(op.weights[0]).narrow(1, 0, x.size(1)) @ (x * at.real.unsqueeze(2))
+
+
+def window(op: Operation, at: Frame, place: Columns, cache: int, taps: int) -> Tensor:
+    """The rows that a kernel of so many taps reads, 0 outside of the sentence: ``[…, taps, D]``."""
+    x = at.read(place)
+    if at.state is None:
+        left = left_of(at, taps)
+        around = (0, 0, left, taps - 1 - left)
+        x = F.pad(x * at.real.unsqueeze(2), around)
+        return x.unfold(1, taps, 1).transpose(2, 3)
+    kept = at.keep(f"rows {cache}", x)
+    times = at.step + torch.arange(1 - taps, 1, device=x.device)
+    return at.own_rows(kept, times.clamp(min=0)) * times.ge(0).unsqueeze(1)
+
+
+def left_of(at: Frame, taps: int) -> int:
+    """How many positions to the left of its own a kernel reads."""
+    return (taps + 2) // 2 - 1 if at.state is None else taps - 1
+
+
+def convolve(op: Operation, at: Frame) -> Tensor:
+    heads, cache = op.ints
+    kernels = [
+        (int(taps), float(share)) for taps, share in at.model.program.matrices[op.weights[0]].values
+    ]
+    widest = max(taps for taps, _ in kernels)
+    rows = window(op, at, op.inputs[1], cache, widest).unflatten(-1, (heads, -1))
+    logits = at.read(op.inputs[0]).unflatten(-1, (heads, -1))
+    parts = logits.float().split([taps for taps, _ in kernels], -1)
+    kernel = 0.0
+    for (taps, share), part in zip(kernels, parts, strict=True):
+        before = left_of(at, widest) - left_of(at, taps)
+        kernel = kernel + F.pad(share * part.softmax(-1), (before, widest - taps - before))
+    return torch.einsum("...hk,...khd->...hd", kernel.to(rows.dtype), rows).flatten(-2)
+
+
+def taps(op: Operation, at: Frame) -> Tensor:
+    _, cache, count = op.ints
+    return window(op, at, op.inputs[0], cache, count).flatten(-2)
+
+
+def recur(op: Operation, at: Frame) -> Tensor:
+    weight, bias = (at.weight(number) for number in op.weights)
+    gates, real = at.read(op.inputs[0]).unbind(1), at.real.unsqueeze(2).unbind(1)
+    state, states = gates[0].new_zeros(len(gates[0]), op.out.width), {}
+    for t in reversed(range(len(gates))) if op.ints[0] else range(len(gates)):
+        after = gru_state(gates[t], product(state, weight, bias), state)
+        states[t] = state = after * real[t]  # backwards, pads come first
+    return torch.stack([states[t] for t in range(len(gates))], 1)
+
+
+def pick(op: Operation, at: Frame) -> Tensor:
+    x = at.read(op.inputs[0])
+    if op.ints[0]:
+        return x.select(1, 0)
+    last = (at.real.sum(1) - 1).view(-1, 1, 1).expand(-1, 1, x.size(2))
+    return x.gather(1, last).squeeze(1)
+
+
+def recall(op: Operation, at: Frame) -> Tensor:
+    x, initial = op.inputs
+    before = at.state[f"recalled {x.register}"].narrow(-1, x.offset, x.width)
+    parents = at.state["line"].index_select(2, (at.step - 1).clamp(min=0))
+    y = before.gather(1, parents.expand(-1, -1, x.width))
+    first = torch.zeros_like(y) if initial == NOTHING else at.read(initial).unsqueeze(1)
+    return torch.where(at.step.eq(0), first, y)
+
+
+OPERATIONS: dict[Code, Callable[[Operation, Frame], Tensor]] = {
+    Code.EMBED: embed,
+    Code.LINEAR: linear,
+    Code.NORM: norm,
+    Code.ADD: add,
+    Code.ACTIVATE: activate,
+    Code.TRANSPOSE: lambda op, at: at.read(op.inputs[0]),
+    Code.ATTEND: attend,
+    Code.ATTEND_PAST: attend_past,
+    Code.ATTEND_SOURCE: attend,
+    Code.MIX: mix,
+    Code.CONVOLVE: convolve,
+    Code.TAPS: taps,
+    Code.RECUR: recur,
+    Code.PICK: pick,
+    Code.RECALL: recall,
+    Code.GRU: gru,
+    Code.ADDITIVE: additive,
+    Code.BINARIZE: binarize,
+}
+
+
+def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
+    """All registers that the encoder writes.
+
+    Args:
+        model: the weights.
+        tokens: ``[B, S]``, with pads at the right.
+        real: which are none.
+    """
+    positions = torch.arange(tokens.size(1), device=tokens.device)
+    frame = Frame(model, tokens, positions, real)
+    frame.run(model.program.encoder)
+    return frame.registers
+
+
+def decode(model: Model, state: dict[str, Tensor]) -> Tensor:
+    """The next step: logits ``[B, W, V]``, in fp32; the state keeps what later steps read."""
+    program, step = model.program, state["step"]
+    tokens = state["tokens"].index_select(1, step).squeeze(1)
+    frame = Frame(model, tokens, step, state["real"], state)
+    for name, kept in state.items():
+        kind, _, number = name.partition(" ")
+        if kind == "source":
+            frame.registers[int(number)] = kept
+    frame.run(program.decoder)
+    for name, kept in state.items():
+        kind, _, number = name.partition(" ")
+        if kind == "recalled":
+            kept.copy_(frame.registers[int(number)])
+    weight, bias = (frame.weight(number) for number in program.output)
+    return product(frame.read(program.result), weight, bias).float()

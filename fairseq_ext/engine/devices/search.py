@@ -1,0 +1,106 @@
+"""One step of beam search for a batch of sentences, without a question to the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.engine.program import Symbols
+from fairseq_ext.engine.rules import Rules
+
+NEVER = -torch.inf
+
+
+def advance(rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Tensor) -> None:
+    """Go one step on; the equations are those of ``native/search.c``.
+
+    Args:
+        rules: how; nothing is drawn.
+        symbols: of the target.
+        state: changed in place.
+        logits: ``[B, W, V]`` of the tokens that may follow.
+    """
+    step, beam, line = state["step"], rules.beam, state["line"]
+    totals = state["totals"].index_select(1, step).squeeze(1)
+    totals = totals.masked_fill(state["open"].logical_not().unsqueeze(1), NEVER)
+    values, tokens = ranked(rules, symbols, state, logits)
+    sums = (values + totals.unsqueeze(2)).flatten(1)
+    best, places = sums.masked_fill(sums.isnan(), NEVER).topk(2 * beam)
+    parents, tokens = places // (2 * beam), tokens.flatten(1).gather(1, places)
+
+    ends = tokens.eq(symbols.end)
+    ended = (one.narrow(1, 0, beam) for one in (ends & best.gt(NEVER), best, parents))
+    finish(state, *ended)
+    best, places = best.masked_fill(ends, NEVER).topk(beam)
+    parents, tokens = parents.gather(1, places), tokens.gather(1, places)
+    state["open"] &= state["count"].lt(beam) & step.lt(state["limit"]) & best.select(1, 0).gt(NEVER)
+
+    line.copy_(lines_of(line, parents))
+    step += 1
+    begin(state, tokens, best)
+
+
+def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
+    """What hypotheses ``[B, W]`` are before this step: their newest token and their sum."""
+    step, line = state["step"], state["line"]
+    own = torch.arange(line.size(1), device=line.device).view(1, -1, 1)
+    line.index_copy_(2, step, own.expand(len(line), -1, 1))
+    state["tokens"].index_copy_(1, step, tokens.unsqueeze(1))
+    state["totals"].index_copy_(1, step, totals.unsqueeze(1))
+
+
+def lines_of(line: Tensor, rows: Tensor) -> Tensor:
+    """The lines of some rows ``[B, n]`` of each sentence: ``[B, n, T]``."""
+    return line.gather(1, rows.unsqueeze(2).expand(-1, -1, line.size(2)))
+
+
+def ranked(
+    rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities ``[B, W, 2 W]`` of the tokens that may follow, and these tokens."""
+    step = state["step"]
+    logits = logits if rules.temperature == 1 else logits / rules.temperature
+    normalizers = logits.logsumexp(2, keepdim=True)
+    logits.select(2, symbols.unknown).sub_(rules.unkpen)
+    last = step.ge(state["limit"]).unsqueeze(1)
+    forced = state["forced"].index_select(1, step) - 1
+    forced = forced.masked_fill(last, symbols.end).unsqueeze(2).expand(-1, rules.beam, -1)
+    only = logits.gather(2, forced.clamp(min=0)) - normalizers
+    if rules.match_source_len:
+        only = only.masked_fill(last.unsqueeze(2), 0)
+        logits.select(2, symbols.end).fill_(NEVER)
+    elif rules.min_len:
+        logits.select(2, symbols.end).masked_fill_(step.lt(rules.min_len), NEVER)
+    logits.select(2, symbols.pad).fill_(NEVER)
+    if rules.no_repeat_ngram_size:
+        bar_repetitions(rules.no_repeat_ngram_size, symbols.pad, state, logits)
+    values, tokens = logits.topk(2 * rules.beam)
+    values, free = values - normalizers, forced.lt(0)
+    others = only.new_full((), NEVER).expand(*values.shape[:2], values.size(2) - 1)
+    values = torch.where(free, values, torch.cat([only, others], 2))
+    return values, torch.where(free, tokens, forced)
+
+
+def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tensor) -> None:
+    """Forbid tokens that would complete ``size`` tokens once more; the start symbol is none."""
+    step, line = state["step"], state["line"]
+    words = state["tokens"].transpose(1, 2).gather(1, line)  # of each hypothesis [B, W, T]
+    ends = torch.arange(words.size(2), device=words.device)
+    again = (ends.ge(size) & ends.le(step)).expand_as(words)
+    for back in range(1, size):
+        newest = words.index_select(2, (step + 1 - back).clamp(min=0))
+        again = again & words.roll(back, 2).eq(newest)
+    logits.scatter_(2, torch.where(again, words, pad), NEVER)
+
+
+def finish(state: dict[str, Tensor], ends: Tensor, totals: Tensor, parents: Tensor) -> None:
+    """Keep hypotheses ``[B, W]`` that end, the best first, while there are places."""
+    beam = ends.size(1)
+    places = state["count"].unsqueeze(1) + ends.cumsum(1) - 1
+    ends = ends & places.lt(beam)
+    places = places.masked_fill(ends.logical_not(), beam)
+    lines = lines_of(state["line"], parents)
+    state["ended lines"].scatter_(1, places.unsqueeze(2).expand_as(lines), lines)
+    state["ended totals"].scatter_(1, places, totals)
+    state["ended steps"].scatter_(1, places, state["step"].expand_as(places))
+    state["count"] += ends.sum(1)

@@ -1,0 +1,316 @@
+"""Programs in torch with static memory: what a GPU runs, here on the CPU."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from fairseq.models import BaseFairseqModel
+from fairseq.search import Sampling
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.sequence_scorer import SequenceScorer
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairseq_ext.engine import batches
+from fairseq_ext.engine import generator as engine
+from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.devices.executor import Executor, Stage, padded
+from fairseq_ext.engine.devices.memory import Sizes, rounded
+from fairseq_ext.engine.devices.operations import Model, encode
+from fairseq_ext.engine.native import Found, Machine, available_paths
+from fairseq_ext.engine.rules import Rules
+from fairseq_ext.errors import DataError
+from tests.models import test_engine
+from tests.models.test_engine import ALL, assert_same, fairseqs
+from tests.support import models
+
+LENGTHS = [9, 3, 17, 2, 6]
+sharpened = functools.cache(test_engine.sharpened)
+needs_native = pytest.mark.skipif(not available_paths(), reason="the engine was not compiled")
+SOME = ["transformer", "gru", "gru-luong", "linformer", "muse-growing", "muse-ordinary", "bmt-1"]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def require(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+
+def executor_of(
+    model: BaseFairseqModel, task: object, device: str = "cpu", **how: object
+) -> Executor:
+    require(device)
+    dtype = next(model.parameters()).dtype
+    program = compile_model(model, task.target_dictionary)
+    return Executor(program, torch.device(device), dtype, **how)
+
+
+def assert_equal(ours: list[list[Found]], others: list[list[Found]]) -> None:
+    """As near as sums in other orders are."""
+    for some, wanted in zip(ours, others, strict=True):
+        assert [one.tokens.tolist() for one in some] == [one.tokens.tolist() for one in wanted]
+        for our, other in zip(some, wanted, strict=True):
+            assert our.score == pytest.approx(other.score, abs=1e-4)
+            np.testing.assert_allclose(our.scores, other.scores, atol=1e-4)
+            assert (our.attention is None) == (other.attention is None)
+            if our.attention is not None:
+                np.testing.assert_allclose(our.attention, other.attention, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", SOME)
+def test_like_fairseqs_generator(name: str, device: str):
+    """All hypotheses, of sentences together in a batch, with scores and alignments."""
+    model, task = sharpened(name)
+    sentences = models.random_sentences(LENGTHS, size=40)
+    rules = Rules(beam=3, max_len_b=18, attention=True)
+    ours = executor_of(model, task, device, every=3).translate(sentences, rules)
+    theirs = fairseqs(model, task, sentences, beam_size=3, max_len_b=18)
+    assert_same(ours, theirs, attention=True)
+
+
+RULES = [
+    Rules(beam=1, max_len_b=12),
+    Rules(beam=3, max_len_a=0.5, max_len_b=4, lenpen=0.3),
+    Rules(beam=5, max_len_b=9, lenpen=None, unkpen=0.7),
+    Rules(beam=2, max_len_b=40, min_len=20, temperature=1.7),
+    Rules(beam=3, max_len_b=5, min_len=0, unkpen=-4.0, lenpen=2.0),
+    Rules(beam=4, max_len_b=12, lenpen=0.6, length_offset=5.0),
+    Rules(beam=3, match_source_len=True, lenpen=None),
+    Rules(beam=3, max_len_b=20, no_repeat_ngram_size=1),
+    Rules(beam=3, max_len_b=40, no_repeat_ngram_size=3),
+]
+
+
+@needs_native
+@pytest.mark.parametrize("prefixes", [None, [[7, 3], [], [5], [8, 2], [9] * 30]])
+@pytest.mark.parametrize("name", ["transformer", "gru", "muse"])
+def test_like_the_native_engine(name: str, prefixes: list[list[int]] | None):
+    """Every rule, also with prefixes of several lengths and of a whole translation."""
+    model, task = sharpened(name)
+    sentences = models.random_sentences(LENGTHS, size=40, seed=5)
+    executor = executor_of(model, task, every=2)
+    worker = Machine(compile_model(model, task.target_dictionary)).worker()
+    for rules in RULES:
+        if prefixes is None or rules.max_len_b != 40:
+            found = executor.translate(sentences, rules, prefixes)
+            assert_equal(found, worker.translate(sentences, rules, prefixes))
+
+
+@pytest.mark.parametrize("name", ["transformer", "gru", "linformer", "muse-growing"])
+def test_batches_and_earlier_batches_change_nothing(name: str):
+    """Memory is used again, whatever was in it."""
+    model, task = sharpened(name)
+    executor, rules = executor_of(model, task), Rules(beam=3, max_len_b=25)
+    sentences = models.random_sentences(LENGTHS, size=40)
+    together = executor.translate(sentences, rules)
+    alone = [executor.translate([one], rules)[0] for one in sentences]
+    assert_equal(alone, together)
+    assert_equal(executor.translate(sentences[::-1], rules)[::-1], together)
+    for stage in executor._stages.values():
+        for one in stage.state.values():
+            one.fill_(1 if one.dtype in (torch.bool, torch.int64) else torch.nan)
+    assert_equal(executor.translate(sentences, rules), together)
+
+
+class Recorded(TorchDispatchMode):
+    """The operations of torch with sizes; it refuses those that ask the device for a number."""
+
+    ASKING = ("item", "_local_scalar_dense", "nonzero", "masked_select", "unique", "_to_copy.cpu")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list = []
+
+    def __torch_dispatch__(self, what, types, args=(), kwargs=None):
+        name = str(what)
+        assert not any(one in name for one in self.ASKING), name
+        tensors = [one for one in args if isinstance(one, torch.Tensor)]
+        self.seen.append((name, [tuple(one.shape) for one in tensors]))
+        return what(*args, **(kwargs or {}))
+
+
+class Replayed:
+    """As a graph is captured: the step runs at once, twice, and later only what ran then."""
+
+    def __init__(self, step: Callable, state: dict[str, torch.Tensor]) -> None:
+        self.step, self.state = step, state
+        self.places = {name: one.data_ptr() for name, one in state.items()}
+        for _ in range(2):
+            self.step()
+        self.wanted = self.record()
+
+    def record(self) -> list:
+        with Recorded() as recorded:
+            self.step()
+        return recorded.seen
+
+    def __call__(self) -> None:
+        assert self.record() == self.wanted
+        assert {name: one.data_ptr() for name, one in self.state.items()} == self.places
+
+
+@needs_native
+@pytest.mark.parametrize("name", ALL)
+def test_every_architecture_in_steps_that_can_be_captured(name: str):
+    """As the native engine, by the same operations on tensors of the same places in each step.
+
+    So replaying what one step launched is any other step; and none asks the device anything.
+    """
+    model, task = sharpened(name)
+    sentences = models.random_sentences(LENGTHS[:3], size=40)
+    rules = Rules(beam=2, min_len=15, max_len_b=18, no_repeat_ngram_size=2, attention=True)
+    made: list[Replayed] = []
+
+    def capture(step: Callable, device: torch.device) -> Callable:
+        state = dict(zip(step.__code__.co_freevars, step.__closure__, strict=True))["state"]
+        made.append(Replayed(step, state.cell_contents))
+        return made[-1]
+
+    ours = executor_of(model, task, capture=capture).translate(sentences, rules)
+    worker = Machine(compile_model(model, task.target_dictionary)).worker()
+    assert_equal(ours, worker.translate(sentences, rules))
+    assert len(made) > 1  # memory grew
+
+
+class Imagined(TorchFunctionMode):
+    """torch without CUDA can copy nothing on a device that it imagines; it can add."""
+
+    def __torch_function__(self, what, types, args=(), kwargs=None):
+        if what is torch.Tensor.copy_:
+            return args[0].mul_(0).add_(args[1])
+        return what(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", [*SOME, "linformer-convolution", "bmt-8-unsigned", "xnor-base"])
+def test_all_tensors_are_on_the_device(name: str):
+    """On a CUDA device that torch only imagines: tensors without numbers, but with devices."""
+    model, task = sharpened(name)
+    program, rules = compile_model(model, task.target_dictionary), Rules(beam=2, attention=True)
+    sentences = models.random_sentences(LENGTHS, size=40)
+    device = torch.device("cuda", 0)
+
+    def twice(step: Callable, device: torch.device) -> Callable:
+        step()
+        step()
+        return step
+
+    with FakeTensorMode(), Imagined(), torch.no_grad():
+        there = Model(program, device, torch.float16)
+        words = padded(sentences, 1).to(device)
+        registers = encode(there, words, words.ne(1))
+        stage = Stage(there, rules, Sizes(6, 17, 16, 2), twice)
+        tensors = [*registers.values(), *stage.state.values()]
+        assert {one.device for one in tensors} == {device}
+        assert {one.dtype for one in registers.values()} == {torch.float16}
+
+
+def generator_of(model: BaseFairseqModel, task: object, **how: object) -> object:
+    generator = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=15)
+    numbers = how.pop("numbers", "fp32")
+    for name, value in how.items():
+        setattr(generator, name, value)
+    return engine.with_engine(generator, [model], task.target_dictionary, numbers)
+
+
+def sample_of(sentences: list[list[int]]) -> dict:
+    pads = max(map(len, sentences))
+    tokens = torch.tensor([[1] * (pads - len(one)) + one for one in sentences])
+    lengths = torch.tensor([len(one) for one in sentences])
+    net_input = {"src_tokens": tokens, "src_lengths": lengths}
+    return {"id": torch.arange(len(sentences)), "net_input": net_input}
+
+
+def test_models_on_a_gpu_are_the_executors(monkeypatch: pytest.MonkeyPatch):
+    """Here the CPU passes for one."""
+    for module in (engine, batches):
+        monkeypatch.setattr(module, "on_a_device", lambda model: True)
+    model, task = sharpened("transformer")
+    sample = sample_of(models.random_sentences(LENGTHS, size=40))
+    ours = generator_of(model, task)
+    assert isinstance(ours, engine.NativeGenerator)
+    found = ours.generate([model], sample, prefix_tokens=torch.tensor([[7]] * len(LENGTHS)))
+    assert isinstance(ours._teams[0], Executor)
+    theirs = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=15)
+    wanted = theirs.generate([model], sample, prefix_tokens=torch.tensor([[7]] * len(LENGTHS)))
+    for some, others in zip(found, wanted, strict=True):
+        assert [one["tokens"].tolist() for one in some] == [
+            one["tokens"].tolist() for one in others
+        ]
+        for one, other in zip(some, others, strict=True):
+            torch.testing.assert_close(one["score"], other["score"], atol=1e-4, rtol=0)
+
+
+def test_what_is_left_to_fairseqs_generator(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(engine, "on_a_device", lambda model: True)
+    model, task = sharpened("transformer")
+    caplog.set_level("INFO")
+    sampling = Sampling(task.target_dictionary)
+    for how, reason in (({"numbers": "int8"}, "weights"), ({"search": sampling}, "samples")):
+        caplog.clear()
+        assert type(generator_of(model, task, **how)) is SequenceGenerator
+        assert "on a GPU" in caplog.text
+        assert reason in caplog.text
+    scorer = SequenceScorer(task.target_dictionary)
+    assert engine.with_engine(scorer, [model], task.target_dictionary, "fp32") is scorer
+    assert "references" in caplog.text
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("name", ["transformer", "gru", "linformer", "muse", "bmt-1"])
+def test_commands_on_cuda(name: str, half: bool):
+    """From fairseq's batch on the GPU to hypotheses, in graphs."""
+    require("cuda")
+    model, task = sharpened(name)
+    there = copy.deepcopy(model).cuda()
+    there = there.half() if half else there
+    sample = sample_of(models.random_sentences(LENGTHS, size=40))
+    wanted = generator_of(model, task).generate([model], sample)
+    sample["net_input"] = {name: one.cuda() for name, one in sample["net_input"].items()}
+    ours = generator_of(there, task)
+    found = ours.generate([there], sample)
+    assert isinstance(ours._teams[0], Executor)
+    for some, others in zip(found, wanted, strict=True):
+        if not half:
+            assert some[0]["tokens"].tolist() == others[0]["tokens"].tolist()
+        assert float(some[0]["score"]) == pytest.approx(
+            float(others[0]["score"]), abs=0.1 if half else 1e-3
+        )
+
+
+def test_sizes_are_few():
+    assert [rounded(n) for n in range(1, 14)] == [1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12, 16]
+    assert len({rounded(n) for n in range(1, 1025)}) == 20
+    assert all(n <= rounded(n) <= 1.5 * n for n in range(1, 1025))
+
+
+@pytest.mark.parametrize("name", ["transformer", "gru", "linformer", "muse"])
+def test_half_precision(name: str):
+    """The model's own type, with sums and probabilities in fp32: as near as fairseq's half is."""
+    model, task = sharpened(name)
+    sentences, rules = models.random_sentences([6, 6], size=40), Rules(beam=2, max_len_b=8)
+    exact = executor_of(model, task).translate(sentences, rules)
+    halved = executor_of(copy.deepcopy(model).half(), task).translate(sentences, rules)
+    for one, other in zip(exact, halved, strict=True):
+        assert other[0].score == pytest.approx(one[0].score, abs=0.02)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_sentences_that_cannot_be_read(device: str):
+    model, task = models.build(ALL["transformer"], size=40)
+    executor = executor_of(model, task, device)
+    for sentence in ([], [2] * 2000, [4, 40, 2], [-1, 2]):
+        with pytest.raises(DataError):
+            executor.translate([[4, 2], sentence], Rules())
+    with pytest.raises(DataError, match="prefix"):
+        executor.translate([[4, 2]], Rules(), [[40]])
+    assert executor.translate([], Rules()) == []
