@@ -23,7 +23,7 @@ SYSTEMS: dict[str, tuple[object, ...]] = {
     ),
     "muse": ("--arch", "muse_tiny", "--lr", 1e-3),
 }
-TASKS = {"copy": (list, 500, 98.0), "sort": (sorted, 800, 96.0)}
+TASKS = {"copy": (list, 600, 98.0), "sort": (sorted, 600, 98.0)}
 """What becomes of a sentence, the updates to learn it in, and the BLEU to reach."""
 
 TEST_LINES = 200
@@ -42,7 +42,9 @@ def test_learns(system: str, task: str, tmp_path: Path) -> None:
     fairseq(
         *("train", data, "--save-dir", tmp_path / "model", "--cpu", "--max-update", updates),
         *("--optimizer", "adam", "--clip-norm", 1, "--max-tokens", 600, "--dropout", 0),
-        *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", 100),
+        # Down to 0, or the last updates' noise, another on each kind of processor, costs some BLEU.
+        *("--lr-scheduler", "polynomial_decay", "--warmup-updates", 100),
+        *("--total-num-update", updates),
         *("--no-save-optimizer-state", "--no-epoch-checkpoints", "--num-workers", 0),
         *SYSTEMS[system],
     )
