@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { LANES = 16, GROUP = 4, ROWS = 6 };
+enum { LANES = 16, GROUP = 4, ROWS = 6, OFFSET = 128 };
 #define NAME avx512_arithmetic
 #define KERNELS 3 /* or less, if the processor has no more */
 #define FMA(a, b, c) ((vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
@@ -15,7 +15,7 @@ static inline __attribute__((always_inline)) int any(sums16 v) {
     return _mm512_movepi32_mask((__m512i)v);
 }
 
-static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, const uint8_t *x,
+static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, const int8_t *x,
                                                             int64_t x_stride, const int8_t *w,
                                                             int64_t fours, sums16 sums[][GROUP]) {
     for (int r = 0; r < rows; r++)

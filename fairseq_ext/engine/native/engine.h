@@ -23,8 +23,8 @@ typedef enum { F32, BF16, INT8, PLAIN, SIGNS, BITS8 } number;
 typedef enum { FLOATS, BY_LARGEST, BY_MEAN, BY_BOUND } reading;
 
 /* y = x W^T + b. `scales` of the outputs: of int8 their units, of BITS8 their levels, of SIGNS twice
- * these. `sums` of INT8 and BITS8: 128 times the sum of each output's weights, as inputs are stored
- * with 128 added. Levels of inputs are divided by `divisor`. */
+ * these. `sums` of INT8 and BITS8: 128 times the sum of each output's weights, for instructions that
+ * read inputs with 128 added. Levels of inputs are divided by `divisor`. */
 typedef struct {
     int32_t kind, reading;
     int64_t inputs, outputs;

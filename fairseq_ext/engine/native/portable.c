@@ -1,7 +1,7 @@
 /* The arithmetic for any processor; the compiler makes what it can of vectors of four. */
 #include <stdint.h>
 
-enum { LANES = 4, GROUP = 4, ROWS = 3 };
+enum { LANES = 4, GROUP = 4, ROWS = 3, OFFSET = 0 };
 #define NAME portable_arithmetic
 #define KERNELS 0
 #define FMA(a, b, c) ((a) * (b) + (c))
@@ -9,7 +9,7 @@ typedef int32_t sums4 __attribute__((vector_size(LANES * 4)));
 
 static inline int any(sums4 v) { return v[0] | v[1] | v[2] | v[3]; }
 
-static inline void byte_sums(int rows, int bits, const uint8_t *x, int64_t x_stride, const int8_t *w,
+static inline void byte_sums(int rows, int bits, const int8_t *x, int64_t x_stride, const int8_t *w,
                              int64_t fours, sums4 sums[][GROUP]) {
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < GROUP; v++) {
