@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cells import Cells
 
 from fairseq_ext import files
-from fairseq_ext.evaluation.plots import PALETTE, STYLE
+from fairseq_ext.evaluation import plots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ def draw(
         cells: the figures.
         panels: for each title the ``what`` to draw and its candidates.
         output: the JSON's path; the pictures lie beside it under the same name.
-        order: of the colours.
+        order: of the colours, and of the kinds of lines once there are no more.
         xlabel: what n is.
     """
     import matplotlib
@@ -45,21 +45,21 @@ def draw(
         v for what, names in panels.values() for n in names for v in cells.curve(what, n).values()
     ]
     narrow = max(values) < 4 * min(values)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.2 * len(panels), 4.2), layout="constrained")
+    with matplotlib.rc_context(plots.STYLE):
+        room = plots.room_for_legend(max(len(names) for _, names in panels.values()))
+        figure = Figure(figsize=(5.2 * len(panels), 4.2 + room), layout="constrained")
         axes_of = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axes, (title, (what, names)) in zip(axes_of, panels.items(), strict=True):
             lengths: set[int] = set()
             for name in names:
                 curve = cells.curve(what, name)
                 lengths |= curve.keys()
-                colour = PALETTE[everyone.index(name) % len(PALETTE)]
                 label = LABELS.get(name, f"Linformer, {name}" if name.startswith("k=") else name)
-                line = {"marker": "o", "ms": 4, "lw": 1.8, "color": colour, "label": label}
-                axes.plot(list(curve), list(curve.values()), **line)
+                line = plots.look(everyone.index(name)) | {"marker": "o", "ms": 4, "lw": 1.8}
+                axes.plot(list(curve), list(curve.values()), label=label, **line)
             _scale(axes, sorted(lengths), narrow)
             axes.set(title=title, xlabel=xlabel, ylabel="time per token (µs)")
-            axes.legend(fontsize=8.5)
+            plots.draw_legend(axes, below=-0.21)  # under the slanted lengths
         save(figure, output)
 
 
