@@ -227,9 +227,9 @@ static memory memory_of(workspace *space, const operation *op, int64_t sentence)
 /* y = sum of weights[j] values[j]. If both become binary, values are signs times half of B_j. Then
  * SIGNED: all signs count alike; UNSIGNED: those whose weight times B_j is at least half of the
  * largest one. Sums of signs are exact, so that a 0 is a 0 for the next binarization. */
-static void mix(workspace *space, int64_t n, int64_t dim, int how, float *y) {
+static void mix(workspace *space, float *weights, int64_t n, int64_t dim, int how, float *y) {
     const float *const *values = space->pointers;
-    float *weights = space->scores, most = 0;
+    float most = 0;
     if (!how) {
         space->math->mix(weights, values, n, dim, y);
         return;
@@ -244,42 +244,53 @@ static void mix(workspace *space, int64_t n, int64_t dim, int how, float *y) {
     for (int64_t d = 0; d < dim; d++) y[d] *= 0.5f * level;
 }
 
-/* One query of all heads over a memory. */
-static void attend(workspace *space, const operation *op, const memory *from, const float *query,
-                   float *y, float *seen) {
-    const int64_t heads = op->ints[0], dim = op->in[0].width / heads;
-    const int64_t read = op->in[2].width / heads;
-    for (int64_t h = 0; h < heads; h++) {
-        float *scores = space->scores;
-        space->math->block_dots(query + h * dim, from->keys + h * from->blocks * BLOCK * dim,
-                                from->count, dim, op->reals[0], scores);
-        space->math->softmax(scores, from->count);
-        for (int64_t i = 0; i < from->count; i++)
-            space->pointers[i] = from->values + i * from->values_stride + h * read;
-        if (seen) space->math->add(1, seen, 1.0f / (float)heads, scores, from->count, seen);
-        mix(space, from->count, read, op->ints[2], y + h * read);
+/* Up to TOGETHER queries, from `row` on, of all heads over one memory. */
+static void attend(workspace *space, const operation *op, const memory *from, int64_t row,
+                   int queries, float *seen) {
+    const int64_t heads = op->ints[0], dim = op->in[0].width / heads, read = op->in[2].width / heads;
+    const int64_t q_stride = stride_of(space, op->in[0]), y_stride = stride_of(space, op->out);
+    const int64_t n = from->count, room = from->blocks * BLOCK;
+    const float *query = rows_of(space, op->in[0]) + row * q_stride;
+    float *y = rows_of(space, op->out) + row * y_stride, *scores = space->scores;
+    for (int64_t h = 0; h < heads; h++, query += dim, y += read) {
+        const float *values = from->values + h * read;
+        space->math->block_dots(queries, query, q_stride, from->keys + h * room * dim, n, dim,
+                                op->reals[0], scores, room);
+        for (int i = 0; i < queries; i++) {
+            float *weights = scores + i * room, *shown = seen ? seen + i * space->attention_stride : NULL;
+            space->math->softmax(weights, n);
+            if (seen) space->math->add(1, shown, 1.0f / (float)heads, weights, n, shown);
+        }
+        if (!op->ints[2]) {
+            space->math->mix_together(queries, scores, room, values, from->values_stride, n, read, y,
+                                      y_stride);
+            continue;
+        }
+        for (int64_t j = 0; j < n; j++) space->pointers[j] = values + j * from->values_stride;
+        for (int i = 0; i < queries; i++)
+            mix(space, scores + i * room, n, read, op->ints[2], y + i * y_stride);
     }
 }
 
+static int up_to_together(int64_t rows) { return rows < TOGETHER ? (int)rows : TOGETHER; }
+
 static void attend_within(workspace *space, const operation *op) {
-    const int64_t q_stride = stride_of(space, op->in[0]), y_stride = stride_of(space, op->out);
     for (int64_t s = 0; s < space->sentences; s++) {
         const memory from = memory_of(space, op, s);
-        for (int64_t r = space->begins[s]; r < space->begins[s + 1]; r++)
-            attend(space, op, &from, rows_of(space, op->in[0]) + r * q_stride,
-                   rows_of(space, op->out) + r * y_stride, NULL);
+        for (int64_t r = space->begins[s]; r < space->begins[s + 1]; r += TOGETHER)
+            attend(space, op, &from, r, up_to_together(space->begins[s + 1] - r), NULL);
     }
 }
 
 static void attend_source(workspace *space, const operation *op) {
-    const int64_t q_stride = stride_of(space, op->in[0]), y_stride = stride_of(space, op->out);
+    const int32_t *sentences = space->sentence_of;
     float *seen = op->ints[1] ? space->attention : NULL;
-    for (int64_t r = 0; r < space->hypotheses; r++) {
-        const memory from = memory_of(space, op, space->sentence_of[r]);
-        if (seen) memset(seen + r * space->attention_stride, 0, (size_t)from.count * sizeof *seen);
-        attend(space, op, &from, rows_of(space, op->in[0]) + r * q_stride,
-               rows_of(space, op->out) + r * y_stride,
-               seen ? seen + r * space->attention_stride : NULL);
+    if (seen) memset(seen, 0, (size_t)(space->hypotheses * space->attention_stride) * sizeof *seen);
+    for (int64_t r = 0, next; r < space->hypotheses; r = next) {
+        const memory from = memory_of(space, op, sentences[r]);
+        for (next = r; next < space->hypotheses && sentences[next] == sentences[r];) next++;
+        next = r + up_to_together(next - r);
+        attend(space, op, &from, r, (int)(next - r), seen ? seen + r * space->attention_stride : NULL);
     }
 }
 
@@ -321,7 +332,7 @@ static int attend_past(workspace *space, const operation *op) {
             space->math->dots(query + h * dim, space->pointers, steps, dim, op->reals[0], space->scores);
             space->math->softmax(space->scores, steps);
             for (int64_t t = 0; t < steps; t++) space->pointers[t] += width;
-            mix(space, steps, dim, op->ints[2], y + h * dim);
+            mix(space, space->scores, steps, dim, op->ints[2], y + h * dim);
             for (int64_t t = 0; t < steps; t++) space->pointers[t] += dim - width;
         }
     }
@@ -560,7 +571,7 @@ int encode(workspace *space) {
         if (n > longest) longest = n;
     }
     space->block_begins[space->sentences] = blocks;
-    if (room_for_scores(space, longest + BLOCK)) return 1;
+    if (room_for_scores(space, TOGETHER * (longest + BLOCK))) return 1;
     for (int i = 0; i < space->what->encoder_count; i++) {
         const operation *op = &space->what->encoder[i];
         int64_t rows = rows_in(space, op->out.index);
@@ -569,7 +580,7 @@ int encode(workspace *space) {
             rows = BLOCK * (from->phase == SLOTS
                                 ? space->sentences * ((from->rows + BLOCK - 1) / BLOCK)
                                 : blocks);
-            if (from->phase == SLOTS && room_for_scores(space, from->rows + BLOCK)) return 1;
+            if (from->phase == SLOTS && room_for_scores(space, TOGETHER * (from->rows + BLOCK))) return 1;
         }
         if (reserve(space, op->out.index, rows) || run(space, op, 1)) return 1;
     }
