@@ -244,6 +244,8 @@ static void mix(workspace *space, float *weights, int64_t n, int64_t dim, int ho
     for (int64_t d = 0; d < dim; d++) y[d] *= 0.5f * level;
 }
 
+static int up_to_together(int64_t rows) { return rows < TOGETHER ? (int)rows : TOGETHER; }
+
 /* Up to TOGETHER queries, from `row` on, of all heads over one memory. */
 static void attend(workspace *space, const operation *op, const memory *from, int64_t row,
                    int queries, float *seen) {
@@ -271,8 +273,6 @@ static void attend(workspace *space, const operation *op, const memory *from, in
             mix(space, scores + i * room, n, read, op->ints[2], y + i * y_stride);
     }
 }
-
-static int up_to_together(int64_t rows) { return rows < TOGETHER ? (int)rows : TOGETHER; }
 
 static void attend_within(workspace *space, const operation *op) {
     for (int64_t s = 0; s < space->sentences; s++) {
@@ -343,14 +343,15 @@ static int attend_past(workspace *space, const operation *op) {
 static void mix_slots(workspace *space, const operation *op) {
     const weight *matrix = &space->what->weights[op->weights[0]];
     const int64_t slots = space->what->shapes[op->out.index].rows, stride = stride_of(space, op->in[0]);
-    float *y = rows_of(space, op->out);
+    const int64_t y_stride = stride_of(space, op->out);
     for (int64_t s = 0; s < space->sentences; s++) {
-        const int64_t n = space->begins[s + 1] - space->begins[s];
         const float *x = rows_of(space, op->in[0]) + space->begins[s] * stride;
-        for (int64_t i = 0; i < n; i++) space->pointers[i] = x + i * stride;
-        for (int64_t slot = 0; slot < slots; slot++, y += stride_of(space, op->out))
-            space->math->mix((const float *)matrix->values + slot * matrix->inputs, space->pointers,
-                             n, op->out.width, y);
+        float *y = rows_of(space, op->out) + s * slots * y_stride;
+        for (int64_t slot = 0; slot < slots; slot += TOGETHER)
+            space->math->mix_together(up_to_together(slots - slot),
+                                      (const float *)matrix->values + slot * matrix->inputs,
+                                      matrix->inputs, x, stride, space->begins[s + 1] - space->begins[s],
+                                      op->out.width, y + slot * y_stride, y_stride);
     }
 }
 
