@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.engine.devices import search
-from fairseq_ext.engine.devices.graphs import captured
-from fairseq_ext.engine.devices.memory import Sizes, allocate, move, rounded
+from fairseq_ext.engine.devices.graphs import Step, captured
+from fairseq_ext.engine.devices.memory import Sizes, allocate, empty, fill, move, rounded
 from fairseq_ext.engine.devices.operations import Model, decode, encode
 from fairseq_ext.engine.native import Found, check_prefixes, check_sentences, joined
 from fairseq_ext.engine.program import Code, Program
@@ -28,16 +28,9 @@ class Stage:
         model: a program on a device.
         rules: of the search.
         sizes: of the memory.
-        capture: makes a step that is launched at once of one that works in place.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        rules: Rules,
-        sizes: Sizes,
-        capture: Callable[[Callable, torch.device], Callable] = captured,
-    ) -> None:
+    def __init__(self, model: Model, rules: Rules, sizes: Sizes) -> None:
         self.sizes = sizes
         attention = rules.attention and model.program.has_alignment
         self.state = allocate(model.program, attention, sizes, model.device, model.dtype)
@@ -47,7 +40,8 @@ class Stage:
         def step() -> None:
             search.advance(rules, symbols, state, decode(model, state))
 
-        self.run = capture(step, model.device)
+        self.run: Step = step
+        self.captured = False
 
 
 class Executor:
@@ -57,7 +51,8 @@ class Executor:
         program: of a model.
         device: any.
         dtype: of the model's weights.
-        capture: see :class:`Stage`.
+        capture: makes a step that is launched at once of one that works in place; called when
+            memory of the same sizes is needed for the second time, as it takes its time.
         every: steps between two questions to the device, whether sentences are finished.
     """
 
@@ -66,7 +61,7 @@ class Executor:
         program: Program,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
-        capture: Callable[[Callable, torch.device], Callable] = captured,
+        capture: Callable[[Step, torch.device], Step] = captured,
         every: int | None = None,
     ) -> None:
         self._model, self._capture = Model(program, device, dtype), capture
@@ -114,7 +109,7 @@ class Executor:
                 steps += 1
             still = stage.state["open"][: len(places)].tolist()
             going = [row for row, is_open in enumerate(still) if is_open]
-            if going and rounded(len(going)) == stage.sizes.sentences:
+            if 2 * len(going) > stage.sizes.sentences:
                 continue
             gone = [row for row, is_open in enumerate(still) if not is_open]
             of_gone = [lengths[places[row]] for row in gone]
@@ -129,7 +124,12 @@ class Executor:
 
     def _stage(self, rules: Rules, sizes: Sizes) -> Stage:
         key = rules, sizes
-        stage = self._stages.pop(key, None) or Stage(self._model, rules, sizes, self._capture)
+        stage = self._stages.pop(key, None)
+        if stage is None:
+            stage = Stage(self._model, rules, sizes)
+        elif not stage.captured:
+            empty(stage.state)  # it runs a few times from the first step on
+            stage.run, stage.captured = self._capture(stage.run, self._model.device), True
         self._stages[key] = stage  # the newest is the last
         while len(self._stages) > 1 and sum(one.bytes for one in self._stages.values()) > KEPT:
             del self._stages[next(iter(self._stages))]
@@ -167,11 +167,8 @@ class Executor:
         }
         for number, register in encode(self._model, words, real).items():
             begun[f"source {number}"] = register
-        for name, whole in state.items():
-            whole.zero_()
-            if name in begun:
-                part = begun[name]
-                whole[tuple(map(slice, part.shape))].copy_(part)
+        empty(state)
+        fill(state, {name: part for name, part in begun.items() if name in state})
         tokens = torch.full((sizes.sentences, rules.beam), program.symbols.begin, device=device)
         totals = torch.full(tokens.shape, search.NEVER, device=device)
         totals[:, 0] = 0  # the first step goes on from one row

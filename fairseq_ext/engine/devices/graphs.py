@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 
@@ -23,16 +24,27 @@ def captured(step: Step, device: torch.device) -> Step:
     if device.type != "cuda":
         return step
     try:
-        aside = torch.cuda.Stream(device)
-        aside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(aside):
-            for _ in range(2):  # libraries make their workspaces when they are first called
-                step()
-        torch.cuda.current_stream(device).wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            step()
+        with torch.cuda.device(device):
+            return _capture(step)
     except RuntimeError as error:
         logger.warning("the engine runs without CUDA graphs: %s", error)
         return step
+
+
+def _capture(step: Step) -> Step:
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(2):  # libraries make their workspaces when they are first called
+            step()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=_pool(torch.cuda.current_device())):
+        step()
     return graph.replay
+
+
+@functools.cache
+def _pool(device: int) -> tuple[int, int]:
+    """Memory of a device's graphs: one runs at a time, and none reads what another wrote there."""
+    return torch.cuda.graph_pool_handle()

@@ -81,14 +81,28 @@ def allocate(
     known = {"B": sizes.sentences, "S": sizes.source, "T": sizes.steps, "W": sizes.beam}
     known["W+1"] = sizes.beam + 1
     return {
-        name: torch.zeros([known.get(one, one) for one in shape], dtype=kind or dtype).to(device)
+        name: torch.zeros(
+            [known.get(one, one) for one in shape], dtype=kind or dtype, device=device
+        )
         for name, (shape, kind) in layout(program, attention).items()
     }
 
 
+def empty(state: dict[str, Tensor]) -> None:
+    """No sentences, at the first step."""
+    for one in state.values():
+        one.zero_()
+
+
+def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
+    """Put smaller tensors into the first places of those with their names."""
+    for name, part in parts.items():
+        state[name][tuple(map(slice, part.shape))].copy_(part)
+
+
 def move(there: dict[str, Tensor], here: dict[str, Tensor], sentences: Tensor) -> None:
-    """Some sentences to the first places of another memory, whose other places become empty."""
-    for name, whole in there.items():
-        kept = here[name] if name == "step" else here[name].index_select(0, sentences)
-        whole.zero_()
-        whole[tuple(map(slice, kept.shape))].copy_(kept)
+    """Some sentences to another memory, which has no others then."""
+    empty(there)
+    step = {"step": here["step"]}
+    rest = here.keys() - step
+    fill(there, step | {name: here[name].index_select(0, sentences) for name in rest})
