@@ -12,38 +12,39 @@ from torch import Tensor
 
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor
+from fairseq_ext.engine.ensemble import merged
 from fairseq_ext.engine.native import Found, Machine, Team
 from fairseq_ext.engine.rules import Rules
 from fairseq_ext.engine.shortlist import Shortlist
 
 
 class Native:
-    """A model on the engine, in place of something of fairseq's.
+    """A model, or several that vote, on the engine in place of something of fairseq's.
 
     Weights are read when the first batch comes: until then a command may still change them.
 
     Args:
         fallback: fairseq's, for whatever the engine cannot do in a batch.
-        model: the one to run.
+        models: those to run.
         target: the dictionary of its output.
         numbers: that weights are stored as: ``fp32``, ``bf16`` or ``int8``.
         shortlist: tokens that translations may have; None: all.
 
     Raises:
-        ConfigError: the engine does not have this model.
+        ConfigError: the engine does not have one of these models.
     """
 
     def __init__(
         self,
         fallback: Any,
-        model: BaseFairseqModel,
+        models: Sequence[BaseFairseqModel],
         target: Dictionary,
         numbers: str,
         shortlist: Shortlist | None = None,
     ) -> None:
         self._fallback, self._numbers, self._shortlist = fallback, numbers, shortlist
-        self._program = compile_model(model, target)
-        self._model = model
+        self._program = merged([compile_model(model, target) for model in models])
+        self._model = models[0]
         # none or one; all that share weights share the list
         self._teams: list[Team | Executor] = []
 
@@ -88,10 +89,10 @@ def on_a_device(model: BaseFairseqModel) -> bool:
 
 
 def share_weights(generators: Iterable[Any]) -> None:
-    """Let generators and scorers that the engine runs lay the weights of their model out once.
+    """Let generators and scorers that the engine runs lay the weights of their models out once.
 
     Args:
-        generators: for one model and in the same numbers; those of fairseq are left alone.
+        generators: for the same models and in the same numbers; those of fairseq are left alone.
     """
     first, *others = [one for one in generators if isinstance(one, Native)] or [None]
     for other in others:

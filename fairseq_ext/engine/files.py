@@ -298,7 +298,7 @@ def _check(model: EngineModel) -> None:
     tables = (one.weights[0] for one in model.program.encoder if one.code is Code.EMBED)
     known = min(model.weights[number].outputs for number in tables)
     _require(SPECIAL <= len(model.source) <= known, "its source dictionary is of another model")
-    known = model.weights[model.program.output[0]].outputs
+    known = model.weights[model.program.outputs[0].weight].outputs
     _require(len(model.target) == known, "its target dictionary is of another model")
     if model.shortlist is not None:
         model.shortlist.check(known)

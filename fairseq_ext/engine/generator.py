@@ -64,7 +64,7 @@ def with_engine(
         if reason is None and on_a_device(models[0]):
             reason = obstacle_there(generator, numbers, shortlist)
         if reason is None:
-            return native(generator, models[0], target, numbers, shortlist)
+            return native(generator, models, target, numbers, shortlist)
     except ConfigError as error:
         reason = str(error)
     if shortlist is not None:
@@ -107,13 +107,17 @@ def obstacle_in(models: Sequence[BaseFairseqModel]) -> str | None:
     """
     if not on_a_device(models[0]):
         active_path()
-        if next(models[0].parameters()).dtype is not torch.float32:
-            return "the model is in half precision."
-    if len(models) != 1:
-        return "the engine runs one model."
-    if getattr(models[0], "full_context_alignment", False):
+    elif len(models) > 1:
+        return "on a GPU the engine runs one model."
+    return next(filter(None, map(_obstacle_in_one, models)), None)
+
+
+def _obstacle_in_one(model: BaseFairseqModel) -> str | None:
+    if not on_a_device(model) and next(model.parameters()).dtype is not torch.float32:
+        return "the model is in half precision."
+    if getattr(model, "full_context_alignment", False):
         return "the model was trained to align with the whole translation in view."
-    if any(getattr(one, "apply_during_inference", False) for one in models[0].modules()):
+    if any(getattr(one, "apply_during_inference", False) for one in model.modules()):
         return "the engine has no `--retain-dropout`."
     return None
 

@@ -28,7 +28,7 @@ from fairseq_ext.errors import ConfigError, DataError
 
 PATHS = ("c", "avx2", "avx512")
 VARIABLE = "FAIRSEQ_EXT_ENGINE"
-INTERFACE = 3  # as in interface.c
+INTERFACE = 4  # as in interface.c
 COPIES = 1 << 26  # bytes of the output layer that are copied for sentences with shortlists
 
 
@@ -132,9 +132,10 @@ class Machine:
         verify(program, self._packed)
         tables = (one.weights[0] for one in program.encoder if one.code is Code.EMBED)
         self.source_vocabulary = min(self._packed[number].outputs for number in tables)
-        output = self._packed[program.output[0]]
-        self.target_vocabulary = output.outputs
-        self._most_listed = COPIES // max(1, output.values.nbytes // output.outputs)
+        layers = [self._packed[one.weight] for one in program.outputs]
+        self.target_vocabulary = layers[0].outputs
+        copied = sum(one.values.nbytes for one in layers) // self.target_vocabulary
+        self._most_listed = COPIES // max(1, copied)
         if shortlist is not None:
             if not hasattr(library(), "engine_translate_listed"):
                 raise ConfigError(

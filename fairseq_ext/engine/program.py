@@ -159,6 +159,14 @@ class Signs:
     plain = False
 
 
+class Output(NamedTuple):
+    """An output layer: what it reads, and the numbers of its matrix and bias (-1: none)."""
+
+    result: Columns
+    weight: int
+    bias: int = -1
+
+
 @dataclass
 class Program:
     """A model; :class:`fairseq_ext.engine.writer.Writer` is one that is being written.
@@ -168,8 +176,8 @@ class Program:
         shapes: of the registers, by number.
         encoder, decoder: operations.
         caches: how many of the decoder's attentions keep the past.
-        result: what the output layer reads.
-        output: numbers of the output layer's matrix and bias (-1: none).
+        outputs: the output layer; of several models (see :mod:`fairseq_ext.engine.ensemble`) one of
+            each, and probabilities are the mean of theirs.
         symbols: of the target.
         longest_source, longest_target: tokens, ``</s>`` included.
     """
@@ -182,8 +190,7 @@ class Program:
     encoder: list[Operation] = field(default_factory=list)
     decoder: list[Operation] = field(default_factory=list)
     caches: int = 0
-    result: Columns = NOTHING
-    output: tuple[int, int] = (-1, -1)
+    outputs: list[Output] = field(default_factory=list)
 
     @property
     def has_alignment(self) -> bool:

@@ -10,6 +10,7 @@ from fairseq_ext.engine.program import (
     Code,
     Columns,
     Operation,
+    Output,
     Phase,
     Program,
     Shape,
@@ -22,14 +23,15 @@ NUMBERS = ("longest_source", "longest_target", "caches")
 
 
 def encode(program: Program) -> dict[str, Any]:
-    """A program without its weights."""
+    """The program of one model, without its weights."""
+    (layer,) = program.outputs
     return {
         "symbols": program.symbols,
         **{name: getattr(program, name) for name in NUMBERS},
         "shapes": [(one.width, Phase(one.phase).name, one.rows) for one in program.shapes],
         **{name: [(one.code.name, *one[1:]) for one in getattr(program, name)] for name in LISTS},
-        "result": program.result,
-        "output": program.output,
+        "result": layer.result,
+        "output": (layer.weight, layer.bias),
     }
 
 
@@ -45,8 +47,7 @@ def decode(found: dict[str, Any]) -> Program:
         **dict(zip(NUMBERS, _ints([found[name] for name in NUMBERS]), strict=True)),
         shapes=[Shape(_int(w), Phase[phase], _int(rows)) for w, phase, rows in found["shapes"]],
         **{name: [_operation(*one) for one in found[name]] for name in LISTS},
-        result=Columns(*_ints(found["result"])),
-        output=_pair(found["output"]),
+        outputs=[Output(Columns(*_ints(found["result"])), *_pair(found["output"]))],
     )
 
 

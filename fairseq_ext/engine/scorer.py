@@ -24,8 +24,8 @@ class NativeScorer(Native):
         others: as :class:`Native`.
     """
 
-    def __init__(self, scorer: SequenceScorer, model: BaseFairseqModel, *others: Any) -> None:
-        super().__init__(scorer, model, *others)
+    def __init__(self, scorer: SequenceScorer, *others: Any) -> None:
+        super().__init__(scorer, *others)
         self._align = scorer.compute_alignment
 
     def generate(

@@ -36,12 +36,15 @@ class Operation(ctypes.Structure):
     )
 
 
+class Output(ctypes.Structure):
+    _fields_ = (("result", Columns), ("weight", INT), ("bias", INT))
+
+
 class Program(ctypes.Structure):
     _fields_ = (
-        *((name, POINTER) for name in ("weights", "shapes", "encoder", "decoder")),
+        *((name, POINTER) for name in ("weights", "shapes", "encoder", "decoder", "outputs")),
         *((name, INT) for name in ("encoder_count", "decoder_count", "shape_count", "caches")),
-        ("result", Columns),
-        *((name, INT) for name in ("output_weight", "output_bias", "bos", "eos", "pad", "unk")),
+        *((name, INT) for name in ("output_count", "bos", "eos", "pad", "unk")),
     )
 
 
@@ -97,13 +100,15 @@ def whole(what: program.Program, weights: Sequence[Packed]) -> Program:
         (Shape * len(what.shapes))(*(Shape(*shape) for shape in what.shapes)),
         (Operation * len(what.encoder))(*map(operation, what.encoder)),
         (Operation * len(what.decoder))(*map(operation, what.decoder)),
+        (Output * len(what.outputs))(
+            *(Output(Columns(*one.result), one.weight, one.bias) for one in what.outputs)
+        ),
     )
     symbols = what.symbols
     made = Program(
         *map(ctypes.addressof, lists),
         *(len(what.encoder), len(what.decoder), len(what.shapes), what.caches),
-        Columns(*what.result),
-        *what.output,
+        len(what.outputs),
         *(symbols.begin, symbols.end, symbols.pad, symbols.unknown),
     )
     made.lists = lists  # which it points to

@@ -100,10 +100,11 @@ class _Verifier:
             for one in operations:
                 if one.code is Code.RECALL:  # by now it is written
                     self.read(one.inputs[0], Phase.HYPOTHESES)
-        self.read(program.result, Phase.HYPOTHESES)
         vocabulary = self._vocabulary()
-        self.product(program.output[0], program.result.width, vocabulary)
-        self.vector(program.output[1], vocabulary, optional=True)
+        for layer in program.outputs:
+            self.read(layer.result, Phase.HYPOTHESES)
+            self.product(layer.weight, layer.result.width, vocabulary)
+            self.vector(layer.bias, vocabulary, optional=True)
         _require(all(0 <= one < vocabulary for one in program.symbols), "a symbol is no token")
         every = sorted(self.caches.elements())
         _require(every == list(range(program.caches)), "its caches are not one for each operation")
@@ -111,9 +112,10 @@ class _Verifier:
         _require(embeds, "its encoder reads no tokens")
 
     def _vocabulary(self) -> int:
-        number = self.program.output[0]
-        _require(0 <= number < len(self.weights), "it has no output layer")
-        return self.weights[number].outputs
+        layers = self.program.outputs
+        there = layers and 0 <= layers[0].weight < len(self.weights)
+        _require(there, "it has no output layer")
+        return self.weights[layers[0].weight].outputs
 
     def _check_numbers(self) -> None:
         """What is not of one operation."""

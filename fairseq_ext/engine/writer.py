@@ -21,6 +21,7 @@ from fairseq_ext.engine.program import (
     Columns,
     Matrix,
     Operation,
+    Output,
     Phase,
     Program,
     Shape,
@@ -300,5 +301,4 @@ class Writer(Program):
 
     def finish(self, x: Columns, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
         """``x W^T + b`` are the logits."""
-        self.result = x
-        self.output = (self.matrix(weight), self.matrix(bias, plain=True))
+        self.outputs = [Output(x, self.matrix(weight), self.matrix(bias, plain=True))]

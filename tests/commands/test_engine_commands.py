@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.evaluation import outputs
+from tests.support import models
 from tests.support.harness import fairseq, run
 
 HOW = ("--beam", 4, "--nbest", 3, "--max-len-b", 15, "--cpu", "--batch-size", 20)
@@ -111,20 +112,51 @@ def test_models_that_the_engine_would_change(
 
 @pytest.mark.parametrize(("engine", "level"), [("native", "INFO"), ("native-int8", "WARNING")])
 def test_translate_says_who_translates(copy_data: Path, copy_model: Path, engine: str, level: str):
-    command = ("fairseq-ext", "translate", copy_data, "--path", copy_model, copy_model, "--cpu")
-    done = run(*command, "--engine", engine, stdin="1 2\n")
+    command = ("fairseq-ext", "translate", copy_data, "--path", copy_model, "--cpu")
+    done = run(*command, "--engine", engine, stdin="1 2\n", FAIRSEQ_EXT_ENGINE="none")
     assert f"{level}:fairseq_ext.engine.generator:fairseq's generator translates" in done.stderr
 
 
-def test_several_models_are_left_to_fairseq(copy_data: Path, copy_model: Path, tmp_path: Path):
-    both = f"{copy_model}:{copy_model}"
-    _, log = generated(copy_data, both, tmp_path / "out", "--engine", "native")
-    assert "instead of the engine: the engine runs one model" in log
+@pytest.fixture(scope="module")
+def other_model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Transformer for the data of ``copy_model``, after a few updates."""
+    folder = tmp_path_factory.mktemp("other")
+    small = [str(one) for one in models.SMALL]
+    how = ("--arch", "transformer", *small, "--optimizer", "adam", "--lr", 0.005, "--cpu")
+    sizes = ("--batch-size", 20, "--max-update", 40, "--disable-validation")
+    fairseq("train", copy_data, *how, *sizes, "--no-progress-bar", "--save-dir", folder)
+    return folder / "checkpoint_last.pt"
 
 
-def test_translate(copy_data: Path, copy_model: Path):
+@pytest.mark.parametrize("more", [("--print-alignment", "soft"), ("--score-reference",)])
+def test_several_models(
+    copy_data: Path, copy_model: Path, other_model: Path, tmp_path: Path, more: tuple
+):
+    """Of different architectures, with the mean of their attention, as fairseq translates."""
+    both = f"{copy_model}:{other_model}"
+    theirs, _ = generated(copy_data, both, tmp_path / "fairseq", *more)
+    ours, log = generated(copy_data, both, tmp_path / "native", *more, "--engine", "native")
+    assert "instead of the engine" not in log
+    alone, _ = generated(copy_data, copy_model, tmp_path / "alone", *more, "--engine", "native")
+    assert len(ours) == 50
+    assert [one.best.score for one in ours] != [one.best.score for one in alone]
+    ties = 0  # of candidates with equal scores either may come first
+    for our, their in zip(ours, theirs, strict=True):
+        for one, other in zip(our.hypotheses, their.hypotheses, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+            if one.text != other.text:
+                ties += 1
+                continue
+            for row, wanted in zip(one.soft or (), other.soft or (), strict=True):
+                assert row == pytest.approx(wanted, abs=1e-5)
+    assert ties <= 6
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_translate(copy_data: Path, copy_model: Path, other_model: Path, many: bool):
     lines = "1 2 3\n\n4 5\n9 9 9 9\n"
-    command = ("fairseq-ext", "translate", copy_data, "--path", copy_model, "--cpu", "--nbest", 2)
+    paths = (copy_model, other_model) if many else (copy_model,)
+    command = ("fairseq-ext", "translate", copy_data, "--path", *paths, "--cpu", "--nbest", 2)
     theirs = run(*command, "--engine", "fairseq", stdin=lines).stdout
     done = run(*command, stdin=lines)
     ours = done.stdout

@@ -44,9 +44,9 @@ ALL = {**STOCK, **models.ARCHITECTURES}
 LENGTHS = [9, 3, 1, 17, 6, 12, 2]
 
 
-def sharpened(name: str) -> tuple[BaseFairseqModel, object]:
+def sharpened(name: str, seed: int = 0) -> tuple[BaseFairseqModel, object]:
     """A model whose random weights are large enough for its words to differ."""
-    model, task = models.build(ALL[name], size=40)
+    model, task = models.build(ALL[name], size=40, seed=seed)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -72,24 +72,22 @@ class Watching(BeamSearch):
 
 
 def fairseqs(
-    model: BaseFairseqModel,
+    model: BaseFairseqModel | list[BaseFairseqModel],
     task: object,
     sentences: list[list[int]],
     prefixes: list[list[int]] | None = None,
     **how: object,
 ) -> list[list[dict] | None]:
     """What fairseq's generator finds, a sentence at a time; None where candidates were tied."""
-    found = []
+    found, voters = [], model if isinstance(model, list) else [model]
     for number, sentence in enumerate(sentences):
         search = Watching(task.target_dictionary)
-        generator = SequenceGenerator(
-            [model], task.target_dictionary, search_strategy=search, **how
-        )
+        generator = SequenceGenerator(voters, task.target_dictionary, search_strategy=search, **how)
         tokens = torch.tensor([sentence])
         net_input = {"src_tokens": tokens, "src_lengths": torch.tensor([len(sentence)])}
         prefix = None if prefixes is None else torch.tensor([prefixes[number]])
         sample = {"id": torch.tensor([0]), "net_input": net_input}
-        (hypotheses,) = generator.generate([model], sample, prefix_tokens=prefix)
+        (hypotheses,) = generator.generate(voters, sample, prefix_tokens=prefix)
         finals = torch.stack([one["score"] for one in hypotheses])
         nearest = min([search.nearest, *(-finals.diff()).tolist()])
         found.append(hypotheses if nearest > TIE else None)

@@ -215,7 +215,7 @@ FAULTS: dict[str, tuple[str, Callable[[EngineModel], None]]] = {
     "positions too few": ("transformer", changed(Code.EMBED, ints=(3000,))),
     "longest source": ("transformer", edge("longest_source", 1 << 20)),
     "longest target": ("transformer", edge("longest_target", 1 << 20)),
-    "no output layer": ("transformer", edge("output", (-1, -1))),
+    "no output layer": ("transformer", edge("outputs", [])),
     "result not written": ("transformer", lambda m: m.program.decoder.clear()),
     "source not read": ("transformer", lambda m: m.program.encoder.clear()),
     "read before written": ("transformer", lambda m: m.program.encoder.reverse()),

@@ -236,7 +236,7 @@ def test_epsilon_of_a_task_reaches_the_engine():
     dictionary = task.target_dictionary
     strategy = FairseqSampling(dictionary, sampling_topk=7)
     generator = SequenceGenerator([model], dictionary, search_strategy=strategy)
-    native = NativeGenerator(generator, model, dictionary, "fp32")
+    native = NativeGenerator(generator, [model], dictionary, "fp32")
     assert native._rules.sampling.top_k == 7
     native.search = EpsilonSampling(dictionary, 0.2)
     assert (native._rules.sampling.top_k, native._rules.sampling.epsilon) == (0, 0.2)
@@ -260,7 +260,7 @@ def test_references_are_scored_like_fairseqs(name: str):
         },
     }
     scorer = SequenceScorer(dictionary, compute_alignment=True)
-    native = NativeScorer(scorer, model, dictionary, "fp32")
+    native = NativeScorer(scorer, [model], dictionary, "fp32")
     assert native.eos == scorer.eos
     theirs = scorer.generate([model], sample)
     scorer.generate = None  # the engine does not need it
@@ -281,7 +281,7 @@ def test_references_are_scored_like_fairseqs(name: str):
 def test_unusual_targets_are_left_to_fairseq():
     model, task = sharpened("transformer")
     scorer = SequenceScorer(task.target_dictionary)
-    native = NativeScorer(scorer, model, task.target_dictionary, "fp32")
+    native = NativeScorer(scorer, [model], task.target_dictionary, "fp32")
     scorer.generate = lambda models, sample: "fairseq"
     source = {"src_tokens": torch.tensor([SENTENCE]), "src_lengths": torch.tensor([5])}
     for target, before in (

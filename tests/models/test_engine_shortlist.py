@@ -134,11 +134,12 @@ def test_against_a_search_without_caches(name: str) -> None:
 
 def make_signs(program: Program) -> None:
     """An output layer of one bit."""
-    weight = program.matrices[program.output[0]].values
+    (layer,) = program.outputs
+    weight = program.matrices[layer.weight].values
     levels = np.abs(weight).mean(1)
     signs = Signs(np.packbits(weight > 0, 1, bitorder="little"), levels, weight.shape[1])
     program.matrices.append(signs)
-    program.output = (len(program.matrices) - 1, program.output[1])
+    program.outputs = [layer._replace(weight=len(program.matrices) - 1)]
 
 
 @pytest.mark.parametrize("path", available_paths())

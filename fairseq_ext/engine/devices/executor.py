@@ -67,7 +67,7 @@ class Executor:
         self._model, self._capture = Model(program, device, dtype), capture
         tables = (one.weights[0] for one in program.encoder if one.code is Code.EMBED)
         read = min(len(program.matrices[number].values) for number in tables)
-        self._vocabularies = read, len(program.matrices[program.output[0]].values)
+        self._vocabularies = read, len(program.matrices[program.outputs[0].weight].values)
         self._every = every or (1 if device.type == "cpu" else 4)
         self._stages: dict[tuple[Rules, Sizes], Stage] = {}
         self._free = threading.Lock()

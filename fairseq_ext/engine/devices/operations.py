@@ -415,5 +415,6 @@ def decode(model: Model, state: dict[str, Tensor]) -> Tensor:
         kind, _, number = name.partition(" ")
         if kind == "recalled":
             kept.copy_(frame.registers[int(number)])
-    weight, bias = (frame.weight(number) for number in program.output)
-    return product(frame.read(program.result), weight, bias).float()
+    (layer,) = program.outputs
+    weight, bias = frame.weight(layer.weight), frame.weight(layer.bias)
+    return product(frame.read(layer.result), weight, bias).float()

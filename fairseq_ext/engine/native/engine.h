@@ -74,6 +74,8 @@ typedef struct {
     /* The `count` largest of x, largest first, without `barred` ones (NULL or a list that ends with
      * -1); returns log(sum(exp(x))) over all of x. */
     float (*largest)(const float *x, int64_t n, const int32_t *barred, int count, best *found);
+    /* y = log(exp(y - a) + exp(x - b)) */
+    void (*unite)(float *y, float a, const float *x, float b, int64_t n);
     /* state' = (1 - z) n + z state from gates r, z, n: W x + b and U s + b', [3 * n] each */
     void (*gru)(const float *inputs, const float *hiddens, const float *state, int64_t n, float *y);
     /* sum of v tanh(keys + query) */

@@ -19,7 +19,8 @@ workspace *new_workspace(const program *what, const arithmetic *math) {
             if (lists[list][i].weights[0] >= 0 &&
                 what->weights[lists[list][i].weights[0]].inputs > most)
                 most = what->weights[lists[list][i].weights[0]].inputs;
-    if (what->result.width > most) most = what->result.width;
+    for (int i = 0; i < what->output_count; i++)
+        if (what->outputs[i].result.width > most) most = what->outputs[i].result.width;
     space->scratch = malloc(SCRATCH(most));
     if (!space->registers || !space->capacities || !space->caches || !space->scratch) {
         free_workspace(space);
@@ -246,6 +247,12 @@ static void mix(workspace *space, float *weights, int64_t n, int64_t dim, int ho
 
 static int up_to_together(int64_t rows) { return rows < TOGETHER ? (int)rows : TOGETHER; }
 
+/* The weights of one of so many heads are a part of what is shown. */
+static void show(const workspace *space, int64_t heads, const float *weights, int64_t n, float *seen) {
+    const float share = 1.0f / (float)(heads * space->what->output_count);
+    space->math->add(1, seen, share, weights, n, seen);
+}
+
 /* Up to TOGETHER queries, from `row` on, of all heads over one memory. */
 static void attend(workspace *space, const operation *op, const memory *from, int64_t row,
                    int queries, float *seen) {
@@ -261,7 +268,7 @@ static void attend(workspace *space, const operation *op, const memory *from, in
         for (int i = 0; i < queries; i++) {
             float *weights = scores + i * room, *shown = seen ? seen + i * space->attention_stride : NULL;
             space->math->softmax(weights, n);
-            if (seen) space->math->add(1, shown, 1.0f / (float)heads, weights, n, shown);
+            if (seen) show(space, heads, weights, n, shown);
         }
         if (!op->ints[2]) {
             space->math->mix_together(queries, scores, room, values, from->values_stride, n, read, y,
@@ -285,7 +292,6 @@ static void attend_within(workspace *space, const operation *op) {
 static void attend_source(workspace *space, const operation *op) {
     const int32_t *sentences = space->sentence_of;
     float *seen = op->ints[1] ? space->attention : NULL;
-    if (seen) memset(seen, 0, (size_t)(space->hypotheses * space->attention_stride) * sizeof *seen);
     for (int64_t r = 0, next; r < space->hypotheses; r = next) {
         const memory from = memory_of(space, op, sentences[r]);
         for (next = r; next < space->hypotheses && sentences[next] == sentences[r];) next++;
@@ -526,7 +532,7 @@ static void attend_additively(workspace *space, const operation *op) {
         space->math->mix(space->scores, space->pointers, n, op->out.width,
                          rows_of(space, op->out) + r * stride_of(space, op->out));
         if (space->attention && op->ints[1])
-            memcpy(space->attention + r * space->attention_stride, space->scores, (size_t)n * sizeof(float));
+            show(space, 1, space->scores, n, space->attention + r * space->attention_stride);
     }
 }
 
@@ -589,6 +595,9 @@ int encode(workspace *space) {
 }
 
 int decode(workspace *space) {
+    if (space->attention)
+        memset(space->attention, 0,
+               (size_t)(space->hypotheses * space->attention_stride) * sizeof *space->attention);
     for (int i = 0; i < space->what->decoder_count; i++) {
         const operation *op = &space->what->decoder[i];
         if (reserve(space, op->out.index, space->hypotheses) || run(space, op, 0)) return 1;

@@ -49,13 +49,18 @@ typedef struct {
     float reals[2];
 } operation;
 
+/* An output layer: what it reads, its matrix and its bias (-1: none). */
+typedef struct {
+    columns result;
+    int32_t weight, bias;
+} output;
+
 typedef struct {
     const weight *weights;
     const shape *shapes;
     const operation *encoder, *decoder;
-    int32_t encoder_count, decoder_count, shape_count, cache_count;
-    columns result; /* what the output layer reads */
-    int32_t output_weight, output_bias;
+    const output *outputs; /* of each model one; probabilities are the mean of theirs */
+    int32_t encoder_count, decoder_count, shape_count, cache_count, output_count;
     int32_t bos, eos, pad, unk; /* `bos`: what a translation begins with */
 } program;
 
@@ -81,7 +86,7 @@ typedef struct {
     int64_t ancestor_stride;
     float ***caches; /* [cache][step]: keys and values of all rows */
     int64_t cache_steps;
-    float *attention; /* [hypotheses][longest source], of this step, or NULL */
+    float *attention; /* [hypotheses][longest source], of this step: the models' mean, or NULL */
     int64_t attention_stride;
     void *scratch;
     float *scores;

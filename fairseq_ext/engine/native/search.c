@@ -36,10 +36,10 @@ typedef struct {
     int32_t *lines[2];    /* ancestors, [most_rows][stride], now and next */
     int64_t stride;
     int32_t *sentence_of; /* [most_rows] */
-    float *logits;
+    float *logits;        /* [LOGIT_ROWS][vocabulary]; of several models twice */
     best *found;          /* the tokens that may follow each row, per_row of it */
     best *pool;           /* [vocabulary], for sampling */
-    choices *choices;     /* of each sentence, or one for all if nothing is listed */
+    choices *choices;     /* [choice_count][models]; count is 1 if nothing is listed */
     int64_t choice_count;
     int32_t *barred;      /* [barred_room] */
     int64_t barred_room;
@@ -129,7 +129,7 @@ static int32_t word(const search *run, int64_t row, int64_t step, int64_t t) {
 }
 
 static const choices *choices_of(const search *run, int32_t sentence) {
-    return &run->choices[run->choice_count > 1 ? sentence : 0];
+    return &run->choices[run->choice_count > 1 ? sentence * run->space->what->output_count : 0];
 }
 
 /* Writes the places of tokens that must not follow a row, and -1. */
@@ -171,7 +171,8 @@ static void sample(search *run, int64_t row, int64_t step, int64_t place, float 
     }
 }
 
-/* The tokens that may follow a row, with their log-probabilities; the best ones first. */
+/* The tokens that may follow a row, with their log-probabilities; the best ones first. `logits`: of
+ * one model, or the log-probabilities of several. */
 static void rank_row(search *run, int64_t row, int64_t step, int64_t place, float *logits) {
     const rules *how = run->how;
     const arithmetic *math = run->space->math;
@@ -180,8 +181,6 @@ static void rank_row(search *run, int64_t row, int64_t step, int64_t place, floa
     const int32_t unk = place_of(some, run->space->what->unk);
     const int32_t forced = forced_token(run, run->sentence_of[row], step);
     best *found = run->found + row * many;
-    if (how->temperature != 1)
-        math->add(1 / how->temperature, logits, 0, logits, tokens, logits);
     for (int64_t i = 0; i < many; i++) found[i] = (best){-INFINITY, -1};
     if (forced < 0) bar(run, row, step, some);
     const int32_t *barred = forced < 0 ? run->barred : NULL;
@@ -214,19 +213,48 @@ static int64_t alike(const search *run, int64_t row) {
     return many;
 }
 
+/* A model's logits of so many rows with the same choices; `layer`: its number. */
+static void score(search *run, int64_t layer, const choices *some, int64_t row, int64_t many,
+                  float *logits) {
+    workspace *space = run->space;
+    const columns from = space->what->outputs[layer].result;
+    const int64_t stride = stride_of(space, from), tokens = some->output.outputs;
+    const float temperature = run->how->temperature;
+    space->math->product(&some->output, rows_of(space, from) + row * stride, stride, many, some->bias,
+                         NULL, 0, NONE, logits, tokens, space->scratch);
+    for (int64_t r = 0; temperature != 1 && r < many; r++, logits += tokens)
+        space->math->add(1 / temperature, logits, 0, logits, tokens, logits);
+}
+
+/* Log-probabilities: of all models the mean of their probabilities, in place of the first one's
+ * logits; the others' are computed behind them. */
+static void vote(search *run, const choices *some, int64_t row, int64_t many) {
+    const arithmetic *math = run->space->math;
+    const int64_t tokens = some->output.outputs, models = run->space->what->output_count;
+    const float share = logf((float)models);
+    float *others = run->logits + many * tokens;
+    for (int64_t model = 1; model < models; model++) {
+        score(run, model, some + model, row, many, others);
+        for (int64_t r = 0; r < many; r++) {
+            float *mean = run->logits + r * tokens, *its = others + r * tokens, first = 0;
+            best top;
+            if (model == 1) first = math->largest(mean, tokens, NULL, 1, &top) + share;
+            math->unite(mean, first, its, math->largest(its, tokens, NULL, 1, &top) + share, tokens);
+        }
+    }
+}
+
 /* The same for every row. */
 static int rank(search *run, int64_t step) {
     workspace *space = run->space;
-    const int64_t stride = stride_of(space, space->what->result);
-    const float *features = rows_of(space, space->what->result);
     if (grow((void **)&run->barred, &run->barred_room, step + 4, sizeof *run->barred)) return 1;
     int64_t place = 0;
     for (int64_t row = 0, many; row < space->hypotheses; row += many) {
         const choices *some = choices_of(run, run->sentence_of[row]);
         const int64_t tokens = some->output.outputs;
         many = alike(run, row);
-        space->math->product(&some->output, features + row * stride, stride, many, some->bias, NULL,
-                             0, NONE, run->logits, tokens, space->scratch);
+        score(run, 0, some, row, many, run->logits);
+        if (space->what->output_count > 1) vote(run, some, row, many);
         for (int64_t r = row; r < row + many; r++) {
             place = r && run->sentence_of[r] == run->sentence_of[r - 1] ? place + 1 : 0;
             rank_row(run, r, step, place, run->logits + (r - row) * tokens);
@@ -350,13 +378,15 @@ static int one_step(search *run, int64_t step) {
 static int begin(search *run) {
     workspace *space = run->space;
     const int64_t sentences = space->sentences;
-    const int64_t vocabulary = space->what->weights[space->what->output_weight].outputs;
+    const program *what = space->what;
+    const int64_t vocabulary = what->weights[what->outputs[0].weight].outputs;
+    const int64_t logits = (what->output_count > 1 ? 2 : 1) * LOGIT_ROWS * vocabulary;
     const size_t rows = (size_t)run->most_rows, beam = (size_t)run->how->beam;
     const size_t many = run->how->sampling ? 1 : (size_t)per_row(run->how, 0); /* of a row */
     run->stride = 64;
     run->open = malloc((size_t)sentences * sizeof *run->open);
     run->sentence_of = malloc(rows * sizeof *run->sentence_of);
-    run->logits = malloc((size_t)(LOGIT_ROWS * vocabulary) * sizeof *run->logits);
+    run->logits = malloc((size_t)logits * sizeof *run->logits);
     run->found = malloc(rows * many * sizeof *run->found);
     run->pool = run->how->sampling ? malloc((size_t)vocabulary * sizeof *run->pool) : NULL;
     run->candidates = malloc(beam * many * sizeof *run->candidates);
@@ -389,7 +419,7 @@ static void end(search *run) {
     free(run->found);
     free(run->pool);
     free(run->barred);
-    forget_choices(run->choices, run->choice_count);
+    forget_choices(run->choices, run->choice_count * run->space->what->output_count);
     free(run->candidates);
     free(run->active);
     free(run->lines[0]);

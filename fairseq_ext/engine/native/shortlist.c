@@ -52,9 +52,10 @@ static void copy_nibbles(const void *from, const int32_t *tokens, int64_t count,
     }
 }
 
-static int choose_one(const program *what, const int32_t *tokens, int64_t count, choices *out) {
-    const weight *whole = &what->weights[what->output_weight];
-    const float *bias = what->output_bias < 0 ? NULL : what->weights[what->output_bias].values;
+static int choose_one(const program *what, const output *layer, const int32_t *tokens, int64_t count,
+                      choices *out) {
+    const weight *whole = &what->weights[layer->weight];
+    const float *bias = layer->bias < 0 ? NULL : what->weights[layer->bias].values;
     *out = (choices){*whole, bias, tokens, NULL};
     if (!tokens) return 0;
     const layout how = layout_of(whole);
@@ -83,18 +84,22 @@ static int choose_one(const program *what, const int32_t *tokens, int64_t count,
 }
 
 choices *choose(const program *what, const int32_t *listed, const int64_t *begins, int64_t sentences) {
-    choices *some = calloc((size_t)sentences, sizeof *some);
+    const int64_t layers = what->output_count, count = sentences * layers;
+    choices *some = calloc((size_t)count, sizeof *some);
     int failed = !some;
-    for (int64_t s = 0; !failed && s < sentences; s++)
-        failed = listed ? choose_one(what, listed + begins[s], begins[s + 1] - begins[s], &some[s])
-                        : choose_one(what, NULL, 0, &some[s]);
+    for (int64_t i = 0; !failed && i < count; i++) {
+        const int64_t s = i / layers;
+        const output *layer = &what->outputs[i % layers];
+        failed = listed ? choose_one(what, layer, listed + begins[s], begins[s + 1] - begins[s], &some[i])
+                        : choose_one(what, layer, NULL, 0, &some[i]);
+    }
     if (!failed) return some;
-    forget_choices(some, sentences);
+    forget_choices(some, count);
     return NULL;
 }
 
-void forget_choices(choices *some, int64_t sentences) {
-    for (int64_t s = 0; some && s < sentences; s++) free(some[s].memory);
+void forget_choices(choices *some, int64_t count) {
+    for (int64_t i = 0; some && i < count; i++) free(some[i].memory);
     free(some);
 }
 
