@@ -107,8 +107,6 @@ def obstacle_in(models: Sequence[BaseFairseqModel]) -> str | None:
     """
     if not on_a_device(models[0]):
         active_path()
-    elif len(models) > 1:
-        return "on a GPU the engine runs one model."
     return next(filter(None, map(_obstacle_in_one, models)), None)
 
 

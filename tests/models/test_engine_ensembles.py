@@ -16,6 +16,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.devices.executor import Executor
 from fairseq_ext.engine.ensemble import merged
 from fairseq_ext.engine.native import Found, Machine, Team, available_paths
 from fairseq_ext.engine.program import Code, Output, Program
@@ -24,6 +25,7 @@ from fairseq_ext.engine.scorer import NativeScorer
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.errors import ConfigError
 from tests.models.test_engine import assert_same, fairseqs, sharpened
+from tests.models.test_engine_devices import assert_equal
 from tests.models.test_engine_search import DRAWS, SENTENCE, allowed, without_repetition
 from tests.support import models
 
@@ -77,6 +79,17 @@ def test_beam_search(names: tuple[str, ...]):
     ours = worker.translate(sentences, Rules(beam=3, max_len_b=10, attention=True))
     theirs = fairseqs(voters, task, sentences, beam_size=3, max_len_b=10)
     assert_same(ours, theirs, attention=True)
+
+
+@pytest.mark.parametrize("names", [("transformer", "gru", "muse-growing"), ("linformer", "bmt-1")])
+def test_in_torch(names: tuple[str, ...]):
+    """What runs on GPUs does the same."""
+    voters, task = together(names)
+    program, sentences = program_of(voters, task), models.random_sentences(LENGTHS, size=SIZE)
+    rules = Rules(beam=3, max_len_b=10, temperature=1.4, attention=True)
+    ours = Executor(program, torch.device("cpu")).translate(sentences, rules)
+    wanted = Machine(program).worker().translate(sentences, rules)
+    assert_equal(ours, wanted)
 
 
 @pytest.mark.parametrize(

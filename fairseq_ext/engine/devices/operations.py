@@ -79,6 +79,7 @@ class Frame:
         real: which source tokens are no pads, ``[B, S]``.
         state: of the decoder, as :mod:`fairseq_ext.engine.devices.memory` lays it out.
         registers: by number.
+        shown: weights over the source ``[B, W, S]``, of each model those of the alignment.
     """
 
     model: Model
@@ -87,6 +88,7 @@ class Frame:
     real: Tensor
     state: dict[str, Tensor] | None = None
     registers: dict[int, Tensor] = field(default_factory=dict)
+    shown: list[Tensor] = field(default_factory=list)
 
     def run(self, operations: Sequence[Operation]) -> None:
         """Operations, one after another."""
@@ -274,7 +276,7 @@ def attend(op: Operation, at: Frame) -> Tensor:
 
 def show(at: Frame, weights: Tensor) -> None:
     if "attention" in at.state:
-        at.keep("attention", weights)
+        at.shown.append(weights)
 
 
 def attend_past(op: Operation, at: Frame) -> Tensor:
@@ -401,8 +403,9 @@ def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
     return frame.registers
 
 
-def decode(model: Model, state: dict[str, Tensor]) -> Tensor:
-    """The next step: logits ``[B, W, V]``, in fp32; the state keeps what later steps read."""
+def decode(model: Model, state: dict[str, Tensor]) -> list[Tensor]:
+    """The next step: each model's logits ``[B, W, V]`` in fp32; the state keeps what is read later.
+    """
     program, step = model.program, state["step"]
     tokens = state["tokens"].index_select(1, step).squeeze(1)
     frame = Frame(model, tokens, step, state["real"], state)
@@ -415,6 +418,9 @@ def decode(model: Model, state: dict[str, Tensor]) -> Tensor:
         kind, _, number = name.partition(" ")
         if kind == "recalled":
             kept.copy_(frame.registers[int(number)])
-    (layer,) = program.outputs
-    weight, bias = frame.weight(layer.weight), frame.weight(layer.bias)
-    return product(frame.read(layer.result), weight, bias).float()
+    if frame.shown:
+        frame.keep("attention", torch.stack(frame.shown).sum(0) / len(program.outputs))
+    return [
+        product(frame.read(x), frame.weight(weight), frame.weight(bias)).float()
+        for x, weight, bias in program.outputs
+    ]

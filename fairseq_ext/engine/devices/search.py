@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -11,19 +14,21 @@ from fairseq_ext.engine.rules import Rules
 NEVER = -torch.inf
 
 
-def advance(rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Tensor) -> None:
+def advance(
+    rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Sequence[Tensor]
+) -> None:
     """Go one step on; the equations are those of ``native/search.c``.
 
     Args:
         rules: how; nothing is drawn.
         symbols: of the target.
         state: changed in place.
-        logits: ``[B, W, V]`` of the tokens that may follow.
+        logits: ``[B, W, V]`` of the tokens that may follow, of each model.
     """
     step, beam, line = state["step"], rules.beam, state["line"]
     totals = state["totals"].index_select(1, step).squeeze(1)
     totals = totals.masked_fill(state["open"].logical_not().unsqueeze(1), NEVER)
-    values, tokens = ranked(rules, symbols, state, logits)
+    values, tokens = ranked(rules, symbols, state, voted(rules, logits))
     sums = (values + totals.unsqueeze(2)).flatten(1)
     best, places = sums.masked_fill(sums.isnan(), NEVER).topk(2 * beam)
     parents, tokens = places // (2 * beam), tokens.flatten(1).gather(1, places)
@@ -54,12 +59,21 @@ def lines_of(line: Tensor, rows: Tensor) -> Tensor:
     return line.gather(1, rows.unsqueeze(2).expand(-1, -1, line.size(2)))
 
 
+def voted(rules: Rules, logits: Sequence[Tensor]) -> Tensor:
+    """A model's logits; of several the logarithm of the mean of their probabilities."""
+    if rules.temperature != 1:
+        logits = [one / rules.temperature for one in logits]
+    if len(logits) == 1:
+        return logits[0]
+    every = torch.stack([one.log_softmax(2) for one in logits])
+    return every.logsumexp(0) - math.log(len(logits))
+
+
 def ranked(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities ``[B, W, 2 W]`` of the tokens that may follow, and these tokens."""
     step = state["step"]
-    logits = logits if rules.temperature == 1 else logits / rules.temperature
     normalizers = logits.logsumexp(2, keepdim=True)
     logits.select(2, symbols.unknown).sub_(rules.unkpen)
     last = step.ge(state["limit"]).unsqueeze(1)
