@@ -81,7 +81,8 @@ def add(commands: Subparsers) -> None:
         nargs="+",
         metavar="CHECKPOINT",
         help="trained model of any architecture, a packed one, a bundle, the folder of a run, "
-        "or ORG/NAME[@REVISION] on the Hugging Face Hub; several checkpoints vote",
+        "or ORG/NAME[@REVISION] on the Hugging Face Hub; several checkpoints, or several models "
+        "for the engine, vote",
     )
     which.add_argument(
         "--model",

@@ -15,7 +15,7 @@ from fairseq_ext import files
 from fairseq_ext.checkpoints import bundle, names
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.engine import DEFAULT, ENGINES
-from fairseq_ext.engine.files import is_engine_model, read
+from fairseq_ext.engine.files import is_engine_model, read, voting
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
@@ -61,8 +61,8 @@ def opened(
     """A model, and for as long as the block takes the folders of its text.
 
     Args:
-        paths: a model for the engine; or a checkpoint, bundle, packed model, folder of a run or
-            name on the Hub, or several that vote.
+        paths: a model for the engine, or several that vote; or a checkpoint, bundle, packed model,
+            folder of a run or name on the Hub, or several of these.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
         make_search: from the model's own defaults to how it searches unless a call says otherwise.
@@ -76,10 +76,9 @@ def opened(
     if len(paths) == 1 and bundle.is_bundle(paths[0]):
         make_search, paths = _of_bundle(paths[0], make_search)
     if any(map(is_engine_model, paths)):
-        path, *others = paths
-        if others:
-            raise ConfigError("`--path` must name a model for the engine alone, or checkpoints.")
-        with _for_the_engine(path, languages, make_search, threads) as found:
+        if not all(map(is_engine_model, paths)):
+            raise ConfigError("`--path` must name models for the engine alone, or checkpoints.")
+        with _for_the_engine(paths, languages, make_search, threads) as found:
             yield found
     else:
         with _for_fairseq(paths, data, languages, make_search({}), threads) as found:
@@ -120,27 +119,30 @@ def in_run(path: Path) -> Path:
 
 @contextlib.contextmanager
 def _for_the_engine(
-    path: Path,
+    paths: Sequence[Path],
     languages: tuple[str | None, str | None],
     make_search: MakeSearch,
     threads: int | None,
 ) -> Iterator[Opened]:
-    """A model that has all it needs; neither torch nor fairseq is imported."""
+    """Models that have all they need; neither torch nor fairseq is imported."""
     from fairseq_ext.engine.translator import EngineTranslator
 
-    model = read(path)
+    models = [read(path) for path in paths]
+    model = voting(models)
     own = (model.settings.src, model.settings.tgt)
     if tuple(given or mine for given, mine in zip(languages, own, strict=True)) != own:
         raise ConfigError(
-            f"`--src` and `--tgt` must be {' and '.join(own)} for {path}, but are "
+            f"`--src` and `--tgt` must be {' and '.join(own)} for {model.path}, but are "
             f"{languages[0]} and {languages[1]}."
         )
-    search, numbers = make_search(model.settings.search), model.settings.numbers
-    if search.engine != DEFAULT and ENGINES.get(search.engine) != numbers:
-        raise ConfigError(
-            f"`--engine {search.engine}` does not go with {path}, which is a model for the engine "
-            f"in {numbers}; leave it out."
-        )
+    search = make_search(model.settings.search)
+    for one in models:
+        numbers = one.settings.numbers
+        if search.engine != DEFAULT and ENGINES.get(search.engine) != numbers:
+            raise ConfigError(
+                f"`--engine {search.engine}` does not go with {one.path}, which is a model for the "
+                f"engine in {numbers}; leave it out."
+            )
     translator = EngineTranslator(model, search, threads)
     with model.text_folder() as folder:
         yield Opened(translator, search, (folder,))

@@ -28,7 +28,8 @@ import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from safetensors import SafetensorError, safe_open
 
 from fairseq_ext import files
 from fairseq_ext.engine import program_json
+from fairseq_ext.engine.ensemble import merged
 from fairseq_ext.engine.program import Code, Program, Reading
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.verify import verify
@@ -118,6 +120,34 @@ class EngineModel:
             except DataError as error:
                 reason = str(error).replace(f"{name}/", f"{self.path}: ")
                 raise CheckpointError(reason) from None
+
+
+def voting(models: Sequence[EngineModel]) -> EngineModel:
+    """Several models as one, with the mean of their probabilities.
+
+    Args:
+        models: for the same dictionaries and languages, whatever their numbers. Text, defaults and
+            shortlist are the first one's.
+
+    Raises:
+        ConfigError: one is of others.
+    """
+    first, *others = models
+    for one in others:
+        settings = replace(
+            one.settings,
+            architecture=first.settings.architecture,
+            numbers=first.settings.numbers,
+            search=first.settings.search,
+        )
+        same = settings == first.settings and one.source == first.source
+        if not same or one.target != first.target:
+            raise ConfigError(
+                f"{first.path} and {one.path} cannot vote: they have different dictionaries, "
+                "languages or rules for sources."
+            )
+    program = merged([one.program for one in models], [len(one.weights) for one in models])
+    return replace(first, program=program, weights=[*chain(*(one.weights for one in models))])
 
 
 def is_engine_model(path: str | Path) -> bool:

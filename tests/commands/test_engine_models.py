@@ -132,7 +132,7 @@ def test_options_that_do_not_go_with_it(packed: Path, options: tuple, message: s
 
 
 def test_it_stands_alone(copy_model: Path, packed: Path):
-    assert "must name a model for the engine alone" in refused(
+    assert "must name models for the engine alone" in refused(
         "translate", "--path", packed, copy_model
     )
 

@@ -17,6 +17,8 @@ from safetensors.numpy import load_file
 import fairseq_ext
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import files, sizes
+from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.ensemble import merged
 from fairseq_ext.engine.files import EngineModel
 from fairseq_ext.engine.native import Machine
 from fairseq_ext.engine.packing import engine_model
@@ -76,6 +78,30 @@ def test_a_file_translates_as_its_model(name: str, tmp_path: Path):
                 wanted = () if other.attention is None else other.attention.tolist()
                 assert [list(row) for row in one.attention] == list(wanted)
         assert translator.counts.source == sum(LENGTHS) - len(LENGTHS)
+
+
+def test_files_vote():
+    """As their models do, in the numbers of each."""
+    (first, one), (second, other) = made("transformer"), made("gru", "int8")
+    sentences = models.random_sentences([6, 2, 9], size=40)
+    rules = Rules(beam=3, max_len_b=12)
+    whole = files.voting([first, second])
+    found = Machine(whole.program, packed=whole.weights).worker().translate(sentences, rules)
+    task = models.build(ALL["transformer"], size=40)[1]
+    program = merged([compile_model(model, task.target_dictionary) for model in (one, other)])
+    exact = Machine(program).worker().translate(sentences, rules)
+    near = [abs(a[0].score - b[0].score) < 0.05 for a, b in zip(found, exact, strict=True)]
+    assert sum(near) >= 2
+    both = files.voting([first, replace(second, weights=made("gru")[0].weights)])
+    same = Machine(both.program, packed=both.weights).worker().translate(sentences, rules)
+    assert [one[0].score for one in same] == [one[0].score for one in exact]
+    assert files.voting([first]).program is first.program
+    for spoiled in (
+        replace(second, target=[*second.target[:-1], "x"]),
+        replace(second, settings=replace(second.settings, cut=5)),
+    ):
+        with pytest.raises(ConfigError, match="cannot vote"):
+            files.voting([first, spoiled])
 
 
 def test_weights_lie_in_the_file_as_the_machine_reads_them(small: Path):

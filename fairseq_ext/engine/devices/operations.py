@@ -404,8 +404,7 @@ def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
 
 
 def decode(model: Model, state: dict[str, Tensor]) -> list[Tensor]:
-    """The next step: each model's logits ``[B, W, V]`` in fp32; the state keeps what is read later.
-    """
+    """The next step: each model's logits ``[B, W, V]`` in fp32; the state is kept for the next."""
     program, step = model.program, state["step"]
     tokens = state["tokens"].index_select(1, step).squeeze(1)
     frame = Frame(model, tokens, step, state["real"], state)
