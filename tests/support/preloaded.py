@@ -1,6 +1,6 @@
 """A process that has imported stock fairseq, and forks to run each command that the tests ask for.
 
-``import fairseq`` takes seconds, most of what a tiny command costs. A fork has it already, and
+Imports take seconds, most of what a tiny command costs. A fork has it already, and
 then runs the console script itself: its own arguments, folder, environment, streams, plugin import
 and exit. What a *fresh* interpreter does is tested by the recipes, which start every command.
 
@@ -10,6 +10,7 @@ the answers are the process's number and, when it has ended, its status as ``sub
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -56,10 +57,16 @@ def _become(request: dict, streams: list[int]) -> None:
 def main() -> None:
     import fairseq
     import fairseq.sequence_generator  # noqa: F401
+    import torch._dynamo  # noqa: F401  (torch's optimizers do it, in a second and a half)
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    # Hydra's parser learns its grammar from what it reads, and fairseq asks it for every option.
+    OverridesParser.create().parse_overrides(["a.b='c d'", "a.b=1e-3", "a.b=[1,2]", "a=null"])
 
     # A line that `import fairseq` logs has set logging up; the commands do it in their own way.
     logging.root.handlers.clear()
     logging.root.setLevel(logging.WARNING)
+    gc.freeze()  # or a fork's collector would write to, and so copy, all that they share
     if serve(socket.socket(fileno=int(sys.argv[1]))):
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")
