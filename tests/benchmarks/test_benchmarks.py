@@ -534,7 +534,7 @@ def test_splitting_of_made_up_pairs(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.slow
+@pytest.mark.long
 def test_updates_of_all_sides_on_a_made_up_corpus(tmp_path: Path) -> None:
     """Without dropout the plugin loses as it did before, to float's precision."""
     script, out = REPO / "benchmarks" / "updates.py", tmp_path / "x.json"

@@ -290,6 +290,7 @@ def test_recomputed_activations_give_the_same_gradients(flags: list[str]) -> Non
         torch.testing.assert_close(gradients[1][name], gradient)
 
 
+@pytest.mark.long
 def test_300_updates_learn_by_heart() -> None:
     """In twelve post-norm layers, which a larger initialization does not survive."""
     layers = ["--encoder-layers", "12", "--decoder-layers", "12"]

@@ -21,7 +21,7 @@ SYSTEMS: dict[str, tuple[object, ...]] = {
         *("--arch", "linformer_tiny", "--encoder-layers", 2, "--decoder-layers", 2),
         *("--linformer-k", 16, "--linformer-max-len", 32, "--lr", 4e-3),
     ),
-    "muse": ("--arch", "muse_tiny", "--lr", 1e-3),
+    "muse": ("--arch", "muse_tiny", "--encoder-layers", 2, "--decoder-layers", 2, "--lr", 2e-3),
 }
 TASKS = {"copy": (list, 600, 98.0), "sort": (sorted, 600, 98.0)}
 """What becomes of a sentence, the updates to learn it in, and the BLEU to reach."""

@@ -305,7 +305,7 @@ def test_the_papers_protocol_killed_in_training_goes_on_to_both_figures(tmp_path
 
 
 @pytest.mark.system
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_baseline_runs_too(tmp_path: Path) -> None:
     done = bash(RECIPE, "--arch", "transformer_tiny", "--out", tmp_path / "run")
     check_run(tmp_path / "run", "transformer_tiny", done.stdout)

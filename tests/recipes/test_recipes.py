@@ -386,7 +386,7 @@ def test_compare_shares_data_and_shows_models_of_several_calls_in_one_table(
 
 
 @pytest.mark.system
-@pytest.mark.slow
+@pytest.mark.long
 def test_quickstart_averages_where_every_update_ends_an_epoch(tmp_path: Path) -> None:
     """fairseq then writes no checkpoint with the update in its name."""
     lines = [f"{first} {second}\n" for first in ("one", "two", "ten") for second in ("tea", "toe")]
