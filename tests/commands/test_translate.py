@@ -310,7 +310,7 @@ def test_an_empty_line_has_one_row_among_the_nbest(
         ),
         (["--mbr", "0"], b"1", "`--mbr` must be at least 1, but is 0 instead."),
         (["--mbr", "4", "--nbest", "2"], b"1", "`--nbest` does not go with `--mbr`, which samples"),
-        (["--mbr", "4", "--utility", "ter"], b"1", "`--utility` must be chrf, bleu or mbrs:"),
+        (["--mbr", "4", "--utility", "ter"], b"1", "`--utility` must be chrf, bleu, comet:"),
         (["--mbr", "4", "--epsilon-sampling", "1"], b"1", "must be at least 0 and less than 1"),
         (["--seed", "2"], b"1", "`--seed` goes with `--mbr` or `--sampling`, which are missing."),
         (["--utility", "bleu"], b"1", "`--utility` goes with `--mbr`, which is missing."),
