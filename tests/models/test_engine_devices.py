@@ -22,7 +22,8 @@ from fairseq_ext.engine import generator as engine
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor, Stage, padded
 from fairseq_ext.engine.devices.memory import Sizes, rounded
-from fairseq_ext.engine.devices.operations import Model, encode
+from fairseq_ext.engine.devices.model import Model
+from fairseq_ext.engine.devices.operations import encode
 from fairseq_ext.engine.native import Found, Machine, available_paths
 from fairseq_ext.engine.rules import Rules
 from fairseq_ext.errors import DataError

@@ -12,7 +12,8 @@ from torch import Tensor
 from fairseq_ext.engine.devices import search
 from fairseq_ext.engine.devices.graphs import Step, captured
 from fairseq_ext.engine.devices.memory import Sizes, allocate, empty, fill, move, rounded
-from fairseq_ext.engine.devices.operations import Model, decode, encode
+from fairseq_ext.engine.devices.model import Model
+from fairseq_ext.engine.devices.operations import decode, encode
 from fairseq_ext.engine.native import Found, check_prefixes, check_sentences, joined
 from fairseq_ext.engine.program import Code, Program
 from fairseq_ext.engine.rules import Rules
