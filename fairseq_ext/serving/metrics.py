@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from prometheus_client import (
@@ -17,6 +17,7 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Metric,
     generate_latest,
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -93,8 +94,25 @@ class Metrics:
         if FOLDER not in os.environ:
             return generate_latest(self._registry)
         together = CollectorRegistry()
-        MultiProcessCollector(together)
+        _Together(together)
         return generate_latest(together)
+
+
+class _Together(MultiProcessCollector):
+    """Figures of all workers; those of one that is just starting come with the next page.
+
+    A worker creates a file and then gives it its size. The library cannot read one without.
+    """
+
+    def collect(self) -> Iterable[Metric]:
+        return self.merge([str(path) for path in Path(self._path).glob("*.db") if _size(path)])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # of a worker that has died
+        return 0
 
 
 def _written(best: Candidate) -> int:

@@ -66,7 +66,9 @@ class Server:
 
     def figure(self, name: str) -> float:
         """A figure of ``/metrics``; 0 where there is none yet."""
-        lines = self.ask("/metrics").body.decode().splitlines()
+        page = self.ask("/metrics")
+        assert page.status == 200, page
+        lines = page.body.decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + " "))
 
     @contextlib.contextmanager

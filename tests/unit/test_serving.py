@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from starlette.requests import Request
 
 from fairseq_ext.decoding.search import Candidate, Counts
@@ -24,7 +26,7 @@ from fairseq_ext.serving.app import Service
 from fairseq_ext.serving.asking import asked, check_key, parsed
 from fairseq_ext.serving.batching import Batcher, Failed, Full, Sentence
 from fairseq_ext.serving.limits import Gone, Limits, Refusal
-from fairseq_ext.serving.metrics import Metrics
+from fairseq_ext.serving.metrics import FOLDER, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
 
 JSON = "application/json"
@@ -506,3 +508,11 @@ def test_figures():
         "fairseq_ext_batch_sentences_sum 2.0",
     ):
         assert line in page, page
+
+
+def test_figures_while_a_worker_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    works = MmapedDict(str(tmp_path / "counter_1.db"))
+    works.write_value(mmap_key("requests", "requests_total", [], [], ""), 40.0, 0.0)
+    (tmp_path / "counter_2.db").touch()  # it has a file, which has no size yet
+    assert b"requests_total 40.0" in Metrics().page().splitlines()
