@@ -59,7 +59,8 @@ def add(commands: Subparsers) -> None:
         "--source",
         type=Path,
         metavar="FILE",
-        help="source text for a metric that looks at it (default: fairseq's S lines)",
+        help="source text, for a utility that reads it: comet:MODEL, and metrics of mbrs such as "
+        "comet (else the S lines of fairseq-generate)",
     )
     metric_options.add_process(parser.add_argument)
     add_undoing(parser, pieces=True)
@@ -82,8 +83,12 @@ def _run(args: argparse.Namespace) -> int:
     undoing = chosen_undoing(args, args.generated)
     process = metric_options.process(args) if neural else {}
     utility = mbr_utilities.build_utility(args.utility, _pairs(args.mbrs_option), **process)
+    if args.source is not None and not utility.reads_source:
+        raise ConfigError(
+            f"`--source` does not go with `--utility {args.utility}`, which ignores it."
+        )
     sentences = mbr.read_candidates(
-        args.generated, held, sources=args.source, undoing=undoing, plain_sources=neural
+        args.generated, held, undoing, source=args.source, reads_source=utility.reads_source
     )
     shown = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
     decisions = list(mbr.decode(shown, utility, args.num_candidates, args.seed))

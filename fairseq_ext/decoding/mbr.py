@@ -19,9 +19,9 @@ import numpy as np
 
 from fairseq_ext.decoding.mbr_utilities import Utility
 from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.evaluation.outputs import Sentence, read_generated, read_lines
+from fairseq_ext.evaluation.outputs import Sentence, read_generated
 from fairseq_ext.evaluation.score import shown
-from fairseq_ext.evaluation.segments import generated_sources
+from fairseq_ext.evaluation.segments import generated_sources, read_sources
 from fairseq_ext.text.generated import Undoing
 
 
@@ -31,7 +31,7 @@ class Candidates:
 
     Attributes:
         index: number of the sentence in the corpus.
-        source: source text, where known.
+        source: its text, where a utility reads that.
         texts: candidates, in the order of the files.
     """
 
@@ -64,12 +64,10 @@ class Decision:
 def read_candidates(
     paths: Sequence[str | Path],
     count: int,
+    undoing: Undoing,
     *,
-    bpe: bool = False,
-    language: str | None = None,
-    sources: str | Path | None = None,
-    undoing: Undoing | None = None,
-    plain_sources: bool = False,
+    source: str | Path | None = None,
+    reads_source: bool = False,
 ) -> list[Candidates]:
     """The samples of every sentence from one or several outputs of fairseq-generate.
 
@@ -77,28 +75,23 @@ def read_candidates(
         paths: outputs of ``fairseq-generate --sampling --beam K --nbest K``, each of the whole
             corpus and with a ``--seed`` of its own.
         count: how many candidates each sentence has in all files together.
-        bpe: join subword pieces.
-        language: detokenize as this language, or None.
-        sources: text with one source sentence in a line, or None for the S lines.
-        undoing: how samples become text, instead of ``bpe`` and ``language``.
-        plain_sources: make text of the S lines too, or refuse.
+        undoing: how samples become text, and the S lines.
+        source: the source text; None for the S lines.
+        reads_source: as of the utility; without, candidates have no source.
 
     Raises:
         DataError: a sentence has another number of candidates, the files do not belong together,
-            or one is unreadable.
+            one is unreadable, or the S lines cannot be made text.
     """
     files = [read_generated(path) for path in paths]
     _check_together(paths, files)
-    lines = None if sources is None else read_lines(sources)
-    if lines is not None and len(lines) != len(files[0]):
-        raise DataError(
-            f"`{sources}` has {len(lines)} lines, but `{paths[0]}` has {len(files[0])} sentences."
-        )
-    undoing = undoing or Undoing.by_language(language, bpe=bpe)
-    if lines is None and plain_sources:
-        lines = generated_sources(files[0], undoing, paths[0])
+    sources: Sequence[str | None] = [None] * len(files[0])
+    if reads_source and source is not None:
+        sources = read_sources(source, len(files[0]))
+    elif reads_source:
+        sources = generated_sources(files[0], undoing, paths[0])
     found = []
-    for parts in zip(*files, strict=True):
+    for text, *parts in zip(sources, *files, strict=True):
         texts = [hypothesis.text for part in parts for hypothesis in part.hypotheses]
         first = parts[0]
         if len(texts) != count:
@@ -108,8 +101,7 @@ def read_candidates(
                 f"--nbest K`, where the K of all files add up to {count}."
             )
         texts = undoing.text(undoing.words(texts))
-        source = first.source if lines is None else lines[first.index]
-        found.append(Candidates(first.index, source, tuple(texts)))
+        found.append(Candidates(first.index, text, tuple(texts)))
     return found
 
 

@@ -12,26 +12,34 @@ candidate, all pairs of one order are a single product ``S Sᵀ``.
 from __future__ import annotations
 
 import ast
-import atexit
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.errors import ConfigError
 from fairseq_ext.evaluation import neural
 
 Array = NDArray[np.float64]
 
 OUTSIDE = "mbrs:"
+SOURCELESS = {"bertscore", "bleu", "bleurt", "chrf", "ter"}
+"""Metrics of mbrs 0.1.8 that take a source and ignore it."""
 
 
 class Utility(Protocol):
-    """What a decision needs: a name to report, and u for all pairs of candidates."""
+    """What a decision needs: u for all pairs of candidates.
+
+    Attributes:
+        signature: name to report.
+        reads_source: it needs the source, as text.
+    """
 
     signature: str
+    reads_source: bool
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
         """``[H, H]``, u(candidate i, candidate j); larger is better."""
@@ -92,6 +100,8 @@ def _ngrams(items: Sequence[Any], order: int) -> list[Any]:
 class ChrfUtility:
     """Sentence-level chrF2, 0 to 100, as ``sacrebleu.sentence_chrf`` computes it."""
 
+    reads_source = False
+
     def __init__(self) -> None:
         from sacrebleu.metrics import CHRF
 
@@ -124,6 +134,8 @@ class BleuUtility:
 
     That is 13a tokenization, exponential smoothing, and the orders that the hypothesis has.
     """
+
+    reads_source = False
 
     def __init__(self) -> None:
         from sacrebleu.metrics import BLEU
@@ -162,24 +174,24 @@ def _signature(metric: Any, name: str) -> str:
 
 
 class NeuralUtility:
-    """A neural metric in a process of its own, which ends with this one.
+    """A neural metric, in a process of its own that ends with this object.
 
     Args:
         name: such as ``comet:Unbabel/wmt22-comet-da``.
         process: of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
     """
 
+    reads_source = True
+
     def __init__(self, name: str, **process: Any) -> None:
         self.metric = neural.NeuralMetric(name, **process)
-        atexit.register(self.metric.close)
+        finalize(self, self.metric.close)
         if not self.metric.sees_references:
             raise ConfigError(f"`--utility {name}` looks at no reference; MBR compares candidates.")
         self.signature = f"{self.metric.name}|{self.metric.signature}"
 
-    def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
+    def matrix(self, candidates: Sequence[str], source: str) -> Array:
         """``[H, H]``, in the metric's own unit."""
-        if source is None:
-            raise DataError(f"`{self.metric.given}` looks at the source; give `--source`.")
         return np.array(self.metric.matrix(candidates, source))
 
 
@@ -210,6 +222,7 @@ class MbrsUtility:
         except TypeError as error:
             raise ConfigError(f"`--mbrs-option` does not fit `{name}`: {error}.") from None
         self.metric = kind(configuration)
+        self.reads_source = name not in SOURCELESS
         self.sign = 1.0 if kind.HIGHER_IS_BETTER else -1.0
         self.signature = f"{OUTSIDE}{name}|{configuration}"
 

@@ -25,7 +25,7 @@ from fairseq_ext.evaluation.neural import NeuralMetric
 from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_lines
 from fairseq_ext.evaluation.score import plain_lines, tokenized_bleu
 from fairseq_ext.evaluation.seeds import bootstrap_of_means, bootstrap_over_runs
-from fairseq_ext.evaluation.segments import generated_sources, read_sources
+from fairseq_ext.evaluation.segments import NO_SOURCE, generated_sources, read_sources
 from fairseq_ext.evaluation.training_run import Training, read_training
 from fairseq_ext.text.generated import Undoing, require_text
 
@@ -157,7 +157,6 @@ def compare(
     reference: str | Path,
     *,
     baseline: str | None = None,
-    language: str | None = None,
     tokenized_reference: str | Path | None = None,
     samples: int = SAMPLES,
     undoing: Mapping[str, Undoing] | None = None,
@@ -170,10 +169,10 @@ def compare(
         systems: each with a name of its own.
         reference: detokenized text.
         baseline: name of the system to test against; None for the first.
-        language: detokenize the translations as this language; None where text is untokenized.
         tokenized_reference: the reference as tokens without subword pieces, for tokenized BLEU.
         samples: of the bootstrap.
-        undoing: by system, how its translations become text, where more than ``language`` is known.
+        undoing: by system, how its translations become text; of one that is not there, subwords are
+            joined.
         metrics: neural ones, by the names that they have in the result.
         source: text for these; None for the S lines of the first output of fairseq-generate.
 
@@ -190,27 +189,33 @@ def compare(
             f"`--system` must have a name of its own, but `{twice[0]}` is there twice."
         )
     references = plain_lines(reference)
-    undoing = undoing or {}
-    texts, tokens, sources = _translations(systems, len(references), language, undoing)
+    undoing = {one.name: Undoing.by_language(None) for one in systems} | dict(undoing or {})
+    texts, tokens, sources = _translations(systems, len(references), undoing)
     known = [_known(system) for system in systems]  # before the slow part, as it may fail
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     baseline = baseline or names[0]
-    check_comparable({}, references, baseline, names, samples)
-    plain_sources = (
-        _plain_sources(systems, len(references), language, undoing, source) if metrics else []
-    )
-    segments = {}
-    for label, metric in (metrics or {}).items():
-        segments[label] = {
-            name: [metric.segments(plain_sources, run, references) for run in runs]
-            for name, runs in texts.items()
+    lines = {
+        str(path): run
+        for one in systems
+        for path, run in zip(one.generated, texts[one.name], strict=True)
+    }
+    check_comparable(lines, references, baseline, names, samples)
+    metrics, segments = metrics or {}, {}
+    if metrics:
+        plain_sources = _plain_sources(systems, len(references), undoing, source)
+        segments = {
+            label: {
+                name: [metric.segments(plain_sources, run, references) for run in runs]
+                for name, runs in texts.items()
+            }
+            for label, metric in metrics.items()
         }
     if all(len(runs) == 1 for runs in texts.values()):
         single = {name: runs[0] for name, runs in texts.items()}
         found = [paired_bootstrap(single, references, baseline, samples)]
     else:
         found = [bootstrap_over_runs(texts, references, baseline, samples)]
-    for label, metric in (metrics or {}).items():
+    for label, metric in metrics.items():
         scores, signature = segments[label], metric.signature
         found.append(bootstrap_of_means(label, scores, signature, baseline, samples))
     estimates = {
@@ -230,7 +235,6 @@ def compare(
 def _plain_sources(
     systems: Sequence[System],
     sentences: int,
-    language: str | None,
     undoing: Mapping[str, Undoing],
     source: str | Path | None,
 ) -> list[str]:
@@ -239,15 +243,13 @@ def _plain_sources(
     for one in systems:
         if not one.plain:
             path = one.generated[0]
-            undo = undoing.get(one.name) or Undoing.by_language(language)
-            return generated_sources(read_generated(path, sentences), undo, path)
-    raise DataError("A neural metric looks at the source too: give that text with `--source`.")
+            return generated_sources(read_generated(path, sentences), undoing[one.name], path)
+    raise DataError(NO_SOURCE)
 
 
 def _translations(
     systems: Sequence[System],
     sentences: int,
-    language: str | None,
     undoing: Mapping[str, Undoing],
 ) -> tuple[dict[str, list[list[str]]], dict[str, list[list[str]]], list[str] | None]:
     """By system and run, the lines of text and, where it is not plain text, of words; the sources.
@@ -259,7 +261,7 @@ def _translations(
         if one.plain:
             texts[one.name] = [plain_lines(path) for path in one.generated]
         else:
-            undo = undoing.get(one.name) or Undoing.by_language(language)
+            undo = undoing[one.name]
             outputs = [read_generated(path, sentences) for path in one.generated]
             tokens[one.name] = [undo.words(best_hypotheses(output)) for output in outputs]
             texts[one.name] = [undo.text(lines) for lines in tokens[one.name]]

@@ -30,6 +30,7 @@ from fairseq_ext.evaluation.score import Score, shown
 PYTHON = "FAIRSEQ_EXT_METRIC_PYTHON"
 """The environment variable that names the Python of the metrics."""
 BATCH = 16
+MEMORY = "where memory was short, a smaller `--metric-batch-size` helps."
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -136,7 +137,6 @@ class NeuralMetric:
             EnvironmentProblem: the library cannot be imported, or its process has ended.
         """
         asked = list(zip(sources, translations, references, strict=True))
-        self._started()
         scores = self._ask({"segments": asked}).get("scores")
         return self._checked(scores, len(asked), "segment")
 
@@ -146,7 +146,6 @@ class NeuralMetric:
         Raises:
             DataError, EnvironmentProblem: as of :meth:`segments`.
         """
-        self._started()
         rows = self._ask({"candidates": list(candidates), "source": source}).get("matrix")
         if not isinstance(rows, list) or len(rows) != len(candidates):
             raise self._wrong(f"no row for each of {len(candidates)} candidates")
@@ -197,6 +196,7 @@ class NeuralMetric:
         return self._about
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self._started()
         with suppress(BrokenPipeError):  # its last words, or its end, tell why
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
@@ -220,19 +220,22 @@ class NeuralMetric:
                 f"`{self.python} -m pip install {self.library.packages}`, or name a Python that "
                 f"has it with `--metric-python` or {PYTHON}."
             )
-        raise DataError(
-            f"`{self.given}`: {self.library.name} ends with {found['error']}; is that a model of "
-            f"{self.library.distribution}, such as {self.library.example}?"
+        cure = (
+            f"; {MEMORY}"
+            if self._about
+            else f"; is that a model of {self.library.distribution}, such as "
+            f"{self.library.example}? One on the Hub needs the network once, and some a login: "
+            "`hf auth login`."
         )
+        raise DataError(f"`{self.given}`: {self.library.name} ends with {found['error']}{cure}")
 
     def _end(self) -> str:
         status = self._process.wait()
         if status < 0:
-            how = f"was ended by {signal.Signals(-status).name}"
-            cure = "; where memory was short, a smaller `--metric-batch-size` helps"
+            how = f"was ended by {signal.Signals(-status).name}; {MEMORY}"
         else:
-            how, cure = f"ended with status {status}", ", for the reason that it has printed above"
-        return f"The process of `{self.given}` ({self.python}) {how}{cure}."
+            how = f"ended with status {status}, for the reason that it has printed above."
+        return f"The process of `{self.given}` ({self.python}) {how}"
 
     def _checked(self, scores: Any, count: int, what: str) -> list[float]:
         if not isinstance(scores, list) or len(scores) != count:
@@ -261,14 +264,16 @@ def opened(
     """
     metrics = [NeuralMetric(one, python, batch_size) for one in given]
     names = [one.name for one in metrics]
-    named = {
-        one.name if names.count(one.name) == 1 else f"{one.name} {_short(one.model)}": one
+    labels = [
+        one.name if names.count(one.name) == 1 else f"{one.name} {_short(one.model)}"
         for one in metrics
-    }
-    if len(named) < len(metrics):
-        raise ConfigError("`--metric` has the same model, or two of one name, twice.")
+    ]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise ConfigError(
+            f"`--metric` must give each model a name of its own, but {twice[0]} is there twice."
+        )
     try:
-        yield named
+        yield dict(zip(labels, metrics, strict=True))
     finally:
         for one in metrics:
             one.close()

@@ -1,8 +1,8 @@
 """What a neural metric looks at: source, translation and reference of each segment, all plain text.
 
 Sources are a file of the user's, or the S lines of fairseq-generate, which become text by the same
-steps as translations. Those show the words that the dictionary lacks as ``<unk>``, of which no text
-can be made.
+steps as translations. There, a word or piece that the dictionary lacks is ``<unk>``, of which no
+text can be made.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fairseq_ext.text.generated import Undoing, require_text
 
 UNKNOWN = "<unk>"
 _CURE = "Give the source text with `--source`."
+NO_SOURCE = f"A neural metric looks at the source too. {_CURE}"
 
 
 def read_sources(path: str | Path, expected: int) -> list[str]:
@@ -43,7 +44,7 @@ def generated_sources(
     Args:
         sentences: of the output.
         undoing: how its translations become text.
-        path: of the output, for messages.
+        path: of the output (of several, with "`, `" between them), for messages.
 
     Raises:
         DataError: S lines are missing, or they cannot be made text again.
@@ -52,7 +53,8 @@ def generated_sources(
     if None in lines:
         number = sentences[lines.index(None)].index
         raise DataError(f"`{path}` lacks the source of sentence {number} (`S-{number}`). {_CURE}")
-    unknown = next((one.index for one in sentences if UNKNOWN in one.source.split()), None)
+    # Not by words: fairseq's --remove-bpe joins it with the pieces beside it.
+    unknown = next((one.index for one in sentences if UNKNOWN in one.source), None)
     if unknown is not None:
         raise DataError(
             f"`{path}`: the source of sentence {unknown} has words that the dictionary lacks "
@@ -91,12 +93,12 @@ def read_segments(
     if hypothesis is not None:
         translations = plain_lines(hypothesis)
         if source is None:
-            raise DataError(f"A neural metric looks at the source too. {_CURE}")
+            raise DataError(NO_SOURCE)
         return read_sources(source, len(references)), translations, references
     sentences = read_generated(generated, expected=len(references))
     translations = undoing.text(undoing.words(best_hypotheses(sentences)))
     if source is not None:
         sources = read_sources(source, len(references))
     else:
-        sources = generated_sources(sentences, undoing, generated[0])
+        sources = generated_sources(sentences, undoing, "`, `".join(map(str, generated)))
     return sources, translations, references

@@ -17,6 +17,7 @@ from fairseq_ext.checkpoints import describe
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.evaluation import compare, compare_report, outputs, plots, training_run
 from fairseq_ext.evaluation.bootstrap import paired_bootstrap
+from fairseq_ext.text.generated import Undoing
 from tests.support import models
 from tests.support.harness import fairseq, run, write_lines
 
@@ -155,7 +156,7 @@ def test_text_is_detokenized_and_pieces_are_joined(tmp_path: Path) -> None:
     result = compare.compare(
         [compare.System("s", (tmp_path / "out",))],
         tmp_path / "ref",
-        language="en",
+        undoing={"s": Undoing.by_language("en")},
         tokenized_reference=tmp_path / "tok",
         samples=100,
     )

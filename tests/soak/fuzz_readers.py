@@ -19,6 +19,7 @@ from fairseq_ext.decoding import mbr
 from fairseq_ext.errors import DataError
 from fairseq_ext.evaluation import compare, outputs, plots, training_log
 from fairseq_ext.text import byte_level, check_dictionary, check_text
+from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.pipeline import Pipeline
 from tests.soak import fuzzing
 from tests.soak.fuzzing import Reader
@@ -90,7 +91,8 @@ def read_generated(folder: Path) -> None:
 
 
 def read_samples(folder: Path) -> None:
-    mbr.read_candidates([folder / "out", folder / "other"], 2, sources=folder / "source")
+    paths, text = (folder / "out", folder / "other"), folder / "source"
+    mbr.read_candidates(paths, 2, Undoing.by_language(None), source=text, reads_source=True)
 
 
 def read_table(folder: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 import sacrebleu
 import torch
 
+from fairseq_ext import cli
 from fairseq_ext.decoding import mbr
 from fairseq_ext.decoding.mbr import Candidates
 from fairseq_ext.decoding.mbr_utilities import (
@@ -24,9 +25,11 @@ from fairseq_ext.decoding.mbr_utilities import (
     pair_matches,
 )
 from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.text.generated import Undoing
 from tests.commands.test_bad_input import refused
 from tests.support.harness import run, write_lines
 
+AS_IS = Undoing.by_language(None, bpe=False)
 NAIVE = {
     "chrf": lambda h, y: sacrebleu.sentence_chrf(h, [y]).score,
     "bleu": lambda h, y: sacrebleu.sentence_bleu(h, [y]).score,
@@ -148,33 +151,36 @@ def generated(path: Path, samples: dict[int, list[str]], sources: str = "source"
 def test_samples_are_sorted_joined_and_empty_ones_kept(tmp_path: Path) -> None:
     one = generated(tmp_path / "1.txt", {1: ["c@@ d", ""], 0: ["a", "b"]})
     two = generated(tmp_path / "2.txt", {0: ["x", ""], 1: ["y", "z"]})
-    found = mbr.read_candidates([one, two], 4, bpe=True)
+    joined = Undoing.by_language(None)
+    found = mbr.read_candidates([one, two], 4, joined, reads_source=True)
     assert [(c.index, c.source, c.texts) for c in found] == [
         (0, "source 0", ("a", "b", "x", "")),
         (1, "source 1", ("cd", "", "y", "z")),
     ]
     text = write_lines(tmp_path / "raw", ["Eins.", "Zwei."])
-    assert [c.source for c in mbr.read_candidates([one], 2, sources=text)] == ["Eins.", "Zwei."]
+    found = mbr.read_candidates([one], 2, joined, source=text, reads_source=True)
+    assert [c.source for c in found] == ["Eins.", "Zwei."]
+    assert [c.source for c in mbr.read_candidates([one], 2, joined)] == [None, None]
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     good = generated(tmp_path / "good", {0: ["a", "b"], 1: ["c", "d"]})
     few = generated(tmp_path / "few", {0: ["a", "b"], 1: ["c"]})
     with pytest.raises(DataError, match="Sentence 1 has 1 candidates instead of 2"):
-        mbr.read_candidates([few], 2)
+        mbr.read_candidates([few], 2, AS_IS)
     with pytest.raises(DataError, match="Sentence 0 has 2 candidates instead of 4"):
-        mbr.read_candidates([good], 4)
+        mbr.read_candidates([good], 4, AS_IS)
     with pytest.raises(DataError, match=r"same samples as .*another `--seed`"):
-        mbr.read_candidates([good, good], 4)
+        mbr.read_candidates([good, good], 4, AS_IS)
     short = generated(tmp_path / "short", {0: ["e", "f"]})
     with pytest.raises(DataError, match=r"has 1 sentences, but .* has 2"):
-        mbr.read_candidates([good, short], 4)
+        mbr.read_candidates([good, short], 4, AS_IS)
     other = generated(tmp_path / "other", {0: ["e", "f"], 1: ["g", "h"]}, sources="Quelle")
     with pytest.raises(DataError, match="different sources in sentence 0"):
-        mbr.read_candidates([good, other], 4)
+        mbr.read_candidates([good, other], 4, AS_IS)
     text = write_lines(tmp_path / "raw", ["Eins."])
-    with pytest.raises(DataError, match=r"has 1 lines, but .* has 2 sentences"):
-        mbr.read_candidates([good], 2, sources=text)
+    with pytest.raises(DataError, match=r"has 1 lines, but there are 2 sentences"):
+        mbr.read_candidates([good], 2, AS_IS, source=text, reads_source=True)
 
 
 # ---- the library mbrs ----------------------------------------------------------------------------
@@ -210,7 +216,8 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that looks like mbrs, which the tests never install."""
     metrics = ModuleType("mbrs.metrics")
     metrics.Metric = _Metric
-    metrics.get_metric = {"common": _Metric, "error": _Error, "kiwi": object}.__getitem__
+    known = {"common": _Metric, "bleurt": _Metric, "error": _Error, "kiwi": object}
+    metrics.get_metric = known.__getitem__
     package = ModuleType("mbrs")
     package.metrics = metrics
     monkeypatch.setitem(sys.modules, "mbrs", package)
@@ -227,6 +234,29 @@ def test_metrics_of_mbrs_see_candidates_and_source() -> None:
     assert (more.matrix(candidates, None) - plain.matrix(candidates, None) == 3).all()
     error = build_utility("mbrs:error")
     assert (error.matrix(candidates, None) == -plain.matrix(candidates, None)).all()
+
+
+@pytest.mark.usefixtures("library")
+def test_metrics_of_mbrs_read_the_source_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unknown ones may read it, so that what is no text is refused; ``bleurt`` does not."""
+    pieces = write_lines(tmp_path / "pieces", ["S-0\tHu@@ nd", "H-0\t-1\tx", "H-0\t-1\tHund"])
+    unknown = write_lines(tmp_path / "unknown", ["S-0\t<unk>", "H-0\t-1\tx", "H-0\t-1\tHund"])
+    text, best = write_lines(tmp_path / "text", ["Hund"]), tmp_path / "best"
+
+    def chosen(path: Path, metric: str, *more: object) -> str:
+        flags = ("--num-candidates", 2, "--utility", f"mbrs:{metric}", "--remove-bpe", "-o", best)
+        best.unlink(missing_ok=True)
+        with pytest.raises(SystemExit):
+            cli.main(["mbr", *map(str, (path, *flags, *more))])
+        return best.read_text() if best.exists() else capsys.readouterr().err
+
+    assert chosen(pieces, "common") == chosen(unknown, "common", "--source", text) == "Hund\n"
+    assert "has words that the dictionary lacks (`<unk>`). Give" in chosen(unknown, "common")
+    assert chosen(pieces, "bleurt") == chosen(unknown, "bleurt") == "x\n"
+    said = "`--source` does not go with `--utility mbrs:bleurt`, which ignores it."
+    assert said in chosen(pieces, "bleurt", "--source", text)
 
 
 @pytest.mark.usefixtures("library")

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,10 +29,10 @@ from fairseq_ext.evaluation.compare_report import SIGNIFICANT
 from fairseq_ext.evaluation.neural import PYTHON, NeuralMetric
 from fairseq_ext.evaluation.saved_scores import read_scores
 from fairseq_ext.evaluation.seeds import bootstrap_of_means
-from tests.support.harness import run, write_lines
+from tests.support.harness import BIN, run, write_lines
 
 LIBRARY = """
-import os, signal, sys
+import os, signal, sys, time
 from types import SimpleNamespace
 print("a library may print this")
 
@@ -54,6 +55,9 @@ class Standin:
         print("nor is this an answer", batch_size, gpus, progress_bar)
         if self.how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "slow":
+            print("computing", flush=True)
+            time.sleep(600)
         if self.how == "leaves":
             os._exit(7)
         if self.how == "exits":
@@ -76,7 +80,8 @@ def load_from_checkpoint(path):
     return Standin(how)
 """
 TORCH = "class cuda:\n    is_available = staticmethod(lambda: False)\n"
-MODELS = ("whole", "estimates", "killed", "leaves", "exits", "raises", "short", "nan", "damaged")
+FAULTY = ("killed", "leaves", "exits", "raises", "short", "nan", "damaged", "slow")
+MODELS = ("whole", "estimates", *FAULTY)
 SOURCES = ["Der Hund.", "Eine Katze schläft.", "Ja."]
 REFERENCES = ["The dog.", "A cat sleeps.", "Yes."]
 TRANSLATIONS = ["The dog.", "One cat, asleep.", "Ja"]
@@ -151,8 +156,8 @@ def test_another_python_is_not_told_of_this_ones_paths(
     bare: str, python: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And an environment's Python is not followed to the one that it links to."""
-    monkeypatch.setenv("PYTHONPATH", os.fspath(Path(python).parents[1] / "lib"))
-    (here / "numbers.py").write_text("raise SystemExit('imported')")
+    monkeypatch.setenv("PYTHONPATH", os.fspath(here))
+    (here / "comet.py").write_text("raise SystemExit('imported')")
     with NeuralMetric("comet:whole", python) as metric:
         assert metric.python == python
         assert metric.signature
@@ -167,6 +172,29 @@ def test_ending_ends_the_process(python: str, here: Path) -> None:
     assert process.poll() is not None
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_no_process_is_left_when_the_command_is_ended(
+    how: signal.Signals, python: str, here: Path
+) -> None:
+    """Not even one that computes, and that alone would go on for ten minutes."""
+    command = [BIN / "fairseq-ext", "score", "--ref", "ref", "--hyp", "hyp", "--source", "src"]
+    with subprocess.Popen(
+        [*map(str, command), "--metric", "comet:slow", "--metric-python", python],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=here,
+    ) as process:
+        try:
+            assert any("computing" in line for line in process.stderr)
+            process.send_signal(how)
+            said = process.communicate(timeout=60)  # both processes hold the pipes
+        finally:
+            process.kill()
+    assert said[0] == ""
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: -how}[how]
+
+
 # ---- what goes wrong -----------------------------------------------------------------------------
 
 
@@ -175,11 +203,11 @@ def test_ending_ends_the_process(python: str, here: Path) -> None:
     [
         ("comet:killed", "`comet:killed` ({python}) was ended by SIGKILL; where memory was short"),
         ("comet:leaves", "`comet:leaves` ({python}) ended with status 7, for the reason"),
-        ("comet:exits", "COMET ends with SystemExit: no more"),
+        ("comet:exits", "COMET ends with SystemExit: no more; where memory was short"),
         ("comet:raises", "COMET ends with RuntimeError: one line\\nanother"),
         ("comet:short", "`comet:short` gives 2 scores for 3 segments"),
         ("comet:nan", "`comet:nan` gives segment 2 the score nan"),
-        ("comet:damaged", "COMET ends with OSError: cannot read it"),
+        ("comet:damaged", "COMET ends with OSError: cannot read it; is that a model of unbabel"),
         ("comet:Other/model", "KeyError: \"Model 'Other/model' not supported by COMET.\""),
         ("comet:./no/where", "there is no file `no/where`. Give a model's folder"),
         ("comet:.", "there is no file `checkpoints/model.ckpt`"),
@@ -218,7 +246,7 @@ def test_errors_are_one_line_and_nothing_is_written(
         ),
         (
             ["--metric", "comet:whole", "--metric", "comet:whole", "--source", "src"],
-            "has the same model, or two of one name, twice",
+            "must give each model a name of its own, but COMET whole is there twice",
         ),
     ],
 )
@@ -298,6 +326,7 @@ def test_sources_become_text_as_translations_do(how: str, python: str, here: Pat
     ("sources", "options", "message"),
     [
         (["x", "a <unk> b", "y"], [], "sentence 1 has words that the dictionary lacks"),
+        (["x", "y", "joined<unk>"], [], "sentence 2 has words that the dictionary lacks"),
         (SOURCES, ["--detokenize", "en"], "of which language the tokens of its sources are"),
         (None, [], "lacks the source of sentence 0"),
     ],
@@ -369,6 +398,16 @@ def test_compare_has_score_deviation_and_p_in_every_form(python: str, here: Path
     assert cell.replace("±", r"$\pm$") in (here / "table.tex").read_text()
     assert f"{label}: {signature('whole')}|bs:200" in done.stdout
     assert read_scores(here / "table.json", "a")[2].detail.startswith(f"{ours['low']:.4f} to ")
+
+
+def test_a_translation_of_another_length_is_refused(
+    python: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(here / "two", TRANSLATIONS[:2])
+    told = ["--metric", "comet:whole", "--metric-python", python, "--source", "src"]
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "--ref", "ref", "--system", "a=text:hyp,two", *told])
+    assert "`two` translates 2 sentences, but the reference has 3" in capsys.readouterr().err
 
 
 def test_the_test_of_means_against_samples_one_by_one() -> None:

@@ -16,6 +16,7 @@ from fairseq_ext.decoding.sampling import EpsilonSampling, truncate
 from fairseq_ext.decoding.search import check_sampling
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.evaluation.outputs import read_generated
+from fairseq_ext.text.generated import Undoing
 from tests.commands.test_bad_input import refused
 from tests.support.harness import fairseq, run
 from tests.support.models import dictionary
@@ -158,7 +159,8 @@ def test_samples_end_as_one_translation_each(copy_data, samples, tmp_path) -> No
     files, out = samples[:2], tmp_path / "best"
     run("fairseq-ext", "mbr", *files, "--num-candidates", 4, "--candidates-of", 12, "-o", out)
     source = (copy_data.parent / "text" / "test.src").read_text().split("\n")[:-1]
-    candidates = mbr.read_candidates(files, 12)
+    as_is = Undoing.by_language(None, bpe=False)
+    candidates = mbr.read_candidates(files, 12, as_is, reads_source=True)
     assert [one.source for one in candidates] == source
     best = out.read_text().split("\n")[:-1]
     assert len(best) == len(source)
