@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,8 +13,8 @@ import sacrebleu
 
 import fairseq_ext
 from fairseq_ext.checkpoints import bundle, names
-from fairseq_ext.demo import systems
-from tests.support.harness import REPO, refused, run
+from tests.soak.demo import Page
+from tests.support.harness import BIN, REPO, refused, run
 
 PAIRS = REPO / "tests" / "support" / "tatoeba_es_en.tsv"
 BLEU = {"tatoeba-en-es": 41.0, "tatoeba-es-en": 49.3}
@@ -55,7 +59,25 @@ def test_the_readmes_example(tmp_path: Path):
     refused(done, "`--model tatoeba-es`: there is no such file", f"are {', '.join(sorted(BLEU))}.")
 
 
-def test_the_demo_takes_it_by_name(tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (named,) = systems.parse_systems(["GRU=tatoeba-es-en"], None)
-    assert named.checkpoint == names.SHIPPED / "tatoeba-es-en"
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is not installed")
+def test_the_demo_takes_bundles_and_needs_no_more(tmp_path: Path):
+    """One by its name, as in the README, and one in an archive."""
+    run("fairseq-ext", "bundle", "tatoeba-en-es", "-o", "mine.zip", cwd=tmp_path)
+    command = ["demo", "GRU=tatoeba-es-en", "mine=mine.zip", "--port", "0"]
+    with subprocess.Popen(
+        [BIN / "fairseq-ext", *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+    ) as process:
+        try:
+            page = Page(process.stdout.readline().strip())
+            english = json.dumps(page.ask("¿Dónde está la biblioteca?", ["GRU"]))
+            spanish = json.dumps(page.ask("Where is the library?", ["mine"]), ensure_ascii=False)
+        finally:
+            process.terminate()
+    assert '"Where is the library?"' in english
+    assert '"¿Dónde está la biblioteca?"' in spanish
