@@ -23,7 +23,13 @@ def add(commands: Subparsers) -> None:
         "in it is pickled. Average checkpoints first.",
     )
     option = parser.add_argument
-    option("model", type=Path, metavar="CHECKPOINT", help="checkpoint, or the folder of a run")
+    option(
+        "model",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="checkpoint, the folder of a run, or a bundle: it is copied as it is, card and all, "
+        "unless options change it",
+    )
     option(
         "--data",
         type=Path,
@@ -33,8 +39,8 @@ def add(commands: Subparsers) -> None:
     option(
         "--numbers",
         choices=(*NUMBERS, "bits"),
-        default="fp32",
-        help="of the weights; bits: one for each that is binary, all others in fp32 (%(default)s)",
+        help="of the weights; bits: one for each that is binary, all others in fp32 (fp32; of a "
+        "bundle its own)",
     )
     option(
         "--engine",
@@ -42,8 +48,8 @@ def add(commands: Subparsers) -> None:
         help="with a model for the engine too, its weights in these numbers, for translating "
         "without torch and fairseq",
     )
-    option("--about", default="", metavar="TEXT", help="what the model card says of model and data")
-    option("--licence", default="unknown", metavar="NAME", help="of the model (%(default)s)")
+    option("--about", metavar="TEXT", help="what the model card says of model and data")
+    option("--licence", metavar="NAME", help="of the model (unknown)")
     option(
         "--scores",
         type=Path,
@@ -64,6 +70,7 @@ def add(commands: Subparsers) -> None:
 def _bundle(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING)  # importing fairseq would choose DEBUG
     from fairseq_ext import register
+    from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import data_of, in_run
 
     register()
@@ -77,16 +84,21 @@ def _bundle(args: argparse.Namespace) -> int:
     scores = read_scores(args.scores, args.system) if args.scores else []
     checkpoint = in_run(args.model)
     search = {name: one for name in OF_A_MODEL if (one := getattr(args, name)) is not None}
+    own = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
+    changes = (args.data, args.numbers, args.engine, args.about, args.licence, scores, search)
     with one_message():
-        written = bundling.write(
-            checkpoint,
-            args.data or data_of(checkpoint),
-            args.output,
-            numbers=args.numbers,
-            engine=args.engine,
-            search=search,
-            card=Card(args.about, args.licence, scores),
-        )
+        if own and not any(changes):
+            written = bundling.copy(own, args.output)
+        else:
+            written = bundling.write(
+                checkpoint,
+                args.data or data_of(checkpoint),
+                args.output,
+                numbers=args.numbers or (own.numbers if own else "fp32"),
+                engine=args.engine,
+                search={**(own.search if own else {}), **search},
+                card=Card(args.about or "", args.licence or "unknown", scores),
+            )
     parts = args.output.iterdir() if args.output.is_dir() else [args.output]
     size = sum(path.stat().st_size for path in parts)
     print(

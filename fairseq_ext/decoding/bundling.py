@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from fairseq_ext.errors import CheckpointError, ConfigError
 from fairseq_ext.plugin import wings
 from fairseq_ext.text import pipeline
 from fairseq_ext.version import __version__
+
+CARD = "README.md"
 
 
 def write(
@@ -58,21 +62,47 @@ def write(
         DataError: there are no dictionaries, or a ``text.json`` that cannot be used.
         EnvironmentProblem: the bundle cannot be written.
     """
-    kind = archived.suffix(output)
-    if output.exists() and (kind or not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"{output} is there already; choose another name for the bundle.")
-    if kind == ".tar.zst":
-        extras.need("zstandard")
     search = dict(search or {})
-    with (files.scratch_folder if kind else files.whole_folder)(output) as folder:
+    with _becoming(output) as folder:
         if engine:
             packed = packing.pack_file(checkpoint, data, engine, search)
             engine_files.write(packed, folder / bundle.ENGINE)
         _write_files(checkpoint, data, folder, numbers, search, card or Card())
         written = bundle.read(folder)
+    return dataclasses.replace(written, folder=output)
+
+
+def copy(source: bundle.Bundle, output: Path) -> bundle.Bundle:
+    """The same bundle as another folder or archive, its card and all; whole or not at all.
+
+    Args:
+        source: what is copied.
+        output: as of :func:`write`.
+
+    Raises:
+        CheckpointError: a file is damaged.
+        ConfigError, EnvironmentProblem: as of :func:`write`.
+    """
+    source.check()
+    with _becoming(output) as folder:
+        for name in (*source.files, bundle.MANIFEST, CARD):
+            if (source.folder / name).is_file():  # a card may have been deleted
+                shutil.copyfile(source.folder / name, folder / name)
+    return dataclasses.replace(source, folder=output)
+
+
+@contextmanager
+def _becoming(output: Path) -> Iterator[Path]:
+    """A folder to fill, which then is ``output``, or the archive of that name."""
+    kind = archived.suffix(output)
+    if output.exists() and (kind or not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"{output} is there already; choose another name for the bundle.")
+    if kind == ".tar.zst":
+        extras.need("zstandard")
+    with (files.scratch_folder if kind else files.whole_folder)(output) as folder:
+        yield folder
         if kind:
             archived.write(folder, output, bundle.MANIFEST)
-    return dataclasses.replace(written, folder=output)
 
 
 def _write_files(
@@ -109,7 +139,7 @@ def _write_files(
         parameters=sum(one.numel() for one in model.parameters()),
         text=text.describe() if text else "tokens, as they are",
     )
-    (folder / "README.md").write_text(card_text, encoding="utf-8")
+    (folder / CARD).write_text(card_text, encoding="utf-8")
 
 
 def _updates(checkpoint: Path) -> int | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 import fairseq_ext
-from fairseq_ext.checkpoints import names
+from fairseq_ext.checkpoints import bundle, names
 from fairseq_ext.evaluation import outputs
 from tests.support.harness import fairseq, refused, run, write_lines
 from tests.support.serving import serving
@@ -36,6 +37,28 @@ def archive(bundled: Path) -> Path:
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def test_a_bundle_of_a_bundle_is_the_same_unless_told_otherwise(
+    copy_data: Path, copy_model: Path, tmp_path: Path
+):
+    """Its card too, where its licence is."""
+    flags = ("--numbers", "bf16", "--licence", "MIT", "--beam", 3, "--data", copy_data)
+    run("fairseq-ext", "bundle", copy_model, *flags, "-o", tmp_path / "one")
+    for name in ("one.zip", "two"):
+        run("fairseq-ext", "bundle", tmp_path / "one", "-o", tmp_path / name)
+    shutil.unpack_archive(tmp_path / "one.zip", tmp_path / "unpacked")
+    content, *others = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        for name in ("one", "two", "unpacked/one")
+    )
+    assert others == [content, content]
+    assert b"license: MIT" in content["README.md"]
+    run("fairseq-ext", "bundle", tmp_path / "one", "--lenpen", 2, "-o", tmp_path / "changed")
+    changed = bundle.read(tmp_path / "changed")
+    assert (changed.numbers, changed.search) == ("bf16", {"beam": 3, "lenpen": 2})
+    weights = tmp_path / "changed" / bundle.WEIGHTS
+    assert weights.read_bytes() == content[bundle.WEIGHTS]
 
 
 @pytest.mark.system
