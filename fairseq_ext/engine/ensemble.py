@@ -31,10 +31,11 @@ def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) ->
     first, *others = programs
     if not others:
         return first
-    sizes = {
+    sizes = {  # a file's weights are verified later
         len(one.matrices[layer.weight].values)
         for one in programs
-        for layer in one.outputs[: len(one.matrices)]
+        if one.matrices
+        for layer in one.outputs
     }
     if len(sizes) > 1 or any(one.symbols != first.symbols for one in others):
         raise ConfigError("the engine has no ensembles of models with different target tokens.")

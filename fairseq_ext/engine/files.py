@@ -39,7 +39,7 @@ from safetensors import SafetensorError, safe_open
 from fairseq_ext import files
 from fairseq_ext.engine import program_json
 from fairseq_ext.engine.ensemble import merged
-from fairseq_ext.engine.program import Code, Program, Reading
+from fairseq_ext.engine.program import Program, Reading
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import PLAIN, Packed
@@ -325,8 +325,7 @@ def _check(model: EngineModel) -> None:
     for name, value in settings.search.items():
         fits = name in SEARCH and isinstance(value, SEARCH[name]) and type(value) is not bool
         _require(fits, f"its settings have the search option `{name:.40}`")
-    tables = (one.weights[0] for one in model.program.encoder if one.code is Code.EMBED)
-    known = min(model.weights[number].outputs for number in tables)
+    known = min(model.weights[number].outputs for number in model.program.source_tables)
     _require(SPECIAL <= len(model.source) <= known, "its source dictionary is of another model")
     known = model.weights[model.program.outputs[0].weight].outputs
     _require(len(model.target) == known, "its target dictionary is of another model")

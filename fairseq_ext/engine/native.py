@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairseq_ext.engine import structures
-from fairseq_ext.engine.program import Code, Program
+from fairseq_ext.engine.program import Program
 from fairseq_ext.engine.rules import Rules
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.structures import LONG, POINTER
@@ -130,8 +130,7 @@ class Machine:
         self._path = PATHS.index(path or active_path())
         self._packed = packed or [pack(matrix, numbers) for matrix in program.matrices]
         verify(program, self._packed)
-        tables = (one.weights[0] for one in program.encoder if one.code is Code.EMBED)
-        self.source_vocabulary = min(self._packed[number].outputs for number in tables)
+        self.source_vocabulary = min(self._packed[one].outputs for one in program.source_tables)
         layers = [self._packed[one.weight] for one in program.outputs]
         self.target_vocabulary = layers[0].outputs
         copied = sum(one.values.nbytes for one in layers) // self.target_vocabulary

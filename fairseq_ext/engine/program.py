@@ -193,6 +193,11 @@ class Program:
     outputs: list[Output] = field(default_factory=list)
 
     @property
+    def source_tables(self) -> set[int]:
+        """Numbers of the matrices that have a row for each source token."""
+        return {one.weights[0] for one in self.encoder if one.code is Code.EMBED}
+
+    @property
     def has_alignment(self) -> bool:
         """Whether some attention over the source is shown."""
         over_source = (Code.ATTEND_SOURCE, Code.ADDITIVE)

@@ -304,6 +304,7 @@ def test_half_precision(name: str):
     halved = executor_of(copy.deepcopy(model).half(), task).translate(sentences, rules)
     for one, other in zip(exact, halved, strict=True):
         assert other[0].score == pytest.approx(one[0].score, abs=0.02)
+        assert other[0].score != one[0].score  # it is no fp32
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -253,6 +253,7 @@ def test_rounded_weights(numbers: str):
     )
     for one, other in zip(exact, rounded, strict=True):
         assert other[0].scores[0] == pytest.approx(one[0].scores[0], abs=0.15)
+        assert other[0].scores[0] != one[0].scores[0]  # they are rounded
 
 
 def test_probabilities_near_nothing():

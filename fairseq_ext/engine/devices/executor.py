@@ -15,7 +15,7 @@ from fairseq_ext.engine.devices.memory import Sizes, allocate, empty, fill, move
 from fairseq_ext.engine.devices.model import Model
 from fairseq_ext.engine.devices.operations import decode, encode
 from fairseq_ext.engine.native import Found, check_prefixes, check_sentences, joined
-from fairseq_ext.engine.program import Code, Program
+from fairseq_ext.engine.program import Program
 from fairseq_ext.engine.rules import Rules
 
 LEAST_STEPS, LEAST_SOURCE = 16, 16
@@ -66,9 +66,9 @@ class Executor:
         every: int | None = None,
     ) -> None:
         self._model, self._capture = Model(program, device, dtype), capture
-        tables = (one.weights[0] for one in program.encoder if one.code is Code.EMBED)
-        read = min(len(program.matrices[number].values) for number in tables)
-        self._vocabularies = read, len(program.matrices[program.outputs[0].weight].values)
+        tables, output = program.source_tables, program.outputs[0].weight
+        self._source_vocabulary = min(len(program.matrices[one].values) for one in tables)
+        self._target_vocabulary = len(program.matrices[output].values)
         self._every = every or (1 if device.type == "cpu" else 4)
         self._stages: dict[tuple[Rules, Sizes], Stage] = {}
         self._free = threading.Lock()
@@ -86,8 +86,8 @@ class Executor:
         """
         if not sentences:
             return []
-        check_sentences(*joined(sentences), self._model.program, self._vocabularies[0])
-        check_prefixes(prefixes, self._vocabularies[1])
+        check_sentences(*joined(sentences), self._model.program, self._source_vocabulary)
+        check_prefixes(prefixes, self._target_vocabulary)
         with self._free, torch.no_grad():
             return self._search(sentences, rules, prefixes or [()] * len(sentences))
 

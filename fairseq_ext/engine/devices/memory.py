@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fairseq_ext.engine.program import Code, Phase, Program
 
-SHAPE = tuple["str | int", ...]
+Dimensions = tuple["str | int", ...]
+"""Numbers, and names of sizes: B, S, T, W and W+1."""
 
 
 class Sizes(NamedTuple):
@@ -32,7 +33,7 @@ def rounded(count: int) -> int:
     return 3 * power // 4 if power > 2 and count <= 3 * power // 4 else power
 
 
-def layout(program: Program, attention: bool) -> dict[str, tuple[SHAPE, torch.dtype | None]]:
+def layout(program: Program, attention: bool) -> dict[str, tuple[Dimensions, torch.dtype | None]]:
     """Names, shapes and types; None is the model's type.
 
     ``line [b, w, t]`` is the row at step t that hypothesis w descends from; what hypotheses had at
@@ -40,7 +41,7 @@ def layout(program: Program, attention: bool) -> dict[str, tuple[SHAPE, torch.dt
     that nobody reads. A sentence that is 0 in all of this is no sentence.
     """
     whole, number = torch.int64, torch.float32
-    found: dict[str, tuple[SHAPE, torch.dtype | None]] = {
+    found: dict[str, tuple[Dimensions, torch.dtype | None]] = {
         "step": ((1,), whole),
         "open": (("B",), torch.bool),
         "real": (("B", "S"), torch.bool),

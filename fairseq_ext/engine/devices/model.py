@@ -10,13 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.engine.program import (
-    Columns,
-    Matrix,
-    Program,
-    Reading,
-    Signs,
-)
+from fairseq_ext.engine.program import Columns, Matrix, Program, Reading, Signs
 
 
 class BinaryWeight(NamedTuple):
@@ -119,6 +113,3 @@ class Frame:
         sentences = torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
         places = (sentences * kept.size(1) + times) * kept.size(2) + rows
         return kept.flatten(0, 2).index_select(0, places.flatten()).unflatten(0, places.shape)
-
-
-# ---- row by row ----------------------------------------------------------------------------------

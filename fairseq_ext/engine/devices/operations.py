@@ -13,14 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.engine.devices.model import BinaryWeight, Frame, Model
-from fairseq_ext.engine.program import (
-    ACTIVATIONS,
-    NOTHING,
-    WEIGHTS,
-    Code,
-    Columns,
-    Operation,
-)
+from fairseq_ext.engine.program import ACTIVATIONS, NOTHING, WEIGHTS, Code, Columns, Operation
 
 FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
     ACTIVATIONS["linear"]: lambda x: x,
@@ -59,6 +52,9 @@ def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
     of_inputs, of_hiddens = inputs.chunk(3, -1), hiddens.chunk(3, -1)
     r, z = (torch.sigmoid(of_inputs[i] + of_hiddens[i]) for i in (0, 1))
     return torch.lerp(torch.tanh(of_inputs[2] + r * of_hiddens[2]), state, z)
+
+
+# ---- row by row ----------------------------------------------------------------------------------
 
 
 def embed(op: Operation, at: Frame) -> Tensor:
