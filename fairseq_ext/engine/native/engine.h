@@ -61,14 +61,15 @@ typedef struct {
     /* out[i] = scale q . rows[i], of n rows; `out` has room for a multiple of 16 */
     void (*dots)(const float *q, const float *const *rows, int64_t n, int64_t dim, float scale,
                  float *out);
-    /* The same of 1 to TOGETHER queries, for keys in blocks of 16 rows, [block][dim][16]. */
-    void (*block_dots)(int queries, const float *q, int64_t q_stride, const float *blocks, int64_t n,
-                       int64_t dim, float scale, float *out, int64_t out_stride);
+    /* The same of several queries, for keys in blocks of 16 rows, [block][dim][16]. */
+    void (*block_dots)(int64_t queries, const float *q, int64_t q_stride, const float *blocks,
+                       int64_t n, int64_t dim, float scale, float *out, int64_t out_stride);
     /* y = sum of weights[i] rows[i], of n rows */
     void (*mix)(const float *weights, const float *const *rows, int64_t n, int64_t dim, float *y);
-    /* The same of 1 to TOGETHER queries' weights, for rows at a distance of v_stride. */
-    void (*mix_together)(int queries, const float *weights, int64_t w_stride, const float *values,
-                         int64_t v_stride, int64_t n, int64_t dim, float *y, int64_t y_stride);
+    /* The same of several queries' weights, for rows at a distance of v_stride. */
+    void (*mix_together)(int64_t queries, const float *weights, int64_t w_stride,
+                         const float *values, int64_t v_stride, int64_t n, int64_t dim, float *y,
+                         int64_t y_stride);
     /* The softmax of x, in place. */
     void (*softmax)(float *x, int64_t n);
     /* The `count` largest of x, largest first, without `barred` ones (NULL or a list that ends with

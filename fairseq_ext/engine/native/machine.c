@@ -245,17 +245,20 @@ static void mix(workspace *space, float *weights, int64_t n, int64_t dim, int ho
     for (int64_t d = 0; d < dim; d++) y[d] *= 0.5f * level;
 }
 
-static int up_to_together(int64_t rows) { return rows < TOGETHER ? (int)rows : TOGETHER; }
-
 /* The weights of one of so many heads are a part of what is shown. */
 static void show(const workspace *space, int64_t heads, const float *weights, int64_t n, float *seen) {
     const float share = 1.0f / (float)(heads * space->what->output_count);
     space->math->add(1, seen, share, weights, n, seen);
 }
 
-/* Up to TOGETHER queries, from `row` on, of all heads over one memory. */
+/* Queries that are answered at once: what they read comes near once for all of them. */
+enum { QUERIES = 4 * TOGETHER };
+
+static int64_t up_to_queries(int64_t rows) { return rows < QUERIES ? rows : QUERIES; }
+
+/* Up to QUERIES queries, from `row` on, of all heads over one memory. */
 static void attend(workspace *space, const operation *op, const memory *from, int64_t row,
-                   int queries, float *seen) {
+                   int64_t queries, float *seen) {
     const int64_t heads = op->ints[0], dim = op->in[0].width / heads, read = op->in[2].width / heads;
     const int64_t q_stride = stride_of(space, op->in[0]), y_stride = stride_of(space, op->out);
     const int64_t n = from->count, room = from->blocks * BLOCK;
@@ -265,10 +268,9 @@ static void attend(workspace *space, const operation *op, const memory *from, in
         const float *values = from->values + h * read;
         space->math->block_dots(queries, query, q_stride, from->keys + h * room * dim, n, dim,
                                 op->reals[0], scores, room);
-        for (int i = 0; i < queries; i++) {
-            float *weights = scores + i * room, *shown = seen ? seen + i * space->attention_stride : NULL;
-            space->math->softmax(weights, n);
-            if (seen) show(space, heads, weights, n, shown);
+        for (int64_t i = 0; i < queries; i++) {
+            space->math->softmax(scores + i * room, n);
+            if (seen) show(space, heads, scores + i * room, n, seen + i * space->attention_stride);
         }
         if (!op->ints[2]) {
             space->math->mix_together(queries, scores, room, values, from->values_stride, n, read, y,
@@ -276,7 +278,7 @@ static void attend(workspace *space, const operation *op, const memory *from, in
             continue;
         }
         for (int64_t j = 0; j < n; j++) space->pointers[j] = values + j * from->values_stride;
-        for (int i = 0; i < queries; i++)
+        for (int64_t i = 0; i < queries; i++)
             mix(space, scores + i * room, n, read, op->ints[2], y + i * y_stride);
     }
 }
@@ -284,8 +286,8 @@ static void attend(workspace *space, const operation *op, const memory *from, in
 static void attend_within(workspace *space, const operation *op) {
     for (int64_t s = 0; s < space->sentences; s++) {
         const memory from = memory_of(space, op, s);
-        for (int64_t r = space->begins[s]; r < space->begins[s + 1]; r += TOGETHER)
-            attend(space, op, &from, r, up_to_together(space->begins[s + 1] - r), NULL);
+        for (int64_t r = space->begins[s]; r < space->begins[s + 1]; r += QUERIES)
+            attend(space, op, &from, r, up_to_queries(space->begins[s + 1] - r), NULL);
     }
 }
 
@@ -295,8 +297,8 @@ static void attend_source(workspace *space, const operation *op) {
     for (int64_t r = 0, next; r < space->hypotheses; r = next) {
         const memory from = memory_of(space, op, sentences[r]);
         for (next = r; next < space->hypotheses && sentences[next] == sentences[r];) next++;
-        next = r + up_to_together(next - r);
-        attend(space, op, &from, r, (int)(next - r), seen ? seen + r * space->attention_stride : NULL);
+        next = r + up_to_queries(next - r);
+        attend(space, op, &from, r, next - r, seen ? seen + r * space->attention_stride : NULL);
     }
 }
 
@@ -353,11 +355,8 @@ static void mix_slots(workspace *space, const operation *op) {
     for (int64_t s = 0; s < space->sentences; s++) {
         const float *x = rows_of(space, op->in[0]) + space->begins[s] * stride;
         float *y = rows_of(space, op->out) + s * slots * y_stride;
-        for (int64_t slot = 0; slot < slots; slot += TOGETHER)
-            space->math->mix_together(up_to_together(slots - slot),
-                                      (const float *)matrix->values + slot * matrix->inputs,
-                                      matrix->inputs, x, stride, space->begins[s + 1] - space->begins[s],
-                                      op->out.width, y + slot * y_stride, y_stride);
+        space->math->mix_together(slots, (const float *)matrix->values, matrix->inputs, x, stride,
+                                  space->begins[s + 1] - space->begins[s], op->out.width, y, y_stride);
     }
 }
 
@@ -578,7 +577,7 @@ int encode(workspace *space) {
         if (n > longest) longest = n;
     }
     space->block_begins[space->sentences] = blocks;
-    if (room_for_scores(space, TOGETHER * (longest + BLOCK))) return 1;
+    if (room_for_scores(space, QUERIES * (longest + BLOCK))) return 1;
     for (int i = 0; i < space->what->encoder_count; i++) {
         const operation *op = &space->what->encoder[i];
         int64_t rows = rows_in(space, op->out.index);
@@ -587,7 +586,7 @@ int encode(workspace *space) {
             rows = BLOCK * (from->phase == SLOTS
                                 ? space->sentences * ((from->rows + BLOCK - 1) / BLOCK)
                                 : blocks);
-            if (from->phase == SLOTS && room_for_scores(space, TOGETHER * (from->rows + BLOCK))) return 1;
+            if (from->phase == SLOTS && room_for_scores(space, QUERIES * (from->rows + BLOCK))) return 1;
         }
         if (reserve(space, op->out.index, rows) || run(space, op, 1)) return 1;
     }
