@@ -121,6 +121,26 @@ def test_beam_search(name: str):
     assert_same(ours, theirs, attention=True)
 
 
+WIDE = [flag for side in ("encoder", "decoder") for flag in (f"--{side}-embed-dim", "144")]
+"""Two heads of 72: more than is copied at a time, and not a multiple of any vector."""
+LONG = {
+    "transformer": [*STOCK["transformer"], *WIDE],
+    "linformer": [*models.LINFORMER, *WIDE, "--linformer-k", "33", "--linformer-max-len", "301"],
+}
+
+
+@pytest.mark.parametrize("path", available_paths())
+@pytest.mark.parametrize("name", LONG)
+def test_long_sources(name: str, path: str):
+    """Of several chunks of keys and values, and beams wider than what is answered at once."""
+    model, task = models.build(LONG[name], size=40)
+    sentences = models.random_sentences([300, 128, 129], size=40)
+    worker = Machine(compile_model(model, task.target_dictionary), path=path).worker()
+    ours = worker.translate(sentences, Rules(beam=7, max_len_b=4, attention=True))
+    theirs = fairseqs(model, task, sentences, beam_size=7, max_len_b=4)
+    assert_same(ours, theirs, attention=True)
+
+
 @pytest.mark.parametrize("name", ["bmt-1", "bmt-6", "binary-muse", "binary-linformer"])
 @pytest.mark.parametrize("numbers", NUMBERS)
 def test_packed_models(name: str, numbers: str, tmp_path: Path):
