@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 
 import torch
@@ -10,6 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks.translation import TranslationTask
+from omegaconf import DictConfig
 from torch import Tensor
 
 # Two layers of two heads, wide enough for every law.
@@ -131,8 +134,13 @@ def dictionary(size: int = 30) -> Dictionary:
     return words
 
 
-def configuration(flags: list[str]):
-    """What ``fairseq-train`` makes of these flags."""
+def configuration(flags: list[str]) -> DictConfig:
+    """What ``fairseq-train`` makes of these flags; the caller may change it."""
+    return copy.deepcopy(_composed(tuple(flags)))
+
+
+@functools.cache  # Hydra takes half a second, most of what a small model costs
+def _composed(flags: tuple[str, ...]) -> DictConfig:
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, ["data", *flags])
     return convert_namespace_to_omegaconf(args)
