@@ -28,7 +28,7 @@ from fairseq_ext.errors import ConfigError, DataError
 
 PATHS = ("c", "avx2", "avx512")
 VARIABLE = "FAIRSEQ_EXT_ENGINE"
-INTERFACE = 4  # as in interface.c
+INTERFACE = 5  # as in interface.c
 COPIES = 1 << 26  # bytes of the output layer that are copied for sentences with shortlists
 
 

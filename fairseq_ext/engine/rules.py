@@ -93,7 +93,8 @@ class _Rules(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("beam", "min_len", "max_len_b", "most", "attention")),
         *((name, ctypes.c_int32) for name in ("match_source", "no_repeat", "sampling", "top_k")),
-        *((name, ctypes.c_float) for name in ("max_len_a", "unkpen", "temperature", "lenpen")),
+        ("max_len_a", ctypes.c_double),
+        *((name, ctypes.c_float) for name in ("unkpen", "temperature", "lenpen")),
         *((name, ctypes.c_float) for name in ("length_offset", "top_p", "epsilon")),
         ("seed", ctypes.c_uint64),
     )

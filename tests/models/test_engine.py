@@ -279,6 +279,17 @@ def test_rules(name: str, how: dict):
     assert_same(worker.translate(sentences, rules), fairseqs(model, task, sentences, **how))
 
 
+def test_limits_of_length_are_not_rounded():
+    """0.7 of 10 tokens are 7, but fewer in fp32, and the last token would be lost."""
+    model, task = sharpened("transformer")
+    sentences = models.random_sentences([10], size=40)
+    worker = Machine(compile_model(model, task.target_dictionary)).worker()
+    ours = worker.translate(sentences, Rules(beam=1, min_len=7, max_len_a=0.7, max_len_b=0))
+    how = {"beam_size": 1, "min_len": 7, "max_len_a": 0.7, "max_len_b": 0}
+    assert_same(ours, fairseqs(model, task, sentences, **how))
+    assert len(ours[0][0].tokens) == 8
+
+
 @pytest.mark.parametrize("path", available_paths())
 @pytest.mark.parametrize("name", ["transformer", "gru", "linformer", "muse", "bmt-1"])
 def test_batch_mates_change_nothing(name: str, path: str):

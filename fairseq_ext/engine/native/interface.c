@@ -6,7 +6,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 /* Changes with every change of a structure, so that a library of another version is not called. */
-EXPORT int engine_interface(void) { return 4; }
+EXPORT int engine_interface(void) { return 5; }
 
 /* 0: any processor; 1: AVX2; 2: AVX-512 with VNNI. */
 EXPORT int engine_best_path(void) {

@@ -8,7 +8,8 @@ typedef struct {
     int32_t beam, min_len, max_len_b, most, attention; /* most: tokens of any translation */
     int32_t match_source, no_repeat;              /* as long as the source; tokens, or 0 */
     int32_t sampling, top_k;                      /* top_k 0: all tokens */
-    float max_len_a, unkpen, temperature;
+    double max_len_a; /* as Python's: 0.7f * 10 is below 7 */
+    float unkpen, temperature;
     float lenpen, length_offset; /* sums are divided by ((offset + length) / (offset + 1))^lenpen,
                                     and stay as they are if it is NaN */
     float top_p, epsilon;        /* 0: all tokens */
