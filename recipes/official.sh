@@ -182,11 +182,19 @@ cosine() {
 
 # average_checkpoints [FOLDER FILE]
 average_checkpoints() {
-    local folder="${1:-checkpoints}" file="${2:-checkpoints/average.pt}"
-    if ((average == 1)); then
+    local folder="${1:-checkpoints}" file="${2:-checkpoints/average.pt}" epochs="$average" there
+    if ((epochs > 1)) && ! dry; then
+        there="$(find "$folder" -name 'checkpoint[0-9]*.pt' | wc -l)"
+        # What was trained is not lost by an option that another run would be needed to change.
+        if ((there < epochs)); then
+            log "the training had $there epochs: the average is of these, not of $epochs."
+            epochs="$there"
+        fi
+    fi
+    if ((epochs <= 1)); then
         run cp "$folder/checkpoint_last.pt" "$file"
     else
-        run fairseq-ext average --dir "$folder" --last-epochs "$average" -o "$file"
+        run fairseq-ext average --dir "$folder" --last-epochs "$epochs" -o "$file"
     fi
 }
 

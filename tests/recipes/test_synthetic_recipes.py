@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,24 @@ def test_options_that_cannot_be(
     recipe: Path, options: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     assert message in dry_run(recipe, tmp_path, *options, ok=False)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "done"), [(0, "cp"), (1, "cp"), (3, "--last-epochs 3"), (12, "--last-epochs 10")]
+)
+def test_a_short_training_is_averaged_too(epochs: int, done: str, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("_best", "_last", *range(1, epochs + 1)):
+        (tmp_path / "checkpoints" / f"checkpoint{name}.pt").touch()
+    script = f"""source {RECIPES}/official.sh
+        fairseq-ext() {{ :; }}
+        average=10
+        average_checkpoints"""
+    said = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stderr
+    assert done in said
+    assert ("the training had" in said) == (epochs < 10)
 
 
 # ---- whole runs ----------------------------------------------------------------------------------
