@@ -184,6 +184,8 @@ def test_no_process_is_left_when_the_command_is_ended(
         stderr=subprocess.PIPE,
         text=True,
         cwd=here,
+        # A shell lets what it starts in the background ignore Ctrl-C, the tests too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             assert any("computing" in line for line in process.stderr)
