@@ -185,7 +185,7 @@ average_checkpoints() {
     local folder="${1:-checkpoints}" file="${2:-checkpoints/average.pt}" epochs="$average" there
     if ((epochs > 1)) && ! dry; then
         there="$(find "$folder" -name 'checkpoint[0-9]*.pt' | wc -l)"
-        # What was trained is not lost by an option that another run would be needed to change.
+        # `--average` cannot be changed once a run has begun: a short training gets the mean that it can.
         if ((there < epochs)); then
             log "the training had $there epochs: the average is of these, not of $epochs."
             epochs="$there"

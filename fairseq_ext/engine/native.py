@@ -48,8 +48,7 @@ def library() -> ctypes.CDLL | None:
     found.engine_open.argtypes = [POINTER, ctypes.c_int]
     found.engine_close.argtypes = [POINTER]
     found.engine_translate.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 4]
-    if hasattr(found, "engine_translate_listed"):
-        found.engine_translate_listed.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 6]
+    found.engine_translate_listed.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 6]
     found.engine_forget.argtypes = [POINTER]
     found.engine_product.argtypes = [
         ctypes.c_int,
@@ -136,10 +135,6 @@ class Machine:
         copied = sum(one.values.nbytes for one in layers) // self.target_vocabulary
         self._most_listed = COPIES // max(1, copied)
         if shortlist is not None:
-            if not hasattr(library(), "engine_translate_listed"):
-                raise ConfigError(
-                    "the engine was compiled before it had shortlists; install fairseq-ext again."
-                )
             shortlist.check(self.target_vocabulary)
         self._program = structures.whole(program, self._packed)
 

@@ -78,10 +78,13 @@ class Rules:
     def settings(self, program: Program) -> ctypes.Structure:
         """The same for the machine."""
         drawn = self.sampling or Sampling()
+        lengths = (self.min_len, self.max_len_b, self.no_repeat_ngram_size)
+        # No translation is longer, and larger numbers would not fit into the machine's.
+        min_len, max_len_b, no_repeat = (min(one, program.longest_target) for one in lengths)
         return _Rules(
-            *(self.beam, self.min_len, self.max_len_b, program.longest_target - 1),
+            *(self.beam, min_len, max_len_b, program.longest_target - 1),
             self.attention and program.has_alignment,
-            *(self.match_source_len, self.no_repeat_ngram_size),
+            *(self.match_source_len, no_repeat),
             *(self.sampling is not None, drawn.top_k),
             *(self.max_len_a, self.unkpen, self.temperature),
             *(math.nan if self.lenpen is None else self.lenpen, self.length_offset),

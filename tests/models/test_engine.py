@@ -290,6 +290,20 @@ def test_limits_of_length_are_not_rounded():
     assert len(ours[0][0].tokens) == 8
 
 
+def test_limits_of_length_may_be_any_number():
+    """Also one that 32 bits cannot hold: a translation ends where its positions do."""
+    model, task = sharpened("transformer")
+    sentences = models.random_sentences(LENGTHS, size=40)
+    worker = Machine(compile_model(model, task.target_dictionary)).worker()
+    found, wanted = (
+        worker.translate(sentences, Rules(beam=2, min_len=3, max_len_b=limit))
+        for limit in (3_000_000_000, 200_000)
+    )
+    for some, others in zip(found, wanted, strict=True):
+        assert [one.tokens.tolist() for one in some] == [one.tokens.tolist() for one in others]
+        assert len(some[0].tokens) > 3
+
+
 @pytest.mark.parametrize("path", available_paths())
 @pytest.mark.parametrize("name", ["transformer", "gru", "linformer", "muse", "bmt-1"])
 def test_batch_mates_change_nothing(name: str, path: str):

@@ -123,7 +123,7 @@ def test_batches_and_earlier_batches_change_nothing(name: str):
 class Recorded(TorchDispatchMode):
     """The operations of torch with sizes; it refuses those that ask the device for a number."""
 
-    ASKING = ("item", "_local_scalar_dense", "nonzero", "masked_select", "unique", "_to_copy.cpu")
+    ASKING = ("item", "_local_scalar_dense", "nonzero", "masked_select", "unique")
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,6 +132,10 @@ class Recorded(TorchDispatchMode):
     def __torch_dispatch__(self, what, types, args=(), kwargs=None):
         name = str(what)
         assert not any(one in name for one in self.ASKING), name
+        if name.startswith("aten.index.") and any(
+            one is not None and one.dtype is torch.bool for one in args[1]
+        ):
+            raise AssertionError(f"{name} by a mask has a size that the device is asked for")
         tensors = [one for one in args if isinstance(one, torch.Tensor)]
         self.seen.append((name, [tuple(one.shape) for one in tensors]))
         return what(*args, **(kwargs or {}))

@@ -139,7 +139,7 @@ def binary_sum(weights: Tensor, values: Tensor, seen: Tensor | None, how: int) -
     return (sums * (0.5 * most if unsigned else 0.25 * most)).to(values.dtype)
 
 
-def source_mask(at: Frame, keys: Tensor, place: Columns) -> Tensor | None:
+def source_mask(at: Frame, place: Columns) -> Tensor | None:
     """Which keys ``[B, 1, N]`` are no pads; None where all are slots."""
     slots = at.model.program.shapes[place.register].rows
     return None if slots else at.real.unsqueeze(1)
@@ -147,7 +147,7 @@ def source_mask(at: Frame, keys: Tensor, place: Columns) -> Tensor | None:
 
 def attend(op: Operation, at: Frame) -> Tensor:
     keys, values = (at.read(one) for one in op.inputs[1:])
-    y, weights = attention(op, at, keys, values, source_mask(at, keys, op.inputs[2]))
+    y, weights = attention(op, at, keys, values, source_mask(at, op.inputs[2]))
     if weights is not None and op.code is Code.ATTEND_SOURCE and op.ints[1]:
         show(at, weights)
     return y
