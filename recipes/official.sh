@@ -180,7 +180,7 @@ cosine() {
         --t-mult 1 --lr-shrink 1e-6)
 }
 
-# average_checkpoints [FOLDER FILE]
+# average_checkpoints [FOLDER FILE]: of the last epochs.
 average_checkpoints() {
     local folder="${1:-checkpoints}" file="${2:-checkpoints/average.pt}" epochs="$average" there
     if ((epochs > 1)) && ! dry; then

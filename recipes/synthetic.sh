@@ -44,7 +44,7 @@ and the options of the training, the same for all systems of the run:
   --updates N      length of each training                         ($updates)
   --warmup N       updates until the rate is at its height         ($warmup)
   --dropout F      dropout                                         ($dropout)
-  --average N      average the last N epochs; 1: the last checkpoint  ($average)
+  --average N      average N checkpoints of the last quarter of the updates; 1: the last one  ($average)
   --out DIR        where everything goes
   --help           this text
   -- FLAG...       more flags for fairseq-train; they win over the recipe's
@@ -62,7 +62,7 @@ begin() {
     shift
     ((NODES == 1)) || die "this recipe trains on one node; of the translations others may do parts."
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
-    [[ "${SMOKE:-0}" != 1 ]] || average=1 part_lines=50
+    [[ "${SMOKE:-0}" != 1 ]] || part_lines=50
     rest=(--out "$REPO/runs/${SMOKE:+smoke-}$run_name")
     while (($#)); do
         case "$1" in
@@ -79,7 +79,13 @@ begin() {
     [[ "$src" != "$tgt" ]] || die "\`--src\` and \`--tgt\` are both \`$src\`; choose two languages."
     check_own
     read_options "${rest[@]}"
+    ((4 * average <= updates)) ||
+        die "\`--average\` must be at most a quarter of the $updates updates, but is $average."
     inverse_sqrt
+    # Epochs of corpora of different sizes are different lengths: the mean of the last ten may begin
+    # where one training has converged and another has hardly begun. So updates are counted.
+    flags+=(--no-epoch-checkpoints --keep-interval-updates "$average"
+        --save-interval-updates "$((updates / (4 * average)))")
     if [[ "$arch" == transformer ]]; then
         flags+=("${tiny_flags[@]}")
     else
@@ -119,7 +125,15 @@ system() {
     [[ -z "${3:-}" ]] || through=("$3")
     stage "$folder-data" ${through[@]+"${through[@]}"} inside "$folder" binarize_text "../$2"
     stage "$folder-train" ${through[@]+"${through[@]}"} inside "$folder" train_model
-    stage "$folder-average" inside "$folder" average_checkpoints
+    stage "$folder-average" inside "$folder" average_updates
+}
+
+average_updates() {
+    if ((average == 1)); then
+        run cp checkpoints/checkpoint_last.pt checkpoints/average.pt
+    else
+        run fairseq-ext average --dir checkpoints --last-updates "$average" -o checkpoints/average.pt
+    fi
 }
 
 # write_synthetic SYSTEM INPUT OUTPUT FLAG...: a system's translations of text, in parts.

@@ -46,6 +46,10 @@ def test_back_translation(tmp_path: Path, method: str, search: list[str]) -> Non
     assert baseline == augmented  # but for the folder
     assert value(baseline, "--source-lang") == "en"
     assert value(baseline, "--max-update") == value(reverse, "--max-update") == "3000"
+    assert value(baseline, "--save-interval-updates") == "75"  # 10 of them in the last quarter
+    assert value(baseline, "--keep-interval-updates") == "10"
+    averages = named(said, "fairseq-ext", "average")
+    assert [value(words, "--last-updates") for words in averages] == ["10", "10", "10"]
     trained = [value(words, "--trainpref") for words in named(said, "fairseq-preprocess")]
     assert trained == ["../parallel/train", "../parallel/train", "../mixed/train"]
     (translated,) = named(said, "fairseq-ext", "translate")
@@ -73,6 +77,7 @@ def test_distillation(tmp_path: Path) -> None:
         (BACK, ("--method", "noise"), "`--method` must be beam, sampling or top10"),
         (BACK, ("--mono", "none.txt"), "`--mono`: none.txt does not exist"),
         (BACK, ("--pairs", "0"), "`--pairs` must be a positive whole number"),
+        (BACK, ("--updates", "39", "--warmup", "9"), "`--average` must be at most a quarter of the 39"),
         (BACK, ("--src", "de"), "`--src` and `--tgt` are both `de`"),
         (DISTIL, ("--copies", "x"), "`--copies` must be a whole number"),
         (DISTIL, ("--ratio", "0"), "`--ratio` must be 1 or more"),
