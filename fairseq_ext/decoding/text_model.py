@@ -193,8 +193,8 @@ def load(
         data: folder of fairseq-preprocess with the dictionaries; None for the model's own, or those
             that it was trained with, if they are still there.
         src, tgt: languages; None for those of the training.
-        engine: what translates on a CPU: ``native``, ``native-bf16``, ``native-int8``, or
-            ``fairseq``.
+        engine: what translates on a CPU: ``native``, ``native-bf16``, ``native-int8``,
+            ``torch``, or ``fairseq``.
         threads: that share out the work; None for as many as ``OMP_NUM_THREADS`` says, or there are
             processors. A checkpoint's are torch's, of the whole process.
         max_tokens: source tokens in a batch.

@@ -6,7 +6,7 @@
 :mod:`~fairseq_ext.engine.weights` lays its weights out, in fp32, bf16 or int8;
 :mod:`~fairseq_ext.engine.verify` proves that the machine can run both;
 :mod:`~fairseq_ext.engine.native` runs it, with the C code in ``native/``;
-:mod:`~fairseq_ext.engine.devices` runs programs in torch, where the model is on a GPU;
+:mod:`~fairseq_ext.engine.devices` runs programs in torch, also on a GPU;
 :mod:`~fairseq_ext.engine.shortlist` names the target tokens that a sentence may need, as
 :mod:`~fairseq_ext.engine.lexicon` learns them from training data;
 :mod:`~fairseq_ext.engine.files` keeps all of it in a file, which
@@ -15,10 +15,13 @@
 
 from __future__ import annotations
 
-ENGINES = {"native": "fp32", "native-bf16": "bf16", "native-int8": "int8"}
-"""What ``--engine`` may be besides :data:`FAIRSEQ`, and the numbers that weights are stored as."""
+NATIVE = {"native": "fp32", "native-bf16": "bf16", "native-int8": "int8"}
+NUMBERS = tuple(NATIVE.values())
 
-NUMBERS = tuple(ENGINES.values())
+TORCH = "torch"
+ENGINES = {**NATIVE, TORCH: TORCH}
+"""What ``--engine`` may be besides :data:`FAIRSEQ`, and the numbers that weights are stored as;
+:data:`TORCH` leaves them as they are, and where they are."""
 
 FAIRSEQ, DEFAULT = "fairseq", "native"
 
@@ -29,5 +32,6 @@ SHORTLIST_HELP = (
 
 HELP = (
     "what translates: fairseq's generator, or our engine, on a CPU many times faster: native gives "
-    "the same translations; with native-bf16 and native-int8 weights are rounded, on a CPU alone"
+    "the same translations; with native-bf16 and native-int8 weights are rounded; torch is its "
+    "search for GPUs, which has not been tried on one. On a GPU native is fairseq's generator"
 )

@@ -10,6 +10,7 @@ from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
+from fairseq_ext.engine import TORCH
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor
 from fairseq_ext.engine.ensemble import merged
@@ -27,7 +28,7 @@ class Native:
         fallback: fairseq's, for whatever the engine cannot do in a batch.
         models: those to run.
         target: the dictionary of its output.
-        numbers: that weights are stored as: ``fp32``, ``bf16`` or ``int8``.
+        numbers: one of the values of :data:`fairseq_ext.engine.ENGINES`.
         shortlist: tokens that translations may have; None: all.
 
     Raises:
@@ -67,8 +68,8 @@ class Native:
         return self._teams[0].translate(sentences, rules, prefixes, numbers)
 
     def _opened(self) -> Team | Executor:
-        """The program where the model is."""
-        if on_a_device(self._model):
+        """The program, in C or where the model is."""
+        if self._numbers == TORCH:
             first = next(self._model.parameters())
             return Executor(self._program, first.device, first.dtype)
         machine = Machine(self._program, self._numbers, shortlist=self._shortlist)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_ext.decoding.length_penalty import GnmtGenerator, GnmtGeneratorWithAlignment
 from fairseq_ext.decoding.sampling import EpsilonSampling
-from fairseq_ext.engine import rules
+from fairseq_ext.engine import TORCH, rules
 from fairseq_ext.engine.batches import Native, on_a_device, words
 from fairseq_ext.engine.native import Found, active_path
 from fairseq_ext.engine.scorer import NativeScorer
@@ -47,7 +47,7 @@ def with_engine(
         generator: of fairseq, with all its options.
         models: those that it was made for.
         target: the dictionary of their output.
-        numbers: that the engine's weights are stored as.
+        numbers: one of the values of :data:`fairseq_ext.engine.ENGINES`.
         shortlist: tokens that translations may have; None: all.
 
     Raises:
@@ -60,9 +60,9 @@ def with_engine(
             raise ConfigError("`--shortlist` does not go with `--score-reference`.")
         shortlist.require(_followed(generator) + 2)
     try:
-        reason = obstacle_in(models) or (None if scores else obstacle(generator))
-        if reason is None and on_a_device(models[0]):
-            reason = obstacle_there(generator, numbers, shortlist)
+        reason = obstacle_in(models, numbers) or (None if scores else obstacle(generator))
+        if reason is None and numbers == TORCH:
+            reason = obstacle_in_torch(generator, shortlist)
         if reason is None:
             return native(generator, models, target, numbers, shortlist)
     except ConfigError as error:
@@ -98,21 +98,22 @@ def _followed(generator: SequenceGenerator) -> int:
     return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
 
 
-def obstacle_in(models: Sequence[BaseFairseqModel]) -> str | None:
+def obstacle_in(models: Sequence[BaseFairseqModel], numbers: str) -> str | None:
     """What the engine does not do with these models, whatever they are; or None.
 
     Raises:
-        ConfigError: the engine was not compiled, or not for this processor, and the models are on
-            it.
+        ConfigError: the engine was not compiled, or not for this processor, and would be needed.
     """
-    if not on_a_device(models[0]):
+    if numbers != TORCH:
+        if any(map(on_a_device, models)):
+            return "the model is on a GPU, where `--engine torch` is ours; no GPU has run it yet."
+        if any(next(model.parameters()).dtype is not torch.float32 for model in models):
+            return "the model is in half precision."
         active_path()
     return next(filter(None, map(_obstacle_in_one, models)), None)
 
 
 def _obstacle_in_one(model: BaseFairseqModel) -> str | None:
-    if not on_a_device(model) and next(model.parameters()).dtype is not torch.float32:
-        return "the model is in half precision."
     if getattr(model, "full_context_alignment", False):
         return "the model was trained to align with the whole translation in view."
     if any(getattr(one, "apply_during_inference", False) for one in model.modules()):
@@ -120,18 +121,14 @@ def _obstacle_in_one(model: BaseFairseqModel) -> str | None:
     return None
 
 
-def obstacle_there(generator: Any, numbers: str, shortlist: Shortlist | None) -> str | None:
-    """What the engine does on a CPU alone, or None."""
+def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None:
+    """What the engine does in C alone, or None."""
     if type(generator) is SequenceScorer:
-        return (
-            "on a GPU the engine scores no references; fairseq's scorer reads whole ones at once."
-        )
-    if numbers != "fp32":
-        return "on a GPU weights stay as they are, with `--engine native` or `--fp16`."
+        return "`--engine torch` scores no references; fairseq's scorer reads whole ones at once."
     if shortlist is not None:
-        return "on a GPU the engine has no shortlists."
+        return "`--engine torch` has no shortlists."
     if isinstance(generator.search, Sampling):
-        return "on a GPU the engine draws no samples."
+        return "`--engine torch` draws no samples."
     return None
 
 

@@ -21,10 +21,17 @@ def generated(data: Path, model: Path, path: Path, *more: object) -> tuple[list,
     return outputs.read_generated(path), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("more", [(), ("--print-alignment", "soft", "--prefix-size", 1)])
-def test_generate(copy_data: Path, copy_model: Path, tmp_path: Path, more: tuple):
+@pytest.mark.parametrize(
+    ("engine", "more"),
+    [
+        ("native", ()),
+        ("native", ("--print-alignment", "soft", "--prefix-size", 1)),
+        ("torch", ("--print-alignment", "soft", "--prefix-size", 1)),
+    ],
+)
+def test_generate(copy_data: Path, copy_model: Path, tmp_path: Path, engine: str, more: tuple):
     theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *more)
-    ours, log = generated(copy_data, copy_model, tmp_path / "native", *more, "--engine", "native")
+    ours, log = generated(copy_data, copy_model, tmp_path / "ours", *more, "--engine", engine)
     assert "instead of the engine" not in log
     assert len(ours) == len(theirs) == 50
     ties = 0  # of candidates with equal scores either may come first

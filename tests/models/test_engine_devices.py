@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_ext.engine import batches
+from fairseq_ext.engine import NUMBERS, TORCH
 from fairseq_ext.engine import generator as engine
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor, Stage, padded
@@ -233,13 +233,10 @@ def sample_of(sentences: list[list[int]]) -> dict:
     return {"id": torch.arange(len(sentences)), "net_input": net_input}
 
 
-def test_models_on_a_gpu_are_the_executors(monkeypatch: pytest.MonkeyPatch):
-    """Here the CPU passes for one."""
-    for module in (engine, batches):
-        monkeypatch.setattr(module, "on_a_device", lambda model: True)
+def test_engine_torch_is_the_executors():
     model, task = sharpened("transformer")
     sample = sample_of(models.random_sentences(LENGTHS, size=40))
-    ours = generator_of(model, task)
+    ours = generator_of(model, task, numbers=TORCH)
     assert isinstance(ours, engine.NativeGenerator)
     found = ours.generate([model], sample, prefix_tokens=torch.tensor([[7]] * len(LENGTHS)))
     assert isinstance(ours._teams[0], Executor)
@@ -253,21 +250,26 @@ def test_models_on_a_gpu_are_the_executors(monkeypatch: pytest.MonkeyPatch):
             torch.testing.assert_close(one["score"], other["score"], atol=1e-4, rtol=0)
 
 
-def test_what_is_left_to_fairseqs_generator(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr(engine, "on_a_device", lambda model: True)
+def test_what_is_left_to_fairseqs_generator(caplog: pytest.LogCaptureFixture):
     model, task = sharpened("transformer")
     caplog.set_level("INFO")
     sampling = Sampling(task.target_dictionary)
-    for how, reason in (({"numbers": "int8"}, "weights"), ({"search": sampling}, "samples")):
-        caplog.clear()
-        assert type(generator_of(model, task, **how)) is SequenceGenerator
-        assert "on a GPU" in caplog.text
-        assert reason in caplog.text
+    assert type(generator_of(model, task, numbers=TORCH, search=sampling)) is SequenceGenerator
+    assert "`--engine torch` draws no samples" in caplog.text
     scorer = SequenceScorer(task.target_dictionary)
-    assert engine.with_engine(scorer, [model], task.target_dictionary, "fp32") is scorer
-    assert "references" in caplog.text
+    assert engine.with_engine(scorer, [model], task.target_dictionary, TORCH) is scorer
+    assert "`--engine torch` scores no references" in caplog.text
+
+
+@pytest.mark.parametrize("numbers", NUMBERS)
+def test_a_model_on_a_gpu_is_fairseqs_unless_asked_for(
+    numbers: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Here the CPU passes for a GPU."""
+    monkeypatch.setattr(engine, "on_a_device", lambda model: True)
+    caplog.set_level("INFO")
+    assert type(generator_of(*sharpened("transformer"), numbers=numbers)) is SequenceGenerator
+    assert "the model is on a GPU, where `--engine torch` is ours" in caplog.text
 
 
 @pytest.mark.cuda
@@ -282,7 +284,7 @@ def test_commands_on_cuda(name: str, half: bool):
     sample = sample_of(models.random_sentences(LENGTHS, size=40))
     wanted = generator_of(model, task).generate([model], sample)
     sample["net_input"] = {name: one.cuda() for name, one in sample["net_input"].items()}
-    ours = generator_of(there, task)
+    ours = generator_of(there, task, numbers=TORCH)
     found = ours.generate([there], sample)
     assert isinstance(ours._teams[0], Executor)
     for some, others in zip(found, wanted, strict=True):
