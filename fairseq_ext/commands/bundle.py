@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from fairseq_ext.commands import options
@@ -27,8 +28,8 @@ def add(commands: Subparsers) -> None:
         "model",
         type=Path,
         metavar="CHECKPOINT",
-        help="checkpoint, the folder of a run, or a bundle: it is copied as it is, card and all, "
-        "unless options change it",
+        help="checkpoint, the folder of a run, or a bundle: what options do not change is copied, "
+        "card and all",
     )
     option(
         "--data",
@@ -46,10 +47,10 @@ def add(commands: Subparsers) -> None:
         "--engine",
         choices=NUMBERS,
         help="with a model for the engine too, its weights in these numbers, for translating "
-        "without torch and fairseq",
+        "without torch and fairseq (of a bundle its own)",
     )
     option("--about", metavar="TEXT", help="what the model card says of model and data")
-    option("--licence", metavar="NAME", help="of the model (unknown)")
+    option("--licence", metavar="NAME", help="of the model (unknown; of a bundle its own)")
     option(
         "--scores",
         type=Path,
@@ -90,14 +91,22 @@ def _bundle(args: argparse.Namespace) -> int:
         if own and not any(changes):
             written = bundling.copy(own, args.output)
         else:
+            numbers = args.numbers or (own.numbers if own else "fp32")
+            card = bundling.card_of(own) if own else Card()
+            if own and card.scores and own.numbers != numbers:
+                card = replace(card, measured=card.measured or own.numbers)
+            if scores:
+                card = replace(card, scores=scores, measured=None)
             written = bundling.write(
                 checkpoint,
                 args.data or data_of(checkpoint),
                 args.output,
-                numbers=args.numbers or (own.numbers if own else "fp32"),
+                numbers=numbers,
                 engine=args.engine,
                 search={**(own.search if own else {}), **search},
-                card=Card(args.about or "", args.licence or "unknown", scores),
+                card=replace(
+                    card, about=args.about or card.about, licence=args.licence or card.licence
+                ),
             )
     parts = args.output.iterdir() if args.output.is_dir() else [args.output]
     size = sum(path.stat().st_size for path in parts)

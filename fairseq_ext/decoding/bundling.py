@@ -51,7 +51,8 @@ def write(
         output: the folder, which must be empty or not exist; or an archive that does not exist,
             its name ending as one of :data:`fairseq_ext.checkpoints.archived.SUFFIXES`.
         numbers: of the weights, of :data:`fairseq_ext.checkpoints.bundle.KINDS`.
-        engine: numbers of a model for the engine, which is written too; None for none.
+        engine: numbers of a model for the engine, which is written too; None for that of the bundle
+            that the checkpoint is, if it has one.
         search: its defaults.
         card: what the model card says besides.
 
@@ -64,9 +65,16 @@ def write(
     """
     search = dict(search or {})
     with _becoming(output) as folder:
+        own = _own_engine(checkpoint)
         if engine:
             packed = packing.pack_file(checkpoint, data, engine, search)
             engine_files.write(packed, folder / bundle.ENGINE)
+        elif own:
+            model = engine_files.read(own)
+            settings = dataclasses.replace(model.settings, search=search)
+            text = model.text or packing.text_of((data,), settings.src, settings.tgt)
+            model = dataclasses.replace(model, settings=settings, text=text)
+            engine_files.write(model, folder / bundle.ENGINE)
         _write_files(checkpoint, data, folder, numbers, search, card or Card())
         written = bundle.read(folder)
     return dataclasses.replace(written, folder=output)
@@ -89,6 +97,23 @@ def copy(source: bundle.Bundle, output: Path) -> bundle.Bundle:
             if (source.folder / name).is_file():  # a card may have been deleted
                 shutil.copyfile(source.folder / name, folder / name)
     return dataclasses.replace(source, folder=output)
+
+
+def _own_engine(checkpoint: Path) -> Path | None:
+    """The model for the engine of a checkpoint that is a bundle with one."""
+    if not bundle.is_bundle(checkpoint):
+        return None
+    found = bundle.read(checkpoint)
+    return found.folder / bundle.ENGINE if bundle.ENGINE in found.files else None
+
+
+def card_of(source: bundle.Bundle) -> Card:
+    """What the model card of a bundle says; an empty one where that was deleted."""
+    path = source.folder / CARD
+    try:
+        return Card.read(path.read_text(encoding="utf-8")) if path.is_file() else Card()
+    except (OSError, UnicodeDecodeError):
+        raise CheckpointError(f"{path} cannot be read as text; restore or delete it.") from None
 
 
 @contextmanager

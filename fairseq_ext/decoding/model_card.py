@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fairseq_ext.evaluation.score import Score
+from fairseq_ext.evaluation.score import Score, shown
 
 _CARD = """---
 language:
@@ -39,6 +38,11 @@ fairseq_ext.load("FOLDER").translate("…").text
 ```
 """
 
+_LICENCE = re.compile(r"\A---\n(?:.*\n)*?license: (.*)\n")
+_ABOUT = re.compile(r"\n---\n+# [^\n]*\n\n(.*?)\n\n- architecture: ", re.DOTALL)
+_MEASURED = "Measured with the weights in {numbers}."
+_IN = re.compile(rf"^{re.escape(_MEASURED).replace(re.escape('{numbers}'), '([a-z0-9]+)')}$", re.M)
+
 
 @dataclass(frozen=True)
 class Card:
@@ -48,11 +52,24 @@ class Card:
         about: the model and its data.
         licence: its name.
         scores: on a test set.
+        measured: numbers of the weights that have these scores; None for those that are stored.
     """
 
     about: str = ""
     licence: str = "unknown"
     scores: Sequence[Score] = ()
+    measured: str | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Card:
+        """That of a rendered card; of one written by hand, its licence and all its text."""
+        licence, about, numbers = (one.search(text) for one in (_LICENCE, _ABOUT, _IN))
+        return cls(
+            about[1] if about else text.rpartition("\n---\n")[2].strip(),
+            licence[1] if licence else cls.licence,
+            list(_scores(text)) if about else (),
+            numbers[1] if numbers else None,
+        )
 
     def render(
         self,
@@ -97,8 +114,6 @@ class Card:
         """The scores, a row each."""
         if not self.scores:
             return ""
-        from fairseq_ext.evaluation.score import shown
-
         cells = [
             (one.name, shown(one.name, one.value), one.detail, f"`{one.signature}`")
             for one in self.scores
@@ -111,5 +126,15 @@ class Card:
                 "|---|---|---|---|",
                 *(f"| {row} |" for row in rows),
                 "",
+                *([_MEASURED.format(numbers=self.measured), ""] if self.measured else []),
             ]
         )
+
+
+def _scores(text: str) -> Iterator[Score]:
+    """Those of a card's table, with the decimals that it shows."""
+    for row in re.findall(r"^\| (.*) \|$", text, re.MULTILINE):
+        cells = [cell.replace("\\|", "|") for cell in re.split(r" (?<!\\)\| ", row)]
+        if len(cells) == 4 and re.fullmatch(r"-?\d+(\.\d+)?", cells[1]):
+            name, value, detail, signature = cells
+            yield Score(name, float(value), signature.strip("`"), detail)

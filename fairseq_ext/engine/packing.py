@@ -55,7 +55,7 @@ def pack_file(
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be an engine model: {error}") from None
     settings = replace(model.settings, search=dict(search or {}))
-    text = _text((bundle.home(path), Path(data)), settings.src, settings.tgt)
+    text = text_of((bundle.home(path), Path(data)), settings.src, settings.tgt)
     listed = shortlist and shortlists.read(shortlist, model.source, model.target)
     return replace(model, settings=settings, text=text, shortlist=listed or None)
 
@@ -98,7 +98,7 @@ def engine_model(
     )
 
 
-def _text(folders: tuple[Path, ...], src: str, tgt: str) -> dict[str, bytes]:
+def text_of(folders: tuple[Path, ...], src: str, tgt: str) -> dict[str, bytes]:
     """The ``text.json`` of the first folder that has one for these languages, and its files."""
     saved = pipeline.find(folders)
     made = saved and saved.towards(src, tgt)

@@ -6,10 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fairseq_ext
 from fairseq_ext.checkpoints import bundle, names
+from fairseq_ext.engine import files as engine_files
 from fairseq_ext.evaluation import outputs
 from tests.support.harness import fairseq, refused, run, write_lines
 from tests.support.serving import serving
@@ -59,6 +61,48 @@ def test_a_bundle_of_a_bundle_is_the_same_unless_told_otherwise(
     assert (changed.numbers, changed.search) == ("bf16", {"beam": 3, "lenpen": 2})
     weights = tmp_path / "changed" / bundle.WEIGHTS
     assert weights.read_bytes() == content[bundle.WEIGHTS]
+
+
+def test_what_options_do_not_change_is_kept(copy_data: Path, copy_model: Path, tmp_path: Path):
+    """Licence, data and figures of the card, and the model for the engine, with its numbers."""
+    score = {"name": "BLEU", "value": 30.5, "signature": "nrefs:1|tok:13a", "detail": "30.5 |1.0|"}
+    (tmp_path / "s.json").write_text(json.dumps({"scores": [score]}))
+    about = "Of a test.\n\n- architecture of houses\n- and of boats"
+    flags = ("--scores", tmp_path / "s.json", "--licence", "MIT", "--about", about)
+    more = ("--engine", "int8", "--data", copy_data, "--beam", 3)
+    run("fairseq-ext", "bundle", copy_model, *flags, *more, "-o", tmp_path / "one")
+    card = (tmp_path / "one" / "README.md").read_text(encoding="utf-8")
+    model = engine_files.read(tmp_path / "one" / bundle.ENGINE)
+
+    run("fairseq-ext", "bundle", tmp_path / "one", "--numbers", "bf16", "-o", tmp_path / "b.zip")
+    run("fairseq-ext", "bundle", tmp_path / "b.zip", "--lenpen", 2, "-o", tmp_path / "two")
+    said = (tmp_path / "two" / "README.md").read_text(encoding="utf-8")
+    note = "Measured with the weights in fp32.\n\n"
+    assert said.count(note) == 1
+    assert said.replace(note, "").replace("stored in bf16", "stored in fp32") == card
+    kept = engine_files.read(tmp_path / "two" / bundle.ENGINE)
+    assert (kept.settings.numbers, kept.settings.search) == ("int8", {"beam": 3, "lenpen": 2})
+    for one, other in zip(model.weights, kept.weights, strict=True):
+        np.testing.assert_array_equal(one.values, other.values)
+    flags = ("--licence", "CC0-1.0", "--scores", tmp_path / "s.json", "--engine", "fp32")
+    run("fairseq-ext", "bundle", tmp_path / "two", *flags, "-o", tmp_path / "three")
+    said = (tmp_path / "three" / "README.md").read_text(encoding="utf-8")
+    changed = card.replace("license: MIT", "license: CC0-1.0")
+    assert said == changed.replace("stored in fp32", "stored in bf16")
+    numbers = engine_files.read(tmp_path / "three" / bundle.ENGINE).settings.numbers
+    assert numbers == "fp32"
+
+
+def test_cards_that_were_edited_or_deleted(bundled: Path, tmp_path: Path):
+    hand = shutil.copytree(bundled, tmp_path / "hand")
+    (hand / "README.md").write_text("---\nlicense: MIT\n---\n\n# Mine\n\nAll of it.\n")
+    run("fairseq-ext", "bundle", hand, "--beam", 3, "-o", tmp_path / "one")
+    said = (tmp_path / "one" / "README.md").read_text(encoding="utf-8")
+    assert "license: MIT\n" in said
+    assert "# Mine\n\nAll of it.\n\n- architecture: `gru_tiny`" in said
+    (hand / "README.md").unlink()
+    run("fairseq-ext", "bundle", hand, "--beam", 3, "-o", tmp_path / "two")
+    assert "license: unknown" in (tmp_path / "two" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.system
