@@ -69,6 +69,8 @@ read_options() {
     positive --bpe "$bpe"
     check_subwords "$subwords"
     positive --max-tokens "$max_tokens"
+    [[ -z "$metric" || "$metric" == comet:?* ]] ||
+        die "\`--metric\` must be comet:MODEL, but is \`$metric\`."
     choose_models
     out="${out:-$REPO/runs/${SMOKE:+smoke-}compare-all}"
     out="$(absolute "$out")"
@@ -143,6 +145,8 @@ main() {
     [[ "${SMOKE:-0}" != 1 ]] || updates=20 bpe=400 max_tokens=1000
     read_options "$@"
     use_environment babel num2words sacremoses subword_nmt
+    # A name that is wrong would be found after all trainings.
+    [[ -z "$metric" ]] || run python "$REPO/recipes/try_metric.py" "$metric"
     find_text
     train_all
     compare_models

@@ -5,7 +5,8 @@
 # own_text OPTION FOLDER SRC TGT: prints the folder's path from the root; dies unless it holds train,
 # valid and test text in both languages. A dry run prints the path of a folder that need not exist.
 own_text() {
-    local folder split side
+    local folder split side others=""
+    [[ "$1" != --* ]] || others="; \`--src\` and \`--tgt\` name others"
     [[ "$3" != "$4" ]] || die "source and target language are both \`$3\`; choose two."
     if dry; then
         absolute "$2"
@@ -16,7 +17,8 @@ own_text() {
     for split in train valid test; do
         for side in "$3" "$4"; do
             [[ -f "$folder/$split.$side" ]] || die "\`$folder\` has no file \`$split.$side\`; it must" \
-                "hold train, valid and test, each with the endings .$3 and .$4 of the two languages."
+                "hold train, valid and test, each with the endings .$3 and .$4 of the two" \
+                "languages$others."
         done
     done
     printf '%s\n' "$folder"

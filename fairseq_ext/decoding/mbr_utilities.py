@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, Protocol
 from weakref import finalize
 
@@ -38,8 +39,10 @@ class Utility(Protocol):
         reads_source: it needs the source, as text.
     """
 
-    signature: str
     reads_source: bool
+
+    @property
+    def signature(self) -> str: ...
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
         """``[H, H]``, u(candidate i, candidate j); larger is better."""
@@ -60,7 +63,7 @@ def build_utility(name: str, options: Mapping[str, str] | None = None, **process
 
     Raises:
         ConfigError: an unknown name, options that do not fit, or mbrs is not installed.
-        DataError: a neural metric's model cannot be loaded.
+        DataError: there is no such file of a neural metric's model.
         EnvironmentProblem: no Python has a neural metric's library.
     """
     if name.startswith(OUTSIDE):
@@ -176,6 +179,8 @@ def _signature(metric: Any, name: str) -> str:
 class NeuralUtility:
     """A neural metric, in a process of its own that ends with this object.
 
+    The model is loaded when it is first needed, which takes long; samples are checked before.
+
     Args:
         name: such as ``comet:Unbabel/wmt22-comet-da``.
         process: of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
@@ -186,12 +191,24 @@ class NeuralUtility:
     def __init__(self, name: str, **process: Any) -> None:
         self.metric = neural.NeuralMetric(name, **process)
         finalize(self, self.metric.close)
-        if not self.metric.sees_references:
-            raise ConfigError(f"`--utility {name}` looks at no reference; MBR compares candidates.")
-        self.signature = f"{self.metric.name}|{self.metric.signature}"
+
+    @property
+    def signature(self) -> str:
+        """Of the metric, its name first."""
+        return f"{self.metric.name}|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """``[H, H]``, in the metric's own unit."""
+        """``[H, H]``, in the metric's own unit.
+
+        Raises:
+            ConfigError: the model looks at no reference.
+            DataError, EnvironmentProblem: as of
+                :meth:`~fairseq_ext.evaluation.neural.NeuralMetric.matrix`.
+        """
+        if not self.metric.sees_references:
+            raise ConfigError(
+                f"`--utility {self.metric.given}` looks at no reference; MBR compares candidates."
+            )
         return np.array(self.metric.matrix(candidates, source))
 
 
@@ -221,10 +238,15 @@ class MbrsUtility:
             configuration = kind.Config(**{key: _value(text) for key, text in options.items()})
         except TypeError as error:
             raise ConfigError(f"`--mbrs-option` does not fit `{name}`: {error}.") from None
-        self.metric = kind(configuration)
+        self._load = partial(kind, configuration)
         self.reads_source = name not in SOURCELESS
         self.sign = 1.0 if kind.HIGHER_IS_BETTER else -1.0
         self.signature = f"{OUTSIDE}{name}|{configuration}"
+
+    @cached_property
+    def metric(self) -> Any:
+        """The metric itself, loaded when it is first needed; samples are checked before."""
+        return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
         """``[H, H]``, in the metric's own unit."""

@@ -122,7 +122,8 @@ def test_compare_all_takes_some_architectures_and_other_text(tmp_path: Path) -> 
     options = ("--data", tmp_path, "--src", "es", "--tgt", "en", "--tokenize", "--out", "/x")
     options = (*options, "--metric", "comet:org/model")
     done = bash(COMPARE_ALL, *options, "muse", "gru", DRY_RUN="1")
-    training, _, comparison = commands(done.stderr)
+    trial, training, _, comparison = commands(done.stderr)
+    assert trial == ["python", str(RECIPES / "try_metric.py"), "comet:org/model"]
     assert training[1:5] == [str(RECIPES / "compare.sh"), str(tmp_path), "es", "en"]
     assert [word.partition("=")[0] for word in training[-2:]] == ["gru", "muse"]
     text = " ".join(comparison)
@@ -153,6 +154,8 @@ def test_pasted_commands_find_their_folders(tmp_path: Path) -> None:
         (["gru", "--baseline", "muse"], "`--baseline` must be one of the models, but is `muse`"),
         (["--updates", "0"], "`--updates` must be a positive whole number"),
         (["--data", "/no/such"], "`--data` must be a folder"),
+        (["--data", str(REPO)], "endings .en and .de of the two languages; `--src` and `--tgt`"),
+        (["--metric", "bleurt:x"], "`--metric` must be comet:MODEL, but is `bleurt:x`"),
         (["--layers", "2"], "`--layers` is no option"),
     ],
 )

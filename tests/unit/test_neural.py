@@ -29,7 +29,7 @@ from fairseq_ext.evaluation.compare_report import SIGNIFICANT
 from fairseq_ext.evaluation.neural import PYTHON, NeuralMetric
 from fairseq_ext.evaluation.saved_scores import read_scores
 from fairseq_ext.evaluation.seeds import bootstrap_of_means
-from tests.support.harness import BIN, run, write_lines
+from tests.support.harness import BIN, REPO, run, write_lines
 
 LIBRARY = """
 import os, signal, sys, time
@@ -441,6 +441,30 @@ def test_the_test_of_means_against_samples_one_by_one() -> None:
     assert found.signatures == {"M": "s|bs:300|seed:12345"}
 
 
+# ---- before a training ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("/no/such", "there is no file `/no/such`"),
+        ("Some/typo", "Model 'Some/typo' not supported by COMET"),
+        ("damaged", "COMET ends with OSError: cannot read it"),
+    ],
+)
+def test_a_recipe_tries_a_metric_first(
+    model: str, message: str, python: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PYTHON, python)
+    command = (sys.executable, REPO / "recipes" / "try_metric.py")
+    said = run(*command, f"comet:{model}", cwd=here, ok=False).stderr.splitlines()[-1]
+    assert said.startswith("try_metric: error: ")
+    assert message in said
+    if model == "damaged":
+        done = run(*command, "comet:whole", cwd=here)
+        assert done.stdout == f"COMET: {signature('whole')}\n"
+
+
 # ---- minimum Bayes risk --------------------------------------------------------------------------
 
 
@@ -485,6 +509,16 @@ def test_mbr_refuses(
         cli.main(["mbr", "samples", *told, *options])
     assert message in capfd.readouterr().err.splitlines()[-1]
     assert not (here / "best").exists()
+
+
+def test_mbr_looks_at_the_samples_before_it_loads_the_model(
+    python: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(here / "samples", ["S-0\tx", "H-0\t-1\ta"])
+    flags = ["--num-candidates", "2", "-o", "best", "--metric-python", python]
+    with pytest.raises(SystemExit):
+        cli.main(["mbr", "samples", *flags, "--utility", "comet:damaged"])
+    assert "Sentence 0 has 1 candidates instead of 2" in capfd.readouterr().err
 
 
 # ---- the real library ----------------------------------------------------------------------------

@@ -1,0 +1,31 @@
+#!/usr/bin/env python
+"""Load a neural metric's model, so that a wrong name is found before anything is trained.
+
+    python recipes/try_metric.py comet:Unbabel/wmt22-comet-da
+
+Prints its signature. A model on the Hub is downloaded, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from fairseq_ext.errors import FairseqExtError
+from fairseq_ext.evaluation import neural
+
+
+def main() -> None:
+    """Run the command; a user's error ends it with one line and status 1."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("metric", metavar="comet:MODEL")
+    args = parser.parse_args()
+    try:
+        with neural.NeuralMetric(args.metric) as metric:
+            print(f"{metric.name}: {metric.signature}")
+    except FairseqExtError as error:
+        sys.exit(f"try_metric: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
