@@ -242,12 +242,13 @@ def _tell_apart(args: argparse.Namespace) -> None:
         if args.input is not None:
             raise ConfigError("`--input` does not go with text as an argument; give one of them.")
         args.text = [line for text in words for line in text.split("\n")]
-    elif len(words) == 1:
-        args.data = Path(words[0])  # loading says what is wrong with it
     elif words:
+        fault = "DATA must be one folder"
+        if len(words) == 1:
+            fault = f"{words[0]:.80} is no folder; give the one that fairseq-preprocess wrote"
         raise ConfigError(
-            "DATA must be one folder. Text can be an argument where the model is a bundle, or one "
-            "for the engine, which have their own dictionaries."
+            f"{fault}. Text can be an argument where the model is a bundle, or one for the engine, "
+            "which have their own dictionaries; for others, `echo TEXT | fairseq-ext translate …`."
         )
 
 

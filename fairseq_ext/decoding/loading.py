@@ -177,7 +177,9 @@ def _for_fairseq(
 def data_of(path: Path) -> Path:
     """The folder with the dictionaries that a checkpoint was trained with.
 
-    That is its own folder, if the dictionaries are there, or else the one it was trained on.
+    That is its own folder, if the dictionaries are there, or else the one it was trained on. Where
+    fairseq-train was told a relative path, its working folder is not known: it may be that of the
+    checkpoint or one of the two above, as the recipes have it, or else this process's.
 
     Raises:
         CheckpointError: the file cannot be read.
@@ -189,13 +191,16 @@ def data_of(path: Path) -> Path:
         files.require_file(path, "checkpoint")
     folders = [bundle.home(path)]
     if storage.is_checkpoint(path):
-        trained = layout.options(storage.load(path, checksums=False), "task").get("data")
-        folders += [Path(one) for one in str(trained or "").split(":")[:1] if one]
+        told = layout.options(storage.load(path, checksums=False), "task").get("data")
+        trained = str(told or "").split(":")[0]
+        if trained:
+            near = path.absolute().parents[:3]
+            folders += [*(folder / trained for folder in near), Path(trained)]
     for folder in folders:
         if any(folder.glob("dict.*.txt")):
             return folder
     raise ConfigError(
         f"DATA must be the folder of fairseq-preprocess, but is missing, and {path} was trained "
-        "with one that is not here; only a model of `fairseq-ext pack --engine` has dictionaries "
-        "of its own."
+        "with one that is not here; only a bundle or a model of `fairseq-ext pack --engine` has "
+        "dictionaries of its own."
     )

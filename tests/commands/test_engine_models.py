@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from fairseq_ext import cli
 from fairseq_ext.checkpoints import storage
+from fairseq_ext.decoding.loading import data_of
 from fairseq_ext.text.pipeline import Pipeline
 from tests.support.harness import fairseq, run
 
@@ -151,6 +153,22 @@ def test_a_checkpoint_finds_the_data_of_its_training(
     assert "DATA must be the folder of fairseq-preprocess, but is missing" in refused(
         "translate", "--path", tmp_path / "model.pt"
     )
+
+
+def test_a_run_of_a_recipe_finds_its_data_from_anywhere(
+    copy_data: Path, copy_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It was trained on ``bin``, in the folder two above the checkpoint's."""
+    folder = tmp_path / "run" / "models" / "copying"
+    folder.mkdir(parents=True)
+    shutil.copytree(copy_data, tmp_path / "run" / "bin")
+    checkpoint = storage.load(copy_model)
+    checkpoint["cfg"]["task"]["data"] = "bin"
+    storage.save(checkpoint, folder / "checkpoint_best.pt")
+    monkeypatch.chdir(tmp_path)
+    assert data_of(Path("run/models/copying/checkpoint_best.pt")) == tmp_path / "run" / "bin"
+    monkeypatch.chdir(folder.parents[1])
+    assert data_of(Path("models/copying/checkpoint_best.pt")) == tmp_path / "run" / "bin"
 
 
 def test_a_line_that_is_too_long(packed: Path):
