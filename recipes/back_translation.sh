@@ -3,7 +3,7 @@
 # other direction translates text of the target language, and its output becomes more source text.
 #
 #   baseline     trained on the pairs
-#   reverse      the same, target → source; its translations of monolingual text
+#   reverse      the same, target → source, or a model that there is; translates monolingual text
 #   mixed/       the pairs and the synthetic ones, whose sources begin with <BT> (Caswell, Chelba and
 #                Grangier 2019; https://arxiv.org/abs/1906.06442)
 #   augmented    trained on mixed/ for as many updates as the baseline
@@ -25,6 +25,7 @@ Usage: bash recipes/back_translation.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
                    alone is used                                   (10000; with --mono all)
   --mono FILE      monolingual text of the target language instead
   --method M       how synthetic sources are found: beam (of $beam), sampling, top10  ($method)
+  --reverse MODEL  a trained bundle, by its path or name, instead of training one
   --tag WORD       put before them; '' for none                    ($tag)
   --copies N       of the pairs, where synthetic ones are many     ($copies)
 $(synthetic_usage)
@@ -34,14 +35,15 @@ HELP
 own_option() {
     case "$1" in
     --pairs | --mono | --method | --copies) set_option "$@" ;;
+    --reverse) set_model "$@" ;;
     --tag) (($# > 1)) && tag="$2" ;;
     *) return 1 ;;
     esac
 }
 
 own_settings() {
-    printf 'pairs=%s\nmono=%s %s\nmethod=%s\ntag=%s\ncopies=%s\n' "$pairs" "$mono" \
-        "$([[ ! -f "$mono" ]] || cksum <"$mono")" "$method" "$tag" "$copies"
+    printf 'pairs=%s\nmono=%s %s\nmethod=%s\ntag=%s\ncopies=%s\nreverse=%s\n' "$pairs" "$mono" \
+        "$([[ ! -f "$mono" ]] || cksum <"$mono")" "$method" "$tag" "$copies" "$model"
 }
 
 check_own() {
@@ -76,7 +78,7 @@ main() {
     local search
     begin back-translation "$@"
     stage divide divide_corpus
-    system reverse parallel backwards
+    [[ -n "$model" ]] || system reverse parallel backwards
     case "$method" in
     beam) search=(--beam "$beam") ;;
     sampling) search=(--sampling) ;;

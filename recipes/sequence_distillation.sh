@@ -2,7 +2,7 @@
 # Sequence-level distillation (Kim and Rush 2016; https://arxiv.org/abs/1606.07947): a small model
 # learns from a large one's translations of the training text, which are simpler than people's.
 #
-#   teacher      trained on the pairs
+#   teacher      trained on the pairs, or a model that there is
 #   mixed/       the corpus's sources with the teacher's translations, found by beam search
 #   baseline     the student, trained on the pairs
 #   distilled    the student, trained on mixed/ for as many updates
@@ -20,6 +20,7 @@ usage() {
     cat <<HELP
 Usage: bash recipes/sequence_distillation.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
+  --teacher MODEL  a trained bundle, by its path or name, instead of training one
   --copies N       of the corpus's own pairs among the distilled ones  ($copies)
 $(synthetic_usage)
 
@@ -31,6 +32,7 @@ HELP
 own_option() {
     case "$1" in
     --copies) set_option "$@" ;;
+    --teacher) set_model "$@" ;;
     *) return 1 ;;
     esac
 }
@@ -39,7 +41,7 @@ check_own() {
     [[ "$copies" =~ ^[0-9]{1,3}$ ]] || die "\`--copies\` must be a whole number, but is \`$copies\`."
 }
 
-own_settings() { printf 'copies=%s\nstudent=%s\n' "$copies" "${student[*]}"; }
+own_settings() { printf 'copies=%s\nstudent=%s\nteacher=%s\n' "$copies" "${student[*]}" "$model"; }
 
 # as_student COMMAND...: the command with the student's sizes.
 as_student() {
@@ -54,13 +56,17 @@ write_sources() {
 
 main() {
     begin sequence-distillation "$@"
-    system teacher final
+    [[ -n "$model" ]] || system teacher final
     stage sources write_sources
     stage translate write_synthetic teacher sources.txt synthetic.txt --beam "$beam"
     stage mix mix_synthetic final sources.txt synthetic.txt --copies "$copies"
     system baseline final as_student
     system distilled mixed as_student
-    compare_systems baseline distilled teacher
+    if [[ -n "$model" ]]; then
+        compare_systems baseline distilled
+    else
+        compare_systems baseline distilled teacher
+    fi
 }
 
 # On one line: bash reads a script while it runs, and this one may be edited meanwhile.

@@ -109,6 +109,13 @@ inside() {
     show cd ..
 }
 
+# set_model OPTION VALUE: a bundle, by its path or name.
+set_model() {
+    needs_value "$1" "$@"
+    model="$2"
+    [[ ! -e "$model" ]] || model="$(absolute "$model")"
+}
+
 # backwards COMMAND...: the command with the languages exchanged.
 backwards() {
     local one="$src"
@@ -136,9 +143,13 @@ average_updates() {
     fi
 }
 
-# write_synthetic SYSTEM INPUT OUTPUT FLAG...: a system's translations of text, in parts.
+# write_synthetic SYSTEM INPUT OUTPUT FLAG...: a system's translations of text, in parts; those of
+# MODEL, the trained one that an option named, if there is one.
+model=""
 write_synthetic() {
-    run fairseq-ext translate "$1/bin" --path "$1/checkpoints/average.pt" --input "$2" -o "$3" \
+    local who=("$1/bin" --path "$1/checkpoints/average.pt")
+    [[ -z "$model" ]] || who=(--model "$model")
+    run fairseq-ext translate "${who[@]}" --input "$2" -o "$3" \
         --parts synthetic --part-lines "$part_lines" --skip-long --max-len-a 1.5 --max-len-b 10 "${@:4}"
 }
 

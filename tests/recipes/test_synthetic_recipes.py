@@ -71,6 +71,18 @@ def test_distillation(tmp_path: Path) -> None:
     assert (value(mixed, "--source"), value(mixed, "--copies")) == ("sources.txt", "0")
 
 
+@pytest.mark.parametrize(("recipe", "option"), [(BACK, "--reverse"), (DISTIL, "--teacher")])
+def test_a_model_that_there_is(recipe: Path, option: str, tmp_path: Path) -> None:
+    (tmp_path / "bundle").mkdir()
+    said = dry_run(recipe, tmp_path, option, tmp_path / "bundle")
+    assert len(named(said, "fairseq-train")) == len(named(said, "fairseq-ext", "average")) == 2
+    (translated,) = named(said, "fairseq-ext", "translate")
+    assert value(translated, "--model") == str(tmp_path / "bundle")
+    assert "--path" not in translated
+    (compared,) = named(said, "fairseq-ext", "compare")
+    assert compared.count("--system") == 2
+
+
 @pytest.mark.parametrize(
     ("recipe", "options", "message"),
     [
@@ -79,6 +91,7 @@ def test_distillation(tmp_path: Path) -> None:
         (BACK, ("--pairs", "0"), "`--pairs` must be a positive whole number"),
         (BACK, ("--updates", "39", "--warmup", "9"), "`--average` must be at most a quarter"),
         (BACK, ("--src", "de"), "`--src` and `--tgt` are both `de`"),
+        (DISTIL, ("--teacher",), "`--teacher` needs a value"),
         (DISTIL, ("--copies", "x"), "`--copies` must be a whole number"),
         (DISTIL, ("--ratio", "0"), "`--ratio` must be 1 or more"),
         (DISTIL, ("--tag", "x"), "`--tag` is no option; --help lists them"),
