@@ -37,11 +37,17 @@ def add(commands: Subparsers) -> None:
         "systems",
         nargs="+",
         metavar="NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]",
-        help="a name and a trained model of any architecture, a packed one, a bundle or "
-        "ORG/NAME[@REVISION] on the Hugging Face Hub; its own folder and merges where they are not "
-        "those of --data and --bpe-codes",
+        help="a name and a trained model of any architecture, the folder of a run, a packed one, a "
+        "bundle or ORG/NAME[@REVISION] on the Hugging Face Hub; its own folder and merges where "
+        "they are not those of --data and --bpe-codes",
     )
-    option("--data", type=Path, metavar="DIR", help="folder of fairseq-preprocess (dictionaries)")
+    option(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="folder of fairseq-preprocess with the dictionaries (a model's own, or those of its "
+        "training)",
+    )
     option("--beam", type=int, default=5, metavar="N", help="hypotheses followed (%(default)s)")
     option("--lenpen", type=float, default=1.0, metavar="X", help="length penalty (%(default)s)")
     option("--max-words", type=int, default=60, metavar="N", help="of a sentence (%(default)s)")

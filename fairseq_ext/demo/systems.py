@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairseq_ext.checkpoints import bundle, names
 from fairseq_ext.checkpoints.describe import read_weights
+from fairseq_ext.decoding.loading import data_of, in_run
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.decoding.translator import Translator
@@ -76,10 +76,11 @@ def parse_systems(given: Sequence[str], data: Path | None) -> list[Named]:
 
     Args:
         given: each as ``NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]``.
-        data: folder of the systems that name none, or None.
+        data: folder of the systems that name none; None for a model's own, or that of its training.
 
     Raises:
         ConfigError: another form, a name that is there twice, a model for the engine, or no folder.
+        DataError: no such checkpoint.
         CheckpointError, EnvironmentProblem: a model on the Hub that cannot be had.
     """
     found: dict[str, Named] = {}
@@ -99,20 +100,20 @@ def _parse(given: str, data: Path | None) -> Named:
     found = dict(part.split("=", 1) for part in parts)
     if not (name and equals and checkpoint and all(found.values())) or len(found) < len(parts):
         raise ConfigError(f"A system must be {FORM}, but is `{given}` instead.")
-    checkpoint = str(names.resolved(Path(checkpoint)))
+    checkpoint = str(in_run(Path(checkpoint)))
     if is_engine_model(checkpoint):
         raise ConfigError(
             f"{checkpoint} is a model for the engine, which `fairseq-ext demo` does not take; give "
             "its checkpoint, or use `fairseq-ext serve`."
         )
     folder = Path(found["data"]) if "data" in found else data
-    if folder is None and bundle.is_bundle(checkpoint):
-        folder = bundle.home(checkpoint)
-    if folder is None:
+    try:
+        folder = folder or data_of(Path(checkpoint))
+    except ConfigError:
         raise ConfigError(
-            f"`--data` must be the folder of fairseq-preprocess, but is missing, and `{given}` "
-            "has no `,data=DIR` of its own."
-        )
+            f"`--data` must be the folder of fairseq-preprocess, but is missing; `{given}` has no "
+            "`,data=DIR` of its own, and was trained with one that is not here."
+        ) from None
     codes = Path(found["bpe-codes"]) if "bpe-codes" in found else None
     return Named(name, Path(checkpoint), folder, codes)
 

@@ -381,6 +381,22 @@ def loaded(trained: Path, *names: str):
     return [systems.load(one, search, lambda *_: TextCodec(str, str)) for one in named]
 
 
+def test_dictionaries_are_those_of_the_training(trained: Path, tmp_path: Path) -> None:
+    from fairseq_ext.checkpoints import storage
+    from fairseq_ext.demo import systems
+    from fairseq_ext.errors import ConfigError
+
+    (found,) = systems.parse_systems([f"a={trained}/gru.pt"], None)
+    assert found.data == trained / "bin"
+    checkpoint = storage.load(trained / "gru.pt")
+    checkpoint["cfg"]["task"]["data"] = str(tmp_path / "gone")
+    storage.save(checkpoint, tmp_path / "checkpoint_best.pt")
+    with pytest.raises(ConfigError, match=r"`--data` must be the folder .* is not here"):
+        systems.parse_systems([f"a={tmp_path}"], None)
+    (found,) = systems.parse_systems([f"a={tmp_path}"], trained / "bin")
+    assert found.checkpoint == tmp_path / "checkpoint_best.pt"
+
+
 def test_answers_have_the_text_of_translate_and_attention_between_words(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -423,7 +439,7 @@ def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> No
         (["a=b,data="], "but is `a=b,data=` instead"),
         (["a=b,data=c,data=d"], "but is `a=b,data=c,data=d` instead"),
         (["a=b,data=c", "a=d,data=c"], "a name of its own, but `a` is there twice."),
-        (["a=b,data=c", "b=c"], "`--data` must be the folder of fairseq-preprocess, but is"),
+        (["a=b,data=c", "b=no/such.pt"], "no/such.pt does not exist"),
         (["a=b,data=c", "--max-words", "0"], "`--max-words` must be at least 1, but is 0 instead."),
         (["a=b,data=c", "--host", "192.0.2.1"], "an address of this machine and a free port, but"),
     ],
