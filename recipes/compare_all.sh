@@ -138,7 +138,9 @@ compare_models() {
     [[ -z "$metric" ]] || neural=(--metric "$metric" --source "$source")
     run fairseq-ext compare "${systems[@]}" --baseline "$baseline" --ref "$ref" \
         ${tokens[@]+"${tokens[@]}"} ${neural[@]+"${neural[@]}"} -o "$out/compare" --pictures "$out/curves.png"
-    dry || printf '\nEverything is in %s: compare.md with its picture, curves.png and the models\n' "$out"
+    dry && return
+    printf '\nEverything is in %s: compare.md with its picture, curves.png and the models\n' "$out"
+    printf 'Translate a line of yours: echo … | fairseq-ext translate --path %q\n' "${folder#"$PWD"/}"
 }
 
 main() {

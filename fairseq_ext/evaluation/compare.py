@@ -252,7 +252,7 @@ def _translations(
     sentences: int,
     undoing: Mapping[str, Undoing],
 ) -> tuple[dict[str, list[list[str]]], dict[str, list[list[str]]], list[str] | None]:
-    """By system and run, the lines of text and, where it is not plain text, of words; the sources.
+    """By system and run, the lines of text and, where it is not plain text, of words; and sources.
 
     The sources are those of the first output that has them all.
     """
@@ -267,7 +267,9 @@ def _translations(
             texts[one.name] = [undo.text(lines) for lines in tokens[one.name]]
             found = [sentence.source for sentence in outputs[0]]
             if sources is None and None not in found:
-                sources = undo.words(found)
+                # Text as the translations are, where it is known of which language the tokens are.
+                known = undo.made.src or not undo.made.tokenize
+                sources = undo.sources(found) if known else undo.words(found)
         for lines, path in zip(texts[one.name], one.generated, strict=True):
             require_text(lines, path)
     return texts, tokens, sources

@@ -18,6 +18,7 @@ from fairseq_ext.errors import ConfigError
 from fairseq_ext.evaluation import compare, compare_report, outputs, plots, training_run
 from fairseq_ext.evaluation.bootstrap import paired_bootstrap
 from fairseq_ext.text.generated import Undoing
+from fairseq_ext.text.pipeline import Pipeline
 from tests.support import models
 from tests.support.harness import fairseq, run, write_lines
 
@@ -105,6 +106,17 @@ def test_one_system_has_intervals_and_no_p(outputs_of_three: Path) -> None:
     row = result.systems[0]
     assert row.scores["BLEU"].low < row.scores["BLEU"].value < row.scores["BLEU"].high
     assert "p (BLEU)" not in compare_report.rows(result)[0]
+
+
+def test_a_samples_source_is_text_where_its_language_is_known(tmp_path: Path) -> None:
+    write_lines(tmp_path / "ref", ["Yes (no)."])
+    write_lines(tmp_path / "out", ["S-0\tJa ( ne@@ in ) .", "H-0\t-1\tYes ( no ) ."])
+    for src, wanted in (("de", "Ja (nein)."), ("", "Ja ( nein ) .")):
+        undoing = Undoing(Pipeline(src, "en", tokenize=True, subwords="joined"))
+        system = compare.System("a", (tmp_path / "out",))
+        result = compare.compare([system], tmp_path / "ref", samples=100, undoing={"a": undoing})
+        assert result.samples[0].source == wanted
+        assert result.samples[0].translations == {"a": "Yes (no)."}
 
 
 def test_plain_text_stands_beside_generated_output(outputs_of_three: Path) -> None:

@@ -203,6 +203,8 @@ def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
     assert (out / "compare.png").read_bytes().startswith(b"\x89PNG")
     again = bash(COMPARE_ALL, "--out", out, "gru", "muse", SMOKE="1")
     assert "fairseq-train" not in again.stderr
+    (said,) = re.findall(r"^Translate a line of yours: echo … \| (.*)$", done.stdout, re.MULTILINE)
+    assert run(*shlex.split(said), stdin="12 May\n", cwd="/").stdout.count("\n") == 1
 
 
 @pytest.mark.system
