@@ -70,9 +70,9 @@ TRAIN = {
     "optimizer": (("--optimizer", "adamm"), "did you mean `adam`"),
     "scheduler": (("--lr-scheduler", "inverse_sqr"), "did you mean `inverse_sqrt`?"),
     "option": (("--max-tokns", 400), "unrecognized arguments: --max-tokns 400; did you mean"),
-    "sharded-optimizer": (
-        ("--zero-sharding", "os"),
-        "`--zero-sharding os` needs the package fairscale, which is not installed: `pip install",
+    "sharded-composite": (
+        ("--zero-sharding", "os", "--optimizer", "composite"),
+        "`--zero-sharding os` does not go with `--optimizer composite`.",
     ),
     "sharded-model": (
         ("--ddp-backend", "fully_sharded"),

@@ -70,18 +70,6 @@ def test_spawned_processes_resume(single, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("single", ["lstm"], indirect=True)
-def test_a_sharded_optimizer_trains_and_resumes(single, tmp_path):
-    pytest.importorskip("fairscale")
-    folder, command, _ = single
-    sharded = ("--zero-sharding", "os", "--ddp-backend", "legacy_ddp")
-    where = (*sharded, "--save-dir", tmp_path, "--user-dir", USER_DIR)
-    torchrun(*command, *where, "--max-epoch", 1)
-    torchrun(*command, *where)
-    assert_same_end(folder, tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("single", ["lstm"], indirect=True)
 def test_torchrun_starts_a_training_again_whose_process_died(single, tmp_path):
     """Both processes begin again, and go on from the last checkpoint to the undisturbed end."""
     folder, command, _ = single

@@ -13,6 +13,7 @@ replaces ``eval()`` in fairseq. Then come the repairs:
 - :mod:`~fairseq_ext.plugin.patches.indexes`: binarized data above 2 GiB;
 - :mod:`~fairseq_ext.plugin.patches.encoders`: weights are stored once;
 - :mod:`~fairseq_ext.plugin.patches.machine`: training on CPUs, with several processes, in bf16;
+- :mod:`~fairseq_ext.plugin.patches.sharding`: ``--zero-sharding os`` without fairscale;
 - :mod:`~fairseq_ext.plugin.patches.resume` and :mod:`~fairseq_ext.plugin.patches.precision`: a
   killed run continues as if it had not been killed;
 - :mod:`~fairseq_ext.plugin.patches.averages`: moving averages of any model;
@@ -73,6 +74,7 @@ from fairseq_ext.plugin.patches import (
     processes,
     programs,
     resume,
+    sharding,
     shards,
     speed,
     table,
@@ -91,6 +93,7 @@ PATCHES: tuple[Patch, ...] = (
     *indexes.PATCHES,
     *encoders.PATCHES,
     *machine.PATCHES,
+    *sharding.PATCHES,
     *resume.PATCHES,
     *precision.PATCHES,
     *averages.PATCHES,

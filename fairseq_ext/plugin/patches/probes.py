@@ -196,6 +196,11 @@ def scales_on_cuda_alone() -> bool:
     )
 
 
+def shards_by_fairscale() -> bool:
+    """Whether an optimizer's state is shared out by fairscale."""
+    return has("fairseq.optim.shard", "fairscale")
+
+
 # Resume
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.parsing import nearest
+from fairseq_ext.plugin.patches import sharding
 from fairseq_ext.plugin.patches.table import Layer, Patch
 
 
@@ -20,6 +21,8 @@ def refuse(cfg: Any) -> None:
     """
     _require_basics(cfg)
     _require_packages(cfg)
+    sharding.refuse(cfg)
+    _refuse_asynchronous_writing(cfg)
     _refuse_alignment_loss(cfg)
     _check_bleu(cfg)
     dataset = cfg.dataset
@@ -61,17 +64,10 @@ def require_batch_size(dataset: Any) -> None:
 
 def _require_packages(cfg: Any) -> None:
     """Without these, fairseq trains on and writes nothing of what was asked, or ends in pages."""
-    common, several = cfg.common, cfg.distributed_training
-    backend, sharding = several.ddp_backend, several.zero_sharding
+    common, backend = cfg.common, cfg.distributed_training.ddp_backend
     for wanted, option, *packages in (
         (common.tpu and not common.bf16, "--tpu", "torch_xla"),
-        (
-            cfg.checkpoint.write_checkpoints_asynchronously,
-            "--write-checkpoints-asynchronously",
-            "iopath",
-        ),
         (backend in ("fully_sharded", "slowmo"), f"--ddp-backend {backend}", "fairscale"),
-        (sharding != "none", f"--zero-sharding {sharding}", "fairscale"),
         (common.tensorboard_logdir, "--tensorboard-logdir", "tensorboard", "tensorboardX"),
         (common.wandb_project, "--wandb-project", "wandb"),
         (common.aim_repo, "--aim-repo", "aim"),
@@ -82,6 +78,15 @@ def _require_packages(cfg: Any) -> None:
                 f"`{option}` needs the package {packages[0]}, which is not installed: `pip install "
                 f"{packages[0].replace('azureml', 'azureml-core')}`, or leave the option out."
             )
+
+
+def _refuse_asynchronous_writing(cfg: Any) -> None:
+    """fairseq then writes the first file of a checkpoint in place, and no other one."""
+    if cfg.checkpoint.write_checkpoints_asynchronously:
+        raise ConfigError(
+            "`--write-checkpoints-asynchronously` leaves a torn file where a training is killed, "
+            "and no checkpoint_last.pt to go on from. Leave it out."
+        )
 
 
 def _refuse_alignment_loss(cfg: Any) -> None:

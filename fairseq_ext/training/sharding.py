@@ -1,0 +1,73 @@
+"""``--zero-sharding os``: each process keeps the optimizer's state of a part of the weights.
+
+Stage 1 of ZeRO (Rajbhandari et al., 2020, https://arxiv.org/abs/1910.02054) by torch's own
+``ZeroRedundancyOptimizer``: gradients are summed as ever, each process updates its own parameters
+and sends them to the others. No parameter is divided, so the numbers are those of one optimizer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+
+class ShardedOptimizer(ZeroRedundancyOptimizer):
+    """What fairseq asks of an optimizer whose state is shared out.
+
+    The state that :meth:`state_dict` gives is whole, and in the form of the optimizer inside, so
+    that a checkpoint does not show by how many processes it was written.
+    """
+
+    disable_mem_eff_fp16_loading_hack = True
+    """The state stays float32 where the weights are not; fairseq need not repair that."""
+
+    def __getattr__(self, name: str) -> Any:
+        """What the optimizer inside can do: ``supports_step_with_scale`` and the like."""
+        if name.startswith("supports"):
+            return getattr(self.optim, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def broadcast_global_state_dict(self, state: Any) -> dict[str, Any]:
+        """The whole state, which the first process has read from a checkpoint, in each process."""
+        from fairseq.distributed import utils
+
+        return utils.broadcast_object(state, src_rank=0, group=self.process_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep this process's part of a whole state, once (torch would hold it twice)."""
+        super().load_state_dict(state_dict)
+        self.state.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state, where ``consolidate_state_dict`` has just brought it.
+
+        It is not kept: the next checkpoint collects it again.
+        """
+        state = super().state_dict()
+        self._all_state_dicts = []
+        return state
+
+    def share(self) -> tuple[int, int]:
+        """How many weights this process keeps the state of, and how many there are."""
+        own, whole = (
+            sum(one.numel() for group in groups for one in group["params"])
+            for groups in (self.optim.param_groups, self.param_groups)
+        )
+        return own, whole
+
+
+def shard(
+    optimizer: torch.optim.Optimizer,
+    config: dict[str, Any],
+    group: torch.distributed.ProcessGroup,
+) -> ShardedOptimizer:
+    """An optimizer like ``optimizer``, with its groups, whose state is shared out in ``group``.
+
+    Args:
+        optimizer: a fresh one, which treats each parameter for itself.
+        config: arguments of its class, beside the parameters.
+        group: of torch's processes, all of which call this.
+    """
+    return ShardedOptimizer(optimizer.param_groups, type(optimizer), group, **config)

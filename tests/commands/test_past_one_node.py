@@ -1,0 +1,188 @@
+"""What docs/scale.md says of training with several processes: two, on the CPU, with gloo."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+import torch
+
+from fairseq_ext.plugin.patches.machine import _free_port
+from tests.support import forking
+from tests.support.harness import BIN, USER_DIR, binarize, digits_corpus, fairseq
+from tests.support.trainings import ARCHITECTURES, TRAINING, same, training_state
+
+pytestmark = pytest.mark.system
+
+RUN = (*TRAINING, "--max-tokens", 600, "--no-epoch-checkpoints", "--clip-norm", 0.5)
+TRANSFORMER = (*ARCHITECTURES["transformer"], *RUN, "--dropout", 0.1)
+GRU = (*ARCHITECTURES["gru_tiny"], *RUN, "--ddp-backend", "legacy_ddp")
+SHARDED = ("--zero-sharding", "os")
+RECOMPUTED = {
+    "muse": ARCHITECTURES["muse_tiny"],
+    "linformer": ARCHITECTURES["linformer_tiny"],
+    "bmt": ("--arch", "bmt_tiny"),
+}
+RECORDER = """
+import os
+import fairseq_ext
+from fairseq.tasks.fairseq_task import FairseqTask
+
+fairseq_ext.register()
+original = FairseqTask.train_step
+
+def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
+    if not ignore_grad:
+        with open({file!r} + os.environ["RANK"], "a") as out:
+            print(self.epoch, *sample["id"].tolist(), file=out)
+    return original(self, sample, model, criterion, optimizer, update_num, ignore_grad)
+
+def begin_epoch(self, epoch, model):
+    self.epoch = epoch
+
+FairseqTask.train_step = train_step
+FairseqTask.begin_epoch = begin_epoch
+"""
+
+
+def train(folder: Path, *options: object, plugin: Path = USER_DIR) -> CompletedProcess[str]:
+    """Train with two processes to the end."""
+    words = (BIN / "fairseq-train", *options, "--save-dir", folder, "--user-dir", plugin)
+    ranks = Path(forking.__file__).with_name("ranks.py")
+    command = [str(word) for word in (ranks, 2, _free_port(), *words)]
+    done = forking.run(command, None, None, 600, {**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def end(folder: Path) -> dict:
+    return training_state(folder / "checkpoint_last.pt")
+
+
+def norms(done: CompletedProcess[str]) -> list[str]:
+    """The norm of the gradients in each update."""
+    return re.findall(r"\| train_inner \|.*? gnorm=([^,\s]+)", done.stdout)
+
+
+def losses(done: CompletedProcess[str]) -> list[float]:
+    """The loss of each update, and that of the validation set."""
+    found = re.findall(r"\| train_inner \|.*? loss=([^,\s]+)", done.stdout)
+    found += re.findall(r"\| valid \| .*?\| loss (\S+)", done.stdout)
+    return [float(loss) for loss in found]
+
+
+@pytest.fixture(scope="module", params=["fp32", pytest.param("bf16", marks=pytest.mark.long)])
+def whole(request, copy_data, tmp_path_factory):
+    """Two epochs with an optimizer in each process: folder, command, and what it said."""
+    folder = tmp_path_factory.mktemp("whole")
+    half = ("--bf16", "--fp16-no-flatten-grads") if request.param == "bf16" else ()
+    command = (copy_data, *TRANSFORMER, *half)
+    return folder, command, train(folder, *command, "--max-epoch", 2)
+
+
+def test_a_sharded_optimizer_ends_with_the_same_bits(whole, tmp_path):
+    """Also where it was stopped: each process goes on with its part of the state."""
+    folder, command, said = whole
+    first = train(tmp_path, *command, *SHARDED, "--max-epoch", 1)
+    own, weights = re.search(r"state of ([\d,]+) of ([\d,]+) weights is in", first.stdout).groups()
+    share = int(own.replace(",", "")) / int(weights.replace(",", ""))
+    assert share == pytest.approx(0.5, abs=0.1)
+    second = train(tmp_path, *command, *SHARDED, "--max-epoch", 2)
+    assert norms(first) + norms(second) == norms(said)
+    assert len(norms(said)) == 8
+    assert any(float(norm) > 0.5 for norm in norms(said))  # and so clipped
+    assert same(end(tmp_path), end(folder))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("whole", ["fp32"], indirect=True)
+def test_one_process_goes_on_with_a_sharded_optimizer(whole, copy_data, tmp_path):
+    """There is nothing to share out then, and the option may stay."""
+    _, command, _ = whole
+    train(tmp_path / "plain", *command, *SHARDED, "--max-epoch", 1)
+    shutil.copytree(tmp_path / "plain", tmp_path / "sharded")
+    before = end(tmp_path / "plain")["updates"]
+    for name, options in (("plain", ()), ("sharded", SHARDED)):
+        fairseq("train", *command, *options, "--save-dir", tmp_path / name, "--max-epoch", 2)
+    assert same(end(tmp_path / "plain"), end(tmp_path / "sharded"))
+    assert end(tmp_path / "plain")["updates"] > before
+
+
+@pytest.mark.parametrize("whole", ["fp32"], indirect=True)
+def test_recomputed_activations_end_with_the_same_bits(whole, tmp_path):
+    """Dropout included, with torch's own DDP."""
+    folder, command, said = whole
+    recomputed = train(tmp_path, *command, "--checkpoint-activations", "--max-epoch", 2)
+    assert norms(recomputed) == norms(said)
+    assert same(end(tmp_path)["model"], end(folder)["model"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", RECOMPUTED)
+def test_recomputed_activations_give_the_same_losses(name, copy_data, tmp_path):
+    command = (copy_data, *RECOMPUTED[name], *RUN, "--dropout", 0.1, "--max-update", 3)
+    kept = train(tmp_path / "kept", *command)
+    recomputed = train(tmp_path / "recomputed", *command, "--checkpoint-activations")
+    assert losses(recomputed) == pytest.approx(losses(kept), abs=1.5e-3)
+    assert len(losses(kept)) == 4
+    ends = [end(tmp_path / which)["model"] for which in ("recomputed", "kept")]
+    for weights, expected in zip(ends[0].values(), ends[1].values(), strict=True):
+        torch.testing.assert_close(weights, expected, rtol=0, atol=1e-3)
+
+
+def test_uneven_shards_count_every_sentence_once(copy_data, tmp_path):
+    """13 batches for two processes, then a shard of one batch, of which one process has none."""
+    dictionaries = (
+        "--srcdict",
+        copy_data / "dict.src.txt",
+        "--tgtdict",
+        copy_data / "dict.tgt.txt",
+    )
+    text = digits_corpus(tmp_path / "text", train=30, seed=2)
+    small = binarize(text, tmp_path / "small", *dictionaries)
+    plugin = tmp_path / "recorder"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(RECORDER.format(file=str(tmp_path / "seen")))
+    data = f"{copy_data}:{small}"
+    options = ("--batch-size", 40, "--required-batch-size-multiple", 1, "--max-epoch", 2)
+    train(tmp_path / "model", data, *GRU, *options, plugin=plugin)
+    seen: dict[int, list[int]] = {}
+    batches = []
+    for rank in range(2):
+        lines = (tmp_path / f"seen{rank}").read_text().splitlines()
+        batches.append(len(lines))
+        for line in lines:
+            epoch, *sentences = map(int, line.split())
+            seen.setdefault(epoch, []).extend(sentences)
+    assert {epoch: sorted(found) for epoch, found in seen.items()} == {
+        1: list(range(500)),
+        2: list(range(30)),
+    }
+    assert sum(batches) == 13 + 1
+    assert batches[0] != batches[1]
+    assert end(tmp_path / "model")["updates"] == 7 + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((*SHARDED, "--bf16"), "`--zero-sharding os` must have `--fp16-no-flatten-grads`"),
+        (
+            ("--write-checkpoints-asynchronously",),
+            "`--write-checkpoints-asynchronously` leaves a torn file where a training is killed",
+        ),
+        (("--checkpoint-activations",), "`--checkpoint-activations` is an option of "),
+    ],
+    ids=["one-piece", "asynchronous", "gru-recomputed"],
+)
+def test_what_does_not_work_is_refused(options, said, copy_data, tmp_path):
+    done = fairseq("train", copy_data, *GRU, *options, "--save-dir", tmp_path / "model", ok=False)
+    lines = (done.stdout + done.stderr).splitlines()
+    (line,) = (line for line in lines if ": error: " in line)
+    assert said in line
+    assert not any("Traceback" in line for line in lines)
+    assert not (tmp_path / "model").exists()
