@@ -14,8 +14,6 @@ from fairseq_ext.errors import ConfigError
 CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS)
 """Operations whose ``ints[1]`` is the number of a cache, or -1."""
 
-LIMITS = ("longest_source", "longest_target")
-
 
 def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) -> Program:
     """The program of several models.
@@ -39,8 +37,9 @@ def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) ->
     }
     if len(sizes) > 1 or any(one.symbols != first.symbols for one in others):
         raise ConfigError("the engine has no ensembles of models with different target tokens.")
-    limits = (min(getattr(one, name) for one in programs) for name in LIMITS)
-    whole, number = Program(first.symbols, *limits), 0
+    source = min(one.longest_source for one in programs)
+    target = min(one.longest_target for one in programs)
+    whole, number = Program(first.symbols, source, target), 0
     counts = weights or [len(one.matrices) for one in programs]
     for one, count in zip(programs, counts, strict=True):
         _append(whole, one, number)

@@ -28,7 +28,7 @@ from fairseq_ext.errors import ConfigError, DataError
 
 PATHS = ("c", "avx2", "avx512")
 VARIABLE = "FAIRSEQ_EXT_ENGINE"
-INTERFACE = 5  # as in interface.c
+INTERFACE = 6  # as in interface.c
 COPIES = 1 << 26  # bytes of the output layer that are copied for sentences with shortlists
 
 
@@ -47,8 +47,7 @@ def library() -> ctypes.CDLL | None:
     found.engine_open.restype = POINTER
     found.engine_open.argtypes = [POINTER, ctypes.c_int]
     found.engine_close.argtypes = [POINTER]
-    found.engine_translate.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 4]
-    found.engine_translate_listed.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 6]
+    found.engine_translate.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 6]
     found.engine_forget.argtypes = [POINTER]
     found.engine_product.argtypes = [
         ctypes.c_int,
@@ -234,10 +233,8 @@ class Worker:
         if prefixes is not None:
             forced, forced_begins = joined(prefixes)
         order = None if numbers is None else np.array(numbers, np.int64)
-        run, listed = library().engine_translate, ()
-        if lists is not None:
-            run, listed = library().engine_translate_listed, joined(lists)
-        failed = run(
+        listed = (None, None) if lists is None else joined(lists)
+        failed = library().engine_translate(
             self._space,
             ctypes.byref(settings),
             *(words.ctypes.data, begins.ctypes.data, len(sentences)),

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from fairseq_ext.engine.program import Program
+from fairseq_ext.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,9 @@ class Rules:
         sampling: None searches.
         attention: return it.
         listed: search the tokens of the machine's shortlist alone, if it has one.
+
+    Raises:
+        ConfigError: ``max_len_a`` is infinite or no number.
     """
 
     beam: int = 5
@@ -58,6 +62,10 @@ class Rules:
     sampling: Sampling | None = None
     attention: bool = False
     listed: bool = True
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.max_len_a):
+            raise ConfigError(f"`--max-len-a` must be a number, but is {self.max_len_a}.")
 
     @property
     def followed(self) -> int:
@@ -78,15 +86,15 @@ class Rules:
     def settings(self, program: Program) -> ctypes.Structure:
         """The same for the machine."""
         drawn = self.sampling or Sampling()
-        lengths = (self.min_len, self.max_len_b, self.no_repeat_ngram_size)
+        lengths = (self.min_len, self.max_len_a, self.max_len_b, self.no_repeat_ngram_size)
         # No translation is longer, and larger numbers would not fit into the machine's.
-        min_len, max_len_b, no_repeat = (min(one, program.longest_target) for one in lengths)
+        min_len, a, b, no_repeat = (min(one, program.longest_target) for one in lengths)
         return _Rules(
-            *(self.beam, min_len, max_len_b, program.longest_target - 1),
+            *(self.beam, min_len, b, program.longest_target - 1),
             self.attention and program.has_alignment,
             *(self.match_source_len, no_repeat),
             *(self.sampling is not None, drawn.top_k),
-            *(self.max_len_a, self.unkpen, self.temperature),
+            *(a, self.unkpen, self.temperature),
             *(math.nan if self.lenpen is None else self.lenpen, self.length_offset),
             *(drawn.top_p, drawn.epsilon, drawn.seed),
         )

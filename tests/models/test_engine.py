@@ -20,7 +20,7 @@ from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.native import Machine, Team, available_paths
 from fairseq_ext.engine.rules import Rules
 from fairseq_ext.engine.weights import NUMBERS
-from fairseq_ext.errors import DataError
+from fairseq_ext.errors import ConfigError, DataError
 from tests.support import models
 
 STOCK = {
@@ -295,13 +295,16 @@ def test_limits_of_length_may_be_any_number():
     model, task = sharpened("transformer")
     sentences = models.random_sentences(LENGTHS, size=40)
     worker = Machine(compile_model(model, task.target_dictionary)).worker()
-    found, wanted = (
-        worker.translate(sentences, Rules(beam=2, min_len=3, max_len_b=limit))
-        for limit in (3_000_000_000, 200_000)
+    found, scaled, wanted = (
+        worker.translate(sentences, Rules(beam=2, min_len=3, max_len_a=a, max_len_b=b))
+        for a, b in ((0, 3_000_000_000), (1e300, 0), (0, 200_000))
     )
-    for some, others in zip(found, wanted, strict=True):
+    for some, others, third in zip(found, wanted, scaled, strict=True):
         assert [one.tokens.tolist() for one in some] == [one.tokens.tolist() for one in others]
+        assert [one.tokens.tolist() for one in third] == [one.tokens.tolist() for one in others]
         assert len(some[0].tokens) > 3
+    with pytest.raises(ConfigError, match="`--max-len-a` must be a number, but is inf"):
+        Rules(max_len_a=float("inf"))
 
 
 @pytest.mark.parametrize("path", available_paths())

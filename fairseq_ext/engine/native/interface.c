@@ -6,7 +6,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 /* Changes with every change of a structure, so that a library of another version is not called. */
-EXPORT int engine_interface(void) { return 5; }
+EXPORT int engine_interface(void) { return 6; }
 
 /* 0: any processor; 1: AVX2; 2: AVX-512 with VNNI. */
 EXPORT int engine_best_path(void) {
@@ -38,16 +38,8 @@ EXPORT void engine_close(workspace *space) { free_workspace(space); }
 
 EXPORT int engine_translate(workspace *space, const rules *how, const int32_t *words,
                             const int64_t *begins, int64_t sentences, const int32_t *prefixes,
-                            const int64_t *prefix_begins, const int64_t *numbers, results *out) {
-    return translate(space, how, words, begins, sentences, prefixes, prefix_begins, numbers, NULL,
-                     NULL, out);
-}
-
-EXPORT int engine_translate_listed(workspace *space, const rules *how, const int32_t *words,
-                                   const int64_t *begins, int64_t sentences,
-                                   const int32_t *prefixes, const int64_t *prefix_begins,
-                                   const int64_t *numbers, const int32_t *listed,
-                                   const int64_t *listed_begins, results *out) {
+                            const int64_t *prefix_begins, const int64_t *numbers,
+                            const int32_t *listed, const int64_t *listed_begins, results *out) {
     return translate(space, how, words, begins, sentences, prefixes, prefix_begins, numbers, listed,
                      listed_begins, out);
 }
