@@ -343,8 +343,11 @@ train() {
 }
 
 training_progress() {
-    sed -un -e 's/^.*| \(epoch [0-9]*:  *[0-9]* \/ [0-9]* loss=[^,]*\),.* \(wps=[^,]*\),.*/  \1, \2/p' \
-        -e 's/^.*valid on .\([a-z]*\). subset | \(loss [0-9.]*\) .*num_updates \([0-9]*\).*/  update \3: \1 \2/p' >&2
+    local step='^.*| \(epoch [0-9]*:  *[0-9]* \/ [0-9]* loss=[^,]*\),.* \(wps=[^,]*\),'
+    local valid='^.*valid on .\([a-z]*\). subset | \(loss [0-9.]*\) ' last='num_updates \([0-9]*\).*'
+    sed -un -e "s/$step.* left=\([0-9:]*\).*/  \1, \2, \3 left/p" -e "s/$step.*/  \1, \2/p" \
+        -e "s/$valid.*\(bleu [0-9.]*\) .*$last/  update \4: \1 \2, \3/p" \
+        -e "s/$valid.*$last/  update \3: \1 \2/p" >&2
 }
 
 # generate CHECKPOINT FILE FLAG...: translates the test set of bin/, or of the folder DATA_BIN; FILE

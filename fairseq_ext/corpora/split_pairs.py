@@ -66,6 +66,9 @@ def summary(report: Report, sizes: dict[str, dict[str, list[int]]], langs: tuple
         for lang, words, types in zip(langs, size["words"], size["types"], strict=True):
             mean = words / max(1, pairs)
             rows.append(f"{name:6} {pairs:8} {lang:>6} {words:9} {types:7} {mean:11.1f}")
+    held = sum(count for name, count in report.splits.items() if name != "train")
+    if 4 * held > report.splits.get("train", 4 * held):
+        rows.append(f"{held} pairs are not for training; with --valid and --test fewer")
     rows.append(f"pairs read: {report.read}")
     rows += [f"dropped, {reason}: {count}" for reason, count in report.dropped.items()]
     if report.key:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from fastapi import FastAPI
@@ -20,7 +21,7 @@ from fairseq_ext.decoding.search import Candidate
 from fairseq_ext.serving.asking import AUTO, FORMS, JSON, Asked, asked, check_key, parsed
 from fairseq_ext.serving.batching import Batcher, Failed, Full
 from fairseq_ext.serving.limits import CLOSE, Gone, Limits, Refusal
-from fairseq_ext.serving.metrics import Measured, Metrics
+from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.version import __version__
 
@@ -265,4 +266,7 @@ async def _refused(_: Request, error: Exception) -> Response:
     if isinstance(error, Refusal):
         return JSONResponse({"error": error.text}, error.status, error.headers)
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+    said = str(error.detail)
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        said += f"; there are {', '.join(PATHS)}"
+    return JSONResponse({"error": said}, error.status_code, error.headers)

@@ -82,6 +82,7 @@ def test_the_other_addresses(server: Server):
         found = server.ask(path, body)
         assert found.status == status
         assert list(found.body) == ["error"]
+    assert "there are /translate, /languages" in server.ask("/").body["error"]
     for path in ("/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/static/x"):
         assert server.ask(path).status == 404
 

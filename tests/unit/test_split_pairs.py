@@ -309,7 +309,10 @@ def test_command_splits_a_tab_separated_file(tmp_path):
     assert set(zip(text["train.es"], text["train.en"], strict=True)) <= known
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["report"]["splits"]["test"] == 30
-    swapped = command(tmp_path / "pairs.tsv", *sizes, "--columns", "2,1", "--swap", "--out", out)
+    assert "are not for training" not in said.stdout
+    many = ("--valid", 150, "--test", 30)
+    swapped = command(tmp_path / "pairs.tsv", *many, "--columns", "2,1", "--swap", "--out", out)
+    assert "180 pairs are not for training; with --valid and --test fewer\n" in swapped.stdout
     assert "split by the source sentence" in swapped.stdout
     assert (out / "train.es").read_text(encoding="utf-8").startswith("Sentence")
     # An error leaves what is there as it was.

@@ -20,6 +20,7 @@ replaces ``eval()`` in fairseq. Then come the repairs:
 - :mod:`~fairseq_ext.plugin.patches.ending`: a finished run ends without a crash;
 - :mod:`~fairseq_ext.plugin.patches.nan_report`: which layer a NaN came from;
 - :mod:`~fairseq_ext.plugin.patches.speed`: updates that take less time and memory;
+- :mod:`~fairseq_ext.plugin.patches.time_left`: how long a training still takes;
 - :mod:`~fairseq_ext.plugin.patches.engine`: ``--engine native``;
 
 Then come the rows of the wings, from their ``patches.py``, and then the checks. These give
@@ -78,6 +79,7 @@ from fairseq_ext.plugin.patches import (
     shards,
     speed,
     table,
+    time_left,
     training_options,
     untrusted,
 )
@@ -100,6 +102,7 @@ PATCHES: tuple[Patch, ...] = (
     *ending.PATCHES,
     *nan_report.PATCHES,
     *speed.PATCHES,
+    *time_left.PATCHES,
     *engine.PATCHES,
     *(
         patch

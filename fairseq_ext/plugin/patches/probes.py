@@ -201,6 +201,11 @@ def shards_by_fairscale() -> bool:
     return has("fairseq.optim.shard", "fairscale")
 
 
+def knows_no_end() -> bool:
+    """Whether the statistics of fairseq-train lack the time that is left."""
+    return lacks("fairseq_cli.train:get_training_stats", r"left|eta")
+
+
 # Resume
 
 
