@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 from fairseq_ext.plugin.patches import probes
 from fairseq_ext.plugin.patches.table import Layer, Patch
 
-PRIORITY = 2000  # of fairseq's numbers `wall` has 1000 at most: the last of the line
+PRIORITY = 2000  # above all of fairseq's: the last of the line
 
 
 def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
@@ -42,7 +41,6 @@ def clock(seconds: float) -> str:
 def _train(original: Callable) -> Callable:
     """Before each epoch, set when the training ends."""
 
-    @functools.wraps(original)
     def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
         done = trainer.get_num_updates()
         trainer.last_update = done + updates_left(cfg, epoch_itr, done)
@@ -54,7 +52,6 @@ def _train(original: Callable) -> Callable:
 
 
 def _train_step(original: Callable) -> Callable:
-    @functools.wraps(original)
     def train_step(self: Any, *args: Any, **options: Any) -> Any:
         from fairseq.logging import metrics
 
