@@ -203,7 +203,7 @@ def shards_by_fairscale() -> bool:
 
 def knows_no_end() -> bool:
     """Whether the statistics of fairseq-train lack the time that is left."""
-    return lacks("fairseq_cli.train:get_training_stats", r"left|eta")
+    return lacks("fairseq.trainer:Trainer._reduce_and_log_stats", r'"(left|eta)"')
 
 
 # Resume
