@@ -136,7 +136,8 @@ system() {
 }
 
 average_updates() {
-    if ((average == 1)); then
+    # A tiny corpus may have none: fairseq writes them within an epoch, and its epochs are an update.
+    if ((average == 1)) || { ! dry && [[ -z "$(find checkpoints -name 'checkpoint_*_*.pt')" ]]; }; then
         run cp checkpoints/checkpoint_last.pt checkpoints/average.pt
     else
         run fairseq-ext average --dir checkpoints --last-updates "$average" -o checkpoints/average.pt
