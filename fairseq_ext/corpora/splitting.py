@@ -41,7 +41,7 @@ from fairseq_ext.text.cleaning import plain
 
 HEAD = {"format": "fairseq-ext preparation", "version": 1}
 PART_LINES = 200_000
-RANGE = 2_000_000  # fingerprints of one range, about
+RANGE = 1_000_000  # fingerprints of one range, about
 PAIR = 2  # row of the fingerprints of pairs, after those of SIDES
 HELD = np.dtype(
     [
@@ -99,9 +99,10 @@ class Splitting(SplitResults):
             hashes = fingerprints.load(self.beside(clean, "hash.npy"))
             lines = fingerprints.load(self.beside(clean, "line.npy"))
             span = fingerprints.within(hashes[PAIR], *bounds)
-            pieces[0].append(hashes[PAIR, span])
+            # copies: a view would keep every part's file mapped until the range is done
+            pieces[0].append(np.array(hashes[PAIR, span]))
             pieces[1].append(np.full(span.stop - span.start, number, np.uint32))
-            pieces[2].append(lines[PAIR, span])
+            pieces[2].append(np.array(lines[PAIR, span]))
             if self.settings.key == "auto":
                 for side, of in enumerate(distinct):
                     of.append(np.unique(hashes[side, fingerprints.within(hashes[side], *bounds)]))
@@ -266,7 +267,7 @@ class Splitting(SplitResults):
             ends = self.load(fate)["offsets"]
             for group, start, end in zip(pieces, [0, *ends], ends, strict=False):
                 own = array[start:end]
-                group.append(own[fingerprints.within(own, *bounds)])
+                group.append(np.array(own[fingerprints.within(own, *bounds)]))
         self._end(name, {"types": [fingerprints.distinct(group) for group in pieces]})
 
     def steps(self) -> Iterator[tuple[list[str], Callable[[str], None]]]:
