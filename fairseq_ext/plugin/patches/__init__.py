@@ -36,6 +36,7 @@ any of fairseq's work again:
 - :mod:`~fairseq_ext.plugin.patches.training_options`: checks of the options of fairseq-train;
 - :mod:`~fairseq_ext.plugin.patches.data`: data folders, dictionaries, datasets, lengths;
 - :mod:`~fairseq_ext.plugin.patches.checkpoints`: loading and saving;
+- :mod:`~fairseq_ext.plugin.patches.behind`: saving while training goes on;
 - :mod:`~fairseq_ext.plugin.patches.dictionaries`: a model keeps the dictionaries of its training;
 - :mod:`~fairseq_ext.plugin.patches.untrusted`: checks of files from strangers;
 - :mod:`~fairseq_ext.plugin.patches.programs`: programs that fairseq starts;
@@ -53,6 +54,7 @@ from fairseq_ext.plugin.patches import (
     arguments,
     averages,
     batches,
+    behind,
     checkpoints,
     commands,
     data,
@@ -118,6 +120,7 @@ PATCHES: tuple[Patch, ...] = (
     *training_options.PATCHES,
     *data.PATCHES,
     *checkpoints.PATCHES,
+    *behind.PATCHES,
     *dictionaries.PATCHES,
     *untrusted.PATCHES,  # outside the others: names the file in all errors that they do not expect
     *programs.PATCHES,

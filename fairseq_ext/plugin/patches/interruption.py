@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from fairseq_ext.errors import printable
+from fairseq_ext.plugin.patches import behind
 from fairseq_ext.plugin.patches.table import Layer, Patch
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -92,6 +93,7 @@ def _end(cfg: Any, number: signal.Signals) -> NoReturn:
     """Print the message, end the job's other processes, and die of the signal, as shells expect."""
     for one in SIGNALS:
         signal.signal(one, signal.SIG_DFL)  # a second Ctrl-C ends it at once
+    behind.finish()
     if not cfg.distributed_training.distributed_rank:
         message = f"fairseq-ext: stopped by {number.name}. {_how_it_goes_on(cfg.checkpoint)}"
         print(printable(message), file=sys.stderr)

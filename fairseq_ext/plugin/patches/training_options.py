@@ -22,7 +22,6 @@ def refuse(cfg: Any) -> None:
     _require_basics(cfg)
     _require_packages(cfg)
     sharding.refuse(cfg)
-    _refuse_asynchronous_writing(cfg)
     _refuse_alignment_loss(cfg)
     _check_bleu(cfg)
     dataset = cfg.dataset
@@ -78,15 +77,6 @@ def _require_packages(cfg: Any) -> None:
                 f"`{option}` needs the package {packages[0]}, which is not installed: `pip install "
                 f"{packages[0].replace('azureml', 'azureml-core')}`, or leave the option out."
             )
-
-
-def _refuse_asynchronous_writing(cfg: Any) -> None:
-    """fairseq then writes the first file of a checkpoint in place, and no other one."""
-    if cfg.checkpoint.write_checkpoints_asynchronously:
-        raise ConfigError(
-            "`--write-checkpoints-asynchronously` leaves a torn file where a training is killed, "
-            "and no checkpoint_last.pt to go on from. Leave it out."
-        )
 
 
 def _refuse_alignment_loss(cfg: Any) -> None:
