@@ -146,7 +146,29 @@ def multiply_by_onednn(original: Callable) -> Callable:
     return step
 
 
+def warn_of_slow_bf16(original: Callable) -> Callable:
+    def __init__(self: Any, cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, cfg, task, model, *args, **kwargs)
+        if not cfg.common.bf16 or self.device.type != "cpu" or not self.is_data_parallel_master:
+            return
+        from fairseq_ext.training import bf16
+
+        ratio = bf16.times_as_long(model)
+        if ratio is not None and ratio > 1:
+            logger.warning(
+                f"--bf16: on this processor products of this model's matrices take {ratio:.1f} "
+                "times as long as in fp32; without the option training is faster, and more exact."
+            )
+
+    return __init__
+
+
 PATCHES = (
+    Patch(
+        name="bf16 that is slower",
+        reason="many processors have no instructions for bf16, and take several times as long",
+        layers=(Layer("fairseq.trainer:Trainer.__init__", warn_of_slow_bf16),),
+    ),
     Patch(
         name="products of oneDNN",
         reason="MKL uses AVX-512 on Intel's processors only: on an AMD processor that has it, "

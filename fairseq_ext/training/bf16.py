@@ -1,0 +1,51 @@
+"""Whether bf16 trains faster on this processor (torch only)."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_ext.training import products
+
+ROWS = 512
+"""Tokens of the products that are timed."""
+
+
+def times_as_long(model: nn.Module, repeats: int = 3) -> float | None:
+    """The time of a product in bf16 over that in fp32, as training computes it on the CPU.
+
+    Args:
+        model: whose matrices are multiplied; timed is the shape that most of its weights have,
+            embeddings left out.
+        repeats: the fastest of so many counts.
+
+    Returns:
+        The ratio; None for a model without matrices.
+    """
+    embeddings = {id(one.weight) for one in model.modules() if isinstance(one, nn.Embedding)}
+    matrices = [one for one in model.parameters() if one.dim() == 2 and id(one) not in embeddings]
+    if not matrices:
+        return None
+    shapes: Counter[tuple[int, ...]] = Counter()
+    for one in matrices:
+        shapes[tuple(one.shape)] += one.numel()
+    ((rows, columns), _) = shapes.most_common(1)[0]
+    x, weight = torch.ones(ROWS, columns), torch.ones(rows, columns)
+    with torch.no_grad(), products.by_onednn() if products.is_slow() else contextlib.nullcontext():
+        whole = _seconds(x, weight, repeats)
+        half = _seconds(x.bfloat16(), weight.bfloat16(), repeats)
+    return half / whole
+
+
+def _seconds(x: Tensor, weight: Tensor, repeats: int) -> float:
+    torch.mm(x, weight.t())  # the first one compiles
+    found = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        torch.mm(x, weight.t())
+        found.append(time.perf_counter() - began)
+    return min(found)
