@@ -536,6 +536,21 @@ def test_splitting_of_made_up_pairs(tmp_path: Path) -> None:
 
 @pytest.mark.system
 @pytest.mark.long
+def test_memory_of_updates(tmp_path: Path) -> None:
+    script, out = REPO / "benchmarks" / "updates_memory.py", tmp_path / "x.json"
+    options = ["--models", "transformer 128", "--vocabularies", "60", "--tokens", "200", "300"]
+    run(sys.executable, script, *options, "--json", out, cwd=tmp_path)
+    rows = json.loads(out.read_text())["rows"]
+    sides = ["stock", "plugin", "plugin, --checkpoint-activations"]
+    assert [(row["tokens"], row["side"]) for row in rows] == [
+        (tokens, side) for tokens in (200, 300) for side in sides
+    ]
+    assert all(1 < row["mebibytes_before_first_update"] < row["mebibytes"] for row in rows)
+    assert out.with_suffix(".png").exists()
+
+
+@pytest.mark.system
+@pytest.mark.long
 def test_updates_of_all_sides_on_a_made_up_corpus(tmp_path: Path) -> None:
     """Without dropout the plugin loses as it did before, to float's precision."""
     script, out = REPO / "benchmarks" / "updates.py", tmp_path / "x.json"

@@ -1,0 +1,112 @@
+"""The most memory that a training has resident, over vocabulary and tokens of a batch.
+
+    python benchmarks/updates_memory.py --json docs/results/updates_memory.json
+
+Each figure is of a process of its own that makes --updates updates of fairseq's trainer on a
+made-up corpus: stock fairseq, the plugin, and the plugin with ``--checkpoint-activations``. Python
+and torch themselves are included; how much they have before the first update stands beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import bench
+import pictures
+import shared_options
+import updates
+
+from fairseq_ext.evaluation.plots import PALETTE, STYLE
+
+PLUGIN = ["--user-dir", str(updates.USER_DIR)]
+RECOMPUTED = "--checkpoint-activations"
+SIDES = {
+    updates.STOCK: [],
+    updates.OURS: PLUGIN,
+    f"plugin, {RECOMPUTED}": [*PLUGIN, RECOMPUTED],
+}
+
+
+def arguments(words: list[str] | None) -> Namespace:
+    parser = shared_options.parser_with(__doc__, threads=1, dropout=0.1, tokens=[1_000, 4_000])
+    add = parser.add_argument
+    add("--models", nargs="+", default=list(updates.WITHOUT_PLUGIN), choices=updates.MODELS)
+    add("--vocabularies", type=int, nargs="+", default=[8_000, 32_000])
+    add("--updates", type=int, default=2)
+    add("--verbose", action="store_true", help="show what the sides log")
+    return parser.parse_args(words)
+
+
+def one(options: Namespace, data: str, model: str, tokens: int, flags: list[str]) -> dict[str, Any]:
+    """Memory of one process, in MiB."""
+    options = Namespace(**{**vars(options), "tokens": tokens})
+    words = [data, *updates.training(options), *updates.MODELS[model], *flags]
+    side = updates.Side(model, [str(updates.WORKER), *words], options)
+    before = side.run(0)["mebibytes"]
+    answer = side.run(options.updates)
+    side.end()
+    return {
+        "mebibytes": answer["mebibytes"],
+        "mebibytes_before_first_update": before,
+        "tokens_of_an_update": answer["tokens"] / options.updates,
+        "parameters": answer["parameters"],
+    }
+
+
+def draw(rows: list[dict[str, Any]], output: Path) -> None:
+    """A panel for each model, bars for each vocabulary and batch."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    models = [*dict.fromkeys(row["model"] for row in rows)]
+    cells = [*dict.fromkeys((row["vocabulary"], row["tokens"]) for row in rows)]
+    width = 0.8 / len(SIDES)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(6.4 * len(models), 4.2), layout="constrained")
+        axes_of = figure.subplots(1, len(models), squeeze=False)[0]
+        for axes, model in zip(axes_of, models, strict=True):
+            for place, side in enumerate(SIDES):
+                own = [row for row in rows if (row["model"], row["side"]) == (model, side)]
+                left = (place - (len(SIDES) - 1) / 2) * width
+                at = [number + left for number in range(len(own))]
+                heights = [row["mebibytes"] for row in own]
+                bars = axes.bar(at, heights, width, label=side, color=PALETTE[place])
+                axes.bar_label(bars, fmt="{:,.0f}", fontsize=7)
+            names = [f"V = {words:,}\n{tokens:,} tokens" for words, tokens in cells]
+            axes.set_xticks(range(len(cells)), names, fontsize=8)
+            axes.set(title=model, ylabel="resident at most (MiB)")
+            axes.grid(visible=True, axis="y")
+            axes.legend(fontsize=8.5)
+        pictures.save(figure, output)
+
+
+def main(words: list[str] | None = None) -> None:
+    options = arguments(words)
+    shared_options.begin(options)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for vocabulary in options.vocabularies:
+            place = Path(folder, str(vocabulary))
+            place.mkdir()
+            data = updates.made_up(place, vocabulary)
+            for model, tokens in itertools.product(options.models, options.tokens):
+                for side, flags in SIDES.items():
+                    own = {"model": model, "vocabulary": vocabulary, "tokens": tokens, "side": side}
+                    rows.append({**own, **one(options, data, model, tokens, flags)})
+                    print(
+                        f"{model}, V = {vocabulary:,}, {tokens:,} tokens, {side}: "
+                        f"{rows[-1]['mebibytes']:,.0f} MiB",
+                        flush=True,
+                    )
+    if options.json is not None:
+        own = shared_options.settings(options, without=("json", "verbose"))
+        bench.save(options.json, title="Memory of training", settings=own, rows=rows)
+        draw(rows, options.json)
+
+
+if __name__ == "__main__":
+    main()
