@@ -1,7 +1,7 @@
 """Fast dropout on the CPU: 16 random bits decide about each value (torch only).
 
 torch draws a random float for each value, which takes longer than the rest of a dropout. Here one
-64-bit random number serves four values.
+64-bit random number serves four values. The few values of a small tensor are left to torch.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 STEPS = 2**16
+LEAST = 2**14
+"""Values below which the way through Python takes longer than fewer draws save."""
 
 
 def is_active(dropout: nn.Module) -> bool:
@@ -42,6 +45,8 @@ def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
 
 def dropout(x: Tensor, p: float) -> Tensor:
     """Set each value to 0 with probability p (see :func:`draw`), and scale up the others."""
+    if x.numel() < LEAST:
+        return functional.dropout(x, p)
     return _Dropout.apply(x, p)
 
 
