@@ -7,12 +7,17 @@ tensors. torch's fused kernel does all of it in one pass. The two differ in wher
     torch      θ -= η / (1 - β₁^t) · m / (√v / √(1 - β₂^t) + ε')
 
 so ``ε' = ε / √(1 - β₂^t)`` makes them equal. Weight decay is decoupled in both.
+
+A trainer multiplies all gradients by a factor, twice: by one over the number of words, and to clip
+their norm. :func:`fold` leaves both to the step, which multiplies what it has read anyway; until
+then the gradients are what the backward pass has left, and after it they have been multiplied.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -32,19 +37,76 @@ def can_fuse(optimizer: Optimizer) -> bool:
     )
 
 
+def fold(optimizer: Optimizer) -> None:
+    """From now on :func:`multiply` and :func:`clip` leave their factors to the step, where it can.
+
+    Only for an owner who does not read gradients between the two and the step.
+    """
+    if not any(hasattr(one, "expert") for one in _weights(optimizer)):  # has a norm of its own
+        optimizer.factor = 1.0
+
+
+def is_folded(optimizer: Optimizer) -> bool:
+    """Whether the next step takes a factor: :func:`fold`, :func:`can_fuse`, and no hook reads."""
+    hooks = getattr(optimizer, "_optimizer_step_pre_hooks", None)
+    return hasattr(optimizer, "factor") and not hooks and can_fuse(optimizer)
+
+
+def forget(optimizer: Optimizer) -> None:
+    """Drop the factor, with the gradients that it was for."""
+    if hasattr(optimizer, "factor"):
+        optimizer.factor = 1.0
+
+
+def settle(optimizer: Optimizer) -> None:
+    """Multiply the gradients now, for whoever reads them."""
+    factor = getattr(optimizer, "factor", 1.0)
+    if isinstance(factor, Tensor) or factor != 1:
+        forget(optimizer)
+        for one in _weights(optimizer):
+            if one.grad is not None:
+                one.grad.detach().mul_(factor)
+
+
+def multiply(optimizer: Optimizer, factor: float | Tensor) -> None:
+    """Multiply all gradients, which is left to the step (:func:`is_folded`)."""
+    optimizer.factor = optimizer.factor * factor
+
+
+def clip(optimizer: Optimizer, largest: float) -> Tensor:
+    """The norm of all gradients, a scalar; one above ``largest`` is left to the step to clip.
+
+    As fairseq does it, with ``largest`` 0 for no clipping (:func:`is_folded`).
+    """
+    gradients = [one.grad for one in _weights(optimizer) if one.grad is not None]
+    if not gradients:
+        return torch.zeros((), device=next(_weights(optimizer)).device)
+    norm = torch.stack(torch._foreach_norm(gradients)).norm() * optimizer.factor
+    if largest > 0:
+        multiply(optimizer, (largest / (norm + 1e-6)).clamp_(max=1))
+    return norm
+
+
 def step(optimizer: Optimizer) -> None:
     """One update of every parameter that has a gradient; the state is that of fairseq's Adam.
 
     Args:
         optimizer: whose groups have ``lr``, ``betas``, ``eps`` and ``weight_decay``.
     """
+    factor = getattr(optimizer, "factor", 1.0)
+    forget(optimizer)
     for group in optimizer.param_groups:
-        together: dict[int, list[Tensor]] = defaultdict(list)
+        together: dict[tuple[int, torch.device], list[Tensor]] = defaultdict(list)
         for weight in group["params"]:
             if weight.grad is not None:
-                together[_advance(optimizer.state[weight], weight)].append(weight)
-        for number, weights in together.items():
-            _update(weights, [optimizer.state[one] for one in weights], number, group)
+                number = _advance(optimizer.state[weight], weight)
+                together[number, weight.device].append(weight)
+        for (number, _), weights in together.items():
+            _update(weights, [optimizer.state[one] for one in weights], number, group, factor)
+
+
+def _weights(optimizer: Optimizer) -> Iterator[Tensor]:
+    return (one for group in optimizer.param_groups for one in group["params"])
 
 
 def _advance(state: dict[str, Any], weight: Tensor) -> int:
@@ -58,10 +120,15 @@ def _advance(state: dict[str, Any], weight: Tensor) -> int:
 
 
 def _update(
-    weights: list[Tensor], states: list[dict[str, Any]], number: int, group: dict[str, Any]
+    weights: list[Tensor],
+    states: list[dict[str, Any]],
+    number: int,
+    group: dict[str, Any],
+    factor: float | Tensor,
 ) -> None:
     beta1, beta2 = group["betas"]
-    count = torch.tensor(float(number))
+    count = torch.tensor(float(number), device=weights[0].device)
+    unchanged = not isinstance(factor, Tensor) and factor == 1
     torch._fused_adamw_(
         [one.data for one in weights],
         [one.grad.data for one in weights],
@@ -76,4 +143,5 @@ def _update(
         eps=group["eps"] / math.sqrt(1 - beta2**number),
         amsgrad=False,
         maximize=False,
+        grad_scale=None if unchanged else (1 / torch.as_tensor(factor)).to(count),
     )

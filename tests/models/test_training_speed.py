@@ -18,9 +18,10 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     label_smoothed_nll_loss,
 )
 from fairseq.modules.fairseq_dropout import FairseqDropout
-from fairseq.optim.adam import Adam
+from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_ext.base.output_layer import OutputLayer
@@ -244,6 +245,100 @@ def test_adam_leaves_other_types_to_fairseq() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     assert adam.can_fuse(Adam([weight]))
     assert not adam.can_fuse(Adam([weight], amsgrad=True))
+
+
+def optimizers() -> list[FairseqAdam]:
+    """Three alike, of three parameters: fairseq's own, the fused one, and the folded one."""
+    shapes, draw = [(70, 5), (11,), (3, 4, 2)], torch.Generator().manual_seed(2)
+    weights = [torch.nn.Parameter(torch.randn(one, generator=draw)) for one in shapes]
+    settings = OmegaConf.structured(FairseqAdamConfig(adam_betas=(0.9, 0.98), tpu=False, lr=[0.01]))
+    return [FairseqAdam(settings, copy.deepcopy(weights)) for _ in range(3)]
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 0.3, 100.0])
+def test_factors_of_gradients_in_the_step(clip_norm: float) -> None:
+    """Norms, weights and gradients after the step are those of fairseq's passes; it resumes."""
+    plain, fused, folded = three = optimizers()
+    adam.fold(folded.optimizer)
+    draw = torch.Generator().manual_seed(3)
+    for number in range(20):
+        factor = 1 / (number + 3) if number % 2 else torch.tensor(1 / (number + 3))
+        drawn = [torch.randn(one.shape, generator=draw) * 30 for one in plain.params]
+        norms = []
+        for optimizer in three:
+            optimizer.zero_grad()
+            for weight, gradient in zip(optimizer.params, drawn, strict=True):
+                weight.grad = gradient.clone()
+            optimizer.multiply_grads(factor)
+            norms.append(optimizer.clip_grad_norm(clip_norm))
+            if optimizer is plain:
+                Adam.step.__wrapped__(optimizer.optimizer)
+            else:
+                optimizer.step()
+        assert norms[0] == norms[1]
+        for expected, found in zip(plain.params, folded.params, strict=True):
+            torch.testing.assert_close(found.grad, expected.grad, rtol=4e-7, atol=0)
+        torch.testing.assert_close(norms[2], norms[0], rtol=3e-7, atol=0)
+        if number == 9:  # each goes on from the state of another
+            states = [copy.deepcopy(one.state_dict()) for one in (folded, plain, fused)]
+            for optimizer, state in zip(three, states, strict=True):
+                optimizer.load_state_dict(state)
+    for other in (fused, folded):
+        torch.testing.assert_close(list(other.params), list(plain.params), rtol=2e-5, atol=2e-6)
+
+
+def test_factors_are_settled_or_forgotten() -> None:
+    """For a step with a closure, a hook that reads gradients, and gradients that are dropped."""
+    *_, folded = optimizers()
+    adam.fold(folded.optimizer)
+
+    def gradients(value: float = 1.0) -> list[float]:
+        for one in folded.params:
+            one.grad = torch.full_like(one, value)
+        return [0.25 * value] * 3
+
+    def found() -> list[float]:
+        return [float(one.grad.flatten()[0]) for one in folded.params]
+
+    expected = gradients()
+    folded.multiply_grads(0.25)
+    assert found() == [1.0] * 3
+    folded.step(lambda: None)
+    assert found() == expected
+
+    gradients()
+    folded.multiply_grads(0.25)
+    folded.zero_grad()
+    gradients()
+    folded.step()
+    assert found() == [1.0] * 3
+
+    read: list[list[float]] = []
+    gradients()
+    hook = folded.optimizer.register_step_pre_hook(lambda *unused: read.append(found()))
+    folded.multiply_grads(0.25)
+    folded.step()
+    assert read == [expected]
+    hook.remove()
+
+    gradients()  # and of a norm over several processes
+    folded.multiply_grads(0.25)
+    folded.clip_grad_norm(0.0, lambda norm: norm)
+    assert found() == expected
+
+
+def test_other_owners_of_gradients_multiply_them_at_once() -> None:
+    """Nothing is folded until a trainer asks for it, nor where experts have their own norm."""
+    plain, expert, infinite = optimizers()
+    next(iter(expert.params)).expert = True
+    adam.fold(expert.optimizer)
+    for one in (plain, expert):
+        assert not adam.is_folded(one.optimizer)
+    adam.fold(infinite.optimizer)
+    for one in infinite.params:
+        one.grad = torch.full_like(one, math.inf)
+    infinite.multiply_grads(0.5)
+    assert not torch.isfinite(infinite.clip_grad_norm(1.0))
 
 
 def test_dropout_of_fairseq_draws_sixteen_bits() -> None:

@@ -1,7 +1,8 @@
 """Updates that take less time and memory, with the same numbers.
 
 The loss reads the model's features and computes the output layer itself, in chunks; Adam goes over
-each tensor once; dropout draws fewer random numbers; products are those of the faster library.
+each tensor once; dropout draws fewer random numbers; products are those of the faster library;
+memory is kept for the next update.
 """
 
 from __future__ import annotations
@@ -120,10 +121,73 @@ def update_in_one_pass(original: Callable) -> Callable:
         from fairseq_ext.training import adam
 
         if closure is not None or not adam.can_fuse(self):
+            adam.settle(self)
             return original(self, closure)
         return adam.step(self)
 
     return step
+
+
+def fold_factors(original: Callable) -> Callable:
+    """Where the trainer goes from its factors straight to fairseq's Adam of fp32 weights."""
+
+    def _build_optimizer(self: Any) -> None:
+        from fairseq.optim.adam import Adam, FairseqAdam
+        from fairseq.tasks import FairseqTask
+
+        from fairseq_ext.training import adam
+
+        original(self)
+        owner = self._optimizer
+        straight = type(self.task).optimizer_step is FairseqTask.optimizer_step
+        if straight and type(owner) is FairseqAdam and type(owner.optimizer) is Adam:
+            adam.fold(owner.optimizer)
+
+    return _build_optimizer
+
+
+def multiply_in_step(original: Callable) -> Callable:
+    def multiply_grads(self: Any, c: float | Tensor) -> None:
+        from fairseq_ext.training import adam
+
+        if adam.is_folded(self.optimizer):
+            return adam.multiply(self.optimizer, c)
+        return original(self, c)
+
+    return multiply_grads
+
+
+def clip_in_step(original: Callable) -> Callable:
+    def clip_grad_norm(self: Any, max_norm: float, aggregate_norm_fn: Any = None) -> Tensor:
+        from fairseq_ext.training import adam
+
+        if aggregate_norm_fn is None and adam.is_folded(self.optimizer):
+            return adam.clip(self.optimizer, max_norm)
+        adam.settle(self.optimizer)
+        return original(self, max_norm, aggregate_norm_fn)
+
+    return clip_grad_norm
+
+
+def forget_factors(original: Callable) -> Callable:
+    def zero_grad(self: Any) -> None:
+        from fairseq_ext.training import adam
+
+        adam.forget(self.optimizer)
+        original(self)
+
+    return zero_grad
+
+
+def keep_memory(original: Callable) -> Callable:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if self.device.type == "cpu":
+            from fairseq_ext.training import memory
+
+            memory.keep()
+
+    return __init__
 
 
 def draw_sixteen_bits(original: Callable) -> Callable:
@@ -179,6 +243,12 @@ PATCHES = (
         ),
     ),
     Patch(
+        name="memory that is kept",
+        reason="glibc returns large blocks to the system, which clears them again for each "
+        "gradient of a large vocabulary",
+        layers=(Layer("fairseq.trainer:Trainer.__init__", keep_memory),),
+    ),
+    Patch(
         name="loss in chunks",
         reason="logits, log-probabilities and their gradients of a whole batch are several "
         "matrices of words times vocabulary, which take memory and time",
@@ -192,8 +262,15 @@ PATCHES = (
     ),
     Patch(
         name="Adam in one pass",
-        reason="fairseq's Adam reads and writes whole tensors in a dozen operations each",
-        layers=(Layer("fairseq.optim.adam:Adam.step", update_in_one_pass),),
+        reason="fairseq's Adam reads and writes whole tensors in a dozen operations each, after "
+        "two more that multiply the gradients",
+        layers=(
+            Layer("fairseq.optim.adam:Adam.step", update_in_one_pass),
+            Layer("fairseq.optim.adam:FairseqAdam.multiply_grads", multiply_in_step),
+            Layer("fairseq.optim.adam:FairseqAdam.clip_grad_norm", clip_in_step),
+            Layer("fairseq.optim.adam:FairseqAdam.zero_grad", forget_factors),
+            Layer("fairseq.trainer:Trainer._build_optimizer", fold_factors),
+        ),
     ),
     Patch(
         name="dropout of 16 bits",
