@@ -1,8 +1,8 @@
 """Memory that a process gives back it soon asks for again, and the system clears it each time.
 
 glibc maps every block above its threshold anew, 32 MiB at the most, and returns what is free at the
-end of its heap. Gradients and products the size of an embedding are such blocks: at 32,000 words
-of 512 values an update takes 200,000 faults of pages, an eighth of its time.
+end of its heap. Gradients and products the size of an embedding of many words are such blocks, and
+each of their pages is a fault and a page of zeros in every update.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ CHOICES = ("MALLOC_", "GLIBC_TUNABLES")
 def keep() -> bool:
     """Let this process keep the memory that it frees, for its next blocks; whether it does now.
 
-    Only with glibc, and unless the environment sets its allocator. The most that is resident is
-    what it was; it stays resident until the process ends.
+    Only with glibc, and unless the environment sets its allocator. What was resident once stays so
+    until the process ends, and small blocks in the gaps of large ones may add a few percent.
     """
     if any(name.startswith(CHOICES) for name in os.environ):
         return False
