@@ -536,6 +536,21 @@ def test_splitting_of_made_up_pairs(tmp_path: Path) -> None:
 
 @pytest.mark.system
 @pytest.mark.long
+def test_start_of_a_training(tmp_path: Path) -> None:
+    script, out = REPO / "benchmarks" / "data_start.py", tmp_path / "x.json"
+    run(sys.executable, script, "--pairs", "5000", "--base", "500", "--json", out, cwd=tmp_path)
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["pairs"] for row in rows] == [500, 5000]
+    for row in rows:
+        assert all(
+            row[f"{side}_{what}"] > 1
+            for side in ("stock", "plugin")
+            for what in ("cpu_seconds", "mebibytes")
+        )
+
+
+@pytest.mark.system
+@pytest.mark.long
 def test_memory_of_updates(tmp_path: Path) -> None:
     script, out = REPO / "benchmarks" / "updates_memory.py", tmp_path / "x.json"
     options = ["--models", "transformer 128", "--vocabularies", "60", "--tokens", "200", "300"]

@@ -1,0 +1,139 @@
+"""What fairseq-train takes from its start to the first update, over the number of pairs.
+
+    python benchmarks/data_start.py --json docs/results/data_start.json
+
+The command is `fairseq-train` itself, a process of its own, with the plugin and without, in turn:
+a model of next to nothing makes one update of a made-up corpus in the format of
+fairseq-preprocess. Times are of the processor, memory is the largest resident size, mapped files
+included. The row of --base pairs is what the start takes without a corpus to speak of; "own" is
+the rest, with a batch so small that the update does not hide it.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import bench
+import numpy as np
+import shared_options
+import watching
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+USER_DIR = Path(__file__).parent.parent / "user_dir"
+PLUGIN, STOCK = "plugin", "stock"
+SIDES = {STOCK: [], PLUGIN: ["--user-dir", str(USER_DIR)]}
+LONGEST = 49
+MIB = 2**20
+TINY = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16 "
+TINY += "--encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --share-all-embeddings "
+TINY += "--encoder-attention-heads 2 --decoder-attention-heads 2"
+TRAIN = "--arch transformer --optimizer adam --lr 0.001 --criterion cross_entropy --cpu "
+TRAIN += "--max-update 1 --no-save --disable-validation --num-workers 0 --no-progress-bar"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+
+
+def arguments(words: list[str] | None) -> Namespace:
+    parser = shared_options.parser_with(__doc__, repeats=3, tokens=500, vocabulary=1_000)
+    add = parser.add_argument
+    add("--pairs", type=int, nargs="+", default=[100_000, 1_000_000, 4_000_000])
+    add("--base", type=int, default=1_000, help="pairs whose start is taken off")
+    add("--folder", type=Path, help="on the disk to use (the system's temporary folder)")
+    return parser.parse_args(words)
+
+
+def write(folder: Path, pairs: int, vocabulary: int) -> Path:
+    """Sentences of random length and words, as fairseq-preprocess binarizes them."""
+    folder.mkdir()
+    generator = np.random.default_rng(1)
+    for side in ("src", "tgt"):
+        lines = "".join(f"w{number} 1\n" for number in range(vocabulary - 4))  # fairseq adds four
+        (folder / f"dict.{side}.txt").write_text(lines)
+        sizes = generator.integers(2, LONGEST + 2, pairs).astype(np.int32)  # with </s>
+        tokens = generator.integers(4, vocabulary, int(sizes.sum()), np.uint16)
+        tokens[np.cumsum(sizes) - 1] = 2  # </s>
+        name = folder / f"train.src-tgt.{side}"
+        tokens.tofile(f"{name}.bin")
+        with MMapIndexedDataset.Index.writer(f"{name}.idx", np.uint16) as index:
+            index.write(sizes)
+    return folder
+
+
+def start(data: Path, side: str, tokens: int) -> dict[str, float]:
+    """Processor seconds and MiB of one process."""
+    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAIN.split(), *TINY.split()]
+    command += ["--max-tokens", str(tokens), *SIDES[side]]
+    with (
+        watching.timed() as time,
+        subprocess.Popen(
+            command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+    ):
+        watch = watching.Watch(process.pid)
+        watch.start()
+        said, _ = process.communicate()
+        watch.end()
+    if process.returncode:
+        raise SystemExit(said[-2000:])
+    return {"cpu_seconds": time["cpu_seconds"], "mebibytes": watch.peak / MIB}
+
+
+def measure(options: Namespace, folder: Path, pairs: int) -> dict[str, dict[str, list[float]]]:
+    """Rounds of both sides on one corpus."""
+    data = write(folder / str(pairs), pairs, options.vocabulary)
+    found = {side: {"cpu_seconds": [], "mebibytes": []} for side in SIDES}
+    start(data, PLUGIN, options.tokens)  # files are in the cache, and the plugin has seen them
+    for number in range(options.repeats):
+        for side in list(SIDES)[:: 1 if number % 2 else -1]:
+            for name, value in start(data, side, options.tokens).items():
+                found[side][name].append(value)
+    return found
+
+
+def row(
+    pairs: int, found: dict[str, dict[str, list[float]]], base: dict[str, dict[str, list[float]]]
+) -> dict[str, Any]:
+    """Medians, and what the plugin takes of stock fairseq's, whole and without the base."""
+    kept: dict[str, Any] = {"pairs": pairs}
+    for name in ("cpu_seconds", "mebibytes"):
+        whole = {side: statistics.median(found[side][name]) for side in SIDES}
+        own = {side: whole[side] - statistics.median(base[side][name]) for side in SIDES}
+        kept |= {f"{side}_{name}": value for side, value in whole.items()}
+        kept |= {f"{side}_own_{name}": value for side, value in own.items()}
+        shares = [a / b for a, b in zip(found[PLUGIN][name], found[STOCK][name], strict=True)]
+        kept[f"{name}_share_quartiles"] = bench.quartiles(shares)
+        if own[STOCK] > 0:
+            kept[f"{name}_own_share"] = own[PLUGIN] / own[STOCK]
+    return kept
+
+
+def main(words: list[str] | None = None) -> None:
+    options = arguments(words)
+    rows = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        base = measure(options, Path(folder), options.base)
+        rows.append(row(options.base, base, base))
+        for pairs in options.pairs:
+            rows.append(row(pairs, measure(options, Path(folder), pairs), base))
+            last = rows[-1]
+            print(
+                f"{pairs:12,} pairs: {last['plugin_cpu_seconds']:.1f} s of processor, stock "
+                f"{last['stock_cpu_seconds']:.1f} (own {last['plugin_own_cpu_seconds']:.2f} and "
+                f"{last['stock_own_cpu_seconds']:.2f}); {last['plugin_mebibytes']:.0f} MiB, stock "
+                f"{last['stock_mebibytes']:.0f} (own {last['plugin_own_mebibytes']:.0f} and "
+                f"{last['stock_own_mebibytes']:.0f})",
+                flush=True,
+            )
+    if options.json is not None:
+        own = shared_options.settings(options, without=("json", "folder"))
+        bench.save(options.json, title="Start of a training", settings=own, rows=rows)
+
+
+if __name__ == "__main__":
+    main()
