@@ -278,7 +278,10 @@ def test_num_batch_buckets(copy_data, tmp_path):
 def test_bf16_trains_on_the_cpu(copy_data, tmp_path):
     options = (*ARCHITECTURES["transformer"], "--bf16", "--max-update", 2)
     done = train(copy_data, tmp_path, *options)
-    assert not ALARM.search(done.stdout + done.stderr)
+    lines = (done.stdout + done.stderr).splitlines()
+    slower = [line for line in lines if "times as long as in fp32" in line]
+    assert len(slower) <= 1  # on a processor without products of bf16: tests/models/test_bf16_choice
+    assert not [line for line in lines if ALARM.search(line) and line not in slower]
     assert load(tmp_path / LAST)["cfg"]["common"]["bf16"]
     plugin = plugin_without(tmp_path, "bf16 without a TPU")
     assert "xla_device" in train(copy_data, tmp_path, *options, plugin=plugin, ok=False).stderr
