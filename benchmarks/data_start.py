@@ -4,9 +4,9 @@
 
 The command is `fairseq-train` itself, a process of its own, with the plugin and without, in turn:
 a model of next to nothing makes one update of a made-up corpus in the format of
-fairseq-preprocess. Times are of the processor, memory is the largest resident size, mapped files
-included. The row of --base pairs is what the start takes without a corpus to speak of; "own" is
-the rest, with a batch so small that the update does not hide it.
+fairseq-preprocess. Times are of the processor; memory is the largest resident size, and "private"
+without the mapped files, which processes share and the system can drop (looked at every 5 ms). The
+row of --base pairs is what the start takes without a corpus to speak of; "own" is the rest.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import Namespace
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 USER_DIR = Path(__file__).parent.parent / "user_dir"
 PLUGIN, STOCK = "plugin", "stock"
-SIDES = {STOCK: [], PLUGIN: ["--user-dir", str(USER_DIR)]}
+SIDES = {PLUGIN: ["--user-dir", str(USER_DIR)], STOCK: []}
 LONGEST = 49
+LOOK = 0.005  # seconds
 MIB = 2**20
 TINY = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16 "
 TINY += "--encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --share-all-embeddings "
@@ -40,9 +42,9 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive
 
 
 def arguments(words: list[str] | None) -> Namespace:
-    parser = shared_options.parser_with(__doc__, repeats=3, tokens=500, vocabulary=1_000)
+    parser = shared_options.parser_with(__doc__, repeats=5, tokens=4_000, vocabulary=1_000)
     add = parser.add_argument
-    add("--pairs", type=int, nargs="+", default=[100_000, 1_000_000, 4_000_000])
+    add("--pairs", type=int, nargs="+", default=[1_000_000, 4_000_000, 16_000_000])
     add("--base", type=int, default=1_000, help="pairs whose start is taken off")
     add("--folder", type=Path, help="on the disk to use (the system's temporary folder)")
     return parser.parse_args(words)
@@ -75,19 +77,23 @@ def start(data: Path, side: str, tokens: int) -> dict[str, float]:
             command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process,
     ):
-        watch = watching.Watch(process.pid)
+        watch = watching.Watch(process.pid, look=LOOK)
         watch.start()
         said, _ = process.communicate()
         watch.end()
-    if process.returncode:
+    if "done training" not in said:  # stock fairseq may crash after that, as it ends
         raise SystemExit(said[-2000:])
-    return {"cpu_seconds": time["cpu_seconds"], "mebibytes": watch.peak / MIB}
+    return {
+        "cpu_seconds": time["cpu_seconds"],
+        "mebibytes": watch.peak / MIB,
+        "private_mebibytes": watch.private / MIB,
+    }
 
 
 def measure(options: Namespace, folder: Path, pairs: int) -> dict[str, dict[str, list[float]]]:
     """Rounds of both sides on one corpus."""
     data = write(folder / str(pairs), pairs, options.vocabulary)
-    found = {side: {"cpu_seconds": [], "mebibytes": []} for side in SIDES}
+    found: dict[str, dict[str, list[float]]] = {side: defaultdict(list) for side in SIDES}
     start(data, PLUGIN, options.tokens)  # files are in the cache, and the plugin has seen them
     for number in range(options.repeats):
         for side in list(SIDES)[:: 1 if number % 2 else -1]:
@@ -101,7 +107,7 @@ def row(
 ) -> dict[str, Any]:
     """Medians, and what the plugin takes of stock fairseq's, whole and without the base."""
     kept: dict[str, Any] = {"pairs": pairs}
-    for name in ("cpu_seconds", "mebibytes"):
+    for name in found[PLUGIN]:
         whole = {side: statistics.median(found[side][name]) for side in SIDES}
         own = {side: whole[side] - statistics.median(base[side][name]) for side in SIDES}
         kept |= {f"{side}_{name}": value for side, value in whole.items()}
@@ -122,14 +128,13 @@ def main(words: list[str] | None = None) -> None:
         for pairs in options.pairs:
             rows.append(row(pairs, measure(options, Path(folder), pairs), base))
             last = rows[-1]
-            print(
-                f"{pairs:12,} pairs: {last['plugin_cpu_seconds']:.1f} s of processor, stock "
-                f"{last['stock_cpu_seconds']:.1f} (own {last['plugin_own_cpu_seconds']:.2f} and "
-                f"{last['stock_own_cpu_seconds']:.2f}); {last['plugin_mebibytes']:.0f} MiB, stock "
-                f"{last['stock_mebibytes']:.0f} (own {last['plugin_own_mebibytes']:.0f} and "
-                f"{last['stock_own_mebibytes']:.0f})",
-                flush=True,
-            )
+            print(f"{pairs:,} pairs, plugin and stock fairseq:")
+            for name in base[PLUGIN]:
+                whole, own = (
+                    "{:.1f} and {:.1f}".format(*(last[f"{side}_{part}{name}"] for side in SIDES))
+                    for part in ("", "own_")
+                )
+                print(f"  {name:18} {whole}; own {own}", flush=True)
     if options.json is not None:
         own = shared_options.settings(options, without=("json", "folder"))
         bench.save(options.json, title="Start of a training", settings=own, rows=rows)

@@ -21,18 +21,22 @@ class Watch(threading.Thread):
 
     Attributes:
         peak: largest high-water mark of one of the processes, in bytes.
+        private: the most that one of them had at a look without the files that it maps, which all
+            processes share and the system can drop.
         disk: the most bytes that the folder has held.
     """
 
-    def __init__(self, process: int, folder: Path | None = None) -> None:
+    def __init__(self, process: int, folder: Path | None = None, look: float = LOOK) -> None:
         super().__init__(daemon=True)
-        self._process, self._folder = process, folder
+        self._process, self._folder, self._look = process, folder, look
         self._ended = threading.Event()
-        self.peak = self.disk = 0
+        self.peak = self.private = self.disk = 0
 
     def run(self) -> None:
-        while not self._ended.wait(LOOK):
-            self.peak = max([self.peak, *map(_high_water, _family(self._process))])
+        while not self._ended.wait(self._look):
+            for process in _family(self._process):
+                self.peak = max(self.peak, _status(process, "VmHWM"))
+                self.private = max(self.private, _status(process, "RssAnon"))
             if self._folder is not None:
                 self.disk = max(self.disk, sum(_sizes(self._folder)))
 
@@ -49,10 +53,10 @@ def _family(process: int) -> Iterator[int]:
             yield from _family(int(child))
 
 
-def _high_water(process: int) -> int:
+def _status(process: int, name: str) -> int:
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
+            if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
     return 0
 

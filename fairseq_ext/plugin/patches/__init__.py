@@ -11,6 +11,7 @@ replaces ``eval()`` in fairseq. Then come the repairs:
 - :mod:`~fairseq_ext.plugin.patches.loading`: the classes that a checkpoint may contain;
 - :mod:`~fairseq_ext.plugin.patches.batches`: no sentence is lost;
 - :mod:`~fairseq_ext.plugin.patches.indexes`: binarized data above 2 GiB;
+- :mod:`~fairseq_ext.plugin.patches.corpora`: the start of an epoch over millions of pairs;
 - :mod:`~fairseq_ext.plugin.patches.encoders`: weights are stored once;
 - :mod:`~fairseq_ext.plugin.patches.machine`: training on CPUs, with several processes, in bf16;
 - :mod:`~fairseq_ext.plugin.patches.sharding`: ``--zero-sharding os`` without fairscale;
@@ -57,6 +58,7 @@ from fairseq_ext.plugin.patches import (
     behind,
     checkpoints,
     commands,
+    corpora,
     data,
     dictionaries,
     divergence,
@@ -95,6 +97,7 @@ PATCHES: tuple[Patch, ...] = (
     *loading.PATCHES,
     *batches.PATCHES,
     *indexes.PATCHES,
+    *corpora.PATCHES,
     *encoders.PATCHES,
     *machine.PATCHES,
     *sharding.PATCHES,

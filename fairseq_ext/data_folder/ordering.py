@@ -1,0 +1,76 @@
+"""The order of a corpus from which batches are made: by length, in little time and memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+BLOCK = 1 << 14
+"""Sentences that are sorted at a time; their keys and places stay in a processor's cache."""
+KEYS = 1 << 16
+"""Keys are of 16 bits, which numpy sorts by radix."""
+LONGEST = KEYS - 1
+"""Tokens of the longest sentence that can be sorted."""
+
+
+def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
+    """Sentences by their lengths, those of the same lengths in random order.
+
+    The order is fairseq's: numpy's global generator is asked for the same numbers, and sorting is
+    stable. It needs 12 bytes a sentence instead of some 30, with the result's eight.
+
+    Args:
+        sizes: int ``[sentences]`` of each side, at most :data:`LONGEST`; the last one sorts first,
+            so that ``[target, source]`` is the order by source, then by target.
+        shuffle: False leaves those of the same lengths as they lie in the corpus.
+
+    Returns:
+        int64 ``[sentences]``.
+    """
+    count = len(sizes[0])
+    order = np.arange(count, dtype=np.int32 if count <= np.iinfo(np.int32).max else np.int64)
+    if shuffle:
+        np.random.shuffle(order)
+    *others, last = as_one_key(sizes)
+    for lengths in others:
+        order = stable(order, lengths, order.dtype)
+    return stable(order, last, np.int64)
+
+
+def as_one_key(sizes: list[np.ndarray]) -> list[np.ndarray]:
+    """Lengths of all sides in one number where 16 bits hold it, so that one pass sorts them."""
+    ranges = [int(one.max(initial=0)) + 1 for one in sizes]
+    if math.prod(ranges) > KEYS:
+        return sizes
+    key = np.zeros(len(sizes[0]), np.uint16)
+    for one, values in zip(reversed(sizes), reversed(ranges), strict=True):
+        key *= np.uint16(values % KEYS)
+        key += one.astype(np.uint16)
+    return [key]
+
+
+def stable(order: np.ndarray, lengths: np.ndarray, dtype: Any) -> np.ndarray:
+    """A permutation sorted by ``lengths``, by counting; equal ones stay in their order.
+
+    Args:
+        order: ``[sentences]``, each once.
+        lengths: int ``[sentences]``, at most :data:`LONGEST`.
+        dtype: of the result.
+    """
+    blocks = [slice(first, first + BLOCK) for first in range(0, len(order), BLOCK)]
+    most = int(lengths.max(initial=0)) + 1
+    counts = sum((np.bincount(lengths[block], minlength=most) for block in blocks), 0)
+    begins = np.cumsum(counts) - counts  # where the next sentence of each length goes
+    found = np.empty(len(order), dtype)
+    for block in blocks:
+        sentences = order[block]
+        keys = lengths[sentences].astype(np.uint16)
+        ranks = np.argsort(keys, kind="stable")
+        keys = keys[ranks]
+        of_block = np.bincount(keys, minlength=most)
+        before = begins - (np.cumsum(of_block) - of_block)
+        found[before[keys] + np.arange(len(keys))] = sentences[ranks]
+        begins += of_block
+    return found
