@@ -20,12 +20,13 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_ext.base.output_layer import OutputLayer
 
-CHUNK = 2**22  # logits of a chunk: 16 MiB in fp32, which the caches of most processors hold
+CHUNK = 2**22  # logits of a chunk: 16 MiB in fp32, of which products are quick
+BLOCK = 2**18  # logits that are judged at a time: a processor's own cache holds them
 
 
-Judge = Callable[[Tensor, slice, bool], tuple[Tensor, Tensor]]
-"""From logits ``z``, ``[R, V]``, which may be overwritten, their place among all words and whether
-a gradient is wanted, to the sums of loss and negative log-likelihood, ``[2]``, and ``∂L/∂z``."""
+Judge = Callable[[Tensor, slice, bool], Tensor]
+"""From logits ``z``, ``[R, V]``, their place among all words and whether a gradient is wanted, to
+the sums of loss and negative log-likelihood, ``[2]``; ``z`` is overwritten, by ``∂L/∂z``."""
 
 
 def smoothed_nll(
@@ -125,6 +126,11 @@ def _places(output: OutputLayer, chunk: int) -> Sequence[slice]:
     return [slice(i, i + rows) for i in range(0, len(output.features), rows)]
 
 
+def _blocks(z: Tensor) -> Sequence[slice]:
+    rows = max(1, BLOCK // z.size(1)) if z.device.type == "cpu" else len(z)
+    return [slice(i, min(i + rows, len(z))) for i in range(0, len(z), rows)]
+
+
 def _summed(output: OutputLayer, judge: Judge, chunk: int) -> tuple[Tensor, Tensor]:
     return _Summed.apply(*output, judge, _places(output, chunk))
 
@@ -147,10 +153,11 @@ class _Summed(torch.autograd.Function):
         gradients = _Gradients(ctx.needs_input_grad, output, precise)
         for place in places:
             z = output.of_words(place).logits()  # [R, V]
-            found, slope = judge(z, place, gradients.wanted)
-            sums += found
+            for block in _blocks(z):
+                words = slice(place.start + block.start, place.start + block.stop)
+                sums += judge(z[block], words, gradients.wanted)
             if gradients.wanted:
-                gradients.add(place, slope)
+                gradients.add(place, z)
         ctx.save_for_backward(*gradients.sums())
         loss, nll = sums[0].clone(), sums[1].clone()
         ctx.mark_non_differentiable(nll)
@@ -186,8 +193,11 @@ class _Gradients:
         rounded = slope.to(weight.dtype)
         if self.of_features is not None:
             self.of_features[place] = rounded @ weight
-        if self.of_weight is not None:  # sums of half-precision products are kept in fp32
-            self.of_weight += h.t() @ rounded
+        if self.of_weight is not None:
+            if self.of_weight.dtype == weight.dtype:
+                self.of_weight.addmm_(h.t(), rounded)
+            else:  # sums of half-precision products are kept in fp32
+                self.of_weight += h.t() @ rounded
         if self.of_bias is not None:
             self.of_bias += slope.sum(dim=0)
 
@@ -208,9 +218,7 @@ def _softmax_(z: Tensor) -> tuple[Tensor, Tensor]:
     return p, highest - p.amax(dim=1, keepdim=True).log()  # the largest p is 1/V at least
 
 
-def _smoothed(
-    z: Tensor, place: slice, backward: bool, *, target: Tensor, epsilon: float
-) -> tuple[Tensor, Tensor]:
+def _smoothed(z: Tensor, place: slice, backward: bool, *, target: Tensor, epsilon: float) -> Tensor:
     t = target[place].unsqueeze(1)
     others = epsilon / (z.size(1) - 1)  # ε'
     z_target, z_sum = z.gather(1, t), z.sum(dim=1, keepdim=True) if epsilon else 0
@@ -222,7 +230,7 @@ def _smoothed(
         p.scatter_add_(1, t, torch.full_like(nll, epsilon + others - 1))
         if epsilon:
             p.sub_(others)
-    return torch.stack((loss.sum(), nll.sum())), p
+    return torch.stack((loss.sum(), nll.sum()))
 
 
 def _distilled(
@@ -234,7 +242,7 @@ def _distilled(
     teacher: OutputLayer,
     temperature: float,
     teacher_weight: float,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     t = target[place].unsqueeze(1)
     p = torch.softmax(teacher.of_words(place).logits().to(z) / temperature, dim=1)
     scaled = z / temperature
@@ -248,4 +256,4 @@ def _distilled(
     if backward:
         softmax.scatter_add_(1, t, torch.full_like(nll, -1))
         softmax.mul_(1 - teacher_weight).add_(q.sub_(p), alpha=teacher_weight * temperature)
-    return torch.stack((loss.sum(), nll.sum())), softmax
+    return torch.stack((loss.sum(), nll.sum()))

@@ -45,13 +45,13 @@ def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
 
 @contextlib.contextmanager
 def by_onednn() -> Iterator[None]:
-    """Within it, ``mm`` and ``addmm`` on the CPU are oneDNN's, also in backward passes."""
+    """Within it, products on the CPU are oneDNN's, also in backward passes."""
     for name, capacity in CACHES.items():
         os.environ.setdefault(name, capacity)
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says once that a kernel is replaced
-        for function in (mm, addmm):
+        for function in (mm, addmm, addmm_):
             library.impl(function.__name__, function, "CPU", allow_override=True)
     try:
         yield
@@ -73,6 +73,13 @@ def addmm(added: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float 
         return _product(a, b, added)
     out = a.new_empty(a.size(0), b.size(1))
     return torch.addmm(added, a, b, beta=beta, alpha=alpha, out=out)
+
+
+def addmm_(sums: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """``β sums + α A B``, in the place of ``sums``."""
+    if beta == alpha == 1 and sums.dtype == a.dtype and _is_large(a, b):
+        return sums.add_(_product(a, b, None))
+    return torch.addmm(sums, a, b, beta=beta, alpha=alpha, out=sums)
 
 
 def _is_large(a: Tensor, b: Tensor) -> bool:

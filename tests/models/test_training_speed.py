@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -108,8 +109,17 @@ def test_every_architecture_has_the_loss_and_gradients_of_fairseq(
 SIZES = st.integers(1, 40)
 
 
-@given(SIZES, st.integers(2, 40), st.integers(1, 300), st.floats(0, 0.9), st.booleans())
-def test_chunks_of_any_size(words: int, size: int, chunk: int, epsilon: float, bias: bool) -> None:
+@given(
+    SIZES,
+    st.integers(2, 40),
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.floats(0, 0.9),
+    st.booleans(),
+)
+def test_chunks_of_any_size(
+    words: int, size: int, chunk: int, block: int, epsilon: float, bias: bool
+) -> None:
     """Against fairseq's function, in float64: values and all gradients."""
     draw = torch.Generator().manual_seed(words * size)
     features = torch.randn(words, 3, generator=draw, dtype=torch.float64).requires_grad_()
@@ -120,7 +130,8 @@ def test_chunks_of_any_size(words: int, size: int, chunk: int, epsilon: float, b
     output = OutputLayer(*inputs)
     logits = output.logits()
     expected = label_smoothed_nll_loss(logits.log_softmax(-1), target, epsilon, ignore_index=PAD)
-    found = loss.smoothed_nll(output, target, epsilon, PAD, chunk)
+    with mock.patch.object(loss, "BLOCK", block):
+        found = loss.smoothed_nll(output, target, epsilon, PAD, chunk)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs.detach() if ours is found[1] else theirs)
     wanted = torch.autograd.grad(expected[0] * 0.7, inputs)
@@ -131,7 +142,11 @@ def test_chunks_of_any_size(words: int, size: int, chunk: int, epsilon: float, b
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 @pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
-def test_distillation_in_chunks(temperature: float, weight: float) -> None:
+@pytest.mark.parametrize("block", [1, 40, 60])
+def test_distillation_in_chunks(
+    temperature: float, weight: float, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss, "BLOCK", block)
     draw = torch.Generator().manual_seed(1)
     student, teacher = (
         OutputLayer(

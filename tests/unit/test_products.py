@@ -51,13 +51,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("of_b", LAYOUTS)
 def test_any_strides(of_a: str, of_b: str, calls: list) -> None:
     a, b = strided(*LARGE[:2], of_a), strided(*LARGE[1:], of_b)
-    bias = torch.randn(LARGE[2])
+    bias, sums = torch.randn(LARGE[2]), strided(LARGE[0], LARGE[2], of_a)
+    wanted = a.double() @ b.double()
+    wanted_sums = sums.double() + wanted
     with by_onednn():
         found = torch.mm(a, b), torch.addmm(bias, a, b)
-    wanted = a.double() @ b.double()
+        assert sums.addmm_(a, b) is sums
     torch.testing.assert_close(found[0].double(), wanted, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(found[1].double(), wanted + bias, rtol=1e-4, atol=1e-4)
-    assert calls == [LARGE, LARGE]
+    torch.testing.assert_close(sums.double(), wanted_sums, rtol=1e-4, atol=1e-4)
+    assert calls == [LARGE, LARGE, LARGE]
 
 
 @pytest.mark.parametrize(
@@ -69,10 +72,12 @@ def test_small_ones_and_other_types_are_torchs_own(
 ) -> None:
     a, b = torch.randn(*shape[:2], dtype=dtype), torch.randn(*shape[1:], dtype=dtype)
     bias = torch.randn(shape[2], dtype=dtype)
-    wanted = torch.mm(a, b), torch.addmm(bias, a, b)
+    sums = torch.randn(shape[0], shape[2], dtype=dtype)
+    wanted = torch.mm(a, b), torch.addmm(bias, a, b), sums.clone().addmm_(a, b)
     with by_onednn():
         assert torch.equal(torch.mm(a, b), wanted[0])
         assert torch.equal(torch.addmm(bias, a, b), wanted[1])
+        assert torch.equal(sums.addmm_(a, b), wanted[2])
     assert calls == []
 
 
