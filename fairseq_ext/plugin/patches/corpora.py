@@ -13,6 +13,11 @@ import numpy as np
 from fairseq_ext.data_folder import ordering
 from fairseq_ext.plugin.patches.table import Layer, Patch
 
+PART = 1 << 18
+OPEN = 3
+"""Batches at a part's end that are made again: one that was full to a multiple of sentences, the
+rest, and what fairseq drops and the row "last batch" adds."""
+
 
 def read_ahead(original: Callable) -> Callable:
     """Let the system read a file behind the command, which fairseq reads and throws away."""
@@ -64,18 +69,42 @@ def look_before_filtering(original: Callable) -> Callable:
     return filter_indices_by_size
 
 
+def batch_in_parts(original: Callable) -> Callable:
+    """Count tokens of :data:`PART` sentences at a time, instead of all.
+
+    A batch depends on where it starts and on the sentences from there on. So all batches of a part
+    are those of the whole but the last few, which sentences of the next part may belong to.
+    """
+
+    def batch_by_size(self: Any, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        if self.buckets is not None:
+            return original(self, indices, *args, **kwargs)
+        batches: list[Any] = []
+        start = 0
+        while len(indices) - start > PART:
+            found = original(self, indices[start : start + PART], *args, **kwargs)
+            if len(found) <= OPEN:  # sentences by the hundred thousand in one batch
+                break
+            batches += found[:-OPEN]
+            start += sum(map(len, found[:-OPEN]))
+        return batches + original(self, indices[start:], *args, **kwargs)
+
+    return batch_by_size
+
+
 PAIRS = "fairseq.data.language_pair_dataset:LanguagePairDataset"
 
 PATCHES = (
     Patch(
         name="start of large corpora",
-        reason="fairseq keeps the lengths of sentences twice, sorts them twice as 32 bits, and "
-        "reads all data without using them: 200 MiB and 2 seconds at 4 million pairs",
+        reason="fairseq keeps the lengths of sentences twice, sorts them twice as 32 bits, copies "
+        "them as 64 bits, and reads all data without using them",
         layers=(
             Layer("fairseq.data.indexed_dataset:_warmup_mmap_file", read_ahead),
             Layer(f"{PAIRS}.__init__", keep_sizes_once),
             Layer(f"{PAIRS}.ordered_indices", order_by_counting),
             Layer(f"{PAIRS}.filter_indices_by_size", look_before_filtering),
+            Layer(f"{PAIRS}.batch_by_size", batch_in_parts),
         ),
     ),
 )
