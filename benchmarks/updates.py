@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import shared_options
+import updates_picture
 from cells import Cells
 
 WORKER = Path(__file__).with_name("updates_worker.py")
@@ -242,6 +243,8 @@ def main() -> None:
         for name in options.models:
             compare(name, options, before, cells)
     cells.save(options.json, shared_options.settings(options, ("json", "data")))
+    if options.json is not None:
+        updates_picture.draw(cells.title, cells.ratios, options.json)
 
 
 if __name__ == "__main__":
