@@ -18,6 +18,8 @@ SAVED = (
 )
 BEHIND = "--write-checkpoints-asynchronously"
 LAST = "checkpoint_last.pt"
+LAST_ONE = 7
+"""How many checkpoints are written."""
 
 # The second checkpoint stops in the middle until three more updates are made; then the run dies.
 KILLED = """
@@ -50,18 +52,27 @@ checkpoint_utils._torch_persistent_save = half
 FairseqTask.train_step = counted
 """
 
-# No checkpoint from this one on can be written.
+# No checkpoint from this one on can be written; of the last one it shows after the training only.
 FULL = """
-import errno
+import errno, logging, threading
 import fairseq_ext
 from fairseq import checkpoint_utils
 
 fairseq_ext.register()
 write, written = checkpoint_utils._torch_persistent_save, []
+trained = threading.Event()
+
+class Watch(logging.Handler):
+    def emit(self, record):
+        if "done training" in record.getMessage():
+            trained.set()
+
+logging.getLogger("fairseq_cli.train").addHandler(Watch())
 
 def full(content, file):
     written.append(file)
     if len(written) >= {number}:
+        assert {number} < {last} or trained.wait(timeout=60)
         raise OSError(errno.ENOSPC, "No space left on device")
     return write(content, file)
 
@@ -116,11 +127,11 @@ def test_training_goes_on_and_a_kill_leaves_the_checkpoint_before(waited_for, co
     assert not [*folder.glob("*.tmp")]
 
 
-@pytest.mark.parametrize("number", [2, 7], ids=["in the middle", "the last one"])
+@pytest.mark.parametrize("number", [2, LAST_ONE], ids=["in the middle", "the last one"])
 def test_what_cannot_be_written_ends_the_run_with_one_line(number, copy_data, tmp_path):
     folder = tmp_path / "run"
     options = (copy_data, *RUN, *SAVED, BEHIND, "--save-dir", folder)
-    code = FULL.format(number=number)
+    code = FULL.format(number=number, last=LAST_ONE)
     failed = run("fairseq-train", *options, "--user-dir", plugin(tmp_path, code), ok=False)
     assert failed.returncode == 1
     (line,) = (line for line in failed.stderr.splitlines() if "No space left" in line)
@@ -128,6 +139,6 @@ def test_what_cannot_be_written_ends_the_run_with_one_line(number, copy_data, tm
     assert "checkpoint" in line
     assert "Traceback" not in failed.stderr
     assert not [*folder.glob("*.tmp")]
-    if number > 2:
+    if number == LAST_ONE:
         assert "done training" in failed.stdout + failed.stderr
     assert training_state(folder / LAST)["updates"] > 0
