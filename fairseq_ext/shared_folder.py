@@ -107,8 +107,7 @@ class SharedFolder:
         stem = Path(name).stem
         with contextlib.ExitStack() as stack:
             try:
-                lock = self.path / f".{stem}.lock"
-                alone = stack.enter_context(locks.held(lock, wait=False))
+                alone = stack.enter_context(locks.held(self.path / _lock(name), wait=False))
             except filelock.Timeout:
                 free = False
             else:
@@ -149,6 +148,19 @@ class SharedFolder:
                 )
             said = True
             time.sleep(PAUSE)
+        self.tidy(names)
+
+    def tidy(self, names: Sequence[str]) -> None:
+        """Remove what workers left that were killed just after the last of these files was made."""
+        left = {path.name for path in self.path.glob(".*.lock")}
+        for name in names:
+            if _lock(name) in left:
+                with self._claimed(name):
+                    pass
+
+
+def _lock(name: str) -> str:
+    return f".{Path(name).stem}.lock"
 
 
 def shard(text: str | None) -> tuple[int, int]:

@@ -162,6 +162,7 @@ def _finish(args: argparse.Namespace, folder: Folder) -> None:
     print(f"{folder.path}: {every - missing:,} of {every:,} parts are there", file=sys.stderr)
     if missing:
         return
+    folder.tidy()
     if args.json is not None and args.output is not None:
         folder.join(args.json, details=True)
     if args.output is not None:

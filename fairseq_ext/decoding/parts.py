@@ -77,6 +77,10 @@ class Folder:
         chosen = {self.text(part).name: part for part in parts}
         self._shared.work([*chosen], lambda name: self._write(chosen[name], write))
 
+    def tidy(self) -> None:
+        """Remove the locks of workers that were killed; see :meth:`SharedFolder.tidy`."""
+        self._shared.tidy([self.text(part).name for part in self.parts])
+
     def _write(self, part: Part, write: Writes) -> None:
         with contextlib.ExitStack() as stack:
             out = stack.enter_context(atomic_write(self.text(part)))  # takes its place last
