@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034  # the scripts that source this use them
-# The architectures at matched size, for compare_all.sh and multi30k_all.sh: architecture and flags
-# by name. With a joint vocabulary of 4,000 pieces each has some 1.85 million parameters.
+# The architectures at matched size, for compare_all.sh, multi30k_all.sh and tatoeba.sh: architecture
+# and flags by name. With a joint vocabulary of 4,000 pieces each has some 1.85 million parameters.
 
 tiny="--share-all-embeddings --encoder-layers 4 --decoder-layers 4 \
 --encoder-embed-dim 128 --decoder-embed-dim 128 \
@@ -11,6 +11,9 @@ declare -A matched=(
     [transformer]="transformer $tiny"
     [gru]="gru_attention --share-all-embeddings --encoder-embed-dim 128 --decoder-embed-dim 128 \
 --encoder-hidden-size 216 --decoder-hidden-size 216"
+    [lstm]="lstm --share-all-embeddings --encoder-bidirectional --encoder-embed-dim 128 \
+--decoder-embed-dim 128 --decoder-out-embed-dim 128 --encoder-hidden-size 200 \
+--decoder-hidden-size 200"
     [linformer]="linformer_tiny --share-all-embeddings"
     [muse]="muse_tiny --share-all-embeddings --encoder-ffn-embed-dim 160 --decoder-ffn-embed-dim 160"
     [muse-simple]="muse_tiny --share-all-embeddings --muse-kernels none"

@@ -25,7 +25,8 @@ usage() {
     cat <<HELP
 Usage: bash recipes/tatoeba.sh --archive spa-eng.zip [OPTION]... [NAME]
 
-  NAME           transformer, gru, linformer, muse, muse-simple, bmt or bmt-1  ($system)
+  NAME           transformer, lstm, gru, linformer, muse, muse-simple, bmt or
+                   bmt-1                                           ($system)
 
   --archive F    the archive, or any file of English and Spanish pairs apart by a tab
   --src L, --tgt L  es and en, or en and es                        ($src, $tgt)

@@ -38,7 +38,7 @@ def test_both_directions_take_their_columns(src: str, tgt: str, columns: str, tm
 
 
 @pytest.mark.parametrize(
-    "name", ["transformer", "gru", "linformer", "muse", "muse-simple", "bmt-1"]
+    "name", ["transformer", "lstm", "gru", "linformer", "muse", "muse-simple", "bmt-1"]
 )
 def test_the_rate_ends_at_zero_with_the_last_update(name: str, tmp_path: Path):
     ((_, words),) = trainings(dry_run(tmp_path, "--updates", 5000, "--warmup", 400, name)).items()
@@ -53,7 +53,7 @@ def test_the_rate_ends_at_zero_with_the_last_update(name: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("lstm",), "`lstm` must be a model that --help lists"),
+        (("fconv",), "`fconv` must be a model that --help lists"),
         (("gru", "muse"), "one model at a time"),
         (("--tgt", "fr"), "`--src` and `--tgt` must be es and en"),
         (("--warmup", "15000"), "`--warmup` must be less than the 12 updates"),
