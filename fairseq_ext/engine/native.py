@@ -23,7 +23,7 @@ from fairseq_ext.engine.rules import Rules
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.structures import LONG, POINTER
 from fairseq_ext.engine.verify import verify
-from fairseq_ext.engine.weights import Packed, pack
+from fairseq_ext.engine.weights import Packed, pack_all
 from fairseq_ext.errors import ConfigError, DataError
 
 PATHS = ("c", "avx2", "avx512")
@@ -126,7 +126,7 @@ class Machine:
     ) -> None:
         self.program, self.shortlist = program, shortlist
         self._path = PATHS.index(path or active_path())
-        self._packed = packed or [pack(matrix, numbers) for matrix in program.matrices]
+        self._packed = packed or pack_all(program.matrices, numbers)
         verify(program, self._packed)
         self.source_vocabulary = min(self._packed[one].outputs for one in program.source_tables)
         layers = [self._packed[one.weight] for one in program.outputs]

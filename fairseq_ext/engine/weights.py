@@ -7,6 +7,7 @@ other side of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ from fairseq_ext.errors import ConfigError
 PANEL = 64
 NUMBERS = ("fp32", "bf16", "int8")
 PLAIN, SIGNS, BITS8 = range(len(NUMBERS), len(NUMBERS) + 3)
+LINE = 64  # bytes that a processor reads at once
+PIECE = 1 << 25  # bytes of memory for many weights
 
 
 class Packed(NamedTuple):
@@ -72,6 +75,26 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32") -> Packed:
     return Packed(2, outputs, inputs, _panels(padded, 4), _whole(units), _whole(sums))
 
 
+def pack_all(matrices: Iterable[Matrix | Signs], numbers: str = "fp32") -> list[Packed]:
+    """Lay weights out, one after another in large pieces of memory.
+
+    Each step of a search reads all weights once. numpy asks for huge pages where a piece is large:
+    with pages of 4 KB a quarter of a step's time can go into finding them.
+
+    Raises:
+        ConfigError: as of :func:`pack`.
+    """
+    found, free = [], np.empty(0, np.uint8)
+    for matrix in matrices:
+        weight = pack(matrix, numbers)
+        size = -(-weight.values.nbytes // LINE) * LINE
+        if size > len(free):
+            free = _memory(max(size, PIECE))
+        found.append(weight._replace(values=_copied(weight.values, free)))
+        free = free[size:]
+    return found
+
+
 def _pack_signs(matrix: Signs, numbers: str) -> Packed:
     plus = np.unpackbits(matrix.values, axis=1, count=matrix.inputs, bitorder="little")
     outputs, inputs = plus.shape
@@ -120,8 +143,18 @@ def _panels(values: np.ndarray, together: int = 1) -> np.ndarray:
 
 def aligned(values: np.ndarray) -> np.ndarray:
     """A contiguous copy whose memory begins at a multiple of 64 bytes."""
-    memory = np.empty(values.nbytes + 64, np.uint8)
-    begin = -memory.ctypes.data % 64
-    copy = memory[begin : begin + values.nbytes].view(values.dtype).reshape(values.shape)
+    return _copied(values, _memory(values.nbytes))
+
+
+def _memory(size: int) -> np.ndarray:
+    """So many bytes, the first at a multiple of 64."""
+    memory = np.empty(size + LINE, np.uint8)
+    begin = -memory.ctypes.data % LINE
+    return memory[begin : begin + size]
+
+
+def _copied(values: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    """A contiguous copy in the first bytes of the memory."""
+    copy = memory[: values.nbytes].view(values.dtype).reshape(values.shape)
     copy[...] = values
     return copy

@@ -12,7 +12,7 @@ from fairseq_ext.binary.binarize import Binarizer
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.engine import native, structures
 from fairseq_ext.engine.program import ACTIVATIONS, FLOATS, READINGS, Matrix, Reading, Signs
-from fairseq_ext.engine.weights import NUMBERS, Packed, pack, to_bf16
+from fairseq_ext.engine.weights import NUMBERS, PIECE, Packed, pack, pack_all, to_bf16
 
 SIZES = [(1, 1, 1), (5, 33, 65), (6, 128, 64), (13, 7, 130), (97, 18, 3), (200, 130, 70)]
 
@@ -121,15 +121,30 @@ def test_product_of_signs(path: str, numbers: str, how: str, rows: int, inputs: 
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("numbers", NUMBERS)
+def test_weights_of_a_model_lie_together(numbers: str):
+    draw = np.random.default_rng(1)
+    shapes = [(70, 33), (1, 1), (64, 8), (PIECE // 256 + 1, 64)]  # the last one fills a piece
+    matrices = [Matrix(draw.standard_normal(shape).astype(np.float32)) for shape in shapes]
+    found = pack_all([*matrices, matrices[0]], numbers)
+    places = [weight.values.ctypes.data for weight in found]
+    assert all(place % 64 == 0 for place in places)
+    assert places[0] < places[1] < places[2] < places[0] + PIECE
+    for weight, matrix in zip(found, [*matrices, matrices[0]], strict=True):
+        alone = pack(matrix, numbers)
+        assert weight.values.dtype == alone.values.dtype
+        np.testing.assert_array_equal(weight.values, alone.values)
+
+
 @pytest.mark.parametrize("path", native.available_paths())
 def test_rows_do_not_meet(path: str):
     """A row's outputs are the same to the bit in any company."""
     draw = np.random.default_rng(3)
-    x = draw.standard_normal((23, 50)).astype(np.float32)
+    x = draw.standard_normal((40, 50)).astype(np.float32)
     weight = draw.standard_normal((70, 50)).astype(np.float32)
     for numbers in NUMBERS:
         together = product(path, numbers, x, weight, None)
-        for row in (0, 7, 22):
+        for row in (0, 7, 39):
             alone = product(path, numbers, np.ascontiguousarray(x[row : row + 1]), weight, None)
             np.testing.assert_array_equal(alone[0], together[row])
 

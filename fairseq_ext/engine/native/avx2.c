@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "engine.h"
+
 enum { LANES = 8, GROUP = 2, ROWS = 5, OFFSET = 0 };
 #define NAME avx2_arithmetic
 #define KERNELS 1
@@ -30,7 +32,8 @@ static inline __attribute__((always_inline)) __m256i bytes_of(const int8_t *p) {
  * that its sum in 16 bits is exact. */
 static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, const int8_t *x,
                                                             int64_t x_stride, const int8_t *w,
-                                                            int64_t fours, sums8 sums[][GROUP]) {
+                                                            int64_t fours, int ahead,
+                                                            sums8 sums[][GROUP]) {
     const __m256i ones = _mm256_set1_epi16(1);
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < GROUP; v++) sums[r][v] = (sums8)_mm256_setzero_si256();
@@ -38,6 +41,7 @@ static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, 
         __m256i from[GROUP];
         for (int v = 0; v < GROUP; v++)
             from[v] = bits ? bytes_of(w + 4 * v) : _mm256_loadu_si256((const __m256i *)(w + 32 * v));
+        if (ahead) fetch(w, 4 * PANEL);
         for (int r = 0; r < rows; r++) {
             int32_t four;
             memcpy(&four, x + r * x_stride + 4 * k, sizeof four);

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "engine.h"
+
 enum { LANES = 16, GROUP = 4, ROWS = 6, OFFSET = 128 };
 #define NAME avx512_arithmetic
 #define KERNELS 3 /* or less, if the processor has no more */
@@ -17,7 +19,8 @@ static inline __attribute__((always_inline)) int any(sums16 v) {
 
 static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, const int8_t *x,
                                                             int64_t x_stride, const int8_t *w,
-                                                            int64_t fours, sums16 sums[][GROUP]) {
+                                                            int64_t fours, int ahead,
+                                                            sums16 sums[][GROUP]) {
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < GROUP; v++) sums[r][v] = (sums16)_mm512_setzero_si512();
     for (int64_t k = 0; k < fours; k++, w += bits ? 32 : 256) {
@@ -28,6 +31,7 @@ static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, 
             from[v] = bits ? _mm512_or_si512(_mm512_movm_epi8(mask), _mm512_set1_epi8(1))
                            : _mm512_loadu_si512(w + 64 * v);
         }
+        if (ahead) fetch(w, 4 * PANEL);
         for (int r = 0; r < rows; r++) {
             int32_t four;
             memcpy(&four, x + r * x_stride + 4 * k, sizeof four);
