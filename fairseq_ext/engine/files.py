@@ -310,7 +310,7 @@ def _model(metadata: dict[str, str], arrays: dict[str, np.ndarray], path: Path) 
 def _weight(entry: dict[str, Any], prefix: str, arrays: dict[str, np.ndarray]) -> Packed:
     how, *sizes = entry.pop("reading")
     reading = Reading(how, *map(program_json.number, sizes))
-    scalars = {part: program_json.number(value) for part, value in entry.items()}
+    scalars = {part: program_json.whole_number(value) for part, value in entry.items()}
     parts = {part: arrays[prefix + part] for part in Packed._fields if prefix + part in arrays}
     return Packed(**scalars, **parts, reading=reading)
 
@@ -320,7 +320,7 @@ def _check(model: EngineModel) -> None:
     settings = model.settings
     names = (settings.architecture, settings.numbers, settings.src, settings.tgt)
     _require(all(isinstance(name, str) for name in names), "a name in its settings is no text")
-    cut = program_json.number(settings.cut)
+    cut = program_json.whole_number(settings.cut)
     _require(type(settings.begins) is bool and cut >= 0, "its settings of sources are wrong")
     for name, value in settings.search.items():
         fits = name in SEARCH and isinstance(value, SEARCH[name]) and type(value) is not bool

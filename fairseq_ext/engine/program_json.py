@@ -43,12 +43,26 @@ def decode(found: dict[str, Any]) -> Program:
         KeyError, TypeError, ValueError: something else in its place.
     """
     return Program(
-        symbols=Symbols(*_ints(found["symbols"])),
-        **dict(zip(NUMBERS, _ints([found[name] for name in NUMBERS]), strict=True)),
-        shapes=[Shape(_int(w), Phase[phase], _int(rows)) for w, phase, rows in found["shapes"]],
+        symbols=Symbols(*_whole_numbers(found["symbols"])),
+        **dict(zip(NUMBERS, _whole_numbers([found[name] for name in NUMBERS]), strict=True)),
+        shapes=[
+            Shape(whole_number(w), Phase[phase], whole_number(rows))
+            for w, phase, rows in found["shapes"]
+        ],
         **{name: [_operation(*one) for one in found[name]] for name in LISTS},
-        outputs=[Output(Columns(*_ints(found["result"])), *_pair(found["output"]))],
+        outputs=[Output(Columns(*_whole_numbers(found["result"])), *_pair(found["output"]))],
     )
+
+
+def whole_number(value: Any) -> int:
+    """A whole number that the machine has.
+
+    Raises:
+        DataError: it has not.
+    """
+    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
+        raise DataError("a number is not whole, or too large")
+    return value
 
 
 def number(value: Any) -> int | float:
@@ -58,7 +72,7 @@ def number(value: Any) -> int | float:
         DataError: it has not.
     """
     if type(value) is not float:
-        return _int(value)
+        return whole_number(value)
     with np.errstate(over="ignore"):
         if not np.isfinite(np.float32(value)):
             raise DataError("a number is out of range")
@@ -66,21 +80,22 @@ def number(value: Any) -> int | float:
 
 
 def _operation(code: str, out: Any, inputs: Any, weights: Any, ints: Any, reals: Any) -> Operation:
-    read = tuple(Columns(*_ints(one)) for one in inputs)
+    read = tuple(Columns(*_whole_numbers(one)) for one in inputs)
     factors = tuple(number(one) for one in reals)
-    return Operation(Code[code], Columns(*_ints(out)), read, _ints(weights), _ints(ints), factors)
+    return Operation(
+        Code[code],
+        Columns(*_whole_numbers(out)),
+        read,
+        _whole_numbers(weights),
+        _whole_numbers(ints),
+        factors,
+    )
 
 
 def _pair(values: Any) -> tuple[int, int]:
-    first, second = _ints(values)
+    first, second = _whole_numbers(values)
     return first, second
 
 
-def _int(value: Any) -> int:
-    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
-        raise DataError("a number is not whole, or too large")
-    return value
-
-
-def _ints(values: Any) -> tuple[int, ...]:
-    return tuple(_int(value) for value in values)
+def _whole_numbers(values: Any) -> tuple[int, ...]:
+    return tuple(whole_number(value) for value in values)

@@ -317,6 +317,10 @@ HOSTILE: dict[str, Callable[[dict], None]] = {
     "languages": lambda m: m.update(model=json.dumps({**json.loads(m["model"]), "src": 5})),
     "begins": lambda m: m.update(model=json.dumps({**json.loads(m["model"]), "begins": 1})),
     "cut": lambda m: m.update(model=json.dumps({**json.loads(m["model"]), "cut": -1})),
+    "half a cut": lambda m: m.update(model=json.dumps({**json.loads(m["model"]), "cut": 0.5})),
+    "inputs no int": lambda m: m.update(
+        weights=m["weights"].replace('"inputs": 32', '"inputs": 32.0')
+    ),
     "search": lambda m: m.update(model=m["model"].replace('"search": {}', '"search": {"x": 1}')),
 }
 
