@@ -232,9 +232,8 @@ def test_a_ray_cluster_of_two(worker: list[str], tmp_path: Path) -> None:
         with locks.held(tmp_path / "parts" / ".part-000059.lock", wait=False):
             process = start(worker, "--ray", cluster.address)
             wait_for(lambda: len(parts_of(tmp_path)) == 59, process)
-            killed = kill_workers(cluster, b"ray::_translate")
+            kill_workers(cluster, b"ray::_translate", process)
         assert process.wait(timeout=240) == 0
-    assert killed == 2
     whole_is_plain(tmp_path)
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.harness import wait_for
 
 # The command, killed at the nth call of a function of the file system.
 KILLED = """
@@ -43,12 +46,23 @@ def ray_cluster_of_two() -> Iterator[Any]:
         cluster.shutdown()
 
 
-def kill_workers(cluster: Any, title: bytes) -> int:
-    """Kill our processes on all nodes, which Ray starts again; returns how many there were."""
-    found = [one for node in cluster.list_all_nodes() for one in _workers_of(node, title)]
+def kill_workers(cluster: Any, title: bytes, process: subprocess.Popen[bytes]) -> None:
+    """Kill our process on each node once all are there; Ray starts them again.
+
+    Args:
+        cluster: of Ray.
+        title: of our processes.
+        process: that works on the cluster.
+    """
+    nodes, found = cluster.list_all_nodes(), []
+
+    def all_there() -> bool:
+        found[:] = [one for node in nodes for one in _workers_of(node, title)]
+        return len(found) == len(nodes)
+
+    wait_for(all_there, process)
     for one in found:
         os.kill(one, signal.SIGKILL)
-    return len(found)
 
 
 def _workers_of(node: Any, title: bytes) -> list[int]:
