@@ -34,7 +34,7 @@ Usage: bash recipes/tatoeba.sh --archive spa-eng.zip [OPTION]... [NAME]
   --warmup N     updates until the rate is at its height           ($warmup)
   --lr X         its height                                        ($lr)
   --dropout F    dropout                                           ($dropout)
-  --numbers K    weights of the bundle: fp32, bf16, int8 or bits   (bf16; of bmt
+  --numbers K    weights of the bundle, as of fairseq-ext bundle   (bf16; of bmt
                    fp32, of bmt-1 bits)
   --out DIR      the corpus, and a folder for each model           (runs/tatoeba-SRC-TGT)
   --help         this text

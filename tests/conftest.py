@@ -15,6 +15,7 @@ from fairseq_ext import register
 from tests.support.harness import binarize, digits_corpus, fairseq
 
 register()  # for the tests that use fairseq and our models in this process
+torch.set_num_threads(1)  # some tests fork, and a child without OpenMP's threads waits for them
 
 hypothesis.settings.register_profile(
     "repeatable",

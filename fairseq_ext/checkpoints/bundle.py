@@ -38,9 +38,10 @@ from fairseq_ext.plugin import wings
 MANIFEST, CONFIG = "bundle.json", "config.json"
 WEIGHTS, ENGINE = "model.safetensors", "engine.safetensors"
 FORMAT, VERSION = "fairseq-ext bundle", 1
-BITS = "bits"
-"""The numbers of a bundle whose binary weights take one bit each."""
-KINDS = (*NUMBERS, BITS)
+BITS, BITS_INT8 = "bits", "bits-int8"
+"""The numbers of a bundle whose binary weights take one bit each: all others are in fp32, or the
+embeddings and the output projection in int8."""
+KINDS = (*NUMBERS, BITS, BITS_INT8)
 LARGEST = 1 << 24  # bytes of a JSON file
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -67,6 +68,11 @@ class Bundle:
     search: dict[str, int | float]
     files: dict[str, str]
     updates: int | None = None
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether binary weights are bits."""
+        return self.numbers in (BITS, BITS_INT8)
 
     def check(self) -> None:
         """Check every file.
@@ -175,7 +181,7 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     if checksums:
         found.check()
     words = dictionaries.record(*(_symbols(found.folder, code) for code in (found.src, found.tgt)))
-    if found.numbers == BITS:
+    if found.is_packed:
         state = _of_bits(found.folder / WEIGHTS)
         return {**state, "extra_state": {**state["extra_state"], DICTIONARIES: words}}
     config = _json(found.folder / CONFIG)

@@ -100,7 +100,7 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     if bundle.is_bundle(path):
         state = bundle.load(path, checksums=checksums)
         found = bundle.read(path)
-        grows = 16 if found.numbers == bundle.BITS else 4  # to fp32, tied weights counted twice
+        grows = 32 if found.is_packed else 4  # to fp32, tied weights counted twice
         return _plain(state, Path(path), grows * (found.folder / bundle.WEIGHTS).stat().st_size)
     path = _whole_archive(path, checksums)
     try:

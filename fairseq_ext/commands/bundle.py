@@ -39,9 +39,9 @@ def add(commands: Subparsers) -> None:
     )
     option(
         "--numbers",
-        choices=(*NUMBERS, "bits"),
-        help="of the weights; bits: one for each that is binary, all others in fp32 (fp32; of a "
-        "bundle its own)",
+        choices=(*NUMBERS, "bits", "bits-int8"),
+        help="of the weights; bits: one for each that is binary, all others in fp32; bits-int8: "
+        "embeddings and output projection in int8 (fp32; of a bundle its own)",
     )
     option(
         "--engine",

@@ -193,10 +193,10 @@ def _write_model(
         "tied": tied,
     }
     (folder / bundle.CONFIG).write_text(_as_json(config), encoding="utf-8")
-    if numbers == bundle.BITS:
+    if numbers in (bundle.BITS, bundle.BITS_INT8):
         for package, module in wings.declared("BITS"):
             wing = importlib.import_module(f"{package}.{module}")
-            wing.save(model, cfg, task, folder / bundle.WEIGHTS)
+            wing.save(model, cfg, task, folder / bundle.WEIGHTS, numbers == bundle.BITS_INT8)
         return
     stored: dict[str, Tensor] = {}
     for name in state.keys() - tied.keys():

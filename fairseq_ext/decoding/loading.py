@@ -92,7 +92,7 @@ def _of_bundle(path: Path, make_search: MakeSearch) -> tuple[MakeSearch, list[Pa
     """
     found = bundle.read(path)
     search = make_search(found.search)
-    own = bundle.WEIGHTS if found.numbers == bundle.BITS else None
+    own = bundle.WEIGHTS if found.is_packed else None
     if bundle.ENGINE in found.files and search.engine == DEFAULT:
         own = bundle.ENGINE
     if own is not None:

@@ -41,7 +41,7 @@ fairseq_ext.load("FOLDER").translate("…").text
 _LICENCE = re.compile(r"\A---\n(?:.*\n)*?license: (.*)\n")
 _ABOUT = re.compile(r"\n---\n+# [^\n]*\n\n(.*?)\n\n- architecture: ", re.DOTALL)
 _MEASURED = "Measured with the weights in {numbers}."
-_IN = re.compile(rf"^{re.escape(_MEASURED).replace(re.escape('{numbers}'), '([a-z0-9]+)')}$", re.M)
+_IN = re.compile(rf"^{re.escape(_MEASURED).replace(re.escape('{numbers}'), '([a-z0-9-]+)')}$", re.M)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 import fairseq_ext
 from fairseq_ext import files
-from fairseq_ext.binary.packed import model_file
+from fairseq_ext.binary.packed import layers, model_file, pack
 from fairseq_ext.checkpoints import archived, bundle, storage
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.commands import demo
@@ -110,6 +110,32 @@ def test_bits(tmp_path: Path):
     unpacked = fairseq_ext.load(tmp_path / "fp32")
     assert unpacked.translate(LINES, **SHORT) == found
     assert unpacked.score(["w1 w2"], ["w3"]) == scores
+
+
+def test_bits_and_embeddings_in_int8(tmp_path: Path):
+    """The file of ``fairseq-ext pack --int8-embeddings``, a quarter of the embeddings' size."""
+    folder = saved(tmp_path / "run", "bmt-1")
+    path = folder / "checkpoint_best.pt"
+    for numbers in ("bits", "bits-int8"):
+        bundling.write(path, folder, tmp_path / numbers, numbers=numbers)
+    wanted = pack.pack_file(path, folder, int8_embeddings=True)
+    model_file.write(wanted, tmp_path / "packed.safetensors")
+    weights = [tmp_path / numbers / bundle.WEIGHTS for numbers in ("bits-int8", "bits")]
+    found = model_file.read(weights[0])
+    assert (found.cfg, found.layers, found.tied) == (wanted.cfg, wanted.layers, wanted.tied)
+    assert found.tensors.keys() == wanted.tensors.keys()
+    for name, tensor in wanted.tensors.items():
+        assert torch.equal(found.tensors[name], tensor), name
+    table = wanted.tensors["encoder.embed_tokens.weight.int8"]
+    sizes = [file.stat().st_size for file in weights]
+    assert sizes[1] - sizes[0] > 2 * table.numel()
+    model = fairseq_ext.load(tmp_path / "bits-int8")
+    packed = fairseq_ext.load(tmp_path / "packed.safetensors", data=folder)
+    assert model.translate(LINES, **SHORT) == packed.translate(LINES, **SHORT)
+    bundling.write(tmp_path / "bits-int8", tmp_path / "bits-int8", tmp_path / "fp32")
+    state = storage.load(tmp_path / "fp32")["model"]
+    name = "encoder.embed_tokens.weight"
+    assert torch.equal(state[name], layers.dequantize(*wanted.tables()[name]))
 
 
 def test_bits_of_a_model_that_has_none(run: Path, tmp_path: Path):

@@ -11,13 +11,20 @@ from fairseq.tasks.translation import TranslationTask
 from fairseq_ext.binary.packed import model_file, pack, unpack
 
 
-def save(model: BaseFairseqModel, cfg: Any, task: TranslationTask, path: Path) -> None:
+def save(
+    model: BaseFairseqModel, cfg: Any, task: TranslationTask, path: Path, int8_embeddings: bool
+) -> None:
     """Write a model with a bit for each binary weight, all other numbers in fp32.
+
+    Args:
+        model, cfg, task: as for :func:`~.pack.pack`.
+        path: of the file.
+        int8_embeddings: embeddings and output projection in int8.
 
     Raises:
         CheckpointError: nothing in it is binary. The message is the end of a sentence.
     """
-    model_file.write(pack.pack(model, cfg, task), path)
+    model_file.write(pack.pack(model, cfg, task, int8_embeddings=int8_embeddings), path)
 
 
 def load(path: Path) -> dict[str, Any]:
