@@ -9,6 +9,7 @@
 #   training     batches of 1,000 tokens; the rate falls to 0 as a cosine does, at the last update
 #   translation  last checkpoint, beam 5
 #   bmt-1        goes on from bmt, which is the paper's first stage, and is distilled from it
+#   comparison   every model of the folder that is finished, in one table with pictures
 # shellcheck disable=SC2034,SC2317,SC2329  # official.sh uses the variables; `stage` calls functions
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=official.sh
@@ -17,6 +18,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/official.sh" # its training, translation 
 source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
 
 src=es tgt=en archive="" system=gru numbers=""
+order=(transformer lstm gru linformer muse muse-simple bmt bmt-1) # in the comparison
 bpe=4000 dropout=0.2 max_tokens=1000 update_freq=1 updates=15000 warmup=1000 lr=0.002 average=1
 flags=(--clip-norm 1.0)
 held_out=2000
@@ -153,6 +155,23 @@ same collection, of which neither side is in the training."
         -o "models/$system/tatoeba-$src-$tgt-$system"
 }
 
+compare_finished() {
+    local name folder text systems=() texts=() logs=()
+    for name in "${order[@]}"; do
+        folder="models/$name"
+        [[ -e "$folder/.stages/translate" ]] || continue
+        text="$name=$folder/generated.txt"
+        texts+=(--system "$text")
+        systems+=(--system "$text,checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log")
+        logs+=(--log "$name=$folder/train.log")
+    done
+    run fairseq-ext plot curves "${logs[@]}" -o curves.png
+    run fairseq-ext plot lengths "${texts[@]}" --ref "reference/test.$tgt" --detokenize "$tgt" \
+        --buckets 4,6,8,10,12,15 -o lengths.png
+    run fairseq-ext compare "${systems[@]}" --ref "reference/test.$tgt" --detokenize "$tgt" \
+        --tokenized-ref "text/test.$tgt" -o compare --pictures curves.png lengths.png
+}
+
 corpus_settings() {
     cat <<SETTINGS
 src=$src
@@ -189,8 +208,7 @@ main() {
     stage translate translate_test
     stage bundle bundle_model
     dry && exit
-    run fairseq-ext plot curves --log "$system=models/$system/train.log" \
-        -o "models/$system/curves.png"
+    compare_finished
     printf '\nThe model is %s\n' "$out/models/$system/tatoeba-$src-$tgt-$system"
 }
 

@@ -88,13 +88,17 @@ def test_a_binary_model_goes_on_from_its_float_one(tmp_path: Path):
     assert "`bmt-1` goes on from `bmt`; train that first." in said
     check_run(out, "bmt")
     check_run(out, "bmt-1")
+    found = json.loads((out / "compare.json").read_text())
+    assert [one["name"] for one in found["systems"]] == ["bmt", "bmt-1"]
 
 
 def check_run(out: Path, name: str) -> None:
     bash(RECIPE, "--out", out, name, **SMOKE)
     folder = out / "models" / name
     assert len((folder / "hyp.en").read_text().splitlines()) == 20
-    assert (folder / "curves.png").stat().st_size > 0
+    for picture in ("curves", "lengths", "compare"):
+        assert (out / f"{picture}.png").stat().st_size > 0
+    assert "lengths.png" in (out / "compare.md").read_text()
     scores = json.loads((folder / "scores.json").read_text())["scores"]
     assert {"BLEU", "chrF"} < {one["name"] for one in scores}
     bundle = folder / f"tatoeba-es-en-{name}"
