@@ -18,7 +18,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/official.sh" # its training, translation 
 source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
 
 src=es tgt=en archive="" system=gru numbers=""
-order=(transformer lstm gru linformer muse muse-simple bmt bmt-1) # in the comparison
+order=(transformer lstm gru linformer{,-4,-8,-16} muse muse-simple bmt bmt-1) # in the comparison
 bpe=4000 dropout=0.2 max_tokens=1000 update_freq=1 updates=15000 warmup=1000 lr=0.002 average=1
 flags=(--clip-norm 1.0)
 held_out=2000
@@ -27,8 +27,8 @@ usage() {
     cat <<HELP
 Usage: bash recipes/tatoeba.sh --archive spa-eng.zip [OPTION]... [NAME]
 
-  NAME           transformer, lstm, gru, linformer, muse, muse-simple, bmt or
-                   bmt-1                                           ($system)
+  NAME           transformer, lstm, gru, linformer (32 slots), linformer-4, -8
+                   or -16, muse, muse-simple, bmt or bmt-1         ($system)
 
   --archive F    the archive, or any file of English and Spanish pairs apart by a tab
   --src L, --tgt L  es and en, or en and es                        ($src, $tgt)
@@ -88,6 +88,9 @@ describe() {
     case "$system" in
     bmt) words="${matched[bmt]} --bmt-preset float" ;;
     bmt-1) words="${matched[bmt]} --bmt-preset bmt-1" parent=bmt ;;
+    linformer-4 | linformer-8 | linformer-16)
+        words="${matched[linformer]} --linformer-k ${system#*-}"
+        ;;
     *) words="${matched[$system]-}" ;;
     esac
     [[ -n "$words" && "$system" != binary ]] ||

@@ -38,7 +38,8 @@ def test_both_directions_take_their_columns(src: str, tgt: str, columns: str, tm
 
 
 @pytest.mark.parametrize(
-    "name", ["transformer", "lstm", "gru", "linformer", "muse", "muse-simple", "bmt-1"]
+    "name",
+    ["transformer", "lstm", "gru", "linformer", "linformer-8", "muse", "muse-simple", "bmt-1"],
 )
 def test_the_rate_ends_at_zero_with_the_last_update(name: str, tmp_path: Path):
     ((_, words),) = trainings(dry_run(tmp_path, "--updates", 5000, "--warmup", 400, name)).items()

@@ -88,7 +88,8 @@ def numbers(found: object) -> Iterator[float]:
 
 
 def test_every_figure_of_the_results_is_in_the_file_beside_it() -> None:
-    rows = [line.split("|") for line in README.splitlines() if "[JSON](docs/results/" in line]
+    lines = [line for line in README.splitlines() if line.startswith("|")]
+    rows = [line.split("|") for line in lines if "[JSON](docs/results/" in line]
     checked = 0
     for _, _, _, here, files, _ in rows:
         names = re.findall(r"\((docs/results/[^)]*\.json)\)", files)
@@ -98,6 +99,19 @@ def test_every_figure_of_the_results_is_in_the_file_beside_it() -> None:
             assert figure in {f"{number:.{digits}f}" for number in known}, (figure, names)
             checked += 1
     assert checked >= 12
+
+
+def test_the_table_of_trained_systems_is_that_of_its_file() -> None:
+    found = json.loads((REPO / "docs/results/tatoeba_all/compare.json").read_text())["systems"]
+    table = README.partition("| | parameters | BLEU | p | chrF |\n|---|---|---|---|---|\n")[2]
+    rows = [line.split(" | ")[1:] for line in table.partition("\n\n")[0].splitlines()]
+    assert len(rows) == len(found)
+    for (size, bleu, p, chrf), system in zip(rows, found, strict=True):
+        scores = system["scores"]
+        assert size == f"{system['parameters']:,}"
+        assert bleu.strip("*") == f"{scores['BLEU']['value']:.2f}"
+        assert p == ("–" if scores["BLEU"]["p"] is None else f"{scores['BLEU']['p']:.3f}")
+        assert chrf.removesuffix(" |") == f"{scores['chrF']['value']:.2f}"
 
 
 def test_the_quickstarts_line_is_the_recorded_one() -> None:
