@@ -83,14 +83,14 @@ binarize_all() {
 
 # train_one FOLDER ARCH FLAG...
 train_one() {
-    local folder="$1" arch="$2"
+    local folder="$1" arch="$2" criterion=(--criterion label_smoothed_cross_entropy --label-smoothing 0.1)
     shift 2
+    [[ " $* " != *" --criterion "* ]] || criterion=() # another one may know no label smoothing
     train "$folder" --arch "$arch" --dropout 0.2 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
         --lr "$lr" --lr-scheduler inverse_sqrt --warmup-updates $((updates / 10 + 1)) \
         --max-update "$updates" --max-tokens "$max_tokens" \
-        --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
-        --num-workers 0 --seed 1 --log-interval 50 \
+        ${criterion[@]+"${criterion[@]}"} --num-workers 0 --seed 1 --log-interval 50 \
         --no-epoch-checkpoints --save-interval-updates $((updates / 10 + 1)) \
         --keep-interval-updates 1 "$@"
 }

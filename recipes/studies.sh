@@ -1,0 +1,162 @@
+#!/usr/bin/env bash
+# One question, the systems that answer it, one table and its pictures: which part of an architecture
+# makes the difference, all else equal.
+#
+#   bmt-layers       what BMT's dropout, norms and shortcuts cost or gain while it is in float
+#   bmt-1-dropout    how much dropout a model with 1-bit weights bears; goes on from bmt-layers' best
+#   linformer-slots  BLEU by source length: slots, kinds of projection, and their start
+#   muse-rows        rows of the MUSE paper's Table 3: kernels, projections, ordinary convolution
+#
+# The rate falls to 0 as a cosine does, so that losses are flat at the end of a short training too.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=own_text.sh
+source "$(dirname "${BASH_SOURCE[0]}")/own_text.sh"
+# shellcheck source-path=SCRIPTDIR source=systems.sh
+source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
+
+updates=3000 bpe=4000 max_tokens=1000 tokenize="" buckets=4,6,8,10,12,15 out="" words=() extra=()
+names=() systems=()
+
+usage() {
+    cat <<HELP
+Usage: bash recipes/studies.sh STUDY DATA_DIR SRC TGT [OPTION]... [NAME]... [-- FLAG...]
+
+  STUDY           bmt-layers, bmt-1-dropout, linformer-slots or muse-rows
+  DATA_DIR        train, valid and test, each with the endings .SRC and .TGT
+  NAME            some of the study's systems (all); a dry run lists them
+
+  --updates N     length of each training                            ($updates)
+  --bpe N         joint byte-pair merges                             ($bpe)
+  --max-tokens N  tokens in a batch                                  ($max_tokens)
+  --tokenize      Moses tokenization before, undone for sacrebleu
+  --buckets LIST  limits of the source lengths, in words, of lengths.png
+                                                     ($buckets)
+  --out DIR       shared data, and a folder for each model
+                                             (runs/STUDY-DATA_DIR-SRC-TGT)
+  --help          this text
+  -- FLAG...      flags for each training, such as --encoder-layers 2
+
+All systems have 4 + 4 layers of 128 / 256 with 4 heads, dropout 0.2 and a peak rate of 0.002. Calls
+with other names and the same --out may run at the same time; the table shows what is finished.
+Stopped and started again, the recipe goes on. DRY_RUN=1 only prints the commands.
+HELP
+}
+
+read_options() {
+    while (($#)); do
+        case "$1" in
+        --updates | --bpe | --max-tokens | --buckets | --out)
+            set_option "$@"
+            shift
+            ;;
+        --tokenize) tokenize=--tokenize ;;
+        --help | -h) usage && exit ;;
+        --) shift && extra=("$@") && break ;;
+        -*) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
+        *) words+=("$1") ;;
+        esac
+        shift
+    done
+    ((${#words[@]} >= 4)) || die "needs STUDY, DATA_DIR, SRC and TGT; see --help."
+    study="${words[0]}" src="${words[2]}" tgt="${words[3]}" names=("${words[@]:4}")
+    list_systems
+    choose_systems
+    positive --updates "$updates"
+    ((updates > 10)) || die "\`--updates\` must be more than 10, but is $updates."
+    data="$(own_text DATA_DIR "${words[@]:1:3}")"
+    out="$(absolute "${out:-$REPO/runs/$study-$(basename "$data")-$src-$tgt}")"
+}
+
+# list_systems: sets `systems`, NAME=ARCH FLAG…; all are compared with the first.
+list_systems() {
+    local float="${matched[bmt]} --bmt-preset float"
+    local linformer="${matched[linformer]}" muse="muse_tiny --share-all-embeddings" k from
+    case "$study" in
+    bmt-layers)
+        systems=("transformer=${matched[transformer]}"
+            "pre-norm=${matched[transformer]} --encoder-normalize-before --decoder-normalize-before"
+            "bmt-plain=$float --bmt-ffn none --bmt-attention-output plain"
+            "bmt-no-dropout=$float" "bmt=$float --attention-dropout 0.1 --activation-dropout 0.1")
+        ;;
+    bmt-1-dropout)
+        from="models/bmt-no-dropout/checkpoint_last.pt"
+        systems=("bmt-no-dropout=$float")
+        for k in 0.2 0.1 0; do
+            systems+=("bmt-1-$k=${float/preset float/preset bmt-1} --dropout $k --finetune-from-model $from \
+--criterion distillation --teacher $from")
+        done
+        ;;
+    linformer-slots)
+        systems=("transformer=${matched[transformer]}")
+        for k in 32 16 8 4; do systems+=("slots-$k=$linformer --linformer-k $k"); done
+        systems+=("slots-8-normal=$linformer --linformer-k 8 --linformer-init normal")
+        for k in mean-pool convolution; do # a window of 8 tokens for each slot
+            systems+=("slots-8-$k=$linformer --linformer-k 8 --linformer-max-len 64 --linformer-projection $k")
+        done
+        ;;
+    muse-rows)
+        systems=("muse=$muse" "simple=$muse --muse-kernels none"
+            "ordinary-3=$muse --muse-convolution ordinary --muse-kernels 3"
+            "separate=$muse --muse-separate-projection")
+        for k in 3 7 15; do systems+=("kernel-$k=$muse --muse-kernels $k"); done
+        systems+=("growing=$muse --muse-kernels 3/7/15/31")
+        ;;
+    *) die "\`$study\` must be bmt-layers, bmt-1-dropout, linformer-slots or muse-rows, but is not." ;;
+    esac
+}
+
+# choose_systems: `chosen`, those named or all.
+choose_systems() {
+    local name system known
+    chosen=("${systems[@]}")
+    ((${#names[@]})) || return 0
+    chosen=()
+    for name in "${names[@]}"; do
+        known=0
+        for system in "${systems[@]}"; do
+            [[ "${system%%=*}" != "$name" ]] || { chosen+=("$system") && known=1; }
+        done
+        ((known)) || die "\`$name\` must be a system of $study, of ${systems[*]%%=*}, but is not."
+    done
+}
+
+train_systems() {
+    local warmup=$((updates / 10 + 1)) system
+    for system in "${chosen[@]}"; do
+        bash "$REPO/recipes/compare.sh" "$data" "$src" "$tgt" --out "$out" --updates "$updates" \
+            --bpe "$bpe" --max-tokens "$max_tokens" ${tokenize:+"$tokenize"} --no-table \
+            "$system --lr-scheduler cosine --lr-period-updates $((updates - warmup)) --min-lr 1e-9${extra[*]+ ${extra[*]}}"
+    done
+}
+
+compare_finished() {
+    local system name texts=() logs=() all=()
+    for system in "${systems[@]}"; do
+        name="${system%%=*}"
+        dry || [[ -e "models/$name/.stages/evaluate" ]] || continue
+        texts+=(--system "$name=models/$name/generated.txt")
+        logs+=(--log "$name=models/$name/train.log")
+        all+=(--system "$name=models/$name/generated.txt,checkpoint=models/$name/checkpoint_last.pt,log=models/$name/train.log")
+    done
+    run fairseq-ext plot curves "${logs[@]}" -o curves.png
+    run fairseq-ext plot lengths "${texts[@]}" --tokenized-ref "text/test.$tgt" \
+        --buckets "$buckets" -o lengths.png
+    run fairseq-ext compare "${all[@]}" --ref "$data/test.$tgt" \
+        ${tokenize:+--detokenize "$tgt"} --tokenized-ref "text/test.$tgt" -o compare \
+        --pictures curves.png lengths.png
+}
+
+main() {
+    local study src tgt data chosen=()
+    read_options "$@"
+    use_environment sacremoses subword_nmt
+    train_systems
+    run cd "$out"
+    compare_finished
+    dry || printf '\nEverything is in %s: compare.*, curves.png, lengths.png and the models\n' "$out"
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit

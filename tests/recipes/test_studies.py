@@ -1,0 +1,101 @@
+"""The recipe of the studies: which part of an architecture makes the difference."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.recipes.test_bmt_recipes import commands, trainings, value
+from tests.recipes.test_recipes import RECIPES, bash
+from tests.support.harness import run
+from tests.support.models import configuration
+
+STUDIES = RECIPES / "studies.sh"
+SYSTEMS = {
+    "bmt-layers": ["transformer", "pre-norm", "bmt-plain", "bmt-no-dropout", "bmt"],
+    "bmt-1-dropout": ["bmt-no-dropout", "bmt-1-0.2", "bmt-1-0.1", "bmt-1-0"],
+    "linformer-slots": [
+        "transformer",
+        *(f"slots-{k}" for k in (32, 16, 8, 4, "8-normal", "8-mean-pool", "8-convolution")),
+    ],
+    "muse-rows": [
+        *("muse", "simple", "ordinary-3", "separate"),
+        *("kernel-3", "kernel-7", "kernel-15", "growing"),
+    ],
+}
+
+
+def dry_run(*words: object) -> dict[str, list[str]]:
+    """fairseq-train's words by system."""
+    found = trainings(commands(bash(STUDIES, *words, DRY_RUN="1").stderr))
+    return {folder.removeprefix("models/"): words for folder, words in found.items()}
+
+
+@pytest.mark.parametrize("study", SYSTEMS)
+def test_every_system_is_one_that_fairseq_takes_and_ends_with_rate_zero(study: str) -> None:
+    found = dry_run(study, "my", "es", "en", "--updates", 500, "--", "--dropout", "0.3")
+    assert list(found) == SYSTEMS[study]
+    for words in found.values():
+        cfg = configuration(words[words.index("--arch") :])
+        schedule = cfg.lr_scheduler
+        assert schedule._name == "cosine"
+        assert schedule.warmup_updates + schedule.lr_period_updates == 500
+        assert cfg.optimization.max_update == 500
+        assert cfg.model.dropout == 0.3  # what comes after -- wins
+        assert cfg.model.share_all_embeddings
+
+
+def test_float_bmt_without_dropout_differs_in_the_dropout_alone() -> None:
+    found = dry_run("bmt-layers", "my", "es", "en")
+    models = {name: configuration(words[words.index("--arch") :]) for name, words in found.items()}
+    with_dropout, without = (dict(models[name].model) for name in ("bmt", "bmt-no-dropout"))
+    differing = {key for key in with_dropout if with_dropout[key] != without[key]}
+    assert {key for key in differing if "dropout" not in key} == set()
+    assert (without["attention_dropout"], without["activation_dropout"]) == (0, 0)
+
+
+def test_a_distilled_system_has_no_label_smoothing() -> None:
+    found = dry_run("bmt-1-dropout", "my", "es", "en", "bmt-1-0")
+    assert list(found) == ["bmt-1-0"]
+    words = found["bmt-1-0"]
+    assert value(words, "--criterion") == "distillation"
+    assert "--label-smoothing" not in words
+    assert value(words, "--dropout") == "0"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["bmt-layers", "my", "es"], "needs STUDY, DATA_DIR, SRC and TGT"),
+        (["layers", "my", "es", "en"], "`layers` must be bmt-layers, bmt-1-dropout"),
+        (["muse-rows", "my", "es", "en", "kernel-5"], "`kernel-5` must be a system of muse-rows"),
+        (["muse-rows", "my", "es", "en", "--updates", "9"], "`--updates` must be more than 10"),
+        (["muse-rows", "my", "es", "en", "--lr", "1"], "`--lr` is no option"),
+        (["muse-rows", "/no/such", "es", "en"], "`DATA_DIR` must be a folder"),
+    ],
+)
+def test_mistakes_are_named(options: list[str], message: str) -> None:
+    said = bash(STUDIES, *options, ok=False).stderr
+    assert message in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_a_study_from_text_to_its_table(tmp_path: Path) -> None:
+    text, out = tmp_path / "text", tmp_path / "out"
+    corpus = ["python", RECIPES.parent / "preprocess" / "locale_corpus.py", "--out", text]
+    run(*corpus, "--src", "en", "--tgt", "de", "--train", 300, "--valid", 30, "--test", 30)
+    options = (text, "en", "de", "--out", out, "--updates", 12, "--bpe", 200)
+    sizes = ("--", "--encoder-layers", 1, "--decoder-layers", 1, "--max-tokens", 2000)
+    bash(STUDIES, "bmt-1-dropout", *options, "bmt-no-dropout", *sizes)
+    bash(STUDIES, "bmt-1-dropout", *options, "bmt-1-0", *sizes)
+    found = json.loads((out / "compare.json").read_text(encoding="utf-8"))["systems"]
+    assert [(one["name"], one["updates"]) for one in found] == [
+        ("bmt-no-dropout", 12),
+        ("bmt-1-0", 12),
+    ]
+    for picture in ("curves", "lengths", "compare"):
+        assert (out / f"{picture}.png").stat().st_size > 0
