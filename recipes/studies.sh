@@ -127,7 +127,7 @@ train_systems() {
     for system in "${chosen[@]}"; do
         bash "$REPO/recipes/compare.sh" "$data" "$src" "$tgt" --out "$out" --updates "$updates" \
             --bpe "$bpe" --max-tokens "$max_tokens" ${tokenize:+"$tokenize"} --no-table \
-            "$system --lr-scheduler cosine --lr-period-updates $((updates - warmup)) --min-lr 1e-9${extra[*]+ ${extra[*]}}"
+            "$system --lr-scheduler cosine --lr-period-updates $((updates - warmup)) --lr-shrink 1e-6 --min-lr 1e-9${extra[*]+ ${extra[*]}}"
     done
 }
 

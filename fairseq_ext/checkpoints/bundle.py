@@ -28,7 +28,7 @@ from typing import Any
 
 from fairseq_ext import files
 from fairseq_ext.checkpoints import archived, dictionaries
-from fairseq_ext.checkpoints.layout import DICTIONARIES, before_training
+from fairseq_ext.checkpoints.layout import DICTIONARIES, PLAIN_LOSS, before_training
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.files import SEARCH
 from fairseq_ext.errors import CheckpointError, DataError
@@ -199,6 +199,7 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
         raise _unusable(found.folder / CONFIG) from None
     start = before_training()
     extra = {**start["extra_state"], DICTIONARIES: words}
+    cfg = {**cfg, "criterion": PLAIN_LOSS}
     return {**start, "cfg": cfg, "model": model, "extra_state": extra}
 
 

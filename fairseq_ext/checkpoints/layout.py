@@ -98,6 +98,10 @@ def num_updates(checkpoint: Mapping[str, Any]) -> int | None:
     return history[-1].get("num_updates")
 
 
+# What `fairseq-validate` tells of a model that is stored without its training.
+PLAIN_LOSS = {"_name": "cross_entropy", "sentence_avg": False}
+
+
 def before_training() -> dict[str, Any]:
     """What fairseq needs beside weights and options to use a checkpoint: a training's update 0."""
     start = {

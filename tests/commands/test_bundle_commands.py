@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -122,6 +123,20 @@ def test_fairseqs_commands_take_it(
     for path in (bundled, archive):
         ours = run("fairseq-ext", "translate", "--path", path, stdin=LINES).stdout
         assert ours.splitlines() == theirs
+
+
+@pytest.mark.system
+def test_fairseq_validates_it_without_label_smoothing(
+    copy_data: Path, copy_model: Path, bundled: Path
+):
+    """It does not know its training, nor what was minimized there."""
+    said = []
+    for path in (copy_model, bundled):
+        words = ("--path", path, "--task", "translation", "--max-tokens", 4000)
+        done = fairseq("validate", copy_data, *words)
+        said += re.findall(r"loss ([0-9.]+ \| ppl [0-9.]+) ", done.stdout + done.stderr)
+    assert len(said) == 2
+    assert said[0] == said[1]
 
 
 @pytest.mark.system

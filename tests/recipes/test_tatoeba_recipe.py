@@ -48,7 +48,9 @@ def test_the_rate_ends_at_zero_with_the_last_update(name: str, tmp_path: Path):
     assert cfg.optimization.max_update == 5000
     schedule = cfg.lr_scheduler
     assert schedule.warmup_updates + schedule.lr_period_updates == 5000
-    assert cfg.model.dropout == 0.2
+    assert cfg.model.dropout == (0.1 if name == "bmt-1" else 0.2)
+    assert getattr(cfg.model, "attention_dropout", 0) == 0  # of none: they are to be compared
+    assert getattr(cfg.model, "activation_dropout", 0) == 0
 
 
 @pytest.mark.parametrize(

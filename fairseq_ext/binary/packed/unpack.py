@@ -42,9 +42,10 @@ def unpack(packed: PackedModel) -> dict[str, Any]:
     _require_fit(model.state_dict(), state)
     start = layout.before_training()
     words = (task.source_dictionary.symbols, task.target_dictionary.symbols)
+    cfg = {part: dict(values) for part, values in packed.cfg.items()}
     return {
         **start,
-        "cfg": {part: dict(values) for part, values in packed.cfg.items()},
+        "cfg": {**cfg, "criterion": layout.PLAIN_LOSS},
         "model": {name: state[name] for name in model.state_dict()},
         "extra_state": {**start["extra_state"], layout.DICTIONARIES: dictionaries.record(*words)},
     }
