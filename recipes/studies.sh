@@ -2,8 +2,8 @@
 # One question, the systems that answer it, one table and its pictures: which part of an architecture
 # makes the difference, all else equal.
 #
-#   bmt-layers       what BMT's dropout, norms and shortcuts cost or gain while it is in float
-#   bmt-1-dropout    how much dropout a model with 1-bit weights bears; goes on from bmt-layers' best
+#   bmt              what its norms and shortcuts, and the dropout of its paper, cost or gain in float;
+#                    how much dropout 1-bit weights bear (bmt-1-… go on from bmt, their teacher)
 #   linformer-slots  BLEU by source length: slots, kinds of projection, and their start
 #   muse-rows        rows of the MUSE paper's Table 3: kernels, projections, ordinary convolution
 #
@@ -23,7 +23,7 @@ usage() {
     cat <<HELP
 Usage: bash recipes/studies.sh STUDY DATA_DIR SRC TGT [OPTION]... [NAME]... [-- FLAG...]
 
-  STUDY           bmt-layers, bmt-1-dropout, linformer-slots or muse-rows
+  STUDY           bmt, linformer-slots or muse-rows
   DATA_DIR        train, valid and test, each with the endings .SRC and .TGT
   NAME            some of the study's systems (all); a dry run lists them
 
@@ -72,20 +72,17 @@ read_options() {
 # list_systems: sets `systems`, NAME=ARCH FLAG…; all are compared with the first.
 list_systems() {
     local float="${matched[bmt]} --bmt-preset float"
-    local linformer="${matched[linformer]}" muse="muse_tiny --share-all-embeddings" k from
+    local linformer="${matched[linformer]}" muse="muse_tiny --share-all-embeddings" k
+    local last="models/bmt/checkpoint_last.pt"
     case "$study" in
-    bmt-layers)
+    bmt)
         systems=("transformer=${matched[transformer]}"
             "pre-norm=${matched[transformer]} --encoder-normalize-before --decoder-normalize-before"
-            "bmt-plain=$float --bmt-ffn none --bmt-attention-output plain"
-            "bmt-no-dropout=$float" "bmt=$float --attention-dropout 0.1 --activation-dropout 0.1")
-        ;;
-    bmt-1-dropout)
-        from="models/bmt-no-dropout/checkpoint_last.pt"
-        systems=("bmt-no-dropout=$float")
+            "bmt-plain=$float --bmt-ffn none --bmt-attention-output plain" "bmt=$float"
+            "bmt-dropout=$float --attention-dropout 0.1 --activation-dropout 0.1")
         for k in 0.2 0.1 0; do
-            systems+=("bmt-1-$k=${float/preset float/preset bmt-1} --dropout $k --finetune-from-model $from \
---criterion distillation --teacher $from")
+            systems+=("bmt-1-$k=${float/preset float/preset bmt-1} --dropout $k \
+--finetune-from-model $last --criterion distillation --teacher $last")
         done
         ;;
     linformer-slots)
@@ -103,7 +100,7 @@ list_systems() {
         for k in 3 7 15; do systems+=("kernel-$k=$muse --muse-kernels $k"); done
         systems+=("growing=$muse --muse-kernels 3/7/15/31")
         ;;
-    *) die "\`$study\` must be bmt-layers, bmt-1-dropout, linformer-slots or muse-rows, but is not." ;;
+    *) die "\`$study\` must be bmt, linformer-slots or muse-rows, but is not." ;;
     esac
 }
 

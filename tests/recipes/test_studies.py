@@ -14,8 +14,10 @@ from tests.support.models import configuration
 
 STUDIES = RECIPES / "studies.sh"
 SYSTEMS = {
-    "bmt-layers": ["transformer", "pre-norm", "bmt-plain", "bmt-no-dropout", "bmt"],
-    "bmt-1-dropout": ["bmt-no-dropout", "bmt-1-0.2", "bmt-1-0.1", "bmt-1-0"],
+    "bmt": [
+        *("transformer", "pre-norm", "bmt-plain", "bmt", "bmt-dropout"),
+        *("bmt-1-0.2", "bmt-1-0.1", "bmt-1-0"),
+    ],
     "linformer-slots": [
         "transformer",
         *(f"slots-{k}" for k in (32, 16, 8, 4, "8-normal", "8-mean-pool", "8-convolution")),
@@ -48,16 +50,16 @@ def test_every_system_is_one_that_fairseq_takes_and_ends_with_rate_zero(study: s
 
 
 def test_float_bmt_without_dropout_differs_in_the_dropout_alone() -> None:
-    found = dry_run("bmt-layers", "my", "es", "en")
+    found = dry_run("bmt", "my", "es", "en")
     models = {name: configuration(words[words.index("--arch") :]) for name, words in found.items()}
-    with_dropout, without = (dict(models[name].model) for name in ("bmt", "bmt-no-dropout"))
+    with_dropout, without = (dict(models[name].model) for name in ("bmt-dropout", "bmt"))
     differing = {key for key in with_dropout if with_dropout[key] != without[key]}
     assert {key for key in differing if "dropout" not in key} == set()
     assert (without["attention_dropout"], without["activation_dropout"]) == (0, 0)
 
 
 def test_a_distilled_system_has_no_label_smoothing() -> None:
-    found = dry_run("bmt-1-dropout", "my", "es", "en", "bmt-1-0")
+    found = dry_run("bmt", "my", "es", "en", "bmt-1-0")
     assert list(found) == ["bmt-1-0"]
     words = found["bmt-1-0"]
     assert value(words, "--criterion") == "distillation"
@@ -68,8 +70,8 @@ def test_a_distilled_system_has_no_label_smoothing() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["bmt-layers", "my", "es"], "needs STUDY, DATA_DIR, SRC and TGT"),
-        (["layers", "my", "es", "en"], "`layers` must be bmt-layers, bmt-1-dropout"),
+        (["bmt", "my", "es"], "needs STUDY, DATA_DIR, SRC and TGT"),
+        (["layers", "my", "es", "en"], "`layers` must be bmt, linformer-slots"),
         (["muse-rows", "my", "es", "en", "kernel-5"], "`kernel-5` must be a system of muse-rows"),
         (["muse-rows", "my", "es", "en", "--updates", "9"], "`--updates` must be more than 10"),
         (["muse-rows", "my", "es", "en", "--lr", "1"], "`--lr` is no option"),
@@ -90,11 +92,11 @@ def test_a_study_from_text_to_its_table(tmp_path: Path) -> None:
     run(*corpus, "--src", "en", "--tgt", "de", "--train", 300, "--valid", 30, "--test", 30)
     options = (text, "en", "de", "--out", out, "--updates", 12, "--bpe", 200)
     sizes = ("--", "--encoder-layers", 1, "--decoder-layers", 1, "--max-tokens", 2000)
-    bash(STUDIES, "bmt-1-dropout", *options, "bmt-no-dropout", *sizes)
-    bash(STUDIES, "bmt-1-dropout", *options, "bmt-1-0", *sizes)
+    bash(STUDIES, "bmt", *options, "bmt", *sizes)
+    bash(STUDIES, "bmt", *options, "bmt-1-0", *sizes)
     found = json.loads((out / "compare.json").read_text(encoding="utf-8"))["systems"]
     assert [(one["name"], one["updates"]) for one in found] == [
-        ("bmt-no-dropout", 12),
+        ("bmt", 12),
         ("bmt-1-0", 12),
     ]
     for picture in ("curves", "lengths", "compare"):
