@@ -90,7 +90,8 @@ list_systems() {
         for k in 32 16 8 4; do systems+=("slots-$k=$linformer --linformer-k $k"); done
         systems+=("slots-8-normal=$linformer --linformer-k 8 --linformer-init normal")
         for k in mean-pool convolution; do # a window of 8 tokens for each slot
-            systems+=("slots-8-$k=$linformer --linformer-k 8 --linformer-max-len 64 --linformer-projection $k")
+            systems+=("slots-8-$k=$linformer --linformer-k 8 --linformer-max-len 64 \
+--linformer-projection $k")
         done
         ;;
     muse-rows)
@@ -120,29 +121,32 @@ choose_systems() {
 }
 
 train_systems() {
-    local warmup=$((updates / 10 + 1)) system
+    local warmup=$((updates / 10 + 1)) system # that of compare.sh
+    local schedule="--lr-scheduler cosine --lr-period-updates $((updates - warmup)) --min-lr 1e-9"
+    schedule+=" --lr-shrink 1e-6" # fairseq would begin anew with the last update
     for system in "${chosen[@]}"; do
         bash "$REPO/recipes/compare.sh" "$data" "$src" "$tgt" --out "$out" --updates "$updates" \
             --bpe "$bpe" --max-tokens "$max_tokens" ${tokenize:+"$tokenize"} --no-table \
-            "$system --lr-scheduler cosine --lr-period-updates $((updates - warmup)) --lr-shrink 1e-6 --min-lr 1e-9${extra[*]+ ${extra[*]}}"
+            "$system $schedule${extra[*]+ ${extra[*]}}"
     done
 }
 
 compare_finished() {
-    local system name texts=() logs=() all=()
+    local system name folder texts=() logs=() all=() undo=(--detokenize "$tgt")
+    [[ -n "$tokenize" ]] || undo=(--keep-tokens) # text that comes as tokens is compared as tokens
     for system in "${systems[@]}"; do
-        name="${system%%=*}"
-        dry || [[ -e "models/$name/.stages/evaluate" ]] || continue
-        texts+=(--system "$name=models/$name/generated.txt")
-        logs+=(--log "$name=models/$name/train.log")
-        all+=(--system "$name=models/$name/generated.txt,checkpoint=models/$name/checkpoint_last.pt,log=models/$name/train.log")
+        name="${system%%=*}" folder="models/${system%%=*}"
+        dry || [[ -e "$folder/.stages/evaluate" ]] || continue
+        system="$name=$folder/generated.txt"
+        texts+=(--system "$system")
+        logs+=(--log "$name=$folder/train.log")
+        all+=(--system "$system,checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log")
     done
     run fairseq-ext plot curves "${logs[@]}" -o curves.png
     run fairseq-ext plot lengths "${texts[@]}" --tokenized-ref "text/test.$tgt" \
         --buckets "$buckets" -o lengths.png
     run fairseq-ext compare "${all[@]}" --ref "$data/test.$tgt" \
-        ${tokenize:+--detokenize "$tgt"} --tokenized-ref "text/test.$tgt" -o compare \
-        --pictures curves.png lengths.png
+        "${undo[@]}" --tokenized-ref "text/test.$tgt" -o compare --pictures curves.png lengths.png
 }
 
 main() {
