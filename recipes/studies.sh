@@ -2,8 +2,8 @@
 # One question, the systems that answer it, one table and its pictures: which part of an architecture
 # makes the difference, all else equal.
 #
-#   bmt              what its norms and shortcuts, and the dropout of its paper, cost or gain in float;
-#                    how much dropout 1-bit weights bear (bmt-1-… go on from bmt, their teacher)
+#   bmt              what its norms and shortcuts, the rate, and the dropout of its paper cost or gain
+#                    in float; how much dropout 1-bit weights bear (bmt-1-… go on from bmt, their teacher)
 #   linformer-slots  BLEU by source length: slots, kinds of projection, and their start
 #   muse-rows        rows of the MUSE paper's Table 3: kernels, projections, ordinary convolution
 #
@@ -79,6 +79,7 @@ list_systems() {
         systems=("transformer=${matched[transformer]}"
             "pre-norm=${matched[transformer]} --encoder-normalize-before --decoder-normalize-before"
             "bmt-plain=$float --bmt-ffn none --bmt-attention-output plain" "bmt=$float"
+            "bmt-rate-0.001=$float --lr 0.001" "bmt-rate-0.004=$float --lr 0.004"
             "bmt-dropout=$float --attention-dropout 0.1 --activation-dropout 0.1")
         for k in 0.2 0.1 0; do
             systems+=("bmt-1-$k=${float/preset float/preset bmt-1} --dropout $k \

@@ -15,7 +15,8 @@ from tests.support.models import configuration
 STUDIES = RECIPES / "studies.sh"
 SYSTEMS = {
     "bmt": [
-        *("transformer", "pre-norm", "bmt-plain", "bmt", "bmt-dropout"),
+        *("transformer", "pre-norm", "bmt-plain", "bmt", "bmt-rate-0.001", "bmt-rate-0.004"),
+        "bmt-dropout",
         *("bmt-1-0.2", "bmt-1-0.1", "bmt-1-0"),
     ],
     "linformer-slots": [
