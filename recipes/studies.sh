@@ -38,8 +38,9 @@ Usage: bash recipes/studies.sh STUDY DATA_DIR SRC TGT [OPTION]... [NAME]... [-- 
   --help          this text
   -- FLAG...      flags for each training, such as --encoder-layers 2
 
-All systems have 4 + 4 layers of 128 / 256 with 4 heads, dropout 0.2 and a peak rate of 0.002. Calls
-with other names and the same --out may run at the same time; the table shows what is finished.
+All systems have 4 + 4 layers of 128 / 256 with 4 heads, and, unless their names say otherwise,
+dropout 0.2 and a peak rate of 0.002. Calls with other names and the same --out may run at the same
+time; the table shows what is finished.
 Stopped and started again, the recipe goes on. DRY_RUN=1 only prints the commands.
 HELP
 }
