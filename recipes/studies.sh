@@ -74,14 +74,15 @@ read_options() {
 list_systems() {
     local float="${matched[bmt]} --bmt-preset float"
     local linformer="${matched[linformer]}" muse="muse_tiny --share-all-embeddings" k
-    local last="models/bmt/checkpoint_last.pt"
+    local last="models/bmt/checkpoint_last.pt" pre_norm
     case "$study" in
     bmt)
-        systems=("transformer=${matched[transformer]}"
-            "pre-norm=${matched[transformer]} --encoder-normalize-before --decoder-normalize-before"
-            "bmt-plain=$float --bmt-ffn none --bmt-attention-output plain" "bmt=$float"
-            "bmt-rate-0.001=$float --lr 0.001" "bmt-rate-0.004=$float --lr 0.004"
-            "bmt-dropout=$float --attention-dropout 0.1 --activation-dropout 0.1")
+        pre_norm="${matched[transformer]} --encoder-normalize-before --decoder-normalize-before"
+        systems=("transformer=${matched[transformer]}" "pre-norm=$pre_norm")
+        for k in 0.004 0.008; do systems+=("pre-norm-rate-$k=$pre_norm --lr $k"); done
+        systems+=("bmt-plain=$float --bmt-ffn none --bmt-attention-output plain" "bmt=$float")
+        for k in 0.001 0.004 0.008; do systems+=("bmt-rate-$k=$float --lr $k"); done
+        systems+=("bmt-dropout=$float --attention-dropout 0.1 --activation-dropout 0.1")
         for k in 0.2 0.1 0; do
             systems+=("bmt-1-$k=${float/preset float/preset bmt-1} --dropout $k \
 --finetune-from-model $last --criterion distillation --teacher $last")

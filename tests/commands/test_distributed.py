@@ -18,6 +18,8 @@ pytestmark = pytest.mark.system
 
 RUN = (*TRAINING, "--dropout", 0, "--max-epoch", 2)
 LAST = "checkpoint_last.pt"
+ROUNDING = "attention.score.bias"
+"""A softmax takes no notice of it: its gradient is rounding, of which Adam makes whole steps."""
 
 
 def losses(log: str) -> list[float]:
@@ -37,6 +39,8 @@ def assert_same_end(left: Path, right: Path) -> None:
     updates = [state["optimizer_history"][-1]["num_updates"] for state in (one, two)]
     assert updates[0] == updates[1] > 8
     for name, weights in one["model"].items():
+        if name.endswith(ROUNDING):
+            continue
         assert (weights - two["model"][name]).abs().max() < 1e-4, name
 
 

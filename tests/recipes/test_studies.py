@@ -15,7 +15,8 @@ from tests.support.models import configuration
 STUDIES = RECIPES / "studies.sh"
 SYSTEMS = {
     "bmt": [
-        *("transformer", "pre-norm", "bmt-plain", "bmt", "bmt-rate-0.001", "bmt-rate-0.004"),
+        *("transformer", "pre-norm", "pre-norm-rate-0.004", "pre-norm-rate-0.008", "bmt-plain"),
+        *("bmt", "bmt-rate-0.001", "bmt-rate-0.004", "bmt-rate-0.008"),
         "bmt-dropout",
         *("bmt-1-0.2", "bmt-1-0.1", "bmt-1-0"),
     ],
