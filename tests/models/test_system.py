@@ -19,7 +19,7 @@ SYSTEMS: dict[str, tuple[object, ...]] = {
     "gru": ("--arch", "gru_tiny", "--lr", 1e-2),
     "linformer": (
         *("--arch", "linformer_tiny", "--encoder-layers", 2, "--decoder-layers", 2),
-        *("--linformer-k", 16, "--linformer-max-len", 32, "--lr", 4e-3),
+        *("--linformer-k", 16, "--linformer-max-len", 32, "--lr", 2e-3),
     ),
     "muse": ("--arch", "muse_tiny", "--encoder-layers", 2, "--decoder-layers", 2, "--lr", 2e-3),
 }
