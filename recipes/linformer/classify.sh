@@ -15,6 +15,9 @@ Usage: bash recipes/linformer/classify.sh DATA_DIR [OPTION]... [-- FAIRSEQ_TRAIN
                  word) on each line, UTF-8
   --arch A       linformer_encoder, linformer_encoder_tiny; or with exact attention
                  transformer_encoder, transformer_encoder_tiny        (linformer_encoder)
+  --marks LANG   DATA_DIR has {train,valid,test}.LANG instead, one side of a translation
+                 corpus; the class of a sentence is the mark at its end, . ? or !, which
+                 its words are to tell
   --k N          slots into which a Linformer mixes a sentence        (32)
   --max-len N    longest sentence in tokens; what is longer is cut    (256)
   --bpe N        byte-pair merges                                     (8000)
@@ -34,7 +37,7 @@ only prints the commands. Stopped and started again, the recipe continues.
 HELP
 }
 
-data="" arch=linformer_encoder k=32 max_len=256 bpe=8000 words="" batch_size=32 max_epoch=20
+data="" marks="" arch=linformer_encoder k=32 max_len=256 bpe=8000 words="" batch_size=32 max_epoch=20
 patience=5 out="" extra=()
 if [[ "${SMOKE:-0}" == 1 ]]; then
     arch=linformer_encoder_tiny k=8 max_len=32 bpe=300 max_epoch=5
@@ -47,7 +50,7 @@ read_options() {
     local option
     while (($#)); do
         case "$1" in
-        --arch | --k | --max-len | --bpe | --batch-size | --max-epoch | --patience | --out)
+        --arch | --marks | --k | --max-len | --bpe | --batch-size | --max-epoch | --patience | --out)
             set_option "$@"
             shift
             ;;
@@ -76,7 +79,7 @@ read_options() {
 }
 
 make_text() {
-    local from=(--data "$data")
+    local from=(--data "$data" ${marks:+--marks "$marks"})
     [[ -n "$data" ]] || from=(--phrases 800)
     run python "$REPO/recipes/linformer/classify_data.py" "${from[@]}" --out text
 }
@@ -147,7 +150,7 @@ settings() {
     cat <<SETTINGS
 arch=$arch
 k=$k
-data=$data $([[ -z "$data" ]] || cat "$data"/{train,valid,test}.{text,label} 2>/dev/null | cksum)
+data=$data $([[ -z "$data" ]] || cat "$data"/{train,valid,test}.{"${marks:-text}",label} 2>/dev/null | cksum)
 max_len=$max_len
 input=${words:-bpe $bpe}
 batch_size=$batch_size

@@ -1,10 +1,13 @@
 #!/usr/bin/env python
-"""Sentences and their classes, checked and copied into a run's folder; or a small corpus of both.
+"""Sentences and their classes, checked and copied into a run's folder; or a corpus of both, made.
 
     python recipes/linformer/classify_data.py --data DIR --out text
+    python recipes/linformer/classify_data.py --data DIR --marks es --out text
     python recipes/linformer/classify_data.py --phrases 1200 --out text
 
-DIR holds ``train``, ``valid`` and ``test``, each as ``.text`` and ``.label``, line by line.
+DIR holds ``train``, ``valid`` and ``test``, each as ``.text`` and ``.label``, line by line. With
+``--marks es`` each is an ``.es``, one side of a translation corpus, and the class of a sentence is
+the mark at its end: Spanish often has the same order of words in questions and statements.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from fairseq_ext.text.writing import write_all
 
 SPLITS = ("train", "valid", "test")
 SPECIAL = {"<s>", "<pad>", "</s>", "<unk>"}
+MARKS = {".": "statement", "?": "question", "!": "exclamation"}
 # Kinds of phrase in locale data that share words and digits, so that single words do not tell all.
 KINDS = ("date", "date range", "time range", "duration", "amount", "measure")
 
@@ -80,6 +84,35 @@ def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
     return corpus
 
 
+def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[str]]]:
+    """Sentences without their marks, and the kind that the last mark tells, of each split.
+
+    Lines of several sentences, or without a mark at their end, are left out; so are repetitions,
+    also of another split's sentence.
+
+    Raises:
+        DataError: a file is missing, empty, or no text; no sentence of a split is left.
+    """
+    seen: set[str] = set()
+    corpus = {}
+    for split in SPLITS:
+        path = folder / f"{split}.{language}"
+        if not path.is_file():
+            raise DataError(f"`{path}` must be a file with sentences of `{language}`, but is none.")
+        check_text(path)
+        kinds: dict[str, str] = {}
+        for line in read_lines(path):
+            text, mark = line.strip()[:-1].strip(" ¿¡"), line.strip()[-1]
+            if mark in MARKS and text and not set(text) & set(".?!¿¡") and text not in seen:
+                kinds.setdefault(text, MARKS[mark])
+        if not kinds:
+            raise DataError(f"`{path}` must have sentences that end in . ? or !, but has none.")
+        seen.update(kinds)
+        corpus[split] = list(kinds), list(kinds.values())
+    require_known(folder, corpus)
+    return corpus
+
+
 def require_known(folder: Path, corpus: dict[str, tuple[list[str], list[str]]]) -> None:
     """Raise :class:`DataError` where a split has a label to which nothing was trained."""
     known = set(corpus["train"][1])
@@ -133,11 +166,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, help="folder with the six files")
+    parser.add_argument("--marks", metavar="LANG", help="classes are the marks of DIR's sentences")
     source.add_argument("--phrases", type=int, help="make so many, of six kinds, for training")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     args = parser.parse_args()
+    if args.marks is not None and args.data is None:
+        parser.error("`--marks` goes with `--data`.")
     try:
-        if args.data is not None:
+        if args.marks is not None:
+            corpus = read_marks(args.data, args.marks)
+        elif args.data is not None:
             corpus = read_corpus(args.data)
         else:
             corpus = smoke_corpus({"train": args.phrases, "valid": 100, "test": 200})

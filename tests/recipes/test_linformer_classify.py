@@ -67,6 +67,37 @@ def test_a_corpus_is_copied_line_by_line(tmp_path: Path) -> None:
     assert len(list((tmp_path / "copy").iterdir())) == 6
 
 
+def test_marks_are_the_classes_of_a_translation_corpus(tmp_path: Path) -> None:
+    lines = ["¿Qué sabes?", "Ve.", "Ve!", "¡Corre !", "Sí. No.", "…", "Dice: «¿Sí?»", "Sin punto"]
+    write_lines(tmp_path / "train.es", lines)
+    write_lines(tmp_path / "valid.es", ["¿Ve?", "Hola, Tom."])
+    write_lines(tmp_path / "test.es", ["Hola, Tom!", "¡ Qué día!"])
+    assert classify_data.read_marks(tmp_path, "es") == {
+        "train": (["Qué sabes", "Ve", "Corre"], ["question", "statement", "exclamation"]),
+        "valid": (["Hola, Tom"], ["statement"]),
+        "test": (["Qué día"], ["exclamation"]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        (["Sin punto"], r"test\.es` must have sentences that end in \. \? or !, but has none"),
+        (["¡Ya!"], r"test\.label, line 1: the label `exclamation` does not occur"),
+        ([""], r"test\.es, line 1: empty"),
+        (None, r"test\.es` must be a file with sentences of `es`, but is none"),
+    ],
+)
+def test_marks_that_cannot_work_are_refused(
+    tmp_path: Path, test: list[str] | None, message: str
+) -> None:
+    for split, lines in {"train": ["Ve.", "¿Sí?"], "valid": ["Va."], "test": test}.items():
+        if lines is not None:
+            write_lines(tmp_path / f"{split}.es", lines)
+    with pytest.raises(DataError, match=message):
+        classify_data.read_marks(tmp_path, "es")
+
+
 def test_the_smoke_corpus_has_no_sentence_twice_and_is_always_the_same() -> None:
     sizes = {"train": 150, "test": 50}
     made = classify_data.smoke_corpus(sizes)
