@@ -19,7 +19,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
 
 src=es tgt=en archive="" system=gru numbers=""
 order=(transformer lstm gru linformer{,-4,-8,-16} muse muse-simple bmt bmt-1) # in the comparison
-bpe=4000 dropout="" max_tokens=1000 update_freq=1 updates=15000 warmup=1000 lr=0.002 average=1
+bpe=4000 dropout="" max_tokens=1000 update_freq=1 updates=15000 warmup=1000 lr="" average=1
 flags=(--clip-norm 1.0)
 held_out=2000
 
@@ -34,9 +34,10 @@ Usage: bash recipes/tatoeba.sh --archive spa-eng.zip [OPTION]... [NAME]
   --src L, --tgt L  es and en, or en and es                        ($src, $tgt)
   --updates N    length of the training                            ($updates)
   --warmup N     updates until the rate is at its height           ($warmup)
-  --lr X         its height                                        ($lr)
+  --lr X         its height                                        (0.002; of bmt
+                   and bmt-1 0.004)
   --dropout F    dropout                                           (0.2; of bmt-1
-                   0.1, as one bit for each weight restrains a model by itself)
+                   0, as one bit for each weight restrains a model by itself)
   --numbers K    weights of the bundle, as of fairseq-ext bundle   (bf16; of bmt
                    fp32, of bmt-1 bits)
   --out DIR      the corpus, and a folder for each model           (runs/tatoeba-SRC-TGT)
@@ -87,8 +88,11 @@ describe() {
     local words
     parent=""
     case "$system" in
-    bmt) words="${matched[bmt]} --bmt-preset float" ;;
-    bmt-1) words="${matched[bmt]} --bmt-preset bmt-1" parent=bmt dropout="${dropout:-0.1}" ;;
+    bmt) words="${matched[bmt]} --bmt-preset float" lr="${lr:-0.004}" ;;
+    bmt-1)
+        words="${matched[bmt]} --bmt-preset bmt-1" parent=bmt
+        lr="${lr:-0.004}" dropout="${dropout:-0}"
+        ;;
     linformer-4 | linformer-8 | linformer-16)
         words="${matched[linformer]} --linformer-k ${system#*-}"
         ;;
@@ -96,7 +100,7 @@ describe() {
     esac
     [[ -n "$words" && "$system" != binary ]] ||
         die "\`$system\` must be a model that --help lists, but is not."
-    dropout="${dropout:-0.2}"
+    lr="${lr:-0.002}" dropout="${dropout:-0.2}"
     # Rounding would change the signs that a binary model makes of its weights.
     if [[ -z "$numbers" ]]; then
         case "$system" in

@@ -39,7 +39,10 @@ def test_both_directions_take_their_columns(src: str, tgt: str, columns: str, tm
 
 @pytest.mark.parametrize(
     "name",
-    ["transformer", "lstm", "gru", "linformer", "linformer-8", "muse", "muse-simple", "bmt-1"],
+    [
+        *("transformer", "lstm", "gru", "linformer", "linformer-8", "muse", "muse-simple"),
+        *("bmt", "bmt-1"),
+    ],
 )
 def test_the_rate_ends_at_zero_with_the_last_update(name: str, tmp_path: Path):
     ((_, words),) = trainings(dry_run(tmp_path, "--updates", 5000, "--warmup", 400, name)).items()
@@ -48,7 +51,8 @@ def test_the_rate_ends_at_zero_with_the_last_update(name: str, tmp_path: Path):
     assert cfg.optimization.max_update == 5000
     schedule = cfg.lr_scheduler
     assert schedule.warmup_updates + schedule.lr_period_updates == 5000
-    assert cfg.model.dropout == (0.1 if name == "bmt-1" else 0.2)
+    assert cfg.optimization.lr == [0.004 if name.startswith("bmt") else 0.002]
+    assert cfg.model.dropout == (0 if name == "bmt-1" else 0.2)
     assert getattr(cfg.model, "attention_dropout", 0) == 0  # of none: they are to be compared
     assert getattr(cfg.model, "activation_dropout", 0) == 0
 
