@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-LOOK = 0.2  # seconds between two looks
+LOOK = 0.2  # seconds between two looks; less at first, for commands that end sooner
 
 
 class Watch(threading.Thread):
@@ -33,7 +33,9 @@ class Watch(threading.Thread):
         self.peak = self.private = self.disk = 0
 
     def run(self) -> None:
-        while not self._ended.wait(self._look):
+        wait = self._look / 20
+        while not self._ended.wait(wait):
+            wait = min(2 * wait, self._look)
             for process in _family(self._process):
                 self.peak = max(self.peak, _status(process, "VmHWM"))
                 self.private = max(self.private, _status(process, "RssAnon"))

@@ -196,6 +196,9 @@ def test_a_worker_does_the_part_of_a_killed_one(worker: list[str], tmp_path: Pat
     first.kill()
     first.wait()
     assert second.wait(timeout=120) == 0
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "plain").read_bytes()
+    # Stopped between its part and the part's lock, the first held that lock until it was killed.
+    assert start(worker).wait(timeout=120) == 0
     whole_is_plain(tmp_path)
 
 

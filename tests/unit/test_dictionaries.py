@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,11 @@ def test_commands_that_translate_refuse_another_order(
     refused(run(*hub, ok=False), f"{copy_model} {said}")
     translate = ("fairseq-ext", "translate", other_data, "--path", copy_model, "--cpu")
     refused(run(*translate, ok=False, stdin="1 2\n"), f"{copy_model} {said}")
+
+
+@pytest.mark.system
+@pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is not installed")
+def test_the_demo_refuses_another_order(other_data: Path, copy_model: Path, said: str) -> None:
     demo = ("fairseq-ext", "demo", f"a={copy_model}", "--data", other_data, "--port", 0, "--cpu")
     refused(run(*demo, ok=False), f"{copy_model} {said}")
 
