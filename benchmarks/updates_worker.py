@@ -28,14 +28,22 @@ def batches(trainer: Any) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
-    from fairseq import options, tasks, utils
+    from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.distributed import utils as distributed
+
+    parser = options.get_training_parser()
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, sys.argv[1:]))
+    # As fairseq-train starts, so that what the plugin mends there (bf16 on a CPU) is mended here.
+    distributed.call_main(cfg, train, answers=answers)
+
+
+def train(cfg: Any, answers: IO[str]) -> None:
+    """Build what fairseq-train builds, and serve updates of it."""
+    from fairseq import tasks, utils
     from fairseq.logging import metrics
     from fairseq.trainer import Trainer
 
-    words = sys.argv[1:]
-    parser = options.get_training_parser()
-    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words))
     logging.getLogger().setLevel(logging.WARNING)
     utils.set_torch_seed(cfg.common.seed)
     task = tasks.setup_task(cfg.task)

@@ -120,7 +120,7 @@ print("gpu" if torch.cuda.is_available() else "cpu")')"
     else
         export CUDA_VISIBLE_DEVICES=""
         max_tokens=1000 update_freq=1 warmup=1000
-        rates="${rates:-0.001,0.002,0.004}" updates="${updates:-30000}" jobs="${jobs:-$(nproc)}"
+        rates="${rates:-0.001,0.002,0.004}" updates="${updates:-30000}" jobs="${jobs:-$(env -u OMP_NUM_THREADS nproc)}"
     fi
     ((smoke == 0)) || max_tokens=3000 update_freq=1 warmup=4 bpe=400
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
