@@ -91,7 +91,9 @@ list_systems() {
     linformer-slots)
         systems=("transformer=${matched[transformer]}")
         for k in 32 16 8 4; do systems+=("slots-$k=$linformer --linformer-k $k"); done
-        systems+=("slots-8-normal=$linformer --linformer-k 8 --linformer-init normal")
+        for k in 32 16 8 4; do
+            systems+=("slots-$k-normal=$linformer --linformer-k $k --linformer-init normal")
+        done
         for k in mean-pool convolution; do # a window of 8 tokens for each slot
             systems+=("slots-8-$k=$linformer --linformer-k 8 --linformer-max-len 64 \
 --linformer-projection $k")

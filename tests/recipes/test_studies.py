@@ -22,7 +22,8 @@ SYSTEMS = {
     ],
     "linformer-slots": [
         "transformer",
-        *(f"slots-{k}" for k in (32, 16, 8, 4, "8-normal", "8-mean-pool", "8-convolution")),
+        *(f"slots-{k}{start}" for start in ("", "-normal") for k in (32, 16, 8, 4)),
+        *("slots-8-mean-pool", "slots-8-convolution"),
     ],
     "muse-rows": [
         *("muse", "simple", "ordinary-3", "separate"),
@@ -58,6 +59,14 @@ def test_float_bmt_without_dropout_differs_in_the_dropout_alone() -> None:
     differing = {key for key in with_dropout if with_dropout[key] != without[key]}
     assert {key for key in differing if "dropout" not in key} == set()
     assert (without["attention_dropout"], without["activation_dropout"]) == (0, 0)
+
+
+def test_slots_with_another_start_differ_in_the_start_alone() -> None:
+    found = dry_run("linformer-slots", "my", "es", "en", "slots-4", "slots-4-normal")
+    models = [dict(configuration(words[words.index("--arch") :]).model) for words in found.values()]
+    differing = {key for key in models[0] if models[0][key] != models[1][key]}
+    assert differing == {"linformer_init"}
+    assert [model["linformer_init"] for model in models] == ["identity", "normal"]
 
 
 def test_a_distilled_system_has_no_label_smoothing() -> None:
