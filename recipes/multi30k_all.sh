@@ -19,7 +19,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
 
 corpus=multi30k_tok src=en tgt=de
 dictionary=(--joined-dictionary)
-dropout=0.3 patience=10 average=10 beam=5 buckets=8,12,16,20 grid=2000 half=--bf16
+patience=10 average=10 beam=5 buckets=8,12,16,20 grid=2000 half=--bf16
 flags=(--clip-norm 1.0 --patience "$patience")
 tests=(test test_2017_flickr test_2017_mscoco) # the first is that of 2016
 
@@ -135,7 +135,7 @@ on_gpu() { [[ "$device" == gpu ]]; }
 # describe NAME[@SEED]: sets what its training needs, also `parent`, the system that it starts from.
 describe() {
     local words distilled=0
-    system="${1%@*}" seed=1 parent=""
+    system="${1%@*}" seed=1 parent="" dropout=0.3
     [[ "$1" != *@* ]] || seed="${1#*@}"
     case "$system" in
     linformer-*) words="${matched[linformer]} --linformer-k ${system#*-}" ;;
@@ -151,6 +151,7 @@ describe() {
     read -r arch words <<<"$words"
     read -ra model <<<"$words"
     if [[ -n "$parent" ]]; then
+        dropout=0.1 # 1-bit weights have less to spare (docs/results/bmt.md)
         parent+="${1#"$system"}" # of the same seed
         model+=(--finetune-from-model "models/$parent/average.pt")
     fi
@@ -197,7 +198,7 @@ choose_rate() {
 train_to_end() {
     local name="$1" rate
     rate="$(best_rate)"
-    dry || printf '%s\n' "seed=$seed" "rate=$rate" "batch=$max_tokens x $update_freq" \
+    dry || printf '%s\n' "seed=$seed" "rate=$rate" "batch=$max_tokens x $update_freq" "dropout=$dropout" \
         "model=$arch ${model[*]}" "criterion=${criterion[*]}" >"models/$name/settings.txt"
     into "models/$name/machine.json" python "$REPO/benchmarks/bench.py"
     run ln -sfn "rate-$rate/train.log" "models/$name/train.log"

@@ -53,12 +53,12 @@ def test_settings_are_the_literatures(tmp_path: Path) -> None:
     for folder, words in trainings(found).items():
         cfg = configuration(words[words.index("--arch") :])
         assert cfg.model.share_all_embeddings
-        assert cfg.model.dropout == 0.3
         assert (cfg.optimization.clip_norm, cfg.checkpoint.patience) == (1.0, 10)
         assert (cfg.checkpoint.keep_last_epochs, cfg.dataset.max_tokens) == (10, 1000)
         assert cfg.optimization.update_freq == [1]
         assert cfg.lr_scheduler.warmup_updates == 1000
         binary = re.match("models/(bmt-|binary)", folder) is not None
+        assert cfg.model.dropout == (0.1 if binary else 0.3)
         assert (cfg.checkpoint.finetune_from_model is not None) == binary
         distilled = re.match("models/bmt-[16]/", folder) is not None
         assert (cfg.criterion._name == "distillation") == distilled
