@@ -151,7 +151,7 @@ describe() {
     read -r arch words <<<"$words"
     read -ra model <<<"$words"
     if [[ -n "$parent" ]]; then
-        dropout=0.1 # 1-bit weights have less to spare (docs/results/bmt.md)
+        dropout=0.1 # 1-bit weights bear less of it (docs/results/bmt.md)
         parent+="${1#"$system"}" # of the same seed
         model+=(--finetune-from-model "models/$parent/average.pt")
     fi
