@@ -22,6 +22,7 @@ from typing import IO
 from fairseq_ext import extras
 from fairseq_ext.errors import DataError, EnvironmentProblem, FairseqExtError
 from fairseq_ext.files import explain, require_file, staged_folder
+from fairseq_ext.version import SAFE_TARFILE
 
 try:
     import lzma
@@ -165,11 +166,16 @@ def _from_zstd(path: Path, folder: Path, max_bytes: int) -> IO[bytes]:
     return plain
 
 
-def _untar(archive: Path, folder: Path, max_bytes: int) -> None:
+def require_safe_tarfile() -> None:
+    """Raise EnvironmentProblem where this Python's tarfile has no safe filter."""
     if not hasattr(tarfile, "data_filter"):
         raise EnvironmentProblem(
-            "this Python unpacks tar files unsafely; use 3.10.12, 3.11.4 or later."
+            f"this Python unpacks tar files unsafely; use {SAFE_TARFILE} or later."
         )
+
+
+def _untar(archive: Path, folder: Path, max_bytes: int) -> None:
+    require_safe_tarfile()
     with (
         _decompressed(archive, folder, max_bytes) as file,
         tarfile.open(fileobj=_InPieces(file), mode="r:") as tar,

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import sys
+import tarfile
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import EnvironmentProblem
-from fairseq_ext.version import OLDEST_TORCH, PYTHONS, TESTED_FAIRSEQ
+from fairseq_ext.version import OLDEST_TORCH, PYTHONS, SAFE_TARFILE, TESTED_FAIRSEQ
 
 OK, NOTE, WARNING, ERROR = "ok", "note", "warning", "ERROR"
 FIX = "fix: "  # begins the topic of each repair to fairseq
@@ -156,9 +157,12 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _python() -> list[Check]:
     found = f"{sys.version.split()[0]} ({sys.executable})"
-    if ".".join(map(str, sys.version_info[:2])) in PYTHONS:
-        return [Check(OK, "Python", found)]
-    return [Check(ERROR, "Python", found, f"use Python {' or '.join(PYTHONS)}")]
+    if ".".join(map(str, sys.version_info[:2])) not in PYTHONS:
+        return [Check(ERROR, "Python", found, f"use Python {' or '.join(PYTHONS)}")]
+    if not hasattr(tarfile, "data_filter"):
+        finding = f"{found} unpacks no tar file safely; corpora and the Hub's archives are refused"
+        return [Check(WARNING, "Python", finding, f"use {SAFE_TARFILE} or later")]
+    return [Check(OK, "Python", found)]
 
 
 def _torch() -> list[Check]:

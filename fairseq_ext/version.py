@@ -9,6 +9,9 @@ __version__ = "0.1.0"
 PYTHONS = ("3.11", "3.12", "3.10")
 """Supported; the whole suite runs on the first. The recipes look for them in this order."""
 
+SAFE_TARFILE = "3.10.12, 3.11.4"
+"""The first releases of older Pythons that unpack tar files safely."""
+
 OLDEST_TORCH = "2.6"
 """The first whose ``torch.load`` is safe by default."""
 

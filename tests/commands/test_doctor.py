@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,13 @@ def test_empty_environment(tmp_path):
     assert checks["apex"]["status"] == "ok"
     assert "ERROR    torch" in table
     assert table.rstrip().endswith("essential problem(s)")
+
+
+def test_a_python_without_safe_tar_files_is_named(monkeypatch):
+    monkeypatch.delattr(tarfile, "data_filter")
+    (check,) = (check for check in doctor.examine() if check.topic == "Python")
+    assert check.status == "warning"
+    assert check.cure == "use 3.10.12, 3.11.4 or later"
 
 
 def test_two_distributions_of_fairseq(tmp_path):

@@ -299,7 +299,10 @@ TOKENS = ["The dog .", "One c@@ at , asleep .", "Ja"]
 
 
 @pytest.mark.parametrize("how", ["text.json", "--source"])
-def test_sources_become_text_as_translations_do(how: str, python: str, here: Path) -> None:
+def test_sources_become_text_as_translations_do(
+    how: str, python: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # with it nothing printed could get lost
     generated(here / "out", PIECES, TOKENS)
     made = {"format": 1, "src": "de", "tgt": "en", "tokenize": True, "subwords": "joined"}
     options = ["--source", "src", "--detokenize", "en"]

@@ -156,6 +156,7 @@ def main() -> int:
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # this process may be killed before it says more
     requests = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  standard input
     try:
         return serve(requests, answers, sys.argv[1:])

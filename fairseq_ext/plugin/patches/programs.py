@@ -14,7 +14,8 @@ import tarfile
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.archives import require_safe_tarfile
+from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.plugin.patches import probes
 from fairseq_ext.plugin.patches.table import Layer, Patch
 
@@ -33,10 +34,7 @@ def _unquoted(original: Callable) -> Callable:
 
 def _inside(original: Callable) -> Callable:
     def load_archive_file(archive_file: str) -> Any:
-        if not hasattr(tarfile, "data_filter"):
-            raise EnvironmentProblem(
-                "this Python unpacks tar files unsafely; use 3.10.12, 3.11.4 or later."
-            )
+        require_safe_tarfile()
         before = tarfile.TarFile.extraction_filter
         tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
         try:
