@@ -20,6 +20,8 @@ def listen(host: str, port: int) -> socket.socket:
         ConfigError: no such address, or the port is in use.
     """
     try:
+        if not 0 <= port <= 65535:  # getaddrinfo would take it modulo 65,536
+            raise OverflowError("a port is at most 65535")
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
         )[0]

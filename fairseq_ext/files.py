@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -55,6 +55,18 @@ def require_file(path: str | Path, what: str = "file") -> Path:
         raise DataError(f"{what} {path} does not exist; check the path.") from None
     except OSError as error:
         raise DataError(f"{what} {path} cannot be read: {error.strerror}.") from None
+
+
+def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> None:
+    """Refuse to write over what is read.
+
+    Raises:
+        DataError: a file is both.
+    """
+    written = {os.path.realpath(path) for path in outputs}
+    for path in inputs:
+        if os.path.realpath(path) in written:
+            raise DataError(f"{path} would be overwritten by the output; write it elsewhere.")
 
 
 def sha256(path: str | Path) -> str:

@@ -45,11 +45,13 @@ def _average(args: argparse.Namespace) -> int:
             "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`, and `--inputs` "
             "none of them."
         )
+    from fairseq_ext import files
     from fairseq_ext.checkpoints import averaging
 
     paths = args.inputs
     for name, count in choice.items():
         paths = getattr(averaging, name)(args.dir, count)
+    files.keep_inputs(paths, [args.output])
     result = averaging.write_average(paths, args.output)
     for path in paths:
         print(path)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_ext.commands.text_options import SWITCHES
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -122,12 +123,19 @@ def _job(args: argparse.Namespace) -> dict[str, Any]:
     files += [folder / "text.json" for folder in folders if (folder / "text.json").is_file()]
     given = {name: value for name, value in vars(args).items() if name not in ELSEWHERE}
     files += [require_file(one) for one in given.values() if isinstance(one, Path)]
-    given = {name: one for name, one in given.items() if one and not isinstance(one, Path)}
+    given = {name: one for name, one in given.items() if _was_given(name, one)}
     return {
         "files": [{"name": path.name, "sha256": sha256(path)} for path in files],
         "options": {f"--{name.replace('_', '-')}": one for name, one in given.items()},
         "details": args.json is not None,
     }
+
+
+def _was_given(name: str, value: Any) -> bool:
+    """Whether an option that is no file was given; 0 and ``--no-tokenize`` say something too."""
+    if value is False:
+        return name in SWITCHES
+    return value is not None and value != [] and not isinstance(value, Path)
 
 
 def _with_bar(write: Writes, missing: list[Part]) -> Writes:

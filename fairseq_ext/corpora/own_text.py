@@ -60,6 +60,8 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
 def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
     """Write the six files and ``text.json`` into ``out``, all or none."""
     made = chosen_pipeline(folder, src, tgt, tokenize)
+    names = [f"{split}.{side}" for split in SPLITS for side in (src, tgt)]
+    files.keep_inputs([folder / name for name in names], [out / name for name in names])
     words = dict.fromkeys((src, tgt), str)
     if tokenize:
         words = {side: Pipeline(src, tgt, tokenize=True).words(side) for side in (src, tgt)}

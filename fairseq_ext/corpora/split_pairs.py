@@ -32,8 +32,9 @@ from fairseq_ext.corpora.pair_texts import Text
 from fairseq_ext.corpora.split_job import Settings
 from fairseq_ext.corpora.split_results import leak
 from fairseq_ext.corpora.splitting import Splitting
-from fairseq_ext.errors import ConfigError, EnvironmentProblem
+from fairseq_ext.errors import ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.files import require_file, sha256
+from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.writing import staged, writers
 
@@ -131,6 +132,7 @@ def run(args: argparse.Namespace) -> str:
         DataError: an option or input that cannot be used; nothing has been written then.
     """
     settings = _settings(args)
+    _check_folder(args.out, settings)
     record = _record(args, settings)
     with _folder(args) as folder:
         if args.ray is not None:
@@ -145,6 +147,24 @@ def run(args: argparse.Namespace) -> str:
                 "none missing writes the corpus."
             )
         return _write(args.out, job, record)
+
+
+def _check_folder(out: Path, settings: Settings) -> None:
+    """Refuse to write over the texts, or a split beside others that were made otherwise.
+
+    Raises:
+        DataError: that is what would happen.
+    """
+    made = settings.pipeline
+    splits = SPLITS if settings.as_split is None else (settings.as_split,)
+    written = [out / f"{split}.{lang}" for split in splits for lang in (made.src, made.tgt)]
+    files.keep_inputs([path for text in settings.texts for path in text.files], written)
+    former = pipeline.load(out) if settings.as_split is not None else None
+    if former is not None and not pipeline.same(former, made):
+        raise DataError(
+            f"{out / pipeline.FILE} says that its text was made otherwise ({former.describe()}) "
+            f"than this split would be ({made.describe()}). Choose another folder."
+        )
 
 
 def work_on_ray(args: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.files import atomic_write, require_file, sha256
 from fairseq_ext.plugin.wings import USER_DIR
 from fairseq_ext.shared_folder import SharedFolder
-from fairseq_ext.text import pipeline
+from fairseq_ext.text import check_parallel, pipeline
 from fairseq_ext.text.writing import writers
 
 HEAD = {"format": "fairseq-ext shards", "version": 1}
@@ -70,13 +70,7 @@ class Shards:
             if flag.partition("=")[0] in OURS:
                 raise ConfigError(f"`{flag}` is set by this command; leave it out.")
         wanted = [require_file(path, "training text") for path in self._files("train")]
-        counts = [*map(_lines, wanted)]
-        if len({*counts}) > 1:
-            raise DataError(
-                f"{wanted[0]} has {counts[0]:,} lines, {wanted[1]} {counts[1]:,}; they must have "
-                "equally many."
-            )
-        if counts[0] < self.count:
+        if check_parallel(*wanted, empty_lines=True, max_tokens=None) < self.count:
             raise DataError(f"there are fewer training pairs than {self.count} shards.")
         if (self.text / pipeline.FILE).is_file():
             wanted.append(self.text / pipeline.FILE)
@@ -145,11 +139,6 @@ class Shards:
     def _end(self, name: str) -> None:
         with atomic_write(self.out / name) as file:
             file.write("{}\n")
-
-
-def _lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
 
 
 def write(shards: Shards, own: tuple[int, int] = (0, 1)) -> list[str]:

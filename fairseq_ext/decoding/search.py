@@ -65,6 +65,13 @@ class Search:
                     f"`--{name.replace('_', '-')}` must be at least 1, but is "
                     f"{getattr(self, name)} instead."
                 )
+        for name, least in (("lenpen", -math.inf), ("max_len_a", 0.0)):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= least):
+                what = "a number" if least < 0 else f"a number from {least:g} on"
+                raise ConfigError(
+                    f"`--{name.replace('_', '-')}` must be {what}, but is {value} instead."
+                )
         if self.top_k < 0:
             raise ConfigError(f"`--sampling-topk` must be at least 0, but is {self.top_k} instead.")
         if self.nbest > self.beam:

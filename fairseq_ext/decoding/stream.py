@@ -112,7 +112,8 @@ def _fit_to_translate(
     skip_long: bool,
 ) -> dict[int, str]:
     """Tokens of the lines that are neither empty nor too long, by place in the block."""
-    tokens = {place: encode(line) for place, line in enumerate(block) if line.strip()}
+    encoded = enumerate(map(encode, block))
+    tokens = {place: line for place, line in encoded if line.strip()}  # a blank may be all it had
     lengths = translator.lengths(list(tokens.values()))
     for place, length in zip(list(tokens), lengths, strict=True):
         if length <= translator.limit:

@@ -67,6 +67,8 @@ def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Ans
 def _answer_of(system: System, sentence: str) -> Answer:
     translator = system.translator
     tokens = system.codec.encode(sentence)
+    if not tokens.strip():
+        return Answer(system.name, "", "The sentence has nothing but invisible characters.")
     length = translator.lengths([tokens])[0]
     if length > translator.limit:
         least = f"{translator.limit_name} at most {translator.limit:,}"

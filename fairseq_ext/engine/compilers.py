@@ -55,7 +55,12 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, begin: int | None
     compiler, end = found(MODELS, model), target.eos()
     symbols = Symbols(end if begin is None else begin, end, target.pad(), target.unk())
     program = Writer(symbols, model.max_positions()[0], model.max_decoder_positions())
-    compiler(model, program)
+    training = model.training
+    model.eval()  # LayerDrop leaves layers out in training, also of a plain loop over them
+    try:
+        compiler(model, program)
+    finally:
+        model.train(training)
     return program
 
 

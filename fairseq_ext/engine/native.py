@@ -12,7 +12,7 @@ import importlib.util
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 import numpy as np
@@ -268,7 +268,11 @@ class Team:
 
     def __init__(self, machine: Machine, threads: int) -> None:
         self._workers = [machine.worker() for _ in range(threads)]
-        self._pool = ThreadPoolExecutor(threads)
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._pool = ThreadPoolExecutor(len(self._workers))
         self._free = threading.Lock()  # whoever calls from another thread waits for the workers
 
     def translate(
@@ -279,6 +283,8 @@ class Team:
         numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
         """As :meth:`Worker.translate`; several threads may call it."""
+        if os.getpid() != self._process:  # a fork, which has no threads but the one that called it
+            self._start()
         with self._free:
             return self._shared_out(sentences, rules, prefixes, numbers)
 
@@ -301,8 +307,11 @@ class Team:
             for worker, part in zip(self._workers, parts, strict=False)
         ]
         found: list[list[Found]] = [[]] * len(sentences)
-        for part, one in zip(parts, started, strict=True):
-            found[part] = one.result()
+        try:
+            for part, one in zip(parts, started, strict=True):
+                found[part] = one.result()
+        finally:
+            wait(started)  # also after an error: the next call takes the same workers
         return found
 
 

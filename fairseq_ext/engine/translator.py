@@ -18,7 +18,7 @@ from fairseq_ext.engine import shortlist
 from fairseq_ext.engine.files import EngineModel
 from fairseq_ext.engine.native import Found, Machine, Team
 from fairseq_ext.engine.rules import Rules, Sampling
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.errors import ConfigError, DataError
 
 BEGIN, PAD, END, UNKNOWN = range(4)  # in every dictionary of fairseq
 
@@ -122,11 +122,14 @@ class EngineTranslator:
             targets: lines of target tokens, one for each source.
 
         Raises:
-            DataError: a target that is longer than the model writes.
+            DataError: a target that is longer than the model writes, or has ``</s>`` inside.
         """
         known = {symbol: number for number, symbol in enumerate(self._model.target)}
         read = [self._encode(one) for one in sources]
         forced = [[*(known.get(one, UNKNOWN) for one in line.split()), END] for line in targets]
+        for number, target in enumerate(forced, start=1):
+            if target.index(END) != len(target) - 1:
+                raise DataError(f"target {number} holds `</s>`, which only ends a sentence.")
         require_short(map(len, forced), self._model.program.longest_target)
         rules = Rules(beam=1, max_len_b=max(map(len, forced), default=1), listed=False)
         scored: list[np.ndarray] = [np.empty(0)] * len(targets)
@@ -143,7 +146,8 @@ class EngineTranslator:
     def _encode(self, line: str) -> list[int]:
         """Numbers of a line's tokens, cut and with special symbols as in training."""
         settings = self._model.settings
-        known = [self._numbers.get(symbol, UNKNOWN) for symbol in line.split()]
+        numbers = (self._numbers.get(symbol, UNKNOWN) for symbol in line.split())
+        known = [number for number in numbers if number != PAD]  # fairseq takes them for padding
         if settings.cut:
             known = known[: settings.cut - 1]
         return [*([BEGIN] if settings.begins else []), *known, END]
@@ -177,11 +181,12 @@ def _rules(search: Search, vocabulary: int) -> Rules:
             f"dictionary of {vocabulary:,} symbols."
         )
     names = ("beam", "max_len_a", "max_len_b", "attention")
+    drawn = Sampling(top_k=search.top_k, epsilon=search.epsilon, seed=search.seed)
     return Rules(
         **{name: getattr(search, name) for name in names},
         lenpen=search.gnmt_lenpen or search.lenpen,
         length_offset=5.0 if search.gnmt_lenpen else 0.0,
-        sampling=Sampling(epsilon=search.epsilon, seed=search.seed) if search.sampling else None,
+        sampling=drawn if search.sampling else None,
     )
 
 

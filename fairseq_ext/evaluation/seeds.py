@@ -3,7 +3,8 @@
 The paired bootstrap of :mod:`~fairseq_ext.evaluation.bootstrap` asks whether a difference outlives
 another test set. Here trainings are drawn as well: each sample draws sentences, the same ones for
 all systems, and as many runs of each system as it has, both with replacement; a system's score is
-the mean over the runs drawn. With one run for each system this is the paired bootstrap itself.
+the mean over the runs drawn, with their spread widened by ``sqrt(n / (n - 1))``. With one run for
+each system this is the paired bootstrap itself.
 """
 
 from __future__ import annotations
@@ -127,7 +128,11 @@ def _estimates(
     for name, runs in found.items():
         values[name] = [value for value, _ in runs]
         of_runs = np.stack([scores for _, scores in runs], axis=1)  # [samples, runs]
-        sampled[name] = np.take_along_axis(of_runs, drawn[name], axis=1).mean(axis=1)
+        middle, count = of_runs.mean(axis=1), len(runs)
+        means = np.take_along_axis(of_runs, drawn[name], axis=1).mean(axis=1)
+        # Means of n runs drawn from n have only (n - 1) / n of the variance of means of n new runs.
+        factor = (count / (count - 1)) ** 0.5 if count > 1 else 1.0
+        sampled[name] = middle + factor * (means - middle)
     return {name: _estimate(name, baseline, values, sampled) for name in found}
 
 

@@ -106,9 +106,9 @@ class Service:
         loop = asyncio.get_running_loop()
         split = [_lines(text) for text in wanted.texts]
         lines = [line for some in split for line in some]
-        full = [place for place, line in enumerate(lines) if line.strip()]
-        texts = [lines[place] for place in full]
-        sentences = await loop.run_in_executor(self._text_thread, model.encode, texts)
+        encoded = await loop.run_in_executor(self._text_thread, model.encode, lines)
+        full = [place for place, one in enumerate(encoded) if one.tokens.strip()]
+        sentences = [encoded[place] for place in full]
         for place, sentence in zip(full, sentences, strict=True):
             if sentence.length > model.translator.limit:
                 raise Refusal(413, _too_long(split, place, sentence.length, model))

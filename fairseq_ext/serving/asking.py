@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
@@ -46,7 +47,9 @@ async def parsed(request: Request, body: bytes) -> dict[str, Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == JSON:
         return _from_json(body)
-    if kind in FORMS:
+    if kind == FORMS[0]:
+        return _from_pairs(body)
+    if kind == FORMS[1]:
         return await _from_form(request, body)
     raise Refusal(415, f"Content-Type must be {JSON}, {FORMS[0]} or {FORMS[1]}.")
 
@@ -63,6 +66,24 @@ def _from_json(body: bytes) -> dict[str, Any]:
     return found
 
 
+def _from_pairs(body: bytes) -> dict[str, Any]:
+    """Of a form whose text may be UTF-8 as it is, as curl sends it, or percent-encoded."""
+    try:
+        pairs = parse_qsl(
+            body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=FIELDS
+        )
+    except UnicodeDecodeError:
+        raise Refusal(400, "The form is not UTF-8.") from None
+    except ValueError as error:
+        raise Refusal(400, f"The form cannot be read: {error}") from None
+    return _fields(dict(pairs), [text for name, text in pairs if name == "q"])
+
+
+def _fields(form: dict[str, Any], texts: list[Any]) -> dict[str, Any]:
+    """Those of a form, of which ``q`` may be there several times."""
+    return {**form, "q": texts[0] if len(texts) == 1 else texts} if texts else form
+
+
 async def _from_form(request: Request, body: bytes) -> dict[str, Any]:
     async def replayed() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
@@ -72,8 +93,7 @@ async def _from_form(request: Request, body: bytes) -> dict[str, Any]:
         form = await copy.form(max_files=0, max_fields=FIELDS, max_part_size=len(body) + 1)
     except HTTPException as error:
         raise Refusal(400, f"The form cannot be read: {printable(error.detail)}") from None
-    texts = form.getlist("q")
-    return {**form, "q": texts[0] if len(texts) == 1 else texts} if texts else dict(form)
+    return _fields(dict(form), form.getlist("q"))
 
 
 def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:

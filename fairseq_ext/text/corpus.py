@@ -8,6 +8,7 @@ from pathlib import Path
 from fairseq_ext import files
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text import pipeline, subwords
+from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 
 
@@ -41,6 +42,7 @@ def split_into_subwords(
         )
     train = [files.require_file(text / f"train.{side}", "training text") for side in (src, tgt)]
     texts = sorted(path for side in (src, tgt) for path in text.glob(f"*.{side}"))
+    files.keep_inputs(texts, [out / path.name for path in texts])
     with files.staged_folder(out, last=pipeline.FILE) as stage:
         if kind == "none":
             encode, learnt = str, made
@@ -60,6 +62,6 @@ def _write(path: Path, to: Path, encode: subwords.Step) -> int:
         to.open("w", encoding="utf-8", newline="\n") as written,
     ):
         for line in read:
-            written.write(encode(line.rstrip("\r\n")) + "\n")
+            written.write(encode(one_spaced(line)) + "\n")
             lines += 1
     return lines

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from fairseq_ext import files
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text.checks import check_merges
+from fairseq_ext.text.cleaning import one_spaced
 
 Step = Callable[[str], str]
 Learn = Callable[[Sequence[Path], Path, int], None]
@@ -201,11 +202,8 @@ def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
     from tqdm import tqdm
 
     words: Counter[str] = Counter()
-    for path in texts:
-        with path.open(encoding="utf-8", newline="\n") as file:
-            for line in file:
-                words.update(line.rstrip("\n").split(" "))
-    del words[""]
+    for line in _lines(texts):
+        words.update(line.split())
     if max(map(len, words), default=0) < 2:
         raise DataError("there are no words to learn a byte-pair encoding from.")
     lines = (f"{word} {number}" for word, number in words.items())
@@ -255,7 +253,7 @@ def _learn_tokenizers(texts: Sequence[Path], path: Path, size: int) -> None:
 def _lines(texts: Sequence[Path]) -> Iterator[str]:
     for path in texts:
         with path.open(encoding="utf-8", newline="\n") as file:
-            yield from (line.rstrip("\n") for line in file)
+            yield from map(one_spaced, file)
 
 
 class Learner(NamedTuple):

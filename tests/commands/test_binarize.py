@@ -96,5 +96,10 @@ def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) ->
     shutil.copytree(text, tmp_path / "text")
     (tmp_path / "text" / "train.tgt").write_text("1\n")
     done = run(*words[:2], tmp_path / "text", *LANGS, "--shards", 2, "-o", tmp_path / "e", ok=False)
-    refused(done, "train.src has 100 lines, ", "train.tgt 1; they must have equally many.")
+    refused(done, "train.src has 100 lines but ", "train.tgt has 1. Line n of one must be")
+    shutil.copy(text / "train.tgt", tmp_path / "text")
+    with (tmp_path / "text" / "train.tgt").open("a") as file:
+        file.write("1")  # a 101st line, that no line feed ends
+    done = run(*words[:2], tmp_path / "text", *LANGS, "--shards", 2, "-o", tmp_path / "f", ok=False)
+    refused(done, "train.tgt has 101.")
     assert {path.name for path in tmp_path.iterdir()} == {"d", "text"}

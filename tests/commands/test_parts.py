@@ -266,6 +266,9 @@ def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:
     few = (*words, "--part-lines", 9)
     said = refused(*few, "--beam", 2)
     assert "options --beam was not given there, but is `2` now. Choose another folder" in said
+    assert "options --lenpen was not given there, but is `0.0` now" in refused(*few, "--lenpen", 0)
+    said = refused(*few, "--no-tokenize")
+    assert "options --tokenize was not given there, but is `False` now" in said
     assert "part_lines was `9` there, but is `10000` now" in refused(*words)
     assert "details was `False` there" in refused(*few, "--json", tmp_path / "details")
     shutil.copyfile(model, other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import sacrebleu
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation import compare, tables
 from fairseq_ext.evaluation.bootstrap import paired_bootstrap
-from fairseq_ext.evaluation.seeds import bootstrap_over_runs
+from fairseq_ext.evaluation.seeds import bootstrap_of_means, bootstrap_over_runs
 from tests.commands.test_compare import damaged, sentences
 from tests.support.harness import run, write_lines
 
@@ -52,9 +53,14 @@ def test_against_loops_over_text():
         drawn = [text[i] for i in chosen]
         return sacrebleu.corpus_bleu([lines[i] for i in chosen], [drawn]).score
 
+    def widened(name: str, chosen: list[int], numbers: list[int]) -> float:
+        scores = [bleu(run, chosen) for run in systems[name]]
+        middle, drawn = statistics.fmean(scores), statistics.fmean(scores[one] for one in numbers)
+        return middle + math.sqrt(len(scores) / (len(scores) - 1)) * (drawn - middle)
+
     means = {
         name: [
-            statistics.fmean(bleu(systems[name][number], chosen) for number in numbers)
+            widened(name, chosen, numbers)
             for chosen, numbers in zip(places, runs[name], strict=True)
         ]
         for name in systems
@@ -87,6 +93,19 @@ def test_luck_of_the_seed_is_no_difference():
     steady = bootstrap_over_runs({"lucky": [good, good], "other": [fair]}, text, "other").estimates
     assert steady["lucky"]["BLEU"].p < 0.01
     assert steady["lucky"]["BLEU"].deviation == 0
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_intervals_have_the_variance_of_means_of_new_runs(count: int):
+    """Sentences that say nothing, runs that do: the spread is that of their mean, s / sqrt(n)."""
+    runs = [[float(number)] * 10 for number in range(count)]
+    found = bootstrap_of_means("x", {"a": runs, "b": [[0.0] * 10]}, "x", "b", samples=20_000)
+    estimate, spread = found.estimates["a"]["x"], statistics.stdev(range(count)) / count**0.5
+    draw = np.random.default_rng(1).integers(count, size=(20_000, count)).mean(axis=1)
+    wanted = np.percentile(draw, (2.5, 97.5)) - (count - 1) / 2
+    scale = spread / (statistics.pstdev(range(count)) / count**0.5)
+    for bound, one in zip((estimate.low, estimate.high), wanted, strict=True):
+        assert bound - (count - 1) / 2 == pytest.approx(scale * one, rel=0.02)
 
 
 def test_what_cannot_be_compared_names_the_run():

@@ -15,7 +15,8 @@ from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPECo
 
 from fairseq_ext import cli
 from fairseq_ext.corpora.chunks import Chunk, Tokenize
-from fairseq_ext.decoding.search import Search
+from fairseq_ext.decoding.search import Candidate, Search
+from fairseq_ext.decoding.stream import TextCodec, translations
 from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.evaluation import outputs
 from fairseq_ext.evaluation.outputs import read_lines
@@ -300,6 +301,25 @@ def test_an_empty_line_has_one_row_among_the_nbest(
     assert columns[2] == ["2", "1", "0.0000", ""]
 
 
+class Upper:
+    """Translates everything, also nothing."""
+
+    limit = 9
+
+    def lengths(self, lines: list[str]) -> list[int]:
+        return [len(line.split()) + 1 for line in lines]
+
+    def translate(self, lines: list[str], *_: object) -> list[list[Candidate]]:
+        return [[Candidate(f"{line.upper()} !", 0.0)] for line in lines]
+
+
+def test_a_line_without_a_visible_character_stays_empty() -> None:
+    lines = ["a", "\u200b", "\u00ad \u00ad", "", " \ufeff", "b\u200b"]
+    encode = Pipeline("en", "en", clean=True).encoder()
+    found = translations(lines, Upper(), TextCodec(encode, str), buffer=4)
+    assert [one.text for one in found] == ["A !", "", "", "", "", "B !"]
+
+
 @pytest.mark.parametrize(
     ("options", "stdin", "message"),
     [
@@ -354,7 +374,7 @@ def test_errors_are_one_line(
 
 
 @pytest.mark.system
-def test_a_reader_that_leaves_early_is_no_error_message(digits: Path) -> None:
+def test_a_reader_that_leaves_early_is_no_error_message(digits: Path, tmp_path: Path) -> None:
     command = [BIN / "fairseq-ext", "translate", digits / "bin", "--path", digits / "model.pt"]
     command += ["--input", digits / "text" / "train.src", "--buffer-size", "1", "--max-len-b", "5"]
     with subprocess.Popen(
@@ -364,3 +384,11 @@ def test_a_reader_that_leaves_early_is_no_error_message(digits: Path) -> None:
         process.stdout.close()
         assert "Traceback" not in process.stderr.read()
     assert process.returncode == 1
+    details = tmp_path / "details.jsonl"
+    details.write_text("of another day\n")
+    with subprocess.Popen(
+        [*map(str, command), "--json", str(details)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.close()
+    assert process.returncode == 1
+    assert details.read_text() == "of another day\n"

@@ -27,7 +27,7 @@ from fairseq_ext.engine.rules import Rules
 from fairseq_ext.engine.translator import EngineTranslator
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import PLAIN
-from fairseq_ext.errors import CheckpointError, ConfigError
+from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.text.pipeline import Pipeline
 from tests.models.test_engine import ALL, LENGTHS, sharpened
 from tests.support import fuzz_engine, fuzz_packed, models
@@ -169,9 +169,43 @@ def test_sources_are_cut_and_begun_as_by_the_task(tmp_path: Path):
     assert translator.limit == 7
 
 
+def test_layers_that_a_training_left_out_at_random_are_there():
+    """LayerDrop: a model comes from its checkpoint in the state of training."""
+    flags = [*ALL["transformer"], "--encoder-layerdrop", "0.9", "--decoder-layerdrop", "0.9"]
+    model, task = models.build(flags)
+    counts = set()
+    for state in (False, True, True, True):
+        program = compile_model(model.train(state), task.target_dictionary)
+        assert model.training is state
+        counts.add((len(program.encoder), len(program.decoder)))
+    assert len(counts) == 1
+
+
+def test_the_likeliest_token_alone_may_be_drawn(small: Path):
+    """``top_k`` 1 is greedy search, whatever the seed."""
+    lines, model = ["w1 w2 w3", "w7"], files.read(small)
+    greedy = EngineTranslator(model, Search(beam=1, nbest=1, max_len_b=8, lenpen=0.0))
+    drawn = EngineTranslator(
+        model, Search(beam=3, nbest=3, max_len_b=8, lenpen=0.0, sampling=True, top_k=1, seed=7)
+    )
+    for one, several in zip(greedy.translate(lines), drawn.translate(lines), strict=True):
+        assert {candidate.tokens for candidate in several} == {one[0].tokens}
+
+
+def test_special_symbols_in_text(small: Path):
+    """``<pad>`` is none of the source's tokens, and ``</s>`` ends a target."""
+    translator = EngineTranslator(files.read(small))
+    assert translator._encode("w1 <pad> w2") == translator._encode("w1 w2")
+    with pytest.raises(DataError, match="target 2 holds `</s>`"):
+        translator.score(["w1"] * 2, ["w1 w2", "w1 </s> w2"])
+
+
 @pytest.mark.parametrize(
     ("search", "message"),
     [
+        (Search(max_len_a=math.nan), "`--max-len-a` must be a number from 0 on, but is nan"),
+        (Search(max_len_a=-1.0), "`--max-len-a` must be"),
+        (Search(lenpen=math.inf), "`--lenpen` must be a number, but is inf"),
         (Search(beam=20), "`--beam` is 20, but must be at most 19"),
         (Search(beam=2, nbest=3), "`--nbest` must be at most `--beam`"),
         (Search(fp16=True), "`--fp16` does not go with"),

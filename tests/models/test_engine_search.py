@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import multiprocessing
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 
 import pytest
 import torch
@@ -24,6 +27,7 @@ from fairseq_ext.engine.generator import obstacle, rules_of
 from fairseq_ext.engine.native import Machine, Team, Worker
 from fairseq_ext.engine.rules import Rules, Sampling
 from fairseq_ext.engine.scorer import NativeScorer
+from fairseq_ext.errors import DataError
 from tests.models.test_engine import LENGTHS, TIE, assert_same, sharpened
 from tests.support import models
 
@@ -144,6 +148,57 @@ def test_several_callers_share_a_team():
     with ThreadPoolExecutor(4) as pool:
         every = list(pool.map(lambda _: team.translate(sentences, rules), range(24)))
     assert [[one[0].score for one in found] for found in every] == [alone] * 24
+
+
+def test_an_error_waits_for_the_other_workers(monkeypatch: pytest.MonkeyPatch):
+    """Else the next call would run them in a second thread."""
+    model, task = sharpened("transformer")
+    team = Team(Machine(compile_model(model, task.target_dictionary)), 2)
+    slow, ended, translate = team._workers[1], [], Worker.translate
+
+    def delayed(worker: Worker, *words: object) -> list:
+        if worker is slow:
+            time.sleep(0.5)
+            ended.append(True)
+        return translate(worker, *words)
+
+    monkeypatch.setattr(Worker, "translate", delayed)
+    with pytest.raises(DataError, match="must be below 40"):
+        team.translate([[4000, 2], SENTENCE], Rules(max_len_b=5))
+    assert ended
+
+
+def _scores(team: Team, sentences: list, rules: Rules, found: Connection) -> None:
+    found.send([one[0].score for one in team.translate(sentences, rules)])
+
+
+def test_a_fork_translates_with_threads_of_its_own():
+    model, task = sharpened("transformer")
+    sentences, rules = models.random_sentences(LENGTHS, size=40), Rules(beam=2, max_len_b=10)
+    team = Team(Machine(compile_model(model, task.target_dictionary)), 2)
+    alone = [one[0].score for one in team.translate(sentences, rules)]
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    forks = multiprocessing.get_context("fork")
+    child = forks.Process(target=_scores, args=(team, sentences, rules, sender))
+    child.start()
+    try:
+        assert receiver.poll(60), "the child hangs"
+        assert receiver.recv() == alone
+    finally:
+        child.kill()
+        child.join()
+
+
+@pytest.mark.parametrize(("a", "length"), [(0.29, 100), (0.57, 100), (0.58, 50)])
+def test_the_longest_translation_is_rounded_as_by_fairseq(a: float, length: int):
+    model, task = sharpened("transformer")
+    model.max_source_positions = model.max_target_positions = 1024
+    rules = Rules(beam=1, max_len_a=a, max_len_b=200, min_len=1000)
+    program = compile_model(model, task.target_dictionary)
+    program.longest_source, program.longest_target = 1000, 1000
+    sentence = [5] * (length - 1) + [2]
+    ((found,),) = Machine(program).worker().translate([sentence], rules)
+    assert len(found.tokens) == int(a * length + 200) + 1
 
 
 def test_samples_with_prefixes():

@@ -24,6 +24,7 @@ from fairseq_ext import archives, files
 from fairseq_ext.archives import safe_extract
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
+from tests.support.harness import run
 
 
 @contextmanager
@@ -475,3 +476,28 @@ class TestSafeExtract:
         monkeypatch.delattr(tarfile, "data_filter")
         with pytest.raises(EnvironmentProblem, match=r"3\.11\.4"):
             safe_extract(make_tar(tmp_path / "a.tgz", "a"), tmp_path / "out")
+
+
+# ---- what is read is not written -----------------------------------------------------------------
+
+
+def test_an_input_is_not_overwritten_under_another_name(tmp_path: Path):
+    (tmp_path / "a").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    files.keep_inputs([tmp_path / "a"], [tmp_path / "b"])
+    for name in ("a", "link", "../" + tmp_path.name + "/a"):
+        with pytest.raises(DataError, match="a would be overwritten by the output"):
+            files.keep_inputs([tmp_path / "a"], [tmp_path / name])
+
+
+@pytest.mark.parametrize("command", ["prepare", "subwords"])
+def test_commands_do_not_write_over_their_text(command: str, tmp_path: Path):
+    for name in ("train", "valid", "test"):
+        for side in ("en", "de"):
+            (tmp_path / f"{name}.{side}").write_text("Yes, it is.\n")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    words = {"prepare": ["--data", tmp_path, "--out", tmp_path], "subwords": [tmp_path]}[command]
+    words += [] if command == "prepare" else ["--size", 9, "-o", tmp_path]
+    done = run("fairseq-ext", command, *words, "--src", "en", "--tgt", "de", ok=False)
+    assert "would be overwritten by the output; write it elsewhere." in done.stderr
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -82,3 +82,11 @@ def test_every_rule_of_the_normalizer_has_its_character(language: str) -> None:
 )
 def test_doubtful_rules_are_always_tried(pattern: str, need: str) -> None:
     assert moses.needed(pattern, "z") == need
+
+
+@pytest.mark.parametrize("language", ["en", "en-GB", "en_US"])
+def test_a_region_has_the_rules_of_its_language(language: str) -> None:
+    line = "I don't know John's car."
+    tokens = moses.tokenizer(language).tokenize(line, return_str=True, escape=False)
+    assert tokens == "I don 't know John 's car ."
+    assert moses.detokenize(tokens, language) == line

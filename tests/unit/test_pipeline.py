@@ -436,3 +436,20 @@ def test_pieces_of_sentencepiece_are_never_scored(
         assert command(capsys, *score_it, tmp_path / name, "--json", found)[0] == 0
         values = [one["value"] for one in json.loads(found.read_text())["scores"]]
         assert values == pytest.approx([100, 100, 100])
+
+
+def test_every_kind_of_space_separates_words(tmp_path: Path):
+    """fairseq-preprocess splits at a no-break space, and so does what it is given."""
+    write_corpus(tmp_path / "text")
+    path = tmp_path / "text" / "train.de"
+    plain = path.read_bytes()
+    text = plain.decode().replace(" ", "\u00a0").replace("\n", "\r\n")
+    corpus.split_into_subwords(
+        tmp_path / "text", tmp_path / "plain", "en", "de", kind="bpe", size=40
+    )
+    path.write_text(text, encoding="utf-8", newline="")
+    corpus.split_into_subwords(
+        tmp_path / "text", tmp_path / "other", "en", "de", kind="bpe", size=40
+    )
+    for name in ("codes", "train.de"):
+        assert (tmp_path / "other" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()

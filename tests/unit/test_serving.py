@@ -28,6 +28,7 @@ from fairseq_ext.serving.batching import Batcher, Failed, Full, Sentence
 from fairseq_ext.serving.limits import Gone, Limits, Refusal
 from fairseq_ext.serving.metrics import FOLDER, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
+from fairseq_ext.text.cleaning import plain
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
@@ -233,7 +234,7 @@ def answers(
     found: list[dict[str, Any] | Exception] = []
 
     async def test() -> None:
-        made, codec = limits or Limits(), TextCodec(str.strip, str.strip)
+        made, codec = limits or Limits(), TextCodec(plain, str.strip)
         pairs = Pairs(
             {"a": Served(Model(), codec, 2), "b": Served(Model("fr", "en"), codec, 2)}
             | {"c": Served(Model("en", "de"), codec, 2)}
@@ -253,7 +254,7 @@ def answers(
 
 
 def test_lines_are_translated_alone_and_empty_ones_kept():
-    texts = ("a b\n\n c\r\n \nd", ["a", "", "b\nc"])
+    texts = ("a b\n\n c\r\n\u200b\nd", ["a", "", "b\nc"])
     one, several = answers(*(asking(q=text, alternatives=1) for text in texts))
     assert one == {
         "translatedText": "A B 0\n\nC 0\n\nD 0",
@@ -416,6 +417,7 @@ def test_json_and_both_forms_say_the_same():
     assert fields('{"q": ["ä b", "c"]}'.encode(), f"{JSON}; charset=utf-8") == wanted
     assert fields(b"q=%C3%A4+b&q=c", FORM) == wanted
     assert fields(multipart, "multipart/form-data; boundary=B") == wanted
+    assert fields("q=ä b&q=c".encode(), FORM) == wanted  # as curl sends it
     assert fields(b"q=a", FORM) == {"q": "a"}
 
 
@@ -431,6 +433,8 @@ def test_json_and_both_forms_say_the_same():
         (b'{"q": NaN}', JSON, 400),
         (b'{"q": ' + b"9" * 10_000 + b"}", JSON, 400),
         (b"a=1&" * 2_000, FORM, 400),
+        (b"q=\xff", FORM, 400),
+        (b"q=%ff", FORM, 400),
         (b"not a form", "multipart/form-data; boundary=B", 400),
         (b"q=a", "multipart/form-data", 400),
         (

@@ -334,3 +334,25 @@ def test_command_takes_aligned_files_as_one_split(tmp_path):
     assert not (tmp_path / "train.en").exists()
     said = command("--source", source, "--as", "valid", "--out", tmp_path, ok=False).stderr
     assert "both --source and --target" in said
+
+
+@pytest.mark.system
+def test_what_is_read_is_never_overwritten(tmp_path):
+    source = write_lines(tmp_path / "train.es", [f"a {number} ." for number in range(9)])
+    target = write_lines(tmp_path / "train.en", [f"A {number} ." for number in range(9)])
+    before = {path.name: path.read_bytes() for path in (source, target)}
+    said = command("--source", source, "--target", target, "--out", tmp_path, ok=False).stderr
+    assert "train.es would be overwritten by the output; write it elsewhere." in said
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.system
+def test_splits_of_one_folder_are_made_alike(tmp_path):
+    source = write_lines(tmp_path / "s", ["b .", "a ."])
+    target = write_lines(tmp_path / "t", ["B .", "A ."])
+    words = ("--source", source, "--target", target, "--out", tmp_path / "out", "--as")
+    command(*words, "train", "--tokenize")
+    said = command(*words, "valid", ok=False).stderr
+    assert "says that its text was made otherwise" in said
+    assert not (tmp_path / "out" / "valid.es").exists()
+    command(*words, "valid", "--tokenize")

@@ -92,7 +92,6 @@ typedef struct {
     float *scores;
     const float **pointers;
     int64_t longest; /* room in `scores` and `pointers` */
-    int failed;      /* no memory */
 } workspace;
 
 workspace *new_workspace(const program *what, const arithmetic *math);

@@ -111,7 +111,7 @@ static int64_t longest(const search *run, int32_t sentence) {
     const rules *how = run->how;
     const int64_t n = run->space->begins[sentence + 1] - run->space->begins[sentence];
     int64_t most = n;
-    if (!how->match_source) most = (int64_t)(how->max_len_a * (double)n) + how->max_len_b;
+    if (!how->match_source) most = (int64_t)(how->max_len_a * (double)n + (double)how->max_len_b);
     return most < how->most ? most : how->most;
 }
 
