@@ -89,9 +89,11 @@ def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[s
     """
     found = set()
     for path in data.glob("train.*-*.*.idx"):
-        pair, language = path.name.split(".")[1:3]
-        source, _, target = pair.partition("-")
-        if language == source and (src or source, tgt or target) == (source, target):
+        pair, source = path.name.split(".")[1:3]
+        target = pair.removeprefix(f"{source}-")  # either may have a hyphen: pt-BR
+        if not (data / f"train.{pair}.{target}.idx").is_file():
+            continue
+        if (src or source, tgt or target) == (source, target):
             found.add((source, target))
     if len(found) != 1:
         many = "several pairs" if found else "no pair"

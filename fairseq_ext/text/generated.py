@@ -16,9 +16,7 @@ from fairseq_ext.errors import DataError
 from fairseq_ext.text import pipeline, subwords
 from fairseq_ext.text.pipeline import FILE, Pipeline
 
-_NOTE = re.compile(
-    rb"^Text of ([^\s-]+)-([^\s-]+) as in (.+) \(SHA-256 ([0-9a-f]{64})\)\r?$", re.MULTILINE
-)
+_NOTE = re.compile(rb"^Text of (\S+) as in (.+) \(SHA-256 ([0-9a-f]{64})\)\r?$", re.MULTILINE)
 
 
 class Undoing:
@@ -81,23 +79,31 @@ def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
     if noted is None:
         made = pipeline.load(beside)
         return made and (beside, made)
-    src, tgt, named, checksum = noted
+    pair, named, checksum = noted
     for path in (Path(named), beside / FILE, *sorted(beside.glob(f"*/{FILE}"))):
         if path.name == FILE and path.is_file() and files.sha256(path) == checksum:
             made = pipeline.load(path.parent)
-            turned = made and made.towards(src, tgt)
+            turned = made and _of_pair(made, pair)
             return turned and (path.parent, turned)
+    return None
+
+
+def _of_pair(made: Pipeline, pair: str) -> Pipeline | None:
+    """The pipeline in the direction of ``SRC-TGT``, either of which may have a hyphen: pt-BR."""
+    for src, tgt in ((made.src, made.tgt), (made.tgt, made.src)):
+        if pair == f"{src}-{tgt}":
+            return made.towards(src, tgt)
     return None
 
 
 def named(generated: str | Path) -> str | None:
     """The path of the ``text.json`` that an output names, whether or not it is there."""
     noted = _noted(generated)
-    return noted and noted[2]
+    return noted and noted[1]
 
 
 def _noted(generated: str | Path) -> list[str] | None:
-    """Both languages, path and checksum of what :func:`note` wrote."""
+    """The pair of languages, path and checksum of what :func:`note` wrote."""
     path = Path(generated)
     noted = _NOTE.search(path.read_bytes()) if path.is_file() else None
     return noted and [part.decode("utf-8", "replace") for part in noted.groups()]

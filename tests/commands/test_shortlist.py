@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from fairseq_ext import cli
+from fairseq_ext.commands.shortlist import _prefix
 from fairseq_ext.engine import files, shortlist
-from fairseq_ext.errors import CheckpointError
+from fairseq_ext.errors import CheckpointError, DataError
 from tests.support.fuzz_engine import fuzz
 from tests.support.harness import fairseq, hypotheses, refused, run
 
@@ -95,6 +96,17 @@ def test_generate_refuses_it_where_it_has_no_effect(
         ok=False,
     )
     refused(done, said)
+
+
+@pytest.mark.parametrize("langs", [("en", "de"), ("pt-BR", "en"), ("en-GB", "en"), ("en", "en-GB")])
+def test_the_pair_of_some_data_is_found(langs: tuple[str, str], tmp_path: Path) -> None:
+    pair = "-".join(langs)
+    for language in langs:
+        (tmp_path / f"train.{pair}.{language}.idx").touch()
+    assert _prefix(tmp_path, None, None) == (tmp_path / f"train.{pair}", langs)
+    assert _prefix(tmp_path, *langs)[1] == langs
+    with pytest.raises(DataError, match="training data of no pair"):
+        _prefix(tmp_path, "fr", None)
 
 
 def test_other_data_are_refused(copy_data: Path, lists: Path, tmp_path: Path) -> None:

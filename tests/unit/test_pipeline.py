@@ -400,6 +400,15 @@ def test_a_model_of_the_other_direction(tmp_path: Path):
     assert generated_text.note([tmp_path], "de", "en") is None
 
 
+@pytest.mark.parametrize("langs", [("pt-BR", "en"), ("en", "pt-BR"), ("en-GB", "en-US")])
+def test_languages_with_a_region_are_noted(langs: tuple[str, str], tmp_path: Path):
+    Pipeline(*langs, tokenize=True).save(tmp_path)
+    for src, tgt in (langs, langs[::-1]):
+        (tmp_path / "out").write_text(f"{generated_text.note([tmp_path], src, tgt)}\nS-0\tx\n")
+        _, found = generated_text.find(tmp_path / "out")
+        assert (found.src, found.tgt, found.tokenize) == (src, tgt, True)
+
+
 def test_a_note_cannot_speak_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     note = f"Text of en-de as in /x\x1b[31m/{FILE} (SHA-256 {'0' * 64})"
     (tmp_path / "out").write_text(f"{note}\nS-0\ta\nH-0\t-1\ta@@ b\n")
