@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fairseq_ext.base.dropout import is_active
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.linformer.projection import LengthProjection
 
@@ -62,7 +63,7 @@ class LinformerAttention(nn.Module):
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.head_dim = embed_dim // num_heads
         self.scaling = 1 / sqrt(self.head_dim if scale == "head-dim" else embed_dim)
-        self.dropout = dropout
+        self.dropout = nn.Dropout(dropout)
         self.compress_first = compress_first
         self.projection = projection
         self.q_proj = nn.Linear(embed_dim, embed_dim)
@@ -139,7 +140,7 @@ class LinformerAttention(nn.Module):
         sentences = keys.size(0)
         q = self.q_proj(query).view(length, sentences, -1, self.num_heads, self.head_dim)
         q = q.permute(1, 3, 2, 0, 4).flatten(2, 3)  # [B, H, R/B · T, D]
-        dropout = self.dropout if self.training else 0.0
+        dropout = self.dropout.p if is_active(self.dropout) else 0.0
         heads = attend_to_slots(q, keys, values, self.scaling, dropout)
         heads = heads.unflatten(2, (-1, length)).permute(3, 0, 2, 1, 4)  # [T, B, R/B, H, D]
         return self.out_proj(heads.reshape(length, rows, self.embed_dim))

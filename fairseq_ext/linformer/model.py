@@ -8,6 +8,7 @@ A Linformer is fairseq's Transformer in which the attentions over the source are
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -16,6 +17,7 @@ from fairseq.models.transformer import (
     TransformerConfig,
     TransformerEncoderBase,
 )
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_ext.base import configuration, registry, transformer
@@ -189,6 +191,10 @@ class SourceAttention(attention.LinformerAttention):
     In incremental decoding the compressed keys and values ``[B, H, K, D]`` of a sentence are
     computed once, and all its hypotheses share them.
     """
+
+    def __init__(self, *sizes: Any, dropout: float = 0.0, **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        self.dropout = FairseqDropout(dropout, module_name=type(self).__name__)
 
     def forward(
         self,

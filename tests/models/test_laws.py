@@ -35,6 +35,12 @@ def logits(model, source: Tensor, target: Tensor) -> Tensor:
     return model(source, lengths, previous(target))[0]
 
 
+def both_outputs(model, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """What the encoder gives, and the logits."""
+    encoded = model.encoder(source, source.ne(1).sum(1))
+    return encoded["encoder_out"][0], model.decoder(previous(target), encoder_out=encoded)[0]
+
+
 @pytest.fixture
 def model(name: str):
     return build(ARCHITECTURES[name])[0].double()
@@ -260,6 +266,25 @@ def test_saved_and_loaded_gives_the_same(name: str, tmp_path: Path) -> None:
     assert not logits(other, source, target).equal(logits(model, source, target))
     other.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
     assert logits(other, source, target).equal(logits(model, source, target))
+
+
+@pytest.mark.parametrize("option", ["--dropout", "--attention-dropout"])
+def test_dropout_drops_in_inference_only_where_it_is_retained(name: str, option: str) -> None:
+    if name.startswith("gru") and option == "--attention-dropout":
+        pytest.skip("the GRU's attention has no dropout")
+    model, _ = build([*ARCHITECTURES[name], option, "0.5"])
+    generation = configuration(ARCHITECTURES[name])
+    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
+    model.eval()
+    encoded, without = both_outputs(model, source, target)
+    again = both_outputs(model, source, target)
+    assert again[0].equal(encoded) and again[1].equal(without)
+    generation.generation.retain_dropout = True
+    model.prepare_for_inference_(generation)
+    for _ in range(2):
+        dropped = both_outputs(model, source, target)
+        assert not dropped[0].equal(encoded) and not dropped[1].equal(without)
+        encoded, without = dropped
 
 
 def test_overfits_one_batch(name: str) -> None:
