@@ -58,7 +58,7 @@ check_own() {
 
 # divide_corpus: parallel/, the pairs; and mono.txt.
 divide_corpus() {
-    local side
+    local side which=(--skip "$pairs")
     run rm -rf parallel
     run cp -rL final parallel
     if [[ -n "$pairs" ]]; then
@@ -66,12 +66,10 @@ divide_corpus() {
             into "parallel/train.$side" head -n "$pairs" "final/train.$side"
         done
     fi
-    if [[ -n "$mono" ]]; then
-        run cp "$mono" mono.txt
-    else
-        run python "$REPO/recipes/monolingual.py" --data final --src "$src" --tgt "$tgt" \
-            --language "$tgt" --skip "$pairs" --out mono.txt
-    fi
+    # Other text is checked here, before a model is trained to translate it.
+    [[ -z "$mono" ]] || which=(--text "$mono")
+    run python "$REPO/recipes/monolingual.py" --data final --src "$src" --tgt "$tgt" \
+        --language "$tgt" "${which[@]}" --out mono.txt
 }
 
 main() {

@@ -299,10 +299,11 @@ def _add_prepared(parser: argparse.ArgumentParser) -> None:
 
 
 def add_monolingual(parser: argparse.ArgumentParser) -> None:
-    """One side of a corpus."""
+    """Text without a translation."""
     _add_prepared(parser)
     add = parser.add_argument
     add("--language", required=True, help="the side")
+    add("--text", type=Path, metavar="FILE", help="plain text to write instead, once it is checked")
     add("--skip", type=_natural, default=0, metavar="N", help="leave the first N lines out")
     add("--out", type=Path, required=True, help="file to write")
 

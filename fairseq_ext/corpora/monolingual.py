@@ -1,4 +1,4 @@
-"""One side of a corpus as plain text, as if nobody had translated it."""
+"""Text without a translation: one side of a corpus, or other text."""
 
 from __future__ import annotations
 
@@ -8,24 +8,32 @@ from itertools import islice
 from fairseq_ext.corpora.synthetic import pipeline_of, train_files
 from fairseq_ext.errors import DataError
 from fairseq_ext.files import atomic_write
+from fairseq_ext.text import check_text
 
 
 def run(args: argparse.Namespace) -> str:
-    """Write one side of a corpus as plain text; returns how many lines.
+    """Write plain text that has no translation, or is used as if it had none.
 
     Args:
         args: of :func:`fairseq_ext.corpora.command_lines.add_monolingual`.
 
+    Returns:
+        How many lines.
+
     Raises:
-        DataError: a corpus without its pipeline, or of fewer lines.
+        DataError: a corpus without its pipeline, or of fewer lines; other text that
+            `fairseq-ext translate` could not read.
     """
-    made = pipeline_of(args.data, args.src, args.tgt)
-    decode = made.decoder(args.language)
-    (path,) = train_files(args.data, (args.language,))
+    if args.text is None:
+        decode = pipeline_of(args.data, args.src, args.tgt).decoder(args.language)
+        (path,) = train_files(args.data, (args.language,))
+    else:
+        decode, path = str, args.text
+        check_text(path, empty_lines=True, max_tokens=None)
     lines = 0
     with path.open(encoding="utf-8", newline="\n") as tokens, atomic_write(args.out) as file:
         for line in islice(tokens, args.skip, None):
-            file.write(decode(line.rstrip("\n")) + "\n")
+            file.write(decode(line.rstrip("\r\n")) + "\n")
             lines += 1
         if not lines:
             raise DataError(f"{path} has no line after the first {args.skip:,}; skip fewer.")

@@ -5,11 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Protocol
 
 from fairseq_ext.engine import DEFAULT
 from fairseq_ext.errors import ConfigError, DataError
+
+# Attributes of a search that are whole numbers: option, least and most.
+WHOLE = {
+    "beam": ("--beam", 1, math.inf),
+    "nbest": ("--nbest", 1, math.inf),
+    "max_len_b": ("--max-len-b", 1, math.inf),
+    "max_tokens": ("--max-tokens", 1, math.inf),
+    "top_k": ("--sampling-topk", 0, math.inf),
+    "seed": ("--seed", 0, 2**32 - 1),  # numpy's
+}
 
 
 @dataclass(frozen=True)
@@ -59,21 +70,21 @@ class Search:
         Raises:
             ConfigError: the first of them.
         """
-        for name in ("beam", "nbest", "max_len_b", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"`--{name.replace('_', '-')}` must be at least 1, but is "
-                    f"{getattr(self, name)} instead."
-                )
+        for name, (option, least, most) in WHOLE.items():
+            value = getattr(self, name)
+            if not isinstance(value, Integral):
+                raise ConfigError(f"`{option}` must be a whole number, but is {value} instead.")
+            if value < least:
+                raise ConfigError(f"`{option}` must be at least {least}, but is {value} instead.")
+            if value > most:
+                raise ConfigError(f"`{option}` must be at most {most}, but is {value} instead.")
         for name, least in (("lenpen", -math.inf), ("max_len_a", 0.0)):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= least):
+            if not (isinstance(value, Real) and math.isfinite(value) and value >= least):
                 what = "a number" if least < 0 else f"a number from {least:g} on"
                 raise ConfigError(
                     f"`--{name.replace('_', '-')}` must be {what}, but is {value} instead."
                 )
-        if self.top_k < 0:
-            raise ConfigError(f"`--sampling-topk` must be at least 0, but is {self.top_k} instead.")
         if self.nbest > self.beam:
             raise ConfigError(
                 f"`--nbest` must be at most `--beam`, which is {self.beam}, but is {self.nbest} "

@@ -88,9 +88,11 @@ class Gate:
 
     def _served(self, scope: Scope) -> set[str]:
         """The names of this connection: the address that it came in on, and those of the server."""
-        address = scope["server"][0]
-        own = {"localhost"} if ipaddress.ip_address(address).is_loopback else set()
-        return {address, *self.names, *own}
+        address = ipaddress.ip_address(scope["server"][0])
+        # A server of `::` takes IPv4 too, and is then at an address such as ::ffff:127.0.0.1.
+        address = getattr(address, "ipv4_mapped", None) or address
+        own = {"localhost"} if address.is_loopback else set()
+        return {str(address), *self.names, *own}
 
     async def _checked(self, scope: Scope, receive: Receive) -> Receive:
         """What the page is to receive of a request."""

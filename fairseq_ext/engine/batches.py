@@ -22,7 +22,8 @@ from fairseq_ext.engine.shortlist import Shortlist
 class Native:
     """A model, or several that vote, on the engine in place of something of fairseq's.
 
-    Weights are read when the first batch comes: until then a command may still change them.
+    Most weights are laid out when the first batch comes, and those that the program joins before
+    that, so that no weight may change once this exists.
 
     Args:
         fallback: fairseq's, for whatever the engine cannot do in a batch.

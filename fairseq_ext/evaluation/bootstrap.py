@@ -8,6 +8,7 @@ again with another seed is not part of that chance.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ from tqdm import tqdm
 from fairseq_ext.errors import ConfigError, DataError, EnvironmentProblem
 
 SAMPLES = 1000  # sacrebleu's default
+SEED = "12345"  # sacrebleu's, where SACREBLEU_SEED is not set
 FEWEST = 100  # of fewer samples, the outer 2.5% are two or less
 
 
@@ -133,6 +135,20 @@ def metrics(references: Sequence[str] | None = None) -> dict[str, Any]:
     return {"BLEU": BLEU(references=prepared), "chrF": CHRF(references=prepared)}
 
 
+def chosen_seed() -> str:
+    """The seed of the samples as sacrebleu's signatures have it: a number, or ``none``.
+
+    Raises:
+        ConfigError: ``SACREBLEU_SEED`` is neither.
+    """
+    seed = os.environ.get("SACREBLEU_SEED", SEED).lower()
+    if seed != "none" and not (seed.isascii() and seed.isdigit()):
+        raise ConfigError(
+            f"`SACREBLEU_SEED` must be a whole number from 0 on, or none, but is `{seed}` instead."
+        )
+    return seed
+
+
 def check_comparable(
     translations: Mapping[str, Sequence[str]],
     references: Sequence[str],
@@ -150,9 +166,10 @@ def check_comparable(
         samples: of the bootstrap.
 
     Raises:
-        ConfigError: no such baseline, or too few samples.
+        ConfigError: no such baseline, too few samples, or no number as `SACREBLEU_SEED`.
         DataError: unequal numbers of lines, or none.
     """
+    chosen_seed()
     if baseline not in names:
         raise ConfigError(
             f"`--baseline` must be one of {', '.join(names)}, but is `{baseline}` instead."

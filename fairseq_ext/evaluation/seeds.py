@@ -9,7 +9,6 @@ each system this is the paired bootstrap itself.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,10 +22,9 @@ from fairseq_ext.evaluation.bootstrap import (
     Comparison,
     Estimate,
     check_comparable,
+    chosen_seed,
     metrics,
 )
-
-SEED = "12345"  # sacrebleu's, where SACREBLEU_SEED is not set
 
 
 def bootstrap_over_runs(
@@ -70,7 +68,7 @@ def bootstrap_over_runs(
             estimates[name][label] = estimate
         signature = metric.get_signature()
         signature.update("bs", samples)
-        signature.update("seed", _seed())
+        signature.update("seed", chosen_seed())
         signatures[label] = str(signature)
     return Comparison(estimates, signatures)
 
@@ -100,19 +98,15 @@ def bootstrap_of_means(
     estimates = _estimates(found, drawn, baseline)
     return Comparison(
         {name: {label: estimate} for name, estimate in estimates.items()},
-        {label: f"{signature}|bs:{samples}|seed:{_seed()}"},
+        {label: f"{signature}|bs:{samples}|seed:{chosen_seed()}"},
     )
-
-
-def _seed() -> str:
-    return os.environ.get("SACREBLEU_SEED", SEED).lower()
 
 
 def _draws(
     runs: Mapping[str, int], sentences: int, samples: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Numbers of sentences, ``[samples, sentences]``; by system of runs, ``[samples, runs]``."""
-    seed = _seed()
+    seed = chosen_seed()
     draw = np.random.default_rng(None if seed == "none" else int(seed))
     chosen = draw.choice(sentences, size=(samples, sentences), replace=True)
     return chosen, {name: _drawn_runs(draw, samples, count) for name, count in runs.items()}

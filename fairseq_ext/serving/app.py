@@ -246,6 +246,7 @@ def build(
         """Languages, and those that each is translated to."""
         return JSONResponse(pairs.languages)
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> Response:
         """Whether requests are answered."""

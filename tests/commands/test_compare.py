@@ -295,6 +295,18 @@ def test_errors_are_one_line(
     assert sorted(outputs_of_three.iterdir()) == before
 
 
+@pytest.mark.parametrize("seed", ["abc", "-1", "", "1.5"])
+@pytest.mark.parametrize("runs", ["good", "good,bad"])
+def test_seeds_that_are_no_numbers(
+    outputs_of_three: Path, runs: str, seed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(outputs_of_three)
+    monkeypatch.setenv("SACREBLEU_SEED", seed)
+    systems = [compare.parse_system(f"one={runs}")]
+    with pytest.raises(ConfigError, match="`SACREBLEU_SEED` must be a whole number from 0 on"):
+        compare.compare(systems, "ref", samples=100)
+
+
 # ---- the command ---------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -365,6 +366,34 @@ def test_only_its_own_name_is_answered(quiet_page: str) -> None:
     status, said, _ = asks(quiet_page, "POST", JOIN, joined(), Origin=quiet_page)
     assert status == 200
     assert json.loads(said).keys() == {"event_id"}
+
+
+@pytest.mark.parametrize(
+    ("server", "host", "status"),
+    [
+        ("::ffff:127.0.0.1", "127.0.0.1:7860", 200),  # IPv4 to a server of ::
+        ("::ffff:127.0.0.1", "localhost", 200),
+        ("::ffff:192.0.2.1", "192.0.2.1", 200),
+        ("::ffff:192.0.2.1", "localhost", 403),
+        ("::ffff:192.0.2.1", "192.0.2.2", 403),
+        ("::1", "[::1]:7860", 200),
+    ],
+)
+def test_each_family_of_addresses_is_answered(server: str, host: str, status: int) -> None:
+    pytest.importorskip("starlette")
+    from starlette.responses import PlainTextResponse
+
+    from fairseq_ext.demo.gate import Gate
+
+    scope = {"type": "http", "method": "GET", "path": "/", "server": (server, 7860)}
+    scope["headers"] = [(b"host", host.encode())]
+    said = []
+
+    async def send(message: dict) -> None:
+        said.append(message)
+
+    asyncio.run(Gate(PlainTextResponse("page"), "::", ())(scope, None, send))
+    assert said[0]["status"] == status
 
 
 # ---- without one ---------------------------------------------------------------------------------

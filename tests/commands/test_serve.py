@@ -74,6 +74,7 @@ def test_forms(server: Server, alone: Translate):
 
 def test_the_other_addresses(server: Server):
     assert server.ask("/health").body == {"status": "ok"}
+    assert server.ask("/health", method="HEAD").body == b""
     (one, other) = server.ask("/languages").body
     assert (one["code"], one["targets"]) == ("src", ["tgt"])
     assert (other["code"], other["targets"]) == ("tgt", [])

@@ -278,12 +278,14 @@ def test_dropout_drops_in_inference_only_where_it_is_retained(name: str, option:
     model.eval()
     encoded, without = both_outputs(model, source, target)
     again = both_outputs(model, source, target)
-    assert again[0].equal(encoded) and again[1].equal(without)
+    assert again[0].equal(encoded)
+    assert again[1].equal(without)
     generation.generation.retain_dropout = True
     model.prepare_for_inference_(generation)
     for _ in range(2):
         dropped = both_outputs(model, source, target)
-        assert not dropped[0].equal(encoded) and not dropped[1].equal(without)
+        assert not dropped[0].equal(encoded)
+        assert not dropped[1].equal(without)
         encoded, without = dropped
 
 

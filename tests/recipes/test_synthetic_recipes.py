@@ -103,6 +103,15 @@ def test_options_that_cannot_be(
     assert message in dry_run(recipe, tmp_path, *options, ok=False)
 
 
+def test_other_text_is_checked_before_a_training(tmp_path: Path) -> None:
+    text = write_lines(tmp_path / "text", ["eins"])
+    said = dry_run(BACK, tmp_path, "--mono", text, "--pairs", 5)
+    written = next(w for w in commands(said) if str(RECIPES / "monolingual.py") in w)
+    assert value(written, "--text") == str(text)
+    assert "--skip" not in written
+    assert said.index("monolingual.py") < said.index("fairseq-train")
+
+
 @pytest.mark.parametrize(
     ("epochs", "done"), [(0, "cp"), (1, "cp"), (3, "--last-epochs 3"), (12, "--last-epochs 10")]
 )

@@ -48,17 +48,21 @@ class Server:
         self.port = urlsplit(self.process.stdout.readline().strip()).port
         assert self.port, self.log.read_text()
 
-    def ask(self, path: str, body: Any = None, **headers: str) -> Answer:
+    def ask(
+        self, path: str, body: Any = None, *, method: str | None = None, **headers: str
+    ) -> Answer:
         """GET, or POST of JSON, a form or bytes, over a connection of its own."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         with contextlib.closing(connection):
             if isinstance(body, dict):
                 body, headers = json.dumps(body), {**JSON, **headers}
-            connection.request("GET" if body is None else "POST", path, body, headers)
+            method = method or ("GET" if body is None else "POST")
+            connection.request(method, path, body, headers)
             answer = connection.getresponse()
             text = answer.read()
             is_json = answer.headers.get_content_type() == "application/json"
-            return Answer(answer.status, answer.headers, json.loads(text) if is_json else text)
+            body = json.loads(text) if is_json and text else text
+            return Answer(answer.status, answer.headers, body)
 
     def translate(self, q: Any, **more: object) -> Answer:
         """Ask for a translation."""

@@ -50,6 +50,17 @@ def test_one_side_as_text(corpus: Path, tmp_path: Path) -> None:
     assert lines_of(out) == [f"number {n}, train!" for n in (11, 12, 13)]
 
 
+def test_other_text_is_checked(corpus: Path, tmp_path: Path) -> None:
+    text, out = tmp_path / "text", tmp_path / "mono.txt"
+    options = ("--language", "de", "--text", text, "--out", out)
+    text.write_bytes("Eins , zwei @-@ drei\r\n\nn\u00e4chste".encode())
+    script("monolingual", corpus, *options)
+    assert lines_of(out) == ["Eins , zwei @-@ drei", "", "n\u00e4chste"]
+    text.write_bytes(b"eins\nzwei \xff\n")
+    assert f"{text}, line 2" in script("monolingual", corpus, *options, ok=False)
+    assert len(lines_of(out)) == 3
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_mixed(corpus: Path, tmp_path: Path, workers: int) -> None:
     pairs = [
