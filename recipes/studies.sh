@@ -5,7 +5,7 @@
 #   bmt              what its norms and shortcuts, the rate, and the dropout of its paper cost or gain
 #                    in float; how much dropout 1-bit weights bear (bmt-1-… go on from bmt, their teacher)
 #   linformer-slots  BLEU by source length: slots, kinds of projection, and their start
-#   muse-rows        rows of the MUSE paper's Table 3: kernels, projections, ordinary convolution
+#   muse-rows        the MUSE paper's Table 3: kernels, projections, ordinary convolution
 #
 # The rate falls to 0 as a cosine does, so that losses are flat at the end of a short training too.
 set -euo pipefail
@@ -100,10 +100,12 @@ list_systems() {
         done
         ;;
     muse-rows)
-        systems=("muse=$muse" "simple=$muse --muse-kernels none"
-            "ordinary-3=$muse --muse-convolution ordinary --muse-kernels 3"
-            "separate=$muse --muse-separate-projection")
-        for k in 3 7 15; do systems+=("kernel-$k=$muse --muse-kernels $k"); done
+        systems=("muse=$muse" "simple=$muse --muse-kernels none")
+        for k in 3 5 7; do
+            systems+=("ordinary-$k=$muse --muse-convolution ordinary --muse-kernels $k")
+        done
+        systems+=("separate=$muse --muse-separate-projection")
+        for k in 3 7 15 31; do systems+=("kernel-$k=$muse --muse-kernels $k"); done
         systems+=("growing=$muse --muse-kernels 3/7/15/31")
         ;;
     *) die "\`$study\` must be bmt, linformer-slots or muse-rows, but is not." ;;

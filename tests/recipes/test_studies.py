@@ -26,8 +26,8 @@ SYSTEMS = {
         *("slots-8-mean-pool", "slots-8-convolution"),
     ],
     "muse-rows": [
-        *("muse", "simple", "ordinary-3", "separate"),
-        *("kernel-3", "kernel-7", "kernel-15", "growing"),
+        *("muse", "simple", "ordinary-3", "ordinary-5", "ordinary-7", "separate"),
+        *("kernel-3", "kernel-7", "kernel-15", "kernel-31", "growing"),
     ],
 }
 
