@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from fairseq_ext import commands, extras, files
+from fairseq_ext.commands import options
 from fairseq_ext.errors import FairseqExtError
 from fairseq_ext.parsing import Parser
 from fairseq_ext.version import __version__
@@ -23,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one subcommand; a user's error is one message on standard error and exit status 1."""
     args = build_parser().parse_args(arguments)
     try:
+        options.keep_inputs(args)
         status = args.run(args)
     except FairseqExtError as error:
         status = _fail(str(error))

@@ -63,10 +63,16 @@ def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> 
     Raises:
         DataError: a file is both.
     """
-    written = {os.path.realpath(path) for path in outputs}
+    written = {os.path.realpath(path) for path in outputs if not is_special(path)}
     for path in inputs:
         if os.path.realpath(path) in written:
             raise DataError(f"{path} would be overwritten by the output; write it elsewhere.")
+
+
+def is_special(path: str | Path) -> bool:
+    """Whether a path is a folder, a pipe or in ``/dev``, so that no file takes its place."""
+    there = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
+    return there or Path(path).is_relative_to("/dev")
 
 
 def sha256(path: str | Path) -> str:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext import files
+from fairseq_ext.errors import ConfigError
+
 Subparsers = Any  # argparse keeps this class private
+OUTPUTS = ("output", "json")
+# What commands read from a folder that is an argument, besides all of a bundle.
+READ = ("dict.*.txt", "text.json", "*.pt")
 
 
 def add_generated(parser: argparse.ArgumentParser) -> None:
@@ -71,8 +78,6 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
 def write_json(path: Path | None, data: Any) -> None:
     """Write ``data`` as JSON if there is a path for it."""
     if path is not None:
-        from fairseq_ext import files
-
         with files.atomic_write(path) as file:
             file.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
 
@@ -82,3 +87,48 @@ def print_paths(paths: Sequence[Path]) -> int:
     for path in paths:
         print(path)
     return 0
+
+
+def keep_inputs(args: argparse.Namespace) -> None:
+    """Refuse a command line that would write over something that it reads, or twice to one file.
+
+    Args:
+        args: files to write are its :data:`OUTPUTS`; every other path is read.
+
+    Raises:
+        ConfigError: two outputs are the same file.
+        DataError: a file is both read and written.
+    """
+    written: dict[str, str] = {}
+    for name in OUTPUTS:
+        path = getattr(args, name, None)
+        if not isinstance(path, Path) or files.is_special(path):
+            continue
+        for one in (path, *_beside(path)):
+            place, option = os.path.realpath(one), f"--{name}"
+            if place in written:
+                raise ConfigError(
+                    f"`{option}` must be another file than {one}, which `{written[place]}` writes."
+                )
+            written[place] = option
+    read = (path for name in vars(args) if name not in OUTPUTS for path in _read(args, name))
+    files.keep_inputs(read, written)
+
+
+def _beside(path: Path) -> list[Path]:
+    """What is written beside a picture."""
+    return [path.with_suffix(end) for end in (".svg", ".json")] if path.suffix == ".png" else []
+
+
+def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
+    """The files that an argument names."""
+    given = getattr(args, name)
+    for path in given if isinstance(given, list) else [given]:
+        if not isinstance(path, Path):
+            continue
+        yield path
+        # The mean of a run's checkpoints goes into the run's folder, which is `--dir`.
+        if path.is_dir() and name != "dir":
+            whole = (path / "bundle.json").is_file()
+            for pattern in ("*",) if whole else READ:
+                yield from path.glob(pattern)

@@ -186,6 +186,7 @@ def _translate(args: argparse.Namespace) -> int:
     translate_parts.check(args)
     _find_models(args)
     _tell_apart(args)
+    options.keep_inputs(args)  # again: now it is known what the words are
     if args.parts is not None:
         return translate_parts.run(args, lambda: _lines(args), lambda stack: _parts(args, stack))
     lines = _lines(args)

@@ -7,7 +7,7 @@ from itertools import islice
 
 from fairseq_ext.corpora.synthetic import pipeline_of, train_files
 from fairseq_ext.errors import DataError
-from fairseq_ext.files import atomic_write
+from fairseq_ext.files import atomic_write, keep_inputs
 from fairseq_ext.text import check_text
 
 
@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> str:
         (path,) = train_files(args.data, (args.language,))
     else:
         decode, path = str, args.text
+        keep_inputs([path], [args.out])
         check_text(path, empty_lines=True, max_tokens=None)
     lines = 0
     with path.open(encoding="utf-8", newline="\n") as tokens, atomic_write(args.out) as file:

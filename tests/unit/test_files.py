@@ -20,10 +20,11 @@ from typing import IO, NoReturn
 import pytest
 import torch
 
-from fairseq_ext import archives, files
+from fairseq_ext import archives, cli, files
 from fairseq_ext.archives import safe_extract
 from fairseq_ext.checkpoints import storage
-from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
+from fairseq_ext.commands import options
+from fairseq_ext.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from tests.support.harness import run
 
 
@@ -501,3 +502,73 @@ def test_commands_do_not_write_over_their_text(command: str, tmp_path: Path):
     done = run("fairseq-ext", command, *words, "--src", "en", "--tgt", "de", ok=False)
     assert "would be overwritten by the output; write it elsewhere." in done.stderr
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+OVERWRITING = {
+    "unpack": "unpack model.st -o model.st",
+    "pack": "pack run.pt --data bin -o run.pt",
+    "pack to a dictionary": "pack run.pt --data bin -o bin/dict.es.txt",
+    "pack's report": "pack run.pt --data bin -o new.st --json run.pt",
+    "inspect": "inspect model.st --json model.st",
+    "fuse": "fuse run.pt -o run.pt",
+    "average": "average --inputs run.pt other.pt -o other.pt",
+    "average of a bundle": "average --inputs bundle -o bundle/model.safetensors",
+    "scaling-fit": "scaling-fit law.json -o law.png",
+    "translate": "translate --path bundle --input text.es -o text.es",
+    "translate into a bundle": "translate --path bundle --input text.es -o bundle/bundle.json",
+    "translate into a run": "translate bin --path run --input text.es -o run/average.pt",
+    "translate to a dictionary": "translate bin --path run.pt -o bin/dict.en.txt",
+    "details": "translate --model bundle --input text.es --json bundle/model.safetensors",
+    "score": "score --hyp text.es --ref text.en --json text.en",
+    "bundle's scores": "bundle run.pt --data bin -o text.en --scores text.en",
+}
+
+
+@pytest.fixture
+def things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Path, bytes]:
+    """Files of every kind, none of them what its name says."""
+    names = ["model.st", "run.pt", "other.pt", "law.json", "text.es", "text.en", "run/average.pt"]
+    names += ["bin/dict.es.txt", "bin/dict.en.txt", "bundle/bundle.json"]
+    names += ["bundle/model.safetensors"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    monkeypatch.chdir(tmp_path)
+    return {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("case", OVERWRITING)
+def test_no_command_writes_over_what_it_reads(
+    case: str, things: dict[Path, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(OVERWRITING[case].split())
+    assert stopped.value.code == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "would be overwritten by the output; write it elsewhere." in said
+    found = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+    assert found == things
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["inspect new.st --json other.json", "average --dir run --last-epochs 2 -o run/average.pt"],
+)
+@pytest.mark.usefixtures("things")
+def test_outputs_that_may_be(words: str):
+    options.keep_inputs(cli.build_parser().parse_args(words.split()))
+
+
+@pytest.mark.usefixtures("things")
+def test_two_outputs_are_two_files():
+    for json in ("new.st", "./new.st"):
+        given = ["pack", "run.pt", "--data", "bin", "-o", "new.st", "--json", json]
+        with pytest.raises(ConfigError, match="`--json` must be another file than"):
+            options.keep_inputs(cli.build_parser().parse_args(given))
+    given = ["scaling-fit", "table.csv", "-o", "law.png", "--json", "law.json"]
+    with pytest.raises(ConfigError, match=r"`--json` must be another file than law\.json, which"):
+        options.keep_inputs(cli.build_parser().parse_args(given))
+    for special in ("/dev/stdout", "/dev/null"):
+        given = ["translate", "bin", "--path", "run.pt", "-o", special, "--json", special]
+        options.keep_inputs(cli.build_parser().parse_args(given))

@@ -55,11 +55,6 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if args.output is not None and args.json == args.output.with_suffix(".json"):
-        raise ConfigError(
-            f"`--json` must be another file than `{args.json}`, which belongs to the picture of "
-            "`--output`."
-        )
     if args.bootstrap < 100:
         raise ConfigError(f"`--bootstrap` must be at least 100, but is {args.bootstrap} instead.")
     if args.seed < 0:
