@@ -65,7 +65,8 @@ def advise(message: str, options: Iterable[str]) -> str:
         return f"`{wrong[1].partition('/')[0]}` must be {kind}, but is {wrong[3]}."
     if message.startswith("unrecognized arguments: "):
         given = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
-        return message + "".join(nearest(word, options) for word in given).rstrip(".")
+        others = set(options).difference(given)  # an option of another command is no advice
+        return message + "".join(nearest(word, others) for word in given).rstrip(".")
     return message
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.checkpoints import layout, storage
+from fairseq_ext.checkpoints import layout, registered, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES, difference, recorded
 from fairseq_ext.errors import CheckpointError, ConfigError
 
@@ -70,7 +70,7 @@ def average_checkpoints(
 
     Raises:
         CheckpointError: checkpoints of different architectures, names, shapes, dictionaries or
-            stages of a binarized training, a weight that is not a number, or a file that cannot
+            stages of a binarized training, a weight that is not finite, or a file that cannot
             be read.
     """
     if not paths:
@@ -81,28 +81,32 @@ def average_checkpoints(
     stage: Tensor | None = None
     words: dict[str, str] | None = None
     for number, path in enumerate(paths):
-        checkpoint = load(path)
-        model = _model(checkpoint, path)
-        if number == 0:
-            architecture = layout.architecture(checkpoint)
-            sums = {
-                name: torch.zeros(weight.shape, dtype=_sum_type(weight))
-                for name, weight in model.items()
-                if _is_averaged(weight)
-            }
-            shapes = {name: tuple(weight.shape) for name, weight in model.items()}
-            ties = _ties(model)
-            stage = model.get(layout.BINARY_STAGE)
-            words = recorded(checkpoint, path)
-        else:
-            _check_stage(stage, model.get(layout.BINARY_STAGE), paths[0], path)
-            _check_same(architecture, shapes, checkpoint, model, paths[0], path)
-            _check_dictionaries(words, recorded(checkpoint, path), paths[0], path)
-            ties &= _ties(model)
-        for name, total in sums.items():
-            if model[name].isnan().any():
-                raise CheckpointError(f"`{path}`: the weight `{name}` holds NaN; leave it out.")
-            total.add_(model[name])
+        with registered.about(path):
+            checkpoint = load(path)
+            model = _model(checkpoint, path)
+            if number == 0:
+                architecture = layout.architecture(checkpoint)
+                sums = {
+                    name: torch.zeros(weight.shape, dtype=_sum_type(weight))
+                    for name, weight in model.items()
+                    if _is_averaged(weight)
+                }
+                shapes = {name: tuple(weight.shape) for name, weight in model.items()}
+                ties = _ties(model)
+                stage = model.get(layout.BINARY_STAGE)
+                words = recorded(checkpoint, path)
+            else:
+                _check_stage(stage, model.get(layout.BINARY_STAGE), paths[0], path)
+                _check_same(architecture, shapes, checkpoint, model, paths[0], path)
+                _check_kinds(sums, model, paths[0], path)
+                _check_dictionaries(words, recorded(checkpoint, path), paths[0], path)
+                ties &= _ties(model)
+            for name, total in sums.items():
+                if not model[name].isfinite().all():
+                    raise CheckpointError(
+                        f"`{path}`: the weight `{name}` holds NaN or infinity; leave it out."
+                    )
+                total.add_(model[name])
     _set_means(model, sums, len(paths), ties)
     return _without_training_state(checkpoint, paths)
 
@@ -189,6 +193,18 @@ def _check_same(
             f"`{first}` and `{path}` hold different weights: {', '.join(differing[:_SHOWN])}"
             f"{more}; only checkpoints of one model can be averaged."
         )
+
+
+def _check_kinds(
+    averaged: Mapping[str, Tensor], model: Mapping[str, Tensor], first: str | Path, path: str | Path
+) -> None:
+    for name, weight in model.items():
+        if _is_averaged(weight) != (name in averaged):
+            kinds = "whole numbers", "fractions"
+            raise CheckpointError(
+                f"`{path}` holds {kinds[_is_averaged(weight)]} as `{name}`, but `{first}` "
+                f"{kinds[name in averaged]}; only checkpoints of one model can be averaged."
+            )
 
 
 def _check_stage(

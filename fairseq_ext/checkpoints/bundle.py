@@ -223,6 +223,7 @@ def _symbols(folder: Path, language: str) -> list[str]:
 
 def _weights(path: Path) -> dict[str, Any]:
     """The state dictionary, in fp32."""
+    import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -232,6 +233,9 @@ def _weights(path: Path) -> dict[str, Any]:
         for name, tensor in stored.items():
             if name.endswith(".int8"):
                 scale = stored[f"{name.removesuffix('int8')}scale"]
+                rows = tensor.dtype is torch.int8 and tensor.dim() == 2 and tensor.shape[:1]
+                if scale.shape != rows or not scale.is_floating_point():
+                    raise ValueError(f"{name} and its scale do not fit")
                 state[name.removesuffix(".int8")] = tensor.float() * scale[:, None]
             elif f"{name.removesuffix('scale')}int8" not in stored:
                 state[name] = tensor.float() if tensor.is_floating_point() else tensor

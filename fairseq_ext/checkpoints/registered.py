@@ -37,9 +37,21 @@ def check(path: str | Path, state: Mapping[str, Any]) -> None:
         for name in ("epoch", "iterations_in_epoch"):
             if not isinstance(position.get(name, 0), int):
                 raise CheckpointError(f"has no number as its `{name}`")
+        _check_numbers(state.get("last_optimizer_state"))
     args = state.get("args")
     if args is not None:
         _check_names(path, args)
+
+
+def _check_numbers(optimizer: Any) -> None:
+    """The numbers of an optimizer, which fairseq takes over as they are."""
+    groups = optimizer.get("param_groups") if isinstance(optimizer, Mapping) else None
+    for group in groups or ():
+        for name in ("lr", "betas", "eps", "weight_decay"):
+            value = group.get(name, 0)
+            numbers = value if isinstance(value, list | tuple) else [value]
+            if not all(isinstance(one, int | float) for one in numbers):
+                raise CheckpointError(f"has no numbers as `{name}` of its optimizer")
 
 
 def _check_names(path: str | Path, args: Any) -> None:
@@ -130,7 +142,7 @@ def _registered_model(cfg: Any, path: str | Path) -> tuple[str, type]:
     if not isinstance(name, str) or name not in found:
         raise unknown(path, "architecture", name)
     with about(path):
-        untrusted.require_sizes(options.items())
+        untrusted.require_sizes(options)
     return name, ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY[name]
 
 

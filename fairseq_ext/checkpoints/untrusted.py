@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ from fairseq_ext.errors import CheckpointError
 MOST_ENTRIES = 2_000_000  # of all containers, each counted as often as it is referred to
 DEEPEST = 50
 MOST_POSITIONS = 1_000_000
+MOST_TABLE_BYTES = 512 << 20  # of sines and cosines, a row for each position
 SPARE_BYTES = 64 << 20  # what tensors may claim beyond four times the file
 SPARE_PARAMETERS = 10_000_000  # what a model may have beyond eight times the file's numbers
 HYDRA = ("_target_", "_recursive_", "_partial_", "_convert_")
@@ -33,7 +34,7 @@ _LEAVES = (
     *(type(None), bool, int, float, complex, str, bytes),
     *(torch.dtype, torch.device, torch.Size, np.generic, np.dtype),
 )
-_INERT = re.compile(r"[^$]*\$\{[\w.]*\}[^$]*")  # refers to one other option
+_INERT = re.compile(r"[^$]*\$\{(\w+(?:\.\w+)*)\}[^$]*")  # refers to one other option, by its path
 
 
 def require_plain(value: Any, file_bytes: int) -> None:
@@ -88,8 +89,11 @@ def _bytes(value: Any) -> int:
 def require_inert(settings: Any) -> None:
     """Check that a saved configuration has nothing for hydra or OmegaConf to run or to look up.
 
+    A text may refer to one other option, but not to a whole section or list: a dozen sections that
+    refer twice to the next one each would be thousands.
+
     Args:
-        settings: after :func:`require_plain`.
+        settings: after :func:`require_plain`; what it refers to is in it.
 
     Raises:
         CheckpointError: as there.
@@ -100,8 +104,20 @@ def require_inert(settings: Any) -> None:
         todo.extend(_parts(one))
         if isinstance(one, str) and one in HYDRA:
             raise CheckpointError(f"has the key `{one}`, which is an instruction to import code")
-        if isinstance(one, str) and "${" in one and not _INERT.fullmatch(one):
+        if isinstance(one, str) and "${" in one and not _refers_to_one(one, settings):
             raise CheckpointError(f"has the text `{one:.60}`, which would be resolved")
+
+
+def _refers_to_one(text: str, settings: Any) -> bool:
+    found = _INERT.fullmatch(text)
+    if found is None or isinstance(settings, Namespace):  # the old form has no references
+        return False
+    for name in found[1].split("."):
+        if isinstance(settings, list | tuple):
+            return False
+        fields = settings if isinstance(settings, Mapping) else {}
+        settings = next((value for key, value in fields.items() if str(key) == name), None)
+    return not _parts(settings)
 
 
 def option_of(settings: Any, text: str) -> str:
@@ -149,15 +165,26 @@ def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
         handle.remove()
 
 
-def require_sizes(settings: Iterable[tuple[str, Any]]) -> None:
+def require_sizes(settings: Mapping[str, Any]) -> None:
     """Check numbers of positions: tables of them are filled that are no parameters.
 
     Args:
-        settings: names and values of a model's options.
+        settings: a model's options.
 
     Raises:
-        CheckpointError: one is above a million. The message is the end of a sentence.
+        CheckpointError: there are above a million, or too many for the width of the model. The
+            message is the end of a sentence.
     """
-    for name, value in settings:
-        if name.endswith("positions") and isinstance(value, int) and value > MOST_POSITIONS:
-            raise CheckpointError(f"has `{name}` {value:,}; at most {MOST_POSITIONS:,} are allowed")
+
+    def largest(end: str) -> tuple[int, str]:
+        found = ((value, name) for name, value in settings.items() if name.endswith(end))
+        return max(((v, n) for v, n in found if isinstance(v, int)), default=(0, ""))
+
+    (positions, name), (channels, width) = largest("positions"), largest("embed_dim")
+    if positions > MOST_POSITIONS:
+        raise CheckpointError(f"has `{name}` {positions:,}; at most {MOST_POSITIONS:,} are allowed")
+    if 4 * positions * channels > MOST_TABLE_BYTES:
+        raise CheckpointError(
+            f"has `{name}` {positions:,} and `{width}` {channels:,}, whose table of positions "
+            f"would take more than {MOST_TABLE_BYTES >> 20} MiB"
+        )

@@ -197,8 +197,11 @@ def data_of(path: Path) -> Path:
             near = path.absolute().parents[:3]
             folders += [*(folder / trained for folder in near), Path(trained)]
     for folder in folders:
-        if any(folder.glob("dict.*.txt")):
-            return folder
+        try:
+            if any(folder.glob("dict.*.txt")):
+                return folder
+        except (OSError, ValueError):  # what the checkpoint names is no path at all
+            continue
     raise ConfigError(
         f"DATA must be the folder of fairseq-preprocess, but is missing, and {path} was trained "
         "with one that is not here; only a bundle or a model of `fairseq-ext pack --engine` has "

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fairseq_ext.errors import CheckpointError
+
 
 def can_fuse(optimizer: Optimizer) -> bool:
     """Whether :func:`step` covers an optimizer with fairseq's Adam: dense fp32 on one device."""
@@ -110,13 +112,38 @@ def _weights(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def _advance(state: dict[str, Any], weight: Tensor) -> int:
-    """Count a step, and make or fit the moments."""
+    """Count a step, and make or fit the moments.
+
+    Raises:
+        CheckpointError: a state that was loaded is not one of this weight.
+    """
     if not state:
         state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
-    for name in ("exp_avg", "exp_avg_sq"):  # as fairseq does, for states loaded in another type
-        state[name] = state[name].to(weight)
+    for name in ("exp_avg", "exp_avg_sq"):
+        state[name] = _fitted(state.get(name), weight)
+    if not isinstance(state.get("step"), int | float | Tensor):
+        raise _unfit("a step that is no number")
     state["step"] += 1
     return int(state["step"])
+
+
+def _fitted(moment: Any, weight: Tensor) -> Tensor:
+    """A moment in the type and the layout of its weight: the kernel asks for neither."""
+    if not isinstance(moment, Tensor) or moment.shape != weight.shape:
+        shape = list(moment.shape) if isinstance(moment, Tensor) else moment
+        raise _unfit(f"{shape!r:.40} as a moment of a weight of {list(weight.shape)}")
+    moment = moment.to(weight)  # as fairseq does
+    both = (moment, weight)
+    if not all(one.is_contiguous() for one in both) and moment.stride() != weight.stride():
+        moment = torch.empty_like(weight).copy_(moment)
+    return moment
+
+
+def _unfit(what: str) -> CheckpointError:
+    return CheckpointError(
+        f"The optimizer state does not fit the model: it has {what}. Go on without it: "
+        "`--reset-optimizer`."
+    )
 
 
 def _update(

@@ -472,6 +472,35 @@ def test_train_refuses_a_missing_or_damaged_checkpoint(
     assert contents(save) == before
 
 
+def _update(part: Callable[[dict], dict], **entries: object) -> Callable[[dict], None]:
+    return lambda state: part(state).update(entries)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (_update(lambda s: s["last_optimizer_state"]["state"][0], exp_avg=torch.zeros(3)), "[3]"),
+        (_update(lambda s: s["last_optimizer_state"]["state"][0], step="x"), "no number"),
+        (_update(lambda s: s["last_optimizer_state"]["param_groups"][0], betas="()"), "`betas`"),
+        (_update(lambda s: s["optimizer_history"][-1], num_updates="x"), "TypeError"),
+        (_update(lambda s: s["extra_state"], previous_training_time="x"), "TypeError"),
+        (_update(lambda s: s["extra_state"], early_stopping=5), "AttributeError"),
+    ],
+    ids=["moment", "step", "betas", "updates", "time", "early stopping"],
+)
+def test_train_goes_on_from_no_other_state(
+    copy_data: Path, trained: Path, tmp_path: Path, damage: Callable[[dict], None], said: str
+):
+    """Parts that torch loads without a question, and that training would stumble over."""
+    state = torch.load(trained, weights_only=True)
+    damage(state)
+    torch.save(state, tmp_path / "other.pt")
+    options = ("--restore-file", tmp_path / "other.pt", "--save-dir", tmp_path / "save")
+    done = fairseq("train", copy_data, *TINY, *options, "--max-update", 4, ok=False)
+    refused(done, said)
+
+
 # ---- commands that use a checkpoint --------------------------------------------------------------
 
 

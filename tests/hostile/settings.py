@@ -157,6 +157,10 @@ def names(make: Callable[[str, str], dict[str, Any]], canary: Path) -> Iterator[
         "environment": ("model", {"decoder_attention": "${oc.env:HOME}"}),
         "environment in the task": ("task", {"source_lang": "${oc.env:HOME}"}),
         "doubling": ("common", {f"x{n}": f"${{common.x{n + 1}}}" * 2 for n in range(60)}),
+        "doubling sections": (
+            "common",
+            {f"x{n}": dict.fromkeys("ab", f"${{common.x{n + 1}}}") for n in range(60)},
+        ),
         "no architecture": ("model", {"_name": None, "arch": None}),
         "unknown architecture": ("model", {"_name": "evil", "arch": "evil"}),
         "language model": ("model", {"_name": "transformer_lm", "arch": "transformer_lm"}),
@@ -201,6 +205,7 @@ def packed(source: Path, text: str) -> Iterator[tuple[str, bytes]]:
         "hydra target": {"model": {**model, "_target_": "os.system"}},
         "environment": {"model": {**model, "activation_fn": "${oc.env:HOME}"}},
         "doubling": {"model": {**model, **{f"x{n}": f"${{.x{n + 1}}}" * 2 for n in range(60)}}},
+        "doubling sections": {f"x{n}": dict.fromkeys("ab", f"${{x{n + 1}}}") for n in range(60)},
         "layers": {"model": {**model, "encoder_layers": 10**9}},
         "positions": {"model": {**model, "max_source_positions": 10**12}},
         "deep": {"model": {**model, "x": _deep()}},

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import fairseq_ext
 from fairseq_ext import files
@@ -465,6 +465,25 @@ def test_files_that_cannot_be(copy: Path, name: str, content: bytes):
     with pytest.raises(FairseqExtError) as error:
         fairseq_ext.load(copy)
     assert str(copy) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "scale"),
+    [
+        (torch.zeros(1, 300_000, dtype=torch.int8), torch.zeros(300_000)),  # 335 GiB in fp32
+        (torch.zeros(300_000, dtype=torch.int8), torch.zeros(300_000)),
+        (torch.zeros(3, 2, dtype=torch.int8), torch.zeros(1)),
+        (torch.zeros(3, 2, dtype=torch.int8), torch.zeros(3, 1)),
+        (torch.zeros(3, 2, dtype=torch.int8), torch.zeros(3, dtype=torch.int64)),
+        (torch.zeros(3, 2), torch.zeros(3)),
+    ],
+)
+def test_a_table_in_int8_that_cannot_be(copy: Path, table: torch.Tensor, scale: torch.Tensor):
+    held = load_file(copy / "model.safetensors")
+    save_file({**held, "x.int8": table, "x.scale": scale}, copy / "model.safetensors")
+    resigned(copy)
+    with pytest.raises(CheckpointError, match=r"model.safetensors .*x.int8 and its scale do not"):
+        storage.load(copy)
 
 
 def test_a_configuration_of_another_size(copy: Path):

@@ -361,6 +361,7 @@ SETTINGS = {
     "decoder_layers": [10**9, 0],
     "encoder_embed_dim": [64, 0, -32, 10**12, "x"],
     "encoder_attention_heads": [3, 0],
+    "max_source_positions": [2_000_000],
     "_name": ["unheard_of", "", None, "transformer", 5],
     "bmt_preset": ["bmt-2", "float", "unheard-of"],
     "binary_weights": ["none", "everything"],
@@ -379,6 +380,22 @@ def test_made_up_settings_are_refused(
         rewrite(small, path, {"cfg": json.dumps(changed)})
         with pytest.raises(FairseqExtError, match=r"m.safetensors"):
             runtime.load(path, task=bmt_task)
+
+
+def test_no_table_of_positions_fills_the_memory(
+    small: Path, bmt_task: object, tmp_path: Path
+) -> None:
+    """Each number may be, but not their product: 3.8 GiB for a file of a few KB."""
+    cfg = model_file.read(small).cfg
+    wide = {"max_source_positions": 10**6, "encoder_embed_dim": 1024, "decoder_embed_dim": 1024}
+    path = tmp_path / "m.safetensors"
+    rewrite(small, path, {"cfg": json.dumps({**cfg, "model": {**cfg["model"], **wide}})})
+    for read in (
+        lambda: runtime.load(path, task=bmt_task),
+        lambda: unpack.unpack_file(path, tmp_path),
+    ):
+        with pytest.raises(FairseqExtError, match=r"m.safetensors.* table of positions"):
+            read()
 
 
 def test_settings_hold_nothing_of_the_machine(small: Path) -> None:

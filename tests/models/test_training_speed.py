@@ -27,6 +27,7 @@ from torch import Tensor
 
 from fairseq_ext.base.output_layer import OutputLayer
 from fairseq_ext.binary.distillation import distillation_loss
+from fairseq_ext.errors import CheckpointError
 from fairseq_ext.plugin.patches import speed
 from fairseq_ext.training import adam, deferring, loss
 from tests.support import models
@@ -252,6 +253,42 @@ def test_adam_makes_the_steps_of_fairseq() -> None:
     for key in theirs:
         assert ours[key].keys() == theirs[key].keys()
         assert ours[key]["step"] == theirs[key]["step"]
+
+
+def test_adam_writes_into_no_moment_of_another_shape() -> None:
+    """torch loads any, and its kernel would write beyond the shorter one."""
+    weight = torch.nn.Parameter(torch.zeros(2, 3))
+    weight.grad = torch.ones(2, 3)
+    optimizer = Adam([weight])
+    around = torch.zeros(12)
+    for moment in (around[:3], around.view(3, 4), around[:0], None, [0.0] * 6):
+        state = {"step": 1, "exp_avg": moment, "exp_avg_sq": torch.zeros(2, 3)}
+        optimizer.state[weight] = state
+        with pytest.raises(CheckpointError, match="as a moment of a weight of"):
+            adam.step(optimizer)
+        assert not around.any()
+        assert not weight.any()
+
+
+def test_adam_reads_moments_of_any_layout() -> None:
+    """One is transposed, and all numbers of the other are the same place in memory."""
+    draw = torch.Generator().manual_seed(3)
+    transposed = torch.rand(3, 4, generator=draw).t()
+    one_number = torch.ones(1).expand(4, 3)
+    odd, plain = (torch.nn.Parameter(torch.ones(4, 3)) for _ in range(2))
+    odd.grad, plain.grad = torch.ones(4, 3), torch.ones(4, 3)
+    ours, theirs = Adam([odd]), Adam([plain])
+    ours.state[odd] = {"step": 5, "exp_avg": transposed, "exp_avg_sq": one_number}
+    theirs.state[plain] = {
+        "step": 5,
+        "exp_avg": transposed.contiguous(),
+        "exp_avg_sq": one_number.contiguous(),
+    }
+    adam.step(ours)
+    Adam.step.__wrapped__(theirs)
+    torch.testing.assert_close(odd, plain)
+    for name in ("exp_avg", "exp_avg_sq"):
+        torch.testing.assert_close(ours.state[odd][name], theirs.state[plain][name])
 
 
 def test_adam_leaves_other_types_to_fairseq() -> None:

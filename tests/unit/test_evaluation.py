@@ -290,6 +290,9 @@ def test_memory_does_not_grow_with_the_number_of_checkpoints():
         ({"decoder.half": torch.zeros(2, 2)}, "`decoder.half` 4 and 2×2"),
         ({"extra": torch.zeros(1)}, "`extra` missing and 1"),
         ({"decoder.half": torch.full((4,), math.nan)}, "second.pt`: .*`decoder.half` holds NaN"),
+        ({"decoder.half": torch.full((4,), math.inf)}, "`decoder.half` holds NaN or infinity"),
+        ({"decoder.half": torch.ones(4, dtype=torch.int64)}, "holds whole numbers as `decoder.ha"),
+        ({"decoder.half": torch.ones(4).to(torch.float8_e4m3fn)}, "second.pt cannot be used"),
     ],
 )
 def test_unlike_checkpoints_are_refused(tmp_path, other, message):

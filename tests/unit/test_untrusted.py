@@ -66,7 +66,18 @@ def test_inert(text: str):
 )
 def test_to_be_resolved(text: str):
     with pytest.raises(CheckpointError, match="would be resolved"):
+        untrusted.require_inert({"x": {"y": [text]}})
+    with pytest.raises(CheckpointError, match="would be resolved"):
         untrusted.require_inert(Namespace(x={"y": [text]}))
+
+
+@pytest.mark.parametrize("text", ["${b}", "x ${b.list}", "${b.0}", "${b.list.0}", "${.b}", "${}"])
+def test_sections_that_double(text: str):
+    settings = {"a": {"x": text, "y": text}, "b": {"list": [["z"]], 0: {"x": 1}}}
+    with pytest.raises(CheckpointError, match="would be resolved"):
+        untrusted.require_inert(settings)
+    with pytest.raises(CheckpointError, match="would be resolved"):
+        untrusted.require_inert(Namespace(a=text, b=["z"]))
 
 
 def test_to_be_imported():
@@ -86,9 +97,12 @@ def test_no_model_larger_than_its_file():
 
 
 def test_positions():
-    untrusted.require_sizes([("max_source_positions", 1024), ("seed", 10**12)])
+    untrusted.require_sizes({"max_source_positions": 1024, "seed": 10**12})
+    untrusted.require_sizes({"max_source_positions": 10**6, "decoder_embed_dim": 128})
     with pytest.raises(CheckpointError, match="`max_target_positions` 1,000,000,000,000"):
-        untrusted.require_sizes([("max_target_positions", 10**12)])
+        untrusted.require_sizes({"max_target_positions": 10**12})
+    with pytest.raises(CheckpointError, match="`decoder_embed_dim` 512, whose table of positions"):
+        untrusted.require_sizes({"max_target_positions": 10**6, "decoder_embed_dim": 512})
 
 
 def test_the_option_of_a_text():

@@ -9,7 +9,7 @@ other paths in a configuration are read, as in fairseq.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,19 @@ def _resumed(original: Callable) -> Callable:
     return load_checkpoint
 
 
+def _continued(original: Callable) -> Callable:
+    """Name the file also in errors of what is taken from it once it is loaded."""
+
+    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
+        path = Path(cfg.restore_file)
+        if path == Path("checkpoint_last.pt"):  # fairseq's default
+            path = Path(cfg.save_dir) / path
+        with registered.about(path) if path.is_file() else nullcontext():
+            return original(cfg, trainer, **options)
+
+    return load_checkpoint
+
+
 def _validated(original: Callable) -> Callable:
     """Check the criterion, because `fairseq-validate` builds the one that the file names."""
 
@@ -159,6 +172,7 @@ PATCHES = (
             Layer("fairseq.checkpoint_utils:load_checkpoint_to_cpu", _checked),
             Layer("fairseq.checkpoint_utils:load_model_ensemble_and_task", _one_by_one),
             Layer("fairseq.trainer:Trainer.load_checkpoint", _resumed),
+            Layer("fairseq.checkpoint_utils:load_checkpoint", _continued),
             Layer("fairseq.logging.meters:MetersDict.load_state_dict", _meters),
             Layer("fairseq_cli.validate:main", _validated),
             Layer("fairseq.distributed.utils:call_main", _name_option),
