@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.checkpoints import layout, storage, untrusted
-from fairseq_ext.errors import CheckpointError, FairseqExtError
+from fairseq_ext.errors import CheckpointError, ConfigError, FairseqExtError
 from fairseq_ext.literals import LiteralError
 
 ADVICE = "Do not use this file unless you know who made it."
@@ -156,13 +156,19 @@ def _registered_task(cfg: Any, path: str | Path) -> type:
     return TASK_REGISTRY[name]
 
 
-def require_translation(path: str | Path) -> None:
+def require_translation(path: str | Path, src: str | None = None, tgt: str | None = None) -> None:
     """Check that a checkpoint is of a translation task and an architecture for it.
 
     Packed files are left to their own reader, and what cannot be read to the loading that follows.
 
+    Args:
+        path: of the checkpoint.
+        src, tgt: the languages that it is to translate; None for its own. Data may have other names
+            for these, but not the one's for the other.
+
     Raises:
         CheckpointError: see above, or the file cannot be read.
+        ConfigError: it translates in the other direction.
     """
     from fairseq.tasks.translation import TranslationTask
 
@@ -175,3 +181,9 @@ def require_translation(path: str | Path) -> None:
     if not issubclass(kind, TranslationTask):
         raise CheckpointError(f"{path} holds no translation model, but one for `{kind.__name__}`.")
     fitting(cfg, kind, path)
+    task = layout.section(cfg, "task")
+    own = (task.get("source_lang"), task.get("target_lang"))
+    if (tgt, src) == own and src != tgt:
+        raise ConfigError(
+            f"`--src` and `--tgt` must be {' and '.join(own)} for {path}, but are {src} and {tgt}."
+        )

@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -104,6 +105,11 @@ def _settings(args: argparse.Namespace) -> Settings:
         DataError: a text that is not there.
     """
     shared_folder.check_options(args.parts, shard=args.shard, ray=args.ray)
+    for option, language in (("--src-lang", args.src_lang), ("--tgt-lang", args.tgt_lang)):
+        if not re.fullmatch(r"[\w-]+", language):  # it is the ending of file names
+            raise ConfigError(
+                f"`{option}` must be a language, such as en or pt-BR, but is `{language}` instead."
+            )
     if args.src_lang == args.tgt_lang:
         raise ConfigError("--src-lang and --tgt-lang are the same; their files would collide.")
     langs = (args.src_lang, args.tgt_lang)

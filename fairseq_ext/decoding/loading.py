@@ -202,8 +202,10 @@ def data_of(path: Path) -> Path:
                 return folder
         except (OSError, ValueError):  # what the checkpoint names is no path at all
             continue
+    where = "was trained with one that is not here"
+    if path.suffix == ".safetensors":
+        where = "is a packed model, which does not say where its data are"
     raise ConfigError(
-        f"DATA must be the folder of fairseq-preprocess, but is missing, and {path} was trained "
-        "with one that is not here; only a bundle or a model of `fairseq-ext pack --engine` has "
-        "dictionaries of its own."
+        f"DATA must be the folder of fairseq-preprocess, but is missing, and {path} {where}; only "
+        "a bundle or a model of `fairseq-ext pack --engine` needs none."
     )

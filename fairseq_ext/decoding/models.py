@@ -29,7 +29,7 @@ def load(
 
     Raises:
         CheckpointError: one cannot be read, does not translate, or has other dictionaries.
-        ConfigError: one language without the other.
+        ConfigError: one language without the other, or the other direction.
         DataError: there are no dictionaries.
     """
     if not Path(data).is_dir():
@@ -38,7 +38,7 @@ def load(
         raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
     languages = {"source_lang": src, "target_lang": tgt} if src else {}
     for path in paths:
-        registered.require_translation(path)
+        registered.require_translation(path, src, tgt)
     return checkpoint_utils.load_model_ensemble_and_task(
         [str(path) for path in paths],
         arg_overrides={"data": str(data), "eval_bleu": False, **languages},

@@ -106,11 +106,21 @@ def as_page(result: Result, stem: Path, pictures: Sequence[Path] = ()) -> str:
         as_markdown(result),
         f"The same figures: {files_}.",
         f"![BLEU against size and speed]({name}.png)",
+        *_absent(result),
         *shown,
         "## Samples",
         *map(_sample, result.samples),
     ]
     return "\n\n".join(parts)
+
+
+def _absent(result: Result) -> list[str]:
+    """Which systems the picture does not show, if it shows others."""
+    absent = [row.name for row in result.systems if not any(axis(row) for *_, axis in PANELS)]
+    if not 0 < len(absent) < len(result.systems):
+        return []
+    names = ", ".join(map(tables.verbatim, absent))
+    return [f"Without checkpoint, log or speed, and so not in the picture: {names}."]
 
 
 def _sample(sample: Sample) -> str:

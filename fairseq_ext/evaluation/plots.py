@@ -38,7 +38,7 @@ STYLE: dict[str, Any] = {
     "svg.hashsalt": "fairseq-ext",  # the same data gives the same file
 }
 LINES = ("-", "--", ":")  # beside seven colours: 21 runs look different
-CROWD = 3  # of more runs than that, the legend names validation only
+CROWD = 3  # of more runs than that, one entry of the legend stands for all trainings
 ENDINGS = (".png", ".svg", ".json", ".md", ".csv", ".tex")  # of a name, left out
 OTHER_KINDS = (".jpg", ".jpeg", ".pdf", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".eps", ".ps")
 PANELS = {
@@ -78,7 +78,7 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
         if any(curve.train.get(metric) or curve.valid.get(metric) for curve in runs.values())
     ]
     with matplotlib.rc_context(STYLE):
-        names = len(runs) if len(runs) > CROWD else 2 * len(runs)  # training and validation
+        names = 1 + len(runs) if len(runs) > CROWD else 2 * len(runs)  # training and validation
         size = (5.2 * len(shown), 4.2 + room_for_legend(names))
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(1, len(shown), squeeze=False)[0]
@@ -106,12 +106,15 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+    pale = False  # whether the legend says what pale lines are
     for number, (name, curves) in enumerate(runs.items()):
         style = look(number)
         prefix = f"{name}, " if len(runs) > 1 else ""
         train, valid = curves.train.get(metric, {}), curves.valid.get(metric, {})
         if train and (len(runs) <= len(PALETTE) or not valid):
-            label = None if len(runs) > CROWD and valid else f"{prefix}training"
+            label = f"{prefix}training"
+            if len(runs) > CROWD and valid:
+                label, pale = (None if pale else "pale: training"), True
             axes.plot(*_xy(train), alpha=0.55, lw=1.2, label=label, **style)
         if valid:
             if len(runs) == 1:

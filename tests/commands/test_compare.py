@@ -242,6 +242,8 @@ def test_a_system_without_a_point_has_no_name_in_the_picture(
     for chosen in (systems, systems[1:]):
         result = compare.compare(chosen, outputs_of_three / "ref", samples=100)
         compare_report.plot(result, tmp_path / "x")
+        page = compare_report.as_page(result, tmp_path / "x")
+        assert ("and so not in the picture: text." in page) == (chosen is systems)
     named = [[text.get_text() for text in figure.legends[0].get_texts()] for figure in figures]
     assert named == [["with speed"], ["text"]]
 

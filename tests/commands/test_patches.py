@@ -393,9 +393,21 @@ def test_log_file_repeats_no_line(copy_data, tmp_path):
         "without": plugin_without(tmp_path, "log file"),
     }.items():
         log = tmp_path / f"{name}.log"
+        if name == "with":
+            log = tmp_path / "run" / "train.log"  # fairseq would make this folder too late
         run(
             *("fairseq-train", copy_data, "--user-dir", plugin, *ARCHITECTURES["lstm"], *TRAINING),
-            *("--max-epoch", 2, "--no-save", "--log-format", "json", "--log-file", log),
+            *(
+                "--save-dir",
+                log.parent,
+                "--max-epoch",
+                2,
+                "--no-save",
+                "--log-format",
+                "json",
+                "--log-file",
+                log,
+            ),
         )
         lines[name] = [line for line in log.read_text().splitlines() if '"valid_loss"' in line]
     assert len(lines["with"]) == 2

@@ -210,6 +210,8 @@ def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
         fairseq_ext.load(tmp_path)
     with pytest.raises(DataError, match=r"nothing\.pt does not exist"):
         fairseq_ext.load(tmp_path / "nothing.pt")
+    with pytest.raises(ConfigError, match=r"must be de and en for .*, but are en and de"):
+        fairseq_ext.load(run, src="en", tgt="de")
     (tmp_path / "lonely.pt").write_bytes((run / "checkpoint_best.pt").read_bytes())
     with pytest.raises(ConfigError, match="DATA must be the folder of fairseq-preprocess"):
         fairseq_ext.load(tmp_path / "lonely.pt")

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq.data import Dictionary
+from fairseq.search import DiverseBeamSearch
 
 from tests.support.harness import BIN, binarize, digits_corpus, fairseq, run
 from tests.support.trainings import load
@@ -308,6 +310,30 @@ def test_sampling_follows_the_seed(trained: Trained, forward: Twin) -> None:
         assert sentence.positional[0] == pytest.approx(expected, abs=1e-3)
 
 
+def test_diverse_groups(trained: Trained) -> None:
+    flags = ("--beam", 4, "--nbest", 4, "--diverse-beam-groups", 2)
+    together = trained.generate(*flags, "--batch-size", 7)
+    same(together, trained.generate(*flags, "--batch-size", 1))
+    assert len(together) == TEST_LINES
+
+
+def test_diverse_groups_of_any_sentences() -> None:
+    """fairseq's own steps, for sentences 0 to 3 of which one ends first, under other numbers."""
+    words, draw = Dictionary(), torch.Generator().manual_seed(1)
+    ours, theirs = (DiverseBeamSearch(words, 2, 0.7, 0.9) for _ in range(2))
+    names = torch.tensor([41, 7, 0, 160])
+    rows = torch.arange(4)
+    for number in range(4):
+        if number == 2:
+            rows = rows[[0, 2, 3]]
+        lprobs = torch.rand(len(rows), 4, len(words), generator=draw).log()
+        scores = torch.rand(len(rows), 4, number, generator=draw).log()
+        found = ours.step(number, lprobs.clone(), scores, None, names[rows])
+        expected = DiverseBeamSearch.step.__wrapped__(theirs, number, lprobs, scores, None, rows)
+        for one, other in zip(found, expected, strict=True):
+            assert one.equal(other)
+
+
 def test_length_penalty_joined_words_and_longest_source(trained: Trained) -> None:
     found = trained.generate(
         *("--lenpen", 0, "--nbest", 5, "--remove-bpe", "--max-source-positions", 6),
@@ -467,6 +493,7 @@ def test_a_flag_that_is_not_offered_is_refused_by_name(trained: Trained, tmp_pat
             ["--score-reference", "--print-alignment", "soft"],
             "`--print-alignment soft` does not go with `--score-reference`",
         ),
+        ("generate", ["--print-step"], "`--print-step` is for models that refine a translation"),
         (
             "interactive",
             ["--print-alignment", "soft"],

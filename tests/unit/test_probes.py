@@ -139,6 +139,13 @@ def test_log_file(replaced):
     assert not probes.reopens_log_file()
 
 
+def test_groups_of_diverse_beam_search(replaced):
+    target = "fairseq.search:DiverseBeamSearch.step"
+    assert not probes.numbers_groups_by_sentence()  # our patch is there
+    replaced(target, original(target))
+    assert probes.numbers_groups_by_sentence()
+
+
 def original(target: str) -> object:
     """What fairseq itself has there, below what another test has wrapped around it."""
     ((owner, name),) = table.owners(target)

@@ -346,6 +346,15 @@ def test_what_is_read_is_never_overwritten(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("language", ["a/b", "", "../en", "e n"])
+def test_a_language_is_the_ending_of_a_name(tmp_path, language):
+    source = write_lines(tmp_path / "s", ["a ."])
+    words = ("--source", source, "--target", source, "--out", tmp_path / "out")
+    said = command(*words, "--src-lang", language, "--tgt-lang", "en", ok=False).stderr
+    assert "`--src-lang` must be a language, such as en or pt-BR, but is" in said
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.system
 def test_splits_of_one_folder_are_made_alike(tmp_path):
     source = write_lines(tmp_path / "s", ["b .", "a ."])

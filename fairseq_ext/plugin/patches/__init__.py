@@ -79,6 +79,7 @@ from fairseq_ext.plugin.patches import (
     processes,
     programs,
     resume,
+    search,
     sharding,
     shards,
     speed,
@@ -109,6 +110,7 @@ PATCHES: tuple[Patch, ...] = (
     *speed.PATCHES,
     *time_left.PATCHES,
     *engine.PATCHES,
+    *search.PATCHES,
     *(
         patch
         for wing in wings.names(with_module="patches")

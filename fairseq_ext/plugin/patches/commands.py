@@ -82,6 +82,9 @@ def _call_main(original: Callable) -> Callable:
         if command == "fairseq_cli.interactive":
             _check_input(cfg.interactive.input)
         with one_message(), files.no_empty_folder(cfg.checkpoint.save_dir):
+            if command == "fairseq_cli.train" and cfg.common.log_file is not None:
+                # fairseq opens it before it makes the `--save-dir` where it may be.
+                Path(cfg.common.log_file).parent.mkdir(parents=True, exist_ok=True)
             return original(cfg, main, **options)
 
     return call_main
@@ -111,6 +114,10 @@ def refuse_broken(cfg: Any, command: str) -> None:
             "`--replace-unk` does not work in this fairseq (it reads a binarized corpus as text), "
             "and no model without alignments could do it. Leave it out; subwords leave hardly any "
             "unknown words."
+        )
+    if generation.print_step and cfg.task._name in ("translation", "translation_ext"):
+        raise ConfigError(
+            "`--print-step` is for models that refine a translation in several steps; leave it out."
         )
     if generation.constraints and command == "fairseq_cli.generate":
         raise ConfigError(

@@ -99,6 +99,26 @@ def sends_by_torch_load() -> bool:
     return has(target, r"torch\.load\((?!.*weights_only=False)")
 
 
+# Search
+
+
+def numbers_groups_by_sentence() -> bool:
+    """Whether diverse beam search fails on a sentence that is not the first of its data."""
+    from fairseq.data import Dictionary
+    from fairseq.search import DiverseBeamSearch
+
+    words = Dictionary()
+    groups = DiverseBeamSearch(words, num_groups=2, diversity_strength=0.5, diversity_discount=1)
+    lprobs, sentence = torch.zeros(1, 2, len(words)), torch.tensor([7])
+    try:
+        for number in range(2):
+            scores = torch.zeros(1, 2, number)
+            groups.step(number, lprobs, scores, None, sentence)
+    except IndexError:
+        return True
+    return False
+
+
 # Batches
 
 
