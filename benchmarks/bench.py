@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import platform
+import re
 import resource
 import statistics
 import subprocess
@@ -106,7 +107,9 @@ def peak_memory(run: Callable[[], object], device: str) -> int:
         return torch.cuda.max_memory_allocated() - before
     before = resident_memory()
     run()
-    return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+    # Not `ru_maxrss`, which begins with the memory of the process that started this one.
+    highest = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    return max(0, int(highest[1]) * 1024 - before)
 
 
 def resident_memory() -> int:
