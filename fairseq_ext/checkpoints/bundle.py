@@ -233,8 +233,8 @@ def _weights(path: Path) -> dict[str, Any]:
         for name, tensor in stored.items():
             if name.endswith(".int8"):
                 scale = stored[f"{name.removesuffix('int8')}scale"]
-                rows = tensor.dtype is torch.int8 and tensor.dim() == 2 and tensor.shape[:1]
-                if scale.shape != rows or not scale.is_floating_point():
+                kinds = tensor.dtype is torch.int8 and scale.is_floating_point()
+                if not kinds or tensor.dim() != 2 or scale.shape != tensor.shape[:1]:
                     raise ValueError(f"{name} and its scale do not fit")
                 state[name.removesuffix(".int8")] = tensor.float() * scale[:, None]
             elif f"{name.removesuffix('scale')}int8" not in stored:

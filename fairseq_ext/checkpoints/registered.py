@@ -164,7 +164,7 @@ def require_translation(path: str | Path, src: str | None = None, tgt: str | Non
     Args:
         path: of the checkpoint.
         src, tgt: the languages that it is to translate; None for its own. Data may have other names
-            for these, but not the one's for the other.
+            for them, so that only the reverse direction is refused.
 
     Raises:
         CheckpointError: see above, or the file cannot be read.
