@@ -61,7 +61,7 @@ def add(commands: Subparsers) -> None:
     metric_options.add_metrics(parser)
     add_undoing(parser)
     options.add_json(parser, "the comparison")
-    parser.set_defaults(run=_compare)
+    parser.set_defaults(run=_compare, endings=(*options.PICTURE, ".md", ".csv", ".tex"))
 
 
 def _compare(args: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ from fairseq_ext.errors import ConfigError
 
 Subparsers = Any  # argparse keeps this class private
 OUTPUTS = ("output", "json")
+NAMED = ("system", "log")
+"""Options whose values are NAME=FILE, with further files behind commas."""
+PICTURE = (".png", ".svg", ".json")
+"""What is written of a picture."""
 # What commands read from a folder that is an argument, besides all of a bundle.
 READ = ("dict.*.txt", "text.json", "*.pt")
 
@@ -104,7 +109,7 @@ def keep_inputs(args: argparse.Namespace) -> None:
         path = getattr(args, name, None)
         if not isinstance(path, Path) or files.is_special(path):
             continue
-        for one in (path, *_beside(path)):
+        for one in (path, *_beside(path, args)):
             place, option = os.path.realpath(one), f"--{name}"
             if place in written:
                 raise ConfigError(
@@ -115,15 +120,19 @@ def keep_inputs(args: argparse.Namespace) -> None:
     files.keep_inputs(read, written)
 
 
-def _beside(path: Path) -> list[Path]:
-    """What is written beside a picture."""
-    return [path.with_suffix(end) for end in (".svg", ".json")] if path.suffix == ".png" else []
+def _beside(path: Path, args: argparse.Namespace) -> list[Path]:
+    """What is written beside a picture, or, with a command's own ``endings``, in its place."""
+    endings = getattr(args, "endings", PICTURE if path.suffix == ".png" else ())
+    base = path.with_suffix("") if path.suffix in endings else path
+    return [base.parent / f"{base.name}{ending}" for ending in endings if ending != path.suffix]
 
 
 def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
     """The files that an argument names."""
     given = getattr(args, name)
     for path in given if isinstance(given, list) else [given]:
+        if name in NAMED and isinstance(path, str):
+            yield from map(Path, re.split(r"[=,](?:text:)?", path)[1:])
         if not isinstance(path, Path):
             continue
         yield path

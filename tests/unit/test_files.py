@@ -520,6 +520,13 @@ OVERWRITING = {
     "translate to a dictionary": "translate bin --path run.pt -o bin/dict.en.txt",
     "details": "translate --model bundle --input text.es --json bundle/model.safetensors",
     "score": "score --hyp text.es --ref text.en --json text.en",
+    "curves": "plot curves --log run=text.es -o text.es",
+    "curves' numbers": "plot curves --log run=law.json -o law.png",
+    "lengths": "plot lengths --system a=text.es --system b=model.st --ref text.en -o model.st",
+    "compare": "compare --system a=text.en,run.pt --ref text.es --json run.pt",
+    "compare's text": "compare --system a=text:text.en --ref text.es --json text.en",
+    "compare's log": "compare --system a=text.en,log=run.pt --ref text.es --json run.pt",
+    "compare's numbers": "compare --system a=law.json --ref text.es -o law",
     "bundle's scores": "bundle run.pt --data bin -o text.en --scores text.en",
 }
 
@@ -568,6 +575,9 @@ def test_two_outputs_are_two_files():
             options.keep_inputs(cli.build_parser().parse_args(given))
     given = ["scaling-fit", "table.csv", "-o", "law.png", "--json", "law.json"]
     with pytest.raises(ConfigError, match=r"`--json` must be another file than law\.json, which"):
+        options.keep_inputs(cli.build_parser().parse_args(given))
+    given = ["compare", "--system", "a=hyp", "--ref", "ref", "-o", "out", "--json", "out.json"]
+    with pytest.raises(ConfigError, match=r"`--json` must be another file than out\.json, which"):
         options.keep_inputs(cli.build_parser().parse_args(given))
     for special in ("/dev/stdout", "/dev/null"):
         given = ["translate", "bin", "--path", "run.pt", "-o", special, "--json", special]
