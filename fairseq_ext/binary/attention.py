@@ -91,7 +91,7 @@ class BinaryAttention(MultiheadAttention):
         """As fairseq's attention: ``[T, R, C]``, weights ``[R, T, S]`` or ``[H, R, T, S]``.
 
         ``attn_mask`` ``[T, S]`` is below 0 where a query must not look. The returned weights are
-        those before binarization and dropout, without gradient, or None if nobody asks for them.
+        those before binarization and dropout, or None if nobody asks for them.
         """
         bits = read(query, self.q_proj)
         queries = self._heads(project(self.q_proj, query, bits), "q")
@@ -116,7 +116,7 @@ class BinaryAttention(MultiheadAttention):
             output = output + attended
         if not (need_weights or need_head_weights):
             return output, None
-        weights = self._ungroup(weights.detach(), length)
+        weights = self._ungroup(weights, length)
         return output, weights.transpose(0, 1) if need_head_weights else weights.mean(1)
 
     def _heads(self, projected: Tensor, name: str) -> Tensor:

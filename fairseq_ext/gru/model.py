@@ -279,7 +279,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         return self.to_embedding if self.tied else self.output_projection
 
     def _extra(self, weights: Tensor) -> dict[str, list[Tensor | None]]:
-        return {"attn": [weights.detach() if self.need_attn else None]}
+        return {"attn": [weights.contiguous() if self.need_attn else None]}
 
     def _source(self, encoder_out: dict[str, list[Tensor]]) -> Source:
         annotations = encoder_out["encoder_out"][0].transpose(0, 1)

@@ -96,7 +96,7 @@ class DecoderBlock(ParallelBlock):
         """``[T, B, C]`` to ``[T, B, C]``, weights over the source ``[H, B, T, S]``, None."""
         source = self.source(encoder_out, encoder_padding_mask)
         x, weights = super().forward(x, self_attn_padding_mask, self_attn_mask, source)
-        return x, weights.detach().transpose(0, 1), None
+        return x, weights.transpose(0, 1), None
 
 
 class MuseEncoder(TransformerEncoderBase):
@@ -164,15 +164,15 @@ class MuseDecoder(TransformerDecoderBase):
 
         Incremental steps write into one cache, so they have no gradient.
 
-        The second part holds ``attn`` ``[B, T, S]``, without gradient: the mean over the heads of
-        the last layer or of ``alignment_layer``. It is None if generation does not ask for it.
+        The second part holds ``attn`` ``[B, T, S]``: the mean over the heads of the last layer or
+        of ``alignment_layer``. It is None if generation does not ask for it.
         """
         if incremental_state is not None:
             features, weights = self._step(
                 prev_output_tokens, encoder_out, incremental_state, alignment_layer
             )
             weights = weights[:, :alignment_heads].mean(1).reshape(len(features), 1, -1)
-            extra: Extra = {"attn": [weights.detach()], "inner_states": []}
+            extra: Extra = {"attn": [weights], "inner_states": []}
         else:
             features, extra = super().extract_features(
                 prev_output_tokens,

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
+    LabelSmoothedCrossEntropyCriterionWithAlignment as AlignmentLoss,
+)
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
 from tests.support.models import (
@@ -81,7 +85,6 @@ def test_attention_indexes_the_columns_of_the_source(model, name: str, left: boo
     pads = source.eq(1).unsqueeze(1).expand_as(attention)
     assert attention[pads].eq(0).all()
     torch.testing.assert_close(attention.sum(-1), torch.ones(4, target.size(1)).double())
-    assert not attention.requires_grad
     alone = model(padded(SOURCE[1:2], left=True), torch.tensor([3]), target[1:2])[1]["attn"][0]
     real = attention[1][:, source[1].ne(1)]
     torch.testing.assert_close(real, alone[0], rtol=0, atol=1e-12)
@@ -248,6 +251,41 @@ def test_gradients_flow_to_every_parameter(model, name: str) -> None:
             assert parameter.grad.abs().max() < 1e-12, parameter_name
         else:
             assert parameter.grad.abs().max() > 1e-12, parameter_name
+
+
+def test_the_alignment_loss_of_fairseq_trains_the_attention(model, name: str) -> None:
+    """Its gradient by the words' vectors is that of finite differences where no sign is taken."""
+    if getattr(model, "no_alignment", None):
+        pytest.skip("refused for it, see test_no_alignment_loss_of_a_linformer")
+    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
+    source_tokens = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
+    columns, rows = source.size(1), target.size(1)
+    sample = {
+        "net_input": {**source_tokens, "prev_output_tokens": previous(target)},
+        "alignments": torch.tensor(
+            [[0, 1], [2, 0], [columns - 2, rows + 4], [columns - 1, 3 * rows]]
+        ),
+        "align_weights": torch.tensor([1.0, 0.5, 1.0, 1.0]),
+    }
+    criterion = AlignmentLoss(TranslationTask(TranslationConfig(), None, None), False, 0.1, 1.0)
+
+    def alignment() -> Tensor:
+        torch.manual_seed(0)  # the same dropout
+        return criterion.compute_alignment_loss(sample, model(**sample["net_input"]))  # in fp32
+
+    model.train()
+    embedding = model.encoder.embed_tokens.weight
+    (gradient,) = torch.autograd.grad(alignment(), embedding)
+    assert gradient.abs().max() > 1e-6
+    if UNSTEADY.match(name):
+        return
+    step = 1e-4 * torch.randn(embedding.shape, generator=torch.manual_seed(0)).double()
+    step[1] = 0  # pads
+    values = []
+    for sign in (1, -2):
+        embedding.data += sign * step
+        values.append(alignment().item())
+    assert (values[0] - values[1]) / 2 == pytest.approx((gradient * step).sum().item(), rel=0.01)
 
 
 def test_pad_embedding_stays_zero(model, name: str) -> None:
