@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from fairseq_ext.engine.ensemble import merged
 from fairseq_ext.engine.native import Found, Machine, Team
 from fairseq_ext.engine.rules import Rules
 from fairseq_ext.engine.shortlist import Shortlist
+from fairseq_ext.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 
 class Native:
@@ -36,6 +40,9 @@ class Native:
         ConfigError: the engine does not have one of these models.
     """
 
+    instead: str
+    """Who does what where the engine does not."""
+
     def __init__(
         self,
         fallback: Any,
@@ -49,6 +56,13 @@ class Native:
         self._model = models[0]
         # none or one; all that share weights share the list
         self._teams: list[Team | Executor] = []
+        self._left: set[str] = set()
+
+    def _leave(self, reason: str) -> None:
+        """Leave a batch to fairseq; see :func:`leave`. The log says so once."""
+        if reason not in self._left:
+            leave(self.instead, reason, self._numbers, self._shortlist)
+            self._left.add(reason)
 
     def __getattr__(self, name: str) -> Any:
         """What commands ask fairseq's for, such as ``eos``."""
@@ -83,6 +97,19 @@ class Native:
         attention = torch.zeros(len(found.tokens), len(source))
         attention[:, source.ne(self._program.symbols.pad)] = torch.from_numpy(found.attention)
         return attention
+
+
+def leave(instead: str, reason: str, numbers: str, shortlist: Shortlist | None) -> None:
+    """Tell the log who works instead of the engine, and why.
+
+    Raises:
+        ConfigError: a shortlist, which is the engine's alone.
+    """
+    if shortlist is not None:
+        raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
+    # fp32 is the default and changes nothing but the time; rounded weights were asked for.
+    level = logging.INFO if numbers == "fp32" else logging.WARNING
+    logger.log(level, "%s instead of the engine: %s", instead, reason)
 
 
 def on_a_device(model: BaseFairseqModel) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,13 +16,11 @@ from torch import Tensor
 from fairseq_ext.decoding.length_penalty import GnmtGenerator, GnmtGeneratorWithAlignment
 from fairseq_ext.decoding.sampling import EpsilonSampling
 from fairseq_ext.engine import TORCH, rules
-from fairseq_ext.engine.batches import Native, on_a_device, words
+from fairseq_ext.engine.batches import Native, leave, on_a_device, words
 from fairseq_ext.engine.native import Found, active_path
 from fairseq_ext.engine.scorer import NativeScorer
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 GENERATORS = (
     SequenceGenerator,
@@ -67,12 +64,7 @@ def with_engine(
             return native(generator, models, target, numbers, shortlist)
     except ConfigError as error:
         reason = str(error)
-    if shortlist is not None:
-        raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
-    said = "fairseq's scorer scores" if scores else "fairseq's generator translates"
-    # fp32 is the default and changes nothing but the time; rounded weights were asked for.
-    level = logging.INFO if numbers == "fp32" else logging.WARNING
-    logger.log(level, "%s instead of the engine: %s", said, reason)
+    leave(native.instead, reason, numbers, shortlist)
     return generator
 
 
@@ -86,8 +78,9 @@ def obstacle(generator: Any) -> str | None:
         return "the engine suppresses no tokens."
     if generator.eos != generator.tgt_dict.eos():
         return "translations end with another symbol than `</s>`."
-    if generator.min_len > generator.max_len_b and not generator.match_source_len:
-        return "`--min-len` is above `--max-len-b`."
+    shortest = int(generator.max_len_a + generator.max_len_b)  # of a source of one token
+    if generator.min_len > shortest and not generator.match_source_len:
+        return "`--min-len` is above what `--max-len-a` and `--max-len-b` allow."
     if _followed(generator) + 2 > generator.vocab_size:
         return f"the vocabulary is too small for a beam of {generator.beam_size}."
     return None
@@ -171,9 +164,11 @@ class NativeGenerator(Native):
 
     Args:
         generator: its options are taken, and it translates what the engine cannot: constraints,
-            and a start symbol of its own.
+            a start symbol of its own, and batches in which a prefix is a whole translation.
         others: as :class:`Native`.
     """
+
+    instead = "fairseq's generator translates"
 
     def __init__(self, generator: SequenceGenerator, *others: Any) -> None:
         super().__init__(generator, *others)
@@ -199,10 +194,20 @@ class NativeGenerator(Native):
         constraints: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[dict[str, Tensor]]]:
-        """As :meth:`SequenceGenerator.generate`: hypotheses of each sentence, best first."""
-        symbols = self._program.symbols
-        ends = prefix_tokens is not None and prefix_tokens.eq(symbols.end).any()
-        if constraints is not None or bos_token not in (None, symbols.begin) or ends:
+        """As :meth:`SequenceGenerator.generate`: hypotheses of each sentence, best first.
+
+        Raises:
+            ConfigError: a shortlist, but the engine cannot translate the batch.
+        """
+        symbols, reason = self._program.symbols, None
+        if constraints is not None:
+            reason = "the engine has no constraints."
+        elif bos_token not in (None, symbols.begin):
+            reason = "translations begin with another symbol than `</s>`."
+        elif prefix_tokens is not None and prefix_tokens.eq(symbols.end).any():
+            reason = "a target is shorter than `--prefix-size`."
+        if reason is not None:
+            self._leave(reason)
             more = {"prefix_tokens": prefix_tokens, "constraints": constraints}
             return self._fallback.generate(models, sample, bos_token=bos_token, **more)
         sources = sample["net_input"]["src_tokens"].cpu()

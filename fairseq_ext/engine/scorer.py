@@ -24,6 +24,8 @@ class NativeScorer(Native):
         others: as :class:`Native`.
     """
 
+    instead = "fairseq's scorer scores"
+
     def __init__(self, scorer: SequenceScorer, *others: Any) -> None:
         super().__init__(scorer, *others)
         self._align = scorer.compute_alignment
@@ -34,6 +36,7 @@ class NativeScorer(Native):
         """As :meth:`SequenceScorer.generate`: one hypothesis of each sentence, its target."""
         targets = words(sample["target"], self._program.symbols.pad)
         if "start_indices" in sample or not self._usual(targets, sample["net_input"]):
+            self._leave("a target is no whole sentence that `</s>` ends, or is too long.")
             return self._fallback.generate(models, sample)
         sources = sample["net_input"]["src_tokens"]
         rules = Rules(beam=1, max_len_b=max(map(len, targets)), attention=True, listed=False)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 from fairseq.models import BaseFairseqModel
+from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_ext.engine import native, shortlist
 from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.generator import with_engine
 from fairseq_ext.engine.native import Found, Machine, Team, available_paths
 from fairseq_ext.engine.program import Program, Signs
 from fairseq_ext.engine.rules import Rules, Sampling
@@ -220,3 +222,40 @@ def test_lists_of_another_vocabulary_are_refused(lists: Shortlist) -> None:
     model, task = sharpened("transformer")
     with pytest.raises(ConfigError, match="the shortlist is of another vocabulary"):
         Machine(compile_model(model, task.target_dictionary), shortlist=lists)
+
+
+def test_a_batch_that_is_left_to_fairseq_is_refused_with_a_list_and_told_without(caplog) -> None:
+    """A prefix with ``</s>`` is that of a target shorter than ``--prefix-size``."""
+    model, task = sharpened("transformer")
+    dictionary = task.target_dictionary
+    source = models.padded(models.random_sentences([5, 7], size=SIZE), left=True)
+    net_input = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
+    batch = {"id": torch.tensor([0, 1]), "net_input": net_input}
+    prefixes = torch.tensor([[5, END], [7, 8]])
+
+    def generator(numbers: str, lists: Shortlist | None) -> SequenceGenerator:
+        stock = SequenceGenerator([model], dictionary, beam_size=3, max_len_b=8)
+        return with_engine(stock, [model], dictionary, numbers, lists)
+
+    listed = generator("fp32", some_lists())
+    listed.generate([model], batch, prefix_tokens=prefixes[1:].expand(2, -1))
+    with pytest.raises(ConfigError, match="alone, but a target is shorter than `--prefix-size`"):
+        listed.generate([model], batch, prefix_tokens=prefixes)
+    rounded = generator("int8", None)
+    for _ in range(2):
+        rounded.generate([model], batch, prefix_tokens=prefixes)
+    rounded.generate([model], batch, bos_token=5)
+    assert [(one.levelname, one.message.partition(": ")[2]) for one in caplog.records] == [
+        ("WARNING", "a target is shorter than `--prefix-size`."),
+        ("WARNING", "translations begin with another symbol than `</s>`."),
+    ]
+
+
+def test_lengths_in_proportion_to_the_source_are_the_engines() -> None:
+    model, task = sharpened("transformer")
+    dictionary = task.target_dictionary
+    for lengths, ours in (((1.5, 0), True), ((0.9, 0), False), ((0.9, 0.2), True), ((0, 0), False)):
+        limits = {"max_len_a": lengths[0], "max_len_b": lengths[1]}
+        stock = SequenceGenerator([model], dictionary, beam_size=3, **limits)
+        found = with_engine(stock, [model], dictionary, "fp32")
+        assert (found is not stock) == ours
