@@ -13,7 +13,7 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_ext.base.padding import keep_sentences, select_sentences
+from fairseq_ext.base.padding import keep_sentences
 from fairseq_ext.binary import products
 from fairseq_ext.binary.binarize import Bits
 from fairseq_ext.binary.linear import BinaryLinear
@@ -102,13 +102,11 @@ class BinaryAttention(MultiheadAttention):
         if attn_mask is not None:
             future = attn_mask < 0
             hidden = future if hidden is None else hidden | future
-        length, rows, _ = query.shape
-        grouped = self._group(queries, len(keys))
-        weights = products.attention_weights(grouped, keys, hidden, self.binary_qk)
+        weights = products.attention_weights(queries, keys, hidden, self.binary_qk)
         attended = products.contexts(
             weights, values, hidden, self.dropout_module, self.binary_score_v
         )
-        attended = self._ungroup(attended, length).permute(2, 0, 1, 3).reshape(length, rows, -1)
+        attended = attended.permute(2, 0, 1, 3).flatten(2)
         output = self.out_proj(attended)
         if self.output_norm is not None:
             output = self.output_norm(output)
@@ -116,7 +114,6 @@ class BinaryAttention(MultiheadAttention):
             output = output + attended
         if not (need_weights or need_head_weights):
             return output, None
-        weights = self._ungroup(weights, length)
         return output, weights.transpose(0, 1) if need_head_weights else weights.mean(1)
 
     def _heads(self, projected: Tensor, name: str) -> Tensor:
@@ -132,17 +129,10 @@ class BinaryAttention(MultiheadAttention):
         static: bool,
         bits: Bits | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keys and values ``[N, H, S, D]`` and pads ``[N, S]``, those of earlier steps included.
-
-        ``N`` is the number of rows, or of sentences where their hypotheses share the source.
-        """
+        """Keys and values ``[R, H, S, D]`` and pads ``[R, S]``, those of earlier steps included."""
         saved = {} if incremental_state is None else self._get_input_buffer(incremental_state)
         if static and "prev_key" in saved:
             return saved["prev_key"], saved["prev_value"], saved["prev_key_padding_mask"]
-        rows = source.size(1)
-        if static and incremental_state is not None:  # hypotheses share their source
-            source = source[:, :: self.beam_size]
-            pads = None if pads is None else pads[:: self.beam_size]
         bits = read(source, self.k_proj) if bits is None else bits
         keys = self._heads(project(self.k_proj, source, bits), "k")
         values = self._heads(project(self.v_proj, source, bits), "v")
@@ -156,42 +146,21 @@ class BinaryAttention(MultiheadAttention):
         )
         pads = None if pads is None else pads.bool()
         state = {"prev_key": keys, "prev_value": values, "prev_key_padding_mask": pads}
-        # Only the number of rows is needed, so they are stored as a tensor without elements.
-        state["rows"] = keys.new_empty(rows, 0)
         self._set_input_buffer(incremental_state, state)
         return keys, values, pads
 
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> IncrementalState:
-        """Reorder for beam search: take rows ``new_order`` ``[R']``, or their sentences."""
+        """Reorder for beam search: take rows ``new_order`` ``[R']``."""
         saved = self._get_input_buffer(incremental_state)
         if not saved:
             return incremental_state
-        group = len(saved["rows"]) // len(saved["prev_key"])
-        kept = new_order
-        if self.encoder_decoder_attention:
-            kept, _ = select_sentences(new_order, group)
         state = {
-            name: None if value is None else keep_sentences(value, 0, kept)
+            name: None if value is None else keep_sentences(value, 0, new_order)
             for name, value in saved.items()
         }
-        state["rows"] = saved["rows"].index_select(0, new_order)
         return self._set_input_buffer(incremental_state, state)
-
-    @staticmethod
-    def _group(heads: Tensor, sentences: int) -> Tensor:
-        """``[R, H, T, D]`` to ``[N, H, R / N · T, D]``: a sentence's rows become its queries."""
-        if len(heads) == sentences:
-            return heads
-        return heads.unflatten(0, (sentences, -1)).transpose(1, 2).flatten(2, 3)
-
-    @staticmethod
-    def _ungroup(heads: Tensor, length: int) -> Tensor:
-        """``[N, H, R / N · T, ·]`` to ``[R, H, T, ·]``."""
-        if heads.size(2) == length:
-            return heads
-        return heads.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
 
     def extra_repr(self) -> str:
         return f"heads={self.num_heads}, shortcut={self.shortcut}, {self.options}"

@@ -43,8 +43,9 @@ class _WeightProduct(torch.autograd.Function):
 class _BinaryProduct(torch.autograd.Function):
     """``y_n = (a / s) w_n Σ_k ±1 ±1 + b_n``: ``a`` is the token's level, ``w_n`` the channel's.
 
-    The sum is an exact integer. The gradients are those of ``A_b W_b / s + b``. The bits of the
-    inputs are an argument, so that several products can share them. ``scale`` is ``s``.
+    The sum is an exact integer, rounded once in half precision. The gradients are those of
+    ``A_b W_b / s + b``. The bits of the inputs are an argument, so that several products can share
+    them. ``scale`` is ``s``.
     """
 
     @staticmethod
@@ -134,7 +135,8 @@ class BinaryLinear(nn.Linear):
         self.weights, self.inputs, self.scale = weights, inputs, scale
         self.granularity = granularity
         self.weight_binarizer, self.input_binarizer = weight_binarizer, input_binarizer
-        self.frozen_level: Tensor | None = None
+        self.frozen_level: Tensor | None
+        self.register_buffer("frozen_level", None, persistent=False)
         self.set_stage(2)
 
     @classmethod

@@ -237,7 +237,7 @@ class BmtModel(transformer.TranslationTransformer):
             ConfigError: ``--stage-updates`` lacks the stage that binarizes the chosen parts.
         """
         for module in model.modules():
-            if isinstance(module, nn.LayerNorm):
+            if hasattr(module, "normalized_shape"):  # apex's layer norm is none of torch's
                 module.eps = NORM_EPS
         model.binary_stage = stages.Stage(
             compose.staged_layers(model), compose.stages_of(cfg, switches_of(cfg))

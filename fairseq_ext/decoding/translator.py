@@ -75,7 +75,7 @@ class Translator:
         self.name = architecture({"cfg": cfg})
         self.src, self.tgt = self._task.cfg.source_lang, self._task.cfg.target_lang
         self._aligns = not any(getattr(one, "no_alignment", "") for one in self._models)
-        if search.attention and self._aligns:
+        if self._aligns:  # a later search may want it
             self._cfg.generation.print_alignment = "soft"  # read by the models
         self._cuda = torch.cuda.is_available() and not self._cfg.common.cpu
         for model in self._models:
@@ -84,6 +84,7 @@ class Translator:
             if self._cuda:
                 model.cuda()
             model.prepare_for_inference_(self._cfg)
+        self._cfg.generation.print_alignment = None
         self._search = search
         self._generators = {search: self._build_generator(search, self._cfg)}
         self._one_at_a_time = threading.Lock()  # models and generators keep what they are doing

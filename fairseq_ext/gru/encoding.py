@@ -41,6 +41,7 @@ class BidirectionalGRU(nn.Module):
         """
         run = self._packed if embedded.is_cuda else self._held
         annotations, final = run(embedded, padding_mask)
+        final = final.masked_fill(padding_mask.all(1, keepdim=True), 0.0)  # nothing was read
         return annotations.masked_fill(padding_mask.unsqueeze(-1), 0.0), final
 
     def _held(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -211,7 +211,7 @@ def pool(features: Tensor, padding_mask: Tensor, pooling: str) -> Tensor:
         return features[torch.arange(len(features), device=features.device), first]
     exact = torch.promote_types(features.dtype, torch.float32)  # the sum could overflow fp16
     total = features.masked_fill(padding_mask.unsqueeze(-1), 0).sum(1, dtype=exact)
-    return (total / (~padding_mask).sum(1, keepdim=True)).to(features.dtype)
+    return (total / (~padding_mask).sum(1, keepdim=True).clamp(min=1)).to(features.dtype)
 
 
 def of_head(state: dict[str, Tensor], head: str) -> dict[str, Tensor]:

@@ -279,7 +279,7 @@ class LinformerEncoder(TransformerEncoderBase):
         """The number of columns to keep: cut pads if there are more columns than E and F have."""
         width = src_tokens.size(1)
         if width > self.linformer_max_len:
-            width = int(src_tokens.ne(self.padding_idx).sum(1).max())
+            width = max(1, int(src_tokens.ne(self.padding_idx).sum(1).max()))
         return width
 
     @property

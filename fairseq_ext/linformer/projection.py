@@ -149,5 +149,8 @@ def fit_checkpoint(
         stretched = functional.interpolate(
             saved.float().unsqueeze(1), size=new, mode="linear", align_corners=False
         ).squeeze(1)
-        scale = saved.float().sum(-1, keepdim=True) / stretched.sum(-1, keepdim=True)
-        state_dict[name] = (stretched * scale).to(saved.dtype)
+        # The steps are closer or wider, and what rounding at the edges loses is spread equally. A
+        # factor that restores the sum would have no bound, as a window may sum to 0.
+        stretched *= old / new
+        missing = saved.float().sum(-1, keepdim=True) - stretched.sum(-1, keepdim=True)
+        state_dict[name] = (stretched + missing / new).to(saved.dtype)

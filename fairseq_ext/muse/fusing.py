@@ -54,9 +54,14 @@ def rewrite(checkpoint: Mapping[str, Any], path: str | Path, *, fused: bool) -> 
         fused: make a fused one, or a separate one.
 
     Raises:
-        CheckpointError: it holds another model, or is already of that kind.
+        CheckpointError: it holds another model, is already of that kind, or has binary weights.
     """
     settings = muse_settings(checkpoint, path)
+    if fused and any(settings.get(option) for option in ("binary_weights", "binary_activations")):
+        raise CheckpointError(
+            f"`{path}` has binary weights, which do not go with fused projections; leave it as it "
+            "is, or pack it."
+        )
     if bool(settings.get("muse_fused")) == fused:
         remedy = "`--unfuse` takes it apart" if fused else "leave out `--unfuse`"
         raise CheckpointError(f"`{path}` is {'fused' if fused else 'separate'} already; {remedy}.")

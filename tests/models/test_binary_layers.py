@@ -227,6 +227,15 @@ class TestBinaryLinear:
         assert layer(x).equal(before)
         assert layer.binarized_weight().equal(weight)
 
+    def test_moves_as_a_whole_after_it_is_made_fast(self) -> None:
+        layer = BinaryLinear(8, 4, inputs=True)
+        saved = layer.state_dict().keys()
+        layer.make_generation_fast_()
+        assert layer.state_dict().keys() == saved
+        layer.to("meta")
+        assert layer.weight.is_meta
+        assert layer.frozen_level.is_meta
+
     def test_takes_the_parameters_of_a_linear_layer(self) -> None:
         linear = nn.Linear(6, 5)
         binary = BinaryLinear.of(linear, **BOTH)

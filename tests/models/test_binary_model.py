@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
-from fairseq.modules import MultiheadAttention
+from fairseq.modules import MultiheadAttention, layer_norm
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import open_dict
 from torch import Tensor, nn
@@ -367,6 +367,25 @@ def test_products_of_two_activations_need_an_attention_of_ours(flags: list[str])
 def test_fused_projections_cannot_be_binarized() -> None:
     with pytest.raises(ConfigError, match="must not be given with `--muse-fused`"):
         build([*MUSE, "--muse-fused", "--binary-weights", "ffn"])
+
+
+class FusedLayerNorm(nn.Module):
+    """As apex has it: no subclass of torch's."""
+
+    def __init__(self, shape: int, eps: float = 1e-5, elementwise_affine: bool = True) -> None:
+        super().__init__()
+        self.normalized_shape, self.eps = (shape,), eps
+        self.weight, self.bias = nn.Parameter(torch.ones(shape)), nn.Parameter(torch.zeros(shape))
+
+
+def test_layer_norms_of_apex_have_the_papers_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_norm, "has_fused_layernorm", True)
+    monkeypatch.setattr(layer_norm, "FusedLayerNorm", FusedLayerNorm, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    model, _ = build(BMT)
+    found = [module for module in model.modules() if isinstance(module, FusedLayerNorm)]
+    assert found
+    assert {module.eps for module in found} == {1e-6}
 
 
 def test_beam_search_may_share_the_source_after_training_with_another_size() -> None:

@@ -85,6 +85,7 @@ def test_what_belongs_to_the_training_is_left_out(tmp_path: Path) -> None:
         (ARCHITECTURES["muse"], False, "is separate already; leave out `--unfuse`"),
         (ARCHITECTURES["muse-fused"], True, "is fused already; `--unfuse` takes it apart"),
         (ARCHITECTURES["linformer"], True, "holds the architecture `linformer`; give a checkpoint"),
+        (ARCHITECTURES["binary-muse"], True, "has binary weights, which do not go with fused"),
         (["--arch", "lstm"], True, "holds the architecture `lstm`"),
     ],
 )

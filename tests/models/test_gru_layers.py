@@ -267,11 +267,14 @@ def test_gru_recurrence_against_finite_differences() -> None:
     assert torch.autograd.gradcheck(gru_recurrence, values)
 
 
-def test_encoder_survives_a_sentence_of_pads() -> None:
+@pytest.mark.parametrize("way", ["_held", "_packed"])
+def test_encoder_survives_a_sentence_of_pads(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = BidirectionalGRU(3, 4)
+    monkeypatch.setattr(BidirectionalGRU, "_held", getattr(BidirectionalGRU, way))
     mask = torch.tensor([[True, True], [False, False]])
-    annotations, _ = encoder(torch.randn(2, 2, 3), mask)
+    annotations, final = encoder(torch.randn(2, 2, 3), mask)
     assert annotations[0].eq(0).all()
+    assert final[0].eq(0).all()
     assert annotations[1].abs().sum() > 0
 
 

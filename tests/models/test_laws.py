@@ -110,6 +110,8 @@ def test_a_source_of_pads_only_is_finite_and_changes_no_other(model, name: str) 
         found[sentences][:4].square().sum().backward()
         gradients[sentences] = [parameter.grad.clone() for parameter in model.parameters()]
     assert found[5].isfinite().all()
+    wide = torch.ones(4, 30, dtype=torch.long)  # nothing but pads, more than a Linformer reads
+    assert logits(model, wide, target[:4]).isfinite().all()
     torch.testing.assert_close(found[5][:4], found[4], rtol=0, atol=1e-12)
     torch.testing.assert_close(gradients[5], gradients[4], rtol=1e-9, atol=1e-9)
     model.train()

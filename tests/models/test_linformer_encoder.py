@@ -76,6 +76,18 @@ def test_pooling_is_what_its_name_says(pooling: str) -> None:
         torch.testing.assert_close(pooled[index], expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "bos"])
+def test_a_sentence_of_pads_changes_no_other(pooling: str) -> None:
+    model = build([*LINFORMER, "--pooling", pooling]).double()
+    before = logits(model, padded(SENTENCES, left=True))
+    pads = torch.ones(1, 30, dtype=torch.long)  # more columns than the projections have
+    assert logits(model, pads).isfinite().all()
+    both = torch.cat([pads, padded(SENTENCES, left=True, extra=30 - len(SENTENCES[0]))])
+    found = logits(model, both)
+    assert found[0].isfinite().all()
+    torch.testing.assert_close(found[1:], before, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["linformer", "bos", "pre-norm"])
 def test_nan_in_pad_rows_changes_nothing(name: str) -> None:
     model = build(MODELS[name])

@@ -273,6 +273,16 @@ def test_windows_of_a_convolution_are_stretched(max_len: int) -> None:
     )
 
 
+@pytest.mark.parametrize("max_len", [11, 30, 134, 140])
+def test_windows_that_sum_to_nothing_are_stretched_too(max_len: int) -> None:
+    layer = attention(kind="convolution")
+    window = layer.projection.weight.shape[-1]
+    layer.projection.weight.data = torch.linspace(-1, 1, window).double().expand(2, window)
+    stretched = reloaded(layer, max_len, kind="convolution").projection.weight
+    assert stretched.sum(-1).abs().max() < 1e-6
+    assert stretched.abs().max() <= max(1, window / stretched.shape[-1])
+
+
 def test_mean_pool_has_nothing_to_load() -> None:
     layer = attention(kind="mean-pool")
     assert "projection.weight" not in layer.state_dict()

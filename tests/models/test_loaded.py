@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ from omegaconf import OmegaConf
 
 import fairseq_ext
 from fairseq_ext.checkpoints import layout, storage
+from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.text_model import Model
+from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.engine import files
 from fairseq_ext.engine.packing import pack_file
 from fairseq_ext.errors import ConfigError, DataError
@@ -215,3 +218,15 @@ def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
     (tmp_path / "lonely.pt").write_bytes((run / "checkpoint_best.pt").read_bytes())
     with pytest.raises(ConfigError, match="DATA must be the folder of fairseq-preprocess"):
         fairseq_ext.load(tmp_path / "lonely.pt")
+
+
+@pytest.mark.parametrize("name", ["transformer", "gru", "muse", "bmt-6", "linformer"])
+def test_a_later_search_of_fairseqs_generator_may_want_attention(name: str, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "run", name)
+    plain = Search(engine="fairseq", cpu=True, max_len_b=6)
+    translator = Translator(folder, [folder / "checkpoint_best.pt"], search=plain)
+    ((best, *_),) = translator.translate(["w1 w2"])
+    asked = dataclasses.replace(plain, attention=True)
+    ((found, *_),) = translator.translate(["w1 w2"], search=asked)
+    assert found.tokens == best.tokens
+    assert len(found.attention) == (0 if name == "linformer" else len(found.tokens.split()) + 1)

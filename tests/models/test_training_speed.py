@@ -107,6 +107,14 @@ def test_every_architecture_has_the_loss_and_gradients_of_fairseq(
             torch.testing.assert_close(gradients[key], value, rtol=1e-9, atol=1e-12)
 
 
+def test_half_precision_that_needs_a_loss_scale_has_fairseqs_loss() -> None:
+    """A chunk rounds its gradients before the scale could save small ones."""
+    judge = criterion(LabelSmoothedCrossEntropyCriterion, label_smoothing=0.1)
+    model = models.build(EVERY["transformer"])[0]
+    assert speed.obstacle(judge, model.bfloat16()) is None
+    assert speed.obstacle(judge, model.half()) == "--fp16"
+
+
 SIZES = st.integers(1, 40)
 
 

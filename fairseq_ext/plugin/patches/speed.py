@@ -41,8 +41,11 @@ def obstacle(criterion: Any, model: Any) -> str | None:
                 return f"the loss of {owner.__name__}"
             if reason := criterion.obstacle():
                 return reason
-    if torch.is_autocast_enabled(next(model.parameters()).device.type):
+    first = next(model.parameters())
+    if torch.is_autocast_enabled(first.device.type):
         return "--amp"
+    if first.dtype is torch.float16:
+        return "--fp16"  # chunks round their gradients before the loss scale makes them larger
     return deferring.obstacle(model)
 
 
