@@ -19,8 +19,8 @@ def count(path: str | Path) -> dict[str, Any]:
     Returns:
         ``architecture``, ``numbers``, ``languages``, ``text`` (how text becomes tokens, in words,
         or None), ``search`` (its own defaults), ``symbols`` of both dictionaries, ``longest``
-        source and target, ``operations`` of encoder and decoder by name; ``parameters``, where
-        those that are used twice count once; ``bytes`` by kind and in total.
+        source and target, ``operations`` of encoder and decoder by name; ``values``, all that
+        it stores, tables of positions included; ``bytes`` by kind and in total.
 
     Raises:
         CheckpointError: as of :func:`fairseq_ext.engine.files.read`.
@@ -53,7 +53,8 @@ def count(path: str | Path) -> dict[str, Any]:
             side: dict(Counter(one.code.name for one in getattr(program, side)))
             for side in ("encoder", "decoder")
         },
-        "parameters": sum(weight.outputs * weight.inputs for weight in model.weights),
+        # Not parameters: tables of positions and the like are among them.
+        "values": sum(weight.outputs * weight.inputs for weight in model.weights),
         "bytes": {**sizes, "all": total},
     }
 
@@ -65,7 +66,7 @@ def as_table(report: dict[str, Any]) -> str:
     given = ", ".join(f"{name} {value}" for name, value in report["search"].items())
     lines = [
         f"{report['architecture']} for the engine, {' to '.join(report['languages'])}, "
-        f"{report['numbers']}, {report['parameters']:,} parameters",
+        f"{report['numbers']}, {report['values']:,} values",
         f"text: {report['text'] or 'tokens, as they are'}",
         f"{symbols} symbols, at most {longest} tokens{', ' if given else ''}{given}",
     ]

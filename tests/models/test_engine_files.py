@@ -148,6 +148,7 @@ def test_text_is_part_of_it(small: Path):
     assert report["bytes"]["all"] == small.stat().st_size
     assert sum(report["bytes"].values()) == 2 * small.stat().st_size
     assert report["operations"]["decoder"]["ATTEND_PAST"] == 2
+    assert report["values"] == sum(one.outputs * one.inputs for one in files.read(small).weights)
     assert "lowercase" in sizes.as_table(report)
 
 
