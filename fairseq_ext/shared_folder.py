@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from fairseq_ext.files import atomic_write, explain
 from fairseq_ext.json_files import read_json
 
 MANIFEST = "manifest.json"
+WORKER = ".worker-"  # the lock that each of a job's workers holds begins so
 PAUSE = 0.5  # seconds between two looks at files that others make
 
 
@@ -40,6 +42,7 @@ class SharedFolder:
         command: whose folder it is, for messages.
         things: what its files are called in messages.
         option: that names the folder.
+        called: options by their names in the job, for messages.
     """
 
     path: Path
@@ -47,9 +50,10 @@ class SharedFolder:
     command: str
     things: str = "parts"
     option: str = "--parts"
+    called: Mapping[str, str] = field(default_factory=dict)
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Whether the job has been begun here.
+        """Whether the job has been begun here; another one that has made nothing does not count.
 
         Args:
             job: all that the files depend on, as JSON.
@@ -57,10 +61,16 @@ class SharedFolder:
         Raises:
             DataError: the folder has files of another job, or of none.
         """
+        return self._is_of(job, gives_way=not self._has_files())
+
+    def _is_of(self, job: Mapping[str, Any], *, gives_way: bool) -> bool:
+        """The same; another job ``gives_way``, or is refused."""
         manifest = self.path / MANIFEST
         if manifest.exists():
-            self._require_same(manifest, {**self.head, **job})
-            return True
+            differing = self._difference(manifest, {**self.head, **job})
+            if differing and not gives_way:
+                raise DataError(differing)
+            return not differing
         if any(self.path.glob("[!.]*")):
             raise DataError(f"{self.path} has files, but no {MANIFEST}; choose another folder.")
         return False
@@ -72,29 +82,83 @@ class SharedFolder:
             DataError: another worker has begun another job.
             EnvironmentProblem: the folder cannot be made or written to.
         """
+        with self._manifest_held():
+            self._begin(job, gives_way=False)
+
+    @contextlib.contextmanager
+    def begun(self, job: Mapping[str, Any]) -> Iterator[None]:
+        """Begin the job, unless another worker has, and be one of its workers for the block.
+
+        A job that has made nothing and has no worker left gives way to another one. So what could
+        not be done at all, for an option that is wrong, leaves the folder free.
+
+        Raises:
+            DataError, EnvironmentProblem: as of :meth:`begin`.
+        """
+        with contextlib.ExitStack() as stack:
+            with self._manifest_held() as locked:  # without locks nobody knows who is at work
+                at_work = self._is_at_work()
+                free = locked and not at_work and not self._has_files()
+                self._begin(job, gives_way=free)
+                name = f"{WORKER}{secrets.token_hex(8)}.lock"
+                stack.enter_context(locks.held(self.path / name, wait=False))
+            yield
+
+    @contextlib.contextmanager
+    def _manifest_held(self) -> Iterator[bool]:
+        """Make the folder, and hold the lock of its manifest; whether there are locks."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise EnvironmentProblem(explain(error, self.path)) from error
-        with locks.held(self.path / ".manifest.lock", wait=True):
-            if not self.is_of(job):
-                with atomic_write(self.path / MANIFEST) as file:
-                    json.dump({**self.head, **job}, file, indent=1, ensure_ascii=False)
-                    file.write("\n")
+        with locks.held(self.path / ".manifest.lock", wait=True) as locked:
+            yield locked
 
-    def _require_same(self, manifest: Path, job: Mapping[str, Any]) -> None:
-        """Refuse a folder whose files are of another job; the message has the first difference."""
+    def _begin(self, job: Mapping[str, Any], *, gives_way: bool) -> None:
+        if not self._is_of(job, gives_way=gives_way):
+            with atomic_write(self.path / MANIFEST) as file:
+                json.dump({**self.head, **job}, file, indent=1, ensure_ascii=False)
+                file.write("\n")
+
+    def _has_files(self) -> bool:
+        """Whether there is something beside the manifest that some job has made."""
+        return any(path.name != MANIFEST for path in self.path.glob("[!.]*"))
+
+    def _is_at_work(self) -> bool:
+        """Whether a worker of :meth:`begun` is; what killed ones left is removed.
+
+        To be called with the manifest held, when nobody begins.
+        """
+        found = False
+        for path in self.path.glob(f"{WORKER}*.lock"):
+            try:
+                with locks.held(path, wait=False):
+                    pass
+            except filelock.Timeout:
+                found = True
+        return found
+
+    def _difference(self, manifest: Path, job: Mapping[str, Any]) -> str | None:
+        """What to say of a manifest of another job, with the first difference."""
         found = read_json(manifest)
         if not isinstance(found, dict) or found.get("format") != self.head["format"]:
             raise DataError(f"{manifest} is not the manifest of `{self.command}`; choose a folder.")
         before, now = _flat(found), _flat(job)
         for name in [*now, *before]:
             if before.get(name) != now.get(name):
-                raise DataError(
-                    f"{manifest.parent} has {self.things} of another job: {name} was "
+                return (
+                    f"{manifest.parent} has {self.things} of another job: {self._called(name)} was "
                     f"{_named(before, name)} there, but is {_named(now, name)} now. Choose another "
                     f"folder for `{self.option}`."
                 )
+        return None
+
+    def _called(self, name: str) -> str:
+        """What users call something in the job: `--flags`, of the second word of which we know."""
+        first, _, rest = name.partition(" ")
+        if first == "options":
+            return f"`{rest}`"
+        return " ".join([f"`{self.called[first]}`", rest]).strip() if first in self.called else name
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Those of these files that nobody has made yet."""
@@ -157,6 +221,9 @@ class SharedFolder:
             if _lock(name) in left:
                 with self._claimed(name):
                     pass
+        if any(name.startswith(WORKER) for name in left):
+            with self._manifest_held():
+                self._is_at_work()
 
 
 def _lock(name: str) -> str:
@@ -201,6 +268,8 @@ def check_options(parts: Path | None, **others: object) -> None:
 
 
 def _named(job: Mapping[str, Any], name: str) -> str:
+    if name == "details":  # whether an option was there, which has no value of that kind
+        return "given" if job.get(name) else "not given"
     return f"`{job[name]}`" if name in job else "not given"
 
 

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from fairseq_ext.text.parts import Part
 
 PART_LINES = 10_000
-# What translations do not depend on, or what may differ between workers: devices, memory, places.
+# What translations do not depend on, or what may differ between workers: devices, memory, places,
+# and whether a part may be made whose lines are too long, which without it is not made at all.
 ELSEWHERE = {
     *("run", "data", "path", "input", "output", "json"),
-    *("parts", "part_lines", "shard", "ray", "cpu", "fp16", "max_tokens"),
+    *("parts", "part_lines", "shard", "ray", "cpu", "fp16", "max_tokens", "skip_long"),
 }
 
 
@@ -101,7 +102,7 @@ def run(
     elif folder.missing(own):
         with contextlib.ExitStack() as stack:
             write = opened(stack)
-            folder.begin(job)
+            stack.enter_context(folder.begun(job))
             folder.work(own, _with_bar(write, folder.missing(own)))
     _finish(args, folder)
     return 0

@@ -24,6 +24,7 @@ from fairseq_ext.text import check_parallel, pipeline
 from fairseq_ext.text.writing import writers
 
 HEAD = {"format": "fairseq-ext shards", "version": 1}
+CALLED = {"shards": "--shards", "flags": "--flags"}
 MOST = 400  # whose files are open at once
 OURS = (
     *("--user-dir", "--source-lang", "-s", "--target-lang", "-t", "--trainpref", "--validpref"),
@@ -154,13 +155,14 @@ def write(shards: Shards, own: tuple[int, int] = (0, 1)) -> list[str]:
     Raises:
         ConfigError, DataError: as of :meth:`Shards.job`, or of fairseq-preprocess.
     """
-    folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output")
-    folder.begin(shards.job())
+    folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output", CALLED)
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]
-    if folder.missing(names):
-        folder.work(["deal.json"], shards.deal)
-        folder.work(["dictionary.json"], shards.dictionary)
-    folder.work(names[own[0] :: own[1]], shards.shard)
+    with folder.begun(shards.job()):
+        if folder.missing(names):
+            # First, as it is what a wrong flag stops; then the folder is free for another job.
+            folder.work(["dictionary.json"], shards.dictionary)
+            folder.work(["deal.json"], shards.deal)
+        folder.work(names[own[0] :: own[1]], shards.shard)
     missing = folder.missing(names)
     if not missing:
         for left in (shards.out / ".dictionary", *shards.out.glob(".text-*")):

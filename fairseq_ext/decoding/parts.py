@@ -23,6 +23,7 @@ from fairseq_ext.shared_folder import SharedFolder
 from fairseq_ext.text.parts import Part
 
 HEAD = {"format": "fairseq-ext parts", "version": 1}
+CALLED = {"details": "--json", "part_lines": "--part-lines", "inputs": "--input"}
 Writes = Callable[[Part, IO[str], "IO[str] | None"], None]
 
 
@@ -31,7 +32,7 @@ class Folder:
     """Where the parts are.
 
     Attributes:
-        path: exists once :meth:`begin` has returned.
+        path: exists once :meth:`begun` has begun.
         parts: of the whole text.
         details: whether parts have details beside their text.
         line_by_line: whether a part has as many lines as its source.
@@ -52,15 +53,15 @@ class Folder:
 
     @property
     def _shared(self) -> SharedFolder:
-        return SharedFolder(self.path, HEAD, "translate --parts")
+        return SharedFolder(self.path, HEAD, "translate --parts", called=CALLED)
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
         """Whether the job has been begun here; see :meth:`SharedFolder.is_of`."""
         return self._shared.is_of(job)
 
-    def begin(self, job: Mapping[str, Any]) -> None:
-        """Begin the job; see :meth:`SharedFolder.begin`."""
-        self._shared.begin(job)
+    def begun(self, job: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+        """Begin the job and work on it in the block; see :meth:`SharedFolder.begun`."""
+        return self._shared.begun(job)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
         """Those of the parts, or of all, that have not been translated yet."""

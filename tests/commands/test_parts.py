@@ -265,17 +265,19 @@ def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()}
     few = (*words, "--part-lines", 9)
     said = refused(*few, "--beam", 2)
-    assert "options --beam was not given there, but is `2` now. Choose another folder" in said
-    assert "options --lenpen was not given there, but is `0.0` now" in refused(*few, "--lenpen", 0)
+    assert "`--beam` was not given there, but is `2` now. Choose another folder" in said
+    assert "`--lenpen` was not given there, but is `0.0` now" in refused(*few, "--lenpen", 0)
     said = refused(*few, "--no-tokenize")
-    assert "options --tokenize was not given there, but is `False` now" in said
-    assert "part_lines was `9` there, but is `10000` now" in refused(*words)
-    assert "details was `False` there" in refused(*few, "--json", tmp_path / "details")
+    assert "`--tokenize` was not given there, but is `False` now" in said
+    assert "`--part-lines` was `9` there, but is `10000` now" in refused(*words)
+    assert "`--json` was not given there, but is given now" in refused(
+        *few, "--json", tmp_path / "details"
+    )
     shutil.copyfile(model, other)
     assert "files 1 name was `model.safetensors`" in refused(*few, "--path", other)
     lines = source.read_text().splitlines()
     write_lines(source, [*lines[:-1], lines[-1][::-1] + " 1"])
-    assert "inputs 1 " in refused(*few)
+    assert "`--input` 1 " in refused(*few)
     assert {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()} == before
 
 
@@ -301,6 +303,36 @@ def test_the_manifest(model: Path, tmp_path: Path) -> None:
     assert manifest["inputs"][0]["bytes"] == source.stat().st_size
     assert manifest["options"] == {"--max-len-b": 6, "--buffer-size": 7, "--engine": "native"}
     assert [one["name"] for one in manifest["files"]] == ["model.safetensors"]
+
+
+def test_skip_long_goes_on_where_a_line_was_too_long(model: Path, tmp_path: Path) -> None:
+    source, plain = tmp_path / "source", tmp_path / "plain"
+    write_lines(source, ["1 2 3"] * 9 + ["1 " * 2000] + ["3 4"] * 2)
+    words = ["translate", "--path", model, "--input", source, *LENGTH]
+    parted = [*words, "--parts", tmp_path / "p", "--part-lines", 4, "-o", tmp_path / "whole"]
+    assert "leave such lines empty with `--skip-long`" in refused(*parted)
+    assert len([*(tmp_path / "p").glob("part-*.txt")]) == 2
+    command(*parted, "--skip-long")
+    command(*words, "--skip-long", "-o", plain)
+    assert (tmp_path / "whole").read_bytes() == plain.read_bytes()
+
+
+def test_a_job_that_has_made_nothing_gives_way(model: Path, tmp_path: Path) -> None:
+    source, parts = tmp_path / "source", tmp_path / "p"
+    write_lines(source, ["1 " * 2000, "3 4"])
+    words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", parts]
+    assert "source tokens" in refused(*words)
+    assert names(parts) == ["manifest.json"]
+    first = (parts / "manifest.json").read_bytes()
+    write_lines(source, ["1 2", "3 4"])
+    with locks.held(parts / ".worker-of-that-job.lock", wait=False):
+        assert "has parts of another job: `--input` 1 " in refused(*words)
+    assert (parts / "manifest.json").read_bytes() == first
+    (parts / ".worker-killed.lock").touch()
+    command(*words)
+    assert names(parts) == ["manifest.json", "part-000000.txt"]
+    write_lines(source, ["1 2", "3 5"])
+    assert "has parts of another job" in refused(*words)
 
 
 @pytest.mark.parametrize(
