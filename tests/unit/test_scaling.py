@@ -207,6 +207,12 @@ def test_tables_are_read_alike(suffix: str, tmp_path: Path) -> None:
     assert scaling_table.read_table(write_table(tmp_path / f"t.{suffix}", chosen)) == chosen
 
 
+def test_a_byte_order_mark_is_no_part_of_the_heading(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "table.csv", models())
+    table.write_bytes(b"\xef\xbb\xbf" + table.read_bytes())
+    assert scaling_table.read_table(table) == models()
+
+
 def test_optional_columns_may_be_missing_or_empty(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(",".join(HEADING[:4]) + ",train_loss\na,10,20,1.5,\nb,10,30,1.25,1.125\n")
@@ -293,6 +299,9 @@ def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
     for stem in ("law", "law-training"):
         assert (tmp_path / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (tmp_path / f"{stem}.svg").read_text()
+    labels = (tmp_path / "law-training.svg").read_text()
+    assert "training loss (per token)" in labels
+    assert "test loss" not in labels  # the panel is of the dataset in its title
     drawn = json.loads((tmp_path / "law.json").read_text())["groups"]
     assert [group["family"] for group in drawn] == ["float", "binary"]
     training = json.loads((tmp_path / "law-training.json").read_text())["groups"]

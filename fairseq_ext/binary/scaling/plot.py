@@ -1,7 +1,7 @@
 """Pictures of the scaling law, after Figures 2 and 3 of the BMT paper.
 
 Losses over parameters with the fitted law, for encoder- and decoder-scaling models of each family;
-and training over test loss. As PNG, SVG and JSON, like every picture here.
+and those losses over that of training. As PNG, SVG and JSON, like every picture here.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | P
 
 
 def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
-    """Draw test over training loss, a panel for each dataset (Figure 3).
+    """Draw the datasets' loss over that of training, a panel for each dataset (Figure 3).
 
     Each family gets the straight line of least squares through its models, where it has three.
 
@@ -109,7 +109,7 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
                 slope, offset = np.polyfit(*pairs.T, 1)
                 axes.plot(ends, slope * ends + offset, color=colour, lw=1.4)
         for dataset, axes in panels.items():
-            axes.set(xlabel="training loss (per token)", ylabel="test loss (per token)")
+            axes.set(xlabel="training loss (per token)", ylabel="loss (per token)")
             axes.set_title(dataset)
             axes.grid(True)
             axes.legend(fontsize=8.5)

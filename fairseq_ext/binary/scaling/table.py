@@ -104,6 +104,7 @@ def _text_rows(path: Path, delimiter: str) -> list[dict[str, Any]]:
         raise DataError(
             f"`{path}`, line {returns[0]}: carriage return inside the line. Remove it: tr -d '\\r'"
         )
+    lines[:1] = [line.removeprefix("\ufeff") for line in lines[:1]]  # spreadsheets write it
     reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
     try:
         for row in reader:
