@@ -68,11 +68,13 @@ def notes(result: Result) -> list[str]:
     """What a reader of the table has to know."""
     several = any(row.scores["BLEU"].runs > 1 for row in result.systems)
     drawn = "bootstrap over sentences and runs" if several else "paired bootstrap over sentences"
-    said = [
-        f"{result.sentences:,} sentences; score ± half of its 95% bootstrap interval",
-        f"p: {drawn}, against `{result.baseline}`, * below {SIGNIFICANT}; the chance of another "
-        f"training run is {'in it where a system has several' if several else 'not in it'}",
-    ]
+    said = [f"{result.sentences:,} sentences; score ± half of its 95% bootstrap interval"]
+    if len(result.systems) > 1:
+        said.append(
+            f"p: {drawn}, against `{result.baseline}`, * below {SIGNIFICANT}; the chance of "
+            f"another training run is {'' if several else 'not '}in it"
+            f"{' where a system has several' if several else ''}"
+        )
     if several:
         said.append("several runs: mean, and SD, the standard deviation over them")
     if any(row.tokenized_bleu is not None for row in result.systems):
@@ -87,7 +89,10 @@ def as_table(result: Result) -> str:
 
 def as_markdown(result: Result) -> str:
     """Table and notes, for a page."""
-    return tables.markdown(rows(result)) + "\n\n" + "\n".join(f"- {note}" for note in notes(result))
+    heading, *body = rows(result)
+    named = [(tables.verbatim(name), *cells) for name, *cells in body]
+    said = [f"- {note}" for note in notes(result)]
+    return tables.markdown([[*map(tables.verbatim, heading)], *named]) + "\n\n" + "\n".join(said)
 
 
 def as_page(result: Result, stem: Path, pictures: Sequence[Path] = ()) -> str:
@@ -100,18 +105,32 @@ def as_page(result: Result, stem: Path, pictures: Sequence[Path] = ()) -> str:
     """
     count, name = len(result.systems), quote(stem.name)
     files_ = ", ".join(f"[{label}]({name}.{ending})" for ending, label in OTHERS.items())
-    shown = [f"![{path.stem}]({quote(os.path.relpath(path, stem.parent))})" for path in pictures]
+    shown = [
+        f"![{tables.verbatim(path.stem)}]({quote(os.path.relpath(path, stem.parent))})"
+        for path in pictures
+    ]
     parts = [
-        f"# {count} {'system' if count == 1 else 'systems'} on {result.reference}",
+        f"# {count} {'system' if count == 1 else 'systems'} on {tables.verbatim(result.reference)}",
         as_markdown(result),
         f"The same figures: {files_}.",
-        f"![BLEU against size and speed]({name}.png)",
+        f"![{_alternative(result)}]({name}.png)",
         *_absent(result),
         *shown,
         "## Samples",
         *map(_sample, result.samples),
     ]
     return "\n\n".join(parts)
+
+
+def _alternative(result: Result) -> str:
+    """The picture in words."""
+    titles = [title.lower() for title, *_ in _panels(result)]
+    return f"BLEU against {', '.join(titles)}" if titles else "BLEU of each system"
+
+
+def _panels(result: Result) -> list[Panel]:
+    """Those in which some system has a point."""
+    return [panel for panel in PANELS if any(panel[2](row) is not None for row in result.systems)]
 
 
 def _absent(result: Result) -> list[str]:
@@ -153,7 +172,7 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
 
 
 def plot(result: Result, output: str | Path) -> list[Path]:
-    """Draw BLEU with its interval against size and speed, as far as they are known.
+    """Draw BLEU with its interval against size and speed, or of each system if none is known.
 
     Returns:
         the files written: PNG, SVG, and the whole comparison as JSON.
@@ -161,18 +180,25 @@ def plot(result: Result, output: str | Path) -> list[Path]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    known = [panel for panel in PANELS if any(panel[2](row) is not None for row in result.systems)]
-    numbers = {row.name: float(i) for i, row in enumerate(result.systems, start=1)}
-    known = known or [("Quality", "system", lambda row: numbers[row.name])]
+    names = [row.name for row in result.systems]
+    known = _panels(result)
+    shown = known or [("Quality", "system", lambda row: 1.0 + names.index(row.name))]
     with matplotlib.rc_context(plots.STYLE):
-        figure = Figure(figsize=(max(4.6, 3.5 * len(known)), 4.4), layout="constrained")
-        panels = figure.subplots(1, len(known), squeeze=False, sharey=True)[0]
-        for axes, (title, label, place) in zip(panels, known, strict=True):
+        width = 3.5 * len(known) if known else 0.5 * len(names)
+        figure = Figure(figsize=(max(4.6, width), 4.4), layout="constrained")
+        panels = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
+        for axes, (title, label, place) in zip(panels, shown, strict=True):
             _draw(axes, result, place)
             axes.set(title=title, xlabel=label)
         panels[0].set_ylabel("BLEU (0 to 100) with 95% interval")
-        handles = _handles(result, known)
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
+        if known:
+            handles = _handles(result, known)
+            across = min(2 * len(known), 4, len(handles))
+            figure.legend(handles=handles, loc="outside lower center", ncols=across)
+        else:
+            tilt = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+            panels[0].set_xticks(range(1, 1 + len(names)), names, **tilt)
+            panels[0].set_xlim(0.5, len(names) + 0.5)
         return plots.save_picture(figure, output, result.as_dict())
 
 

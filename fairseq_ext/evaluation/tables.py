@@ -11,6 +11,7 @@ from collections.abc import Sequence
 LATEX = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
     | {"±": r"$\pm$", "–": "--"}
 )
 
@@ -25,7 +26,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Rows, the first being the heading, as a Markdown table."""
+    """Rows of Markdown, the first being the heading, as a table; see :func:`verbatim` for text."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 

@@ -153,6 +153,7 @@ def test_the_command_writes_means_and_tables(tmp_path: Path):
 
 
 def test_latex_shows_every_character():
-    table = tables.latex([["a & b", "50%"], ["x_{1}^~", "\\±–"]])
+    table = tables.latex([["a & b", "50%"], ["x_{1}^~", "\\±–"], ["<unk>", "a|b"]])
     assert r"a \& b & 50\% \\" in table
+    assert r"\textless{}unk\textgreater{} & a\textbar{}b \\" in table
     assert r"x\_\{1\}\textasciicircum{}\textasciitilde{} & \textbackslash{}$\pm$-- \\" in table
