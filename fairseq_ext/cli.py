@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = build_parser().parse_args(arguments)
     try:
         options.keep_inputs(args)
+        options.require_folders(args)
         status = args.run(args)
     except FairseqExtError as error:
         status = _fail(str(error))

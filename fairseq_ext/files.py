@@ -57,6 +57,23 @@ def require_file(path: str | Path, what: str = "file") -> Path:
         raise DataError(f"{what} {path} cannot be read: {error.strerror}.") from None
 
 
+def require_folder_of(path: Path, option: str) -> None:
+    """Refuse a file to write whose folder is not there.
+
+    Raises:
+        EnvironmentProblem: it does not exist, or is no folder; ``option`` and cure are named.
+    """
+    folder = Path(os.path.realpath(path)).parent  # through a link, as `atomic_write` goes
+    if os.path.isdir(folder):  # noqa: PTH112  # of any text, also a long one
+        return
+    if os.path.exists(folder):  # noqa: PTH110
+        raise EnvironmentProblem(f"`{option} {path}`: {folder} is no folder; choose another path.")
+    raise EnvironmentProblem(
+        f"`{option} {path}`: the folder {folder} does not exist. Make it (mkdir -p {folder}), or "
+        "choose another path."
+    )
+
+
 def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> None:
     """Refuse to write over what is read.
 
@@ -67,6 +84,17 @@ def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> 
     for path in inputs:
         if os.path.realpath(path) in written:
             raise DataError(f"{path} would be overwritten by the output; write it elsewhere.")
+
+
+def twice(paths: Iterable[str | Path]) -> Path | None:
+    """The first path of a file that an earlier one names too."""
+    seen: set[str] = set()
+    for path in paths:
+        place = os.path.realpath(path)
+        if place in seen:
+            return Path(path)
+        seen.add(place)
+    return None
 
 
 def is_special(path: str | Path) -> bool:

@@ -16,9 +16,11 @@ from pathlib import Path
 
 from fairseq_ext import extras, files
 from fairseq_ext.archives import safe_extract
-from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
+from fairseq_ext.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 
 SUFFIXES = (".zip", ".tar.zst")
+OTHERS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".7z")
+"""Endings of archives that are not written; a folder of such a name would mislead."""
 MOST_TIMES, SPARE = 100, 64 << 20  # what an archive may unpack to: so often its size, and bytes
 LEVEL = 10  # of zstd
 
@@ -28,6 +30,21 @@ Check = Callable[[Path], None]
 def suffix(path: str | Path) -> str:
     """The one of :data:`SUFFIXES` with which a name ends, or nothing."""
     return next((one for one in SUFFIXES if Path(path).name.endswith(one)), "")
+
+
+def require_kind(path: Path) -> None:
+    """Refuse the name of an archive of a kind that is not written.
+
+    Raises:
+        ConfigError: such a name.
+    """
+    for other in OTHERS:
+        if path.name.lower().endswith(other):
+            stem = path.with_name(path.name[: -len(other)])
+            names = " or ".join(f"{stem}{one}" for one in SUFFIXES)
+            raise ConfigError(
+                f"`--output {path}`: no archive of this kind is written; use {names}."
+            )
 
 
 def write(folder: Path, path: Path, first: str) -> None:

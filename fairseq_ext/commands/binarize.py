@@ -36,7 +36,7 @@ def add(commands: Subparsers) -> None:
         metavar="WORDS",
         help="more flags for fairseq-preprocess, as in --flags='--joined-dictionary --workers 4'",
     )
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, makes_folder=True)
 
 
 def _run(args: argparse.Namespace) -> int:

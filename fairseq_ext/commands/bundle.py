@@ -65,15 +65,16 @@ def add(commands: Subparsers) -> None:
     options.add_output(
         parser, "OUT", "the bundle: a folder, or an archive by the name OUT.zip or OUT.tar.zst"
     )
-    parser.set_defaults(run=_bundle)
+    parser.set_defaults(run=_bundle, makes_folder=True)
 
 
 def _bundle(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING)  # importing fairseq would choose DEBUG
     from fairseq_ext import register
-    from fairseq_ext.checkpoints import bundle
+    from fairseq_ext.checkpoints import archived, bundle
     from fairseq_ext.decoding.loading import data_of, in_run
 
+    archived.require_kind(args.output)
     register()
     from fairseq_ext.decoding import bundling
     from fairseq_ext.decoding.model_card import Card

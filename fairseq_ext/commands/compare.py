@@ -10,6 +10,7 @@ from fairseq_ext import extras
 from fairseq_ext.commands import metric_options, options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
+from fairseq_ext.files import require_file
 
 
 def add(commands: Subparsers) -> None:
@@ -71,6 +72,8 @@ def _compare(args: argparse.Namespace) -> int:
     if args.output is not None:
         extras.need("matplotlib")
         plots.stem(args.output)
+    for path in args.pictures:
+        require_file(path, "picture")
     systems = [compare.parse_system(given) for given in args.system]
     reference, source = options.chosen_reference(args), metric_options.chosen_source(args)
     undoing = {one.name: chosen_undoing(args, one.generated) for one in systems if not one.plain}
@@ -85,8 +88,8 @@ def _compare(args: argparse.Namespace) -> int:
             metrics=metrics,
             source=source,
         )
+    print(compare_report.as_table(result), flush=True)  # before a full disk stops the rest
     options.write_json(args.json, result.as_dict())
     if args.output is not None:
         options.print_paths(compare_report.write(result, args.output, args.pictures))
-    print(compare_report.as_table(result))
     return 0

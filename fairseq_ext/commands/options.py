@@ -120,6 +120,21 @@ def keep_inputs(args: argparse.Namespace) -> None:
     files.keep_inputs(read, written)
 
 
+def require_folders(args: argparse.Namespace) -> None:
+    """Refuse outputs whose folder is missing before the work is done, which would be lost.
+
+    A command that makes the folder of its ``--output`` says so as ``makes_folder``.
+
+    Raises:
+        EnvironmentProblem: the first of them.
+    """
+    made = ("output",) if getattr(args, "makes_folder", False) else ()
+    for name in OUTPUTS:
+        path = getattr(args, name, None)
+        if name not in made and isinstance(path, Path):
+            files.require_folder_of(path, f"--{name}")
+
+
 def _beside(path: Path, args: argparse.Namespace) -> list[Path]:
     """What is written beside a picture, or, with a command's own ``endings``, in its place."""
     endings = getattr(args, "endings", PICTURE if path.suffix == ".png" else ())
@@ -137,7 +152,7 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
             continue
         yield path
         # The mean of a run's checkpoints goes into the run's folder, which is `--dir`.
-        if path.is_dir() and name != "dir":
+        if os.path.isdir(path) and name != "dir":  # noqa: PTH112  # of any text, also a long one
             whole = (path / "bundle.json").is_file()
             for pattern in ("*",) if whole else READ:
                 yield from path.glob(pattern)

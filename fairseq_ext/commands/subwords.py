@@ -36,7 +36,7 @@ def add(commands: Subparsers) -> None:
         help="merges of bpe, pieces of the other kinds (%(default)s)",
     )
     option("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write")
-    parser.set_defaults(run=_subwords)
+    parser.set_defaults(makes_folder=True, run=_subwords)
 
 
 def _subwords(args: argparse.Namespace) -> int:

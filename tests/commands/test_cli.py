@@ -119,6 +119,7 @@ def test_user_dir_is_a_folder_of_the_package(tmp_path):
         (["score", "--ref", "text", "--generated", "g", "--tokenized-hyp", "text"], "goes with"),
         (["average", "--dir", ".", "-o", "out"], "--last-epochs"),
         (["average", "--inputs", "text", "--best", "2", "-o", "out"], "--last-epochs"),
+        (["average", "--inputs", "text", "./text", "-o", "out"], "`text` is named twice"),
         (["average", "--inputs", "text", "-o", "out"], "text is not a checkpoint"),
         (
             ["average", "--dir", ".", "--last-epochs", "2", "-o", "out"],
@@ -136,6 +137,8 @@ def test_user_dir_is_a_folder_of_the_package(tmp_path):
         (["fuse", "text", "-o", "out"], "text is not a checkpoint"),
         (["hypotheses", "one.gen", "-o", "absent/out"], "absent/out"),
         (["score", "--ref", "text", "--hyp", "text", "--json", "absent/out"], "absent/out"),
+        (["score", "--ref", "text", "--hyp", "text", "--json", "absent/out"], "mkdir -p "),
+        (["plot", "gates", "text", "-o", "absent/out.png"], "`--output absent/out.png`"),
     ],
 )
 def test_errors_are_one_message_and_leave_nothing(
