@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext import files
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation.bootstrap import (
@@ -136,7 +137,7 @@ def parse_system(given: str) -> System:
     ``NAME=text:FILE[,FILE…]…`` stands for plain text.
 
     Raises:
-        ConfigError: no such form, or a part that is there twice.
+        ConfigError: no such form, or a part or an output that is there twice.
     """
     name, equals, rest = given.partition("=")
     generated, *parts = _PART.split(rest)
@@ -147,6 +148,10 @@ def parse_system(given: str) -> System:
         raise ConfigError(
             "`--system` must be NAME=GENERATED[,GENERATED...][,checkpoint=FILE][,log=FILE], but is "
             f"`{given}` instead."
+        )
+    if again := files.twice(runs):
+        raise ConfigError(
+            f"`--system {name}=…` names {again} twice; each run needs an output of its own."
         )
     paths = {part: Path(path) for part, path in found.items()}
     return System(name, tuple(map(Path, runs)), **paths, plain=plain)
@@ -190,7 +195,7 @@ def compare(
         )
     references = plain_lines(reference)
     undoing = {one.name: Undoing.by_language(None) for one in systems} | dict(undoing or {})
-    texts, tokens, sources = _translations(systems, len(references), undoing)
+    texts, tokens, sources = _translations(systems, references, undoing)
     known = [_known(system) for system in systems]  # before the slow part, as it may fail
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     baseline = baseline or names[0]
@@ -249,7 +254,7 @@ def _plain_sources(
 
 def _translations(
     systems: Sequence[System],
-    sentences: int,
+    references: Sequence[str],
     undoing: Mapping[str, Undoing],
 ) -> tuple[dict[str, list[list[str]]], dict[str, list[list[str]]], list[str] | None]:
     """By system and run, the lines of text and, where it is not plain text, of words; and sources.
@@ -262,7 +267,7 @@ def _translations(
             texts[one.name] = [plain_lines(path) for path in one.generated]
         else:
             undo = undoing[one.name]
-            outputs = [read_generated(path, sentences) for path in one.generated]
+            outputs = [read_generated(path, len(references)) for path in one.generated]
             tokens[one.name] = [undo.words(best_hypotheses(output)) for output in outputs]
             texts[one.name] = [undo.text(lines) for lines in tokens[one.name]]
             found = [sentence.source for sentence in outputs[0]]
@@ -271,7 +276,7 @@ def _translations(
                 known = undo.made.src or not undo.made.tokenize
                 sources = undo.sources(found) if known else undo.words(found)
         for lines, path in zip(texts[one.name], one.generated, strict=True):
-            require_text(lines, path)
+            require_text(lines, path, references)
     return texts, tokens, sources
 
 

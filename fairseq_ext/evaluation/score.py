@@ -79,10 +79,11 @@ def score_files(
     """Score plain text files: detokenized ones, and tokenized ones where given.
 
     Raises:
-        DataError: a file is unreadable, or two files differ in their number of lines.
+        DataError: a file is unreadable, two files differ in their number of lines, or the
+            hypotheses are pieces of subwords.
     """
     hypotheses, references = _paired(hypothesis, reference)
-    require_text(hypotheses, hypothesis)
+    require_text(hypotheses, hypothesis, references)
     scores = sacre_scores(hypotheses, references)
     if tokenized_reference and tokenized_hypothesis:
         scores.append(tokenized_bleu(*_paired(tokenized_hypothesis, tokenized_reference)))

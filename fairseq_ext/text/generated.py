@@ -17,6 +17,7 @@ from fairseq_ext.text import pipeline, subwords
 from fairseq_ext.text.pipeline import FILE, Pipeline
 
 _NOTE = re.compile(rb"^Text of (\S+) as in (.+) \(SHA-256 ([0-9a-f]{64})\)\r?$", re.MULTILINE)
+_PIECE = re.compile("[^ ]@@ ")
 
 
 class Undoing:
@@ -109,15 +110,37 @@ def _noted(generated: str | Path) -> list[str] | None:
     return noted and [part.decode("utf-8", "replace") for part in noted.groups()]
 
 
-def require_text(lines: Sequence[str], name: str | Path) -> None:
-    """Refuse pieces of SentencePiece where text is needed.
+def require_text(
+    lines: Sequence[str], name: str | Path, references: Sequence[str] | None = None
+) -> None:
+    """Refuse pieces of subwords where text is needed.
+
+    Args:
+        lines: of what should be text.
+        name: of their file.
+        references: text that they are compared with; where it has pieces too, they are meant.
 
     Raises:
-        DataError: most lines begin with its mark.
+        DataError: most lines begin with the mark of SentencePiece, or every tenth has that of
+            subword-nmt, which the references have not.
     """
+    if (
+        references is not None
+        and 10 * _in_pieces(lines) > len(lines)
+        and not _in_pieces(references)
+    ):
+        raise DataError(
+            f"`{name}` holds pieces of subword-nmt (`to@@ day`), not text. Join them: "
+            f"sed 's/@@ //g' {name} > {name}.text"
+        )
     if 2 * sum(line.startswith(subwords.METASPACE) for line in lines) > len(lines):
         raise DataError(
             f"`{name}` holds pieces of SentencePiece (`{subwords.METASPACE}`), not text. Put the "
             f"{FILE} of its run, and the files this names, beside it, or generate again with "
             "`--remove-bpe sentencepiece`."
         )
+
+
+def _in_pieces(lines: Iterable[str]) -> int:
+    """How many of the lines have a piece of subword-nmt that another one follows."""
+    return sum(_PIECE.search(line) is not None for line in lines)

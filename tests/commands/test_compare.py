@@ -106,6 +106,7 @@ def test_one_system_has_intervals_and_no_p(outputs_of_three: Path) -> None:
     row = result.systems[0]
     assert row.scores["BLEU"].low < row.scores["BLEU"].value < row.scores["BLEU"].high
     assert "p (BLEU)" not in compare_report.rows(result)[0]
+    assert not [note for note in compare_report.notes(result) if note.startswith("p: ")]
 
 
 def test_a_samples_source_is_text_where_its_language_is_known(tmp_path: Path) -> None:
@@ -244,8 +245,16 @@ def test_a_system_without_a_point_has_no_name_in_the_picture(
         compare_report.plot(result, tmp_path / "x")
         page = compare_report.as_page(result, tmp_path / "x")
         assert ("and so not in the picture: text." in page) == (chosen is systems)
-    named = [[text.get_text() for text in figure.legends[0].get_texts()] for figure in figures]
-    assert named == [["with speed"], ["text"]]
+        assert ("![BLEU against generation speed](x.png)" in page) == (chosen is systems)
+    named = [
+        [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        for figure in figures
+    ]
+    assert named == [["with speed"], []]
+    (panel,) = figures[1].axes
+    assert [(label.get_position()[0], label.get_text()) for label in panel.get_xticklabels()] == [
+        (1, "text")
+    ]
 
 
 def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
@@ -254,7 +263,8 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
     sample = compare.Sample(7, None, "a | b", {"a_b": "<unk> *x* [y]"})
     page = compare_report.as_page(dataclasses.replace(result, samples=[sample]), Path("to/a page"))
     assert page.startswith("# 1 system on ref\n\n| system |")
-    assert "![BLEU against size and speed](a%20page.png)" in page
+    assert "| a\\_b | " in page.partition("## Samples")[0]
+    assert "![BLEU of each system](a%20page.png)" in page
     assert page.endswith(
         "| sentence 7 |  |\n|---|---|\n| reference | a \\| b |\n"
         "| a\\_b | &lt;unk&gt; \\*x\\* \\[y\\] |"
@@ -271,6 +281,12 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
         (["--system", "a=good", "--baseline", "b"], "`--baseline` must be one of a, but is `b`"),
         (["--system", "a=good", "--samples", "9"], "`--samples` must be at least 100, but is 9"),
         (["--system", "a=good", "-o", "new.pdf"], "a name that ends in .png, such as new.png"),
+        (["--system", "a=good", "-o", "no/new"], "`--output no/new`: the folder "),
+        (["--system", "a=good", "--json", "no/x"], "`--json no/x`: the folder "),
+        (["--system", "a=good", "--json", "ref/x"], "ref is no folder; choose another path."),
+        (["--system", "a=good,./good"], "`--system a=…` names good twice; each run needs"),
+        (["--system", "a=text:good.txt,good.txt"], "names good.txt twice"),
+        (["--system", "a=good", "--pictures", "none.png"], "picture none.png does not exist"),
         (["--system", "a=none"], "`none` cannot be read"),
         (["--system", "a=ref"], "holds no hypotheses"),
         (["--system", "a=good,checkpoint=ref"], "ref is not a checkpoint"),
@@ -289,7 +305,7 @@ def test_errors_are_one_line(
     monkeypatch.chdir(outputs_of_three)
     before = sorted(outputs_of_three.iterdir())
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["compare", "--ref", "ref", "-o", "new", "--json", "new.json", *words])
+        cli.main(["compare", "--ref", "ref", "-o", "new", "--json", "other.json", *words])
     said = capsys.readouterr()
     assert stopped.value.code == 1
     assert message in said.err.splitlines()[-1]
@@ -346,9 +362,9 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
         *("--pictures", "curves.png"),
         cwd=trained,
     )
-    assert done.stdout.startswith(
-        "both.md\nboth.csv\nboth.tex\nboth.png\nboth.svg\nboth.json\nsystem  BLEU"
-    )
+    assert done.stdout.startswith("system  BLEU")
+    paths = "both.md\nboth.csv\nboth.tex\nboth.png\nboth.svg\nboth.json\n"
+    assert done.stdout.endswith(f"\n{paths}")
     assert "DEBUG" not in done.stderr
     assert "\r" not in done.stderr  # no bar where nobody watches
     data = json.loads((trained / "both.json").read_text(encoding="utf-8"))

@@ -161,6 +161,17 @@ def test_scores_are_those_of_the_sacrebleu_command(tmp_path):
         assert theirs["signature"] in done.stdout
 
 
+def test_translations_in_pieces_are_refused_where_the_reference_is_text(tmp_path):
+    reference = write_lines(tmp_path / "ref", REFERENCES)
+    pieces = write_lines(tmp_path / "hyp", ["The cat sat on a mat to@@ day.", TRANSLATIONS[1]])
+    with pytest.raises(DataError, match=r"hyp` holds pieces of subword-nmt .* Join them: sed "):
+        score.score_files(reference, pieces)
+    also = write_lines(tmp_path / "also", [f"{REFERENCES[0]} to@@ day", REFERENCES[1]])
+    assert score.score_files(also, pieces)
+    few = write_lines(tmp_path / "few", ["a @@ b", *["x"] * 20, "@@ a@@"])
+    assert score.score_files(write_lines(tmp_path / "ref", ["x"] * 22), few)
+
+
 @pytest.mark.parametrize(
     "translations",
     [TRANSLATIONS, REFERENCES, ["x", "y"], ["The cat sat x y z", "A dog, x y z"]],
@@ -250,7 +261,7 @@ def test_average_sums_in_float64():
     # In float32 the sum 2^24 + 1 + 1 + … never leaves 2^24.
     values = iter([2.0**24, 1.0, 1.0, 1.0])
     result = averaging.average_checkpoints(
-        ["x"] * 4, lambda _: checkpoint(1, w=torch.tensor([next(values)]))
+        list("abcd"), lambda _: checkpoint(1, w=torch.tensor([next(values)]))
     )
     assert result["model"]["w"].item() == np.float32((2**24 + 3) / 4)
 
@@ -523,6 +534,62 @@ def test_alignment_is_drawn_with_every_letter(tmp_path):
     data = json.loads(written[2].read_text(encoding="utf-8"))["sentences"]
     assert data[0]["source"] == list(source)
     assert data[0]["weights"] == [[1.0, 0, 0, 0, 0, 0]] * 2
+
+
+def font(path: Path, family: str, characters: str) -> Path:
+    """A font with a square for each of the characters."""
+    from fontTools.fontBuilder import FontBuilder
+    from fontTools.pens.ttGlyphPen import TTGlyphPen
+
+    pen = TTGlyphPen(None)
+    pen.moveTo((0, 0))
+    for corner in ((0, 700), (700, 700), (700, 0)):
+        pen.lineTo(corner)
+    pen.closePath()
+    names = [".notdef", *(f"u{ord(one):04x}" for one in characters)]
+    made = FontBuilder(1000, isTTF=True)
+    made.setupGlyphOrder(names)
+    made.setupCharacterMap({ord(one): f"u{ord(one):04x}" for one in characters})
+    made.setupGlyf(dict.fromkeys(names, pen.glyph()))
+    made.setupHorizontalMetrics(dict.fromkeys(names, (800, 0)))
+    made.setupHorizontalHeader(ascent=800, descent=-200)
+    made.setupNameTable({"familyName": family, "styleName": "Regular"})
+    made.setupOS2(sTypoAscender=800)
+    made.setupPost()
+    made.save(path)
+    return path
+
+
+def test_a_letter_that_the_font_lacks_is_drawn_by_one_that_has_it(tmp_path, monkeypatch, capsys):
+    import matplotlib
+    from matplotlib import font_manager
+
+    def drawn(name: str, *source: str) -> list[bytes]:
+        weights = ((1.0, *[0.0] * len(source)),)
+        shown = plots.Alignment(3, (*source, "</s>"), ("ñandú",), weights)
+        written = plots.plot_alignments([shown], tmp_path / f"{name}.png")
+        return [path.read_bytes() for path in written]
+
+    fonts = font_manager.fontManager
+    data = matplotlib.get_data_path()
+    own = [one for one in fonts.ttflist if str(one.fname).startswith(data)]
+    assert own
+    monkeypatch.setattr(fonts, "ttflist", own)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        latin, boxes = drawn("latin", "a"), drawn("boxes", "日本", "हि")
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert "warning: no font that is installed has ह ि 日 本, drawn as boxes;" in said
+        monkeypatch.setattr(fonts, "ttflist", [*own])
+        fonts.addfont(font(tmp_path / "cjk.ttf", "Test CJK", "日本"))
+        assert drawn("latin", "a") == latin  # nothing changes where nothing was missing
+        found = drawn("found", "日本", "हि")
+        assert "has ह ि, drawn" in capsys.readouterr().err
+        assert found[0] != boxes[0]
+        fonts.addfont(font(tmp_path / "deva.ttf", "Test Devanagari", "हि"))
+        drawn("all", "日本", "हि")
+        assert capsys.readouterr().err == ""
 
 
 # The whole way, with the real commands
