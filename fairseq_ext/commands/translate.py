@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import functools
 import json
@@ -209,19 +210,36 @@ def _find_models(args: argparse.Namespace) -> None:
     """Set ``path`` to where they are, so that a name on the Hub is one commit for all workers.
 
     Raises:
-        ConfigError: no model has the name of ``--model``.
+        ConfigError: no model has the name of ``--model``, or what ``--path`` takes is no model.
     """
     from fairseq_ext.checkpoints import names
     from fairseq_ext.decoding.loading import in_run
     from fairseq_ext.errors import ConfigError
 
     name, args.model = args.model, None
-    args.path = [in_run(path) for path in args.path or [name]]
+    given = args.path or [name]
+    if not args.words:
+        _require_no_text(path for path in given[1:] if " " in str(path))  # no name on the Hub
+    args.path = [in_run(path) for path in given]
+    if not args.words:
+        _require_no_text(args.path[1:])
     if name is not None and not args.path[0].exists():
         raise ConfigError(
             f"`--model {name}`: there is no such file or folder, nor a model of that name; those "
             f"that come along are {', '.join(names.shipped()) or 'none'}."
         )
+
+
+def _require_no_text(paths: Iterable[Path]) -> None:
+    """Refuse text that ``--path`` has taken for models, as it takes all that follows it."""
+    from fairseq_ext.errors import ConfigError
+
+    for path in paths:
+        if not os.path.exists(path):  # noqa: PTH110  # of any text, also a long one
+            raise ConfigError(
+                f"`--path` takes all that follows it for models, but {path!s:.80} is no file or "
+                "folder. Put text to translate before `--path`, or name the model with `--model`."
+            )
 
 
 def _tell_apart(args: argparse.Namespace) -> None:
@@ -300,7 +318,7 @@ def _of_all_inputs(
     args: argparse.Namespace, translator: Translates, codec: TextCodec
 ) -> Iterator[Translation]:
     if args.input is None:
-        raw, name = sys.stdin.buffer, "standard input"
+        raw, name = _unmarked(sys.stdin.buffer), "standard input"
         if args.text is not None:
             raw, name = [os.fsencode(f"{line}\n") for line in args.text], "the command line"
         yield from _translations(args, translator, codec, raw, name)
@@ -311,6 +329,19 @@ def _of_all_inputs(
             for one in _translations(args, translator, codec, raw, str(path), before=before):
                 yield one
         before = one.line
+
+
+def _unmarked(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The same lines of standard input, which like those of a file must have no byte-order mark."""
+    from fairseq_ext.errors import DataError
+
+    for number, line in enumerate(lines):
+        if number == 0 and line.startswith(codecs.BOM_UTF8):
+            raise DataError(
+                "standard input, line 1: starts with a byte-order mark (UTF-8), which would become "
+                "part of the first word. Remove it: tail -c +4"
+            )
+        yield line
 
 
 def _translations(

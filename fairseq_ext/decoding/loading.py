@@ -77,6 +77,8 @@ def opened(
         make_search, paths = _of_bundle(paths[0], make_search)
     if any(map(is_engine_model, paths)):
         if not all(map(is_engine_model, paths)):
+            for path in paths:
+                files.require_file(path, "model")
             raise ConfigError("`--path` must name models for the engine alone, or checkpoints.")
         with _for_the_engine(paths, languages, make_search, threads) as found:
             yield found

@@ -192,6 +192,9 @@ def test_one_line_where_it_cannot_be(copy_model: Path, bundled: Path, tmp_path: 
     done = run("fairseq-ext", "bundle", copy_model, "-o", bundled, ok=False)
     assert "is there already; choose another name for the bundle" in done.stderr
     assert done.stderr.count("\n") == 1
+    for name in ("a.tar.gz", "a.TGZ", "a.7z"):
+        done = run("fairseq-ext", "bundle", copy_model, "-o", tmp_path / name, ok=False)
+        refused(done, f"use {tmp_path / 'a.zip'} or {tmp_path / 'a.tar.zst'}.")
     done = run("fairseq-ext", "translate", "--path", tmp_path, ok=False, stdin=LINES)
     assert "is a folder without a model" in done.stderr
 
@@ -211,6 +214,12 @@ def test_text_is_an_argument_where_the_model_has_its_dictionaries(
     refused(run(*translate, "1 2", "--model", copy_model, ok=False, stdin=""), "1 2")
     said = "DATA must be one folder. Text can be an argument where the model is a bundle"
     refused(run(*translate, "1", "2", "--model", copy_model, ok=False, stdin=""), said)
+    said = "`--path` takes all that follows it for models, but 1 2 is no file or folder. Put text"
+    refused(run(*translate, "--path", bundled, "1 2", ok=False, stdin=""), said)
+    long = "1 " * 2000  # longer than a name may be
+    refused(run(*translate, "--path", bundled, long, ok=False, stdin=""), "`--path` takes all")
+    done = run(*translate, "--path", bundled, ok=False, stdin="\ufeff1 2\n")
+    refused(done, "standard input, line 1: starts with a byte-order mark (UTF-8)")
     both = ("--input", write_lines(tmp_path / "text", ["1"]))
     said = "`--input` does not go with text as an argument"
     refused(run(*translate, "1", "--model", bundled, *both, ok=False), said)
