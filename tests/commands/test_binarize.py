@@ -84,7 +84,7 @@ def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) ->
     out, _ = shards
     words = ("fairseq-ext", "binarize", text, *LANGS)
     done = run(*words, "--shards", 4, "-o", out, ok=False)
-    refused(done, "shards was `3` there, but is `4` now. Choose another folder for `--output`.")
+    refused(done, "`--shards` was `3` there, but is `4` now. Choose another folder for `--output`.")
     done = run(*words, "--shards", 101, "-o", tmp_path / "a", ok=False)
     refused(done, "there are fewer training pairs than 101 shards.")
     done = run(*words, "--shards", 401, "-o", tmp_path / "b", ok=False)
@@ -93,6 +93,10 @@ def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) ->
     refused(done, "`--srcdict` is set by this command; leave it out.")
     done = run(*words, "--shards", 2, "--flags=--thresholdsrc no", "-o", tmp_path / "d", ok=False)
     refused(done, "fairseq-preprocess: `--thresholdsrc` must be a whole number, but is 'no'.")
+    words_of_d = (*words, "--shards", 2, "-o", tmp_path / "d")
+    assert run(*words_of_d).stdout == f"{tmp_path / 'd' / '000'}:{tmp_path / 'd' / '001'}\n"
+    done = run(*words_of_d, "--flags=--joined-dictionary", ok=False)
+    refused(done, "`--flags` 1 was not given there, but is `--joined-dictionary` now.")
     shutil.copytree(text, tmp_path / "text")
     (tmp_path / "text" / "train.tgt").write_text("1\n")
     done = run(*words[:2], tmp_path / "text", *LANGS, "--shards", 2, "-o", tmp_path / "e", ok=False)
