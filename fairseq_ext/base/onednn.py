@@ -20,8 +20,8 @@ class OneDnnProduct:
     other cases this is plain ``F.linear``.
     """
 
-    def __init__(self, enabled: bool = False) -> None:
-        self.enabled = enabled
+    def __init__(self) -> None:
+        self.enabled = False
         self._packed: Tensor | None = None
         self._of: tuple[int, int] | None = None
 
@@ -35,8 +35,8 @@ class OneDnnProduct:
             self._of = current
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, "none", [], "")
 
-    def __reduce__(self) -> tuple[type[OneDnnProduct], tuple[bool]]:
-        return OneDnnProduct, (self.enabled,)  # a copy of a model packs its own weights
+    def __reduce__(self) -> tuple[type[OneDnnProduct], tuple[()]]:
+        return OneDnnProduct, ()  # a copy of a model may be trained, so it is not enabled
 
 
 def can_pack(weight: Tensor) -> bool:

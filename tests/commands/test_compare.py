@@ -355,6 +355,7 @@ def lines_of(path: Path, letter: str) -> list[str]:
 @pytest.mark.system
 def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> None:
     generated(trained / "other", damaged(outputs.read_lines(trained / "ref"), 0.3, 1), "77")
+    (trained / "curves.png").touch()
     done = run(
         *("fairseq-ext", "compare", "--ref", "ref", "--baseline", "other", "-o", "both"),
         *("--system", "gru=out,checkpoint=checkpoint_last.pt,log=train.log"),
