@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext import files
 from fairseq_ext.checkpoints import layout, registered, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES, difference, recorded
 from fairseq_ext.errors import CheckpointError, ConfigError
@@ -73,12 +72,10 @@ def average_checkpoints(
         CheckpointError: checkpoints of different architectures, names, shapes, dictionaries or
             stages of a binarized training, a weight that is not finite, or a file that cannot
             be read.
-        ConfigError: no checkpoint, or one that is named twice.
+        ConfigError: no checkpoint.
     """
     if not paths:
         raise ConfigError("There are no checkpoints to average; name at least one.")
-    if again := files.twice(paths):
-        raise ConfigError(f"`{again}` is named twice and would count twice; name it once.")
     sums: dict[str, Tensor] = {}
     ties: set[frozenset[str]] = set()
     architecture: str | None = None
@@ -119,7 +116,7 @@ def write_average(paths: Sequence[str | Path], output: str | Path) -> dict[str, 
     """Average ``paths`` into the file ``output``, which appears whole or not at all.
 
     Raises:
-        CheckpointError, ConfigError: as :func:`average_checkpoints`.
+        CheckpointError: as :func:`average_checkpoints`.
     """
     result = average_checkpoints(paths)
     storage.save(result, output)
