@@ -78,8 +78,8 @@ def obstacle(generator: Any) -> str | None:
         return "the engine suppresses no tokens."
     if generator.eos != generator.tgt_dict.eos():
         return "translations end with another symbol than `</s>`."
-    shortest = int(generator.max_len_a + generator.max_len_b)  # of a source of one token
-    if generator.min_len > shortest and not generator.match_source_len:
+    limit = generator.max_len_a + generator.max_len_b  # of a source of one token
+    if generator.min_len > limit and not generator.match_source_len:
         return "`--min-len` is above what `--max-len-a` and `--max-len-b` allow."
     if _followed(generator) + 2 > generator.vocab_size:
         return f"the vocabulary is too small for a beam of {generator.beam_size}."
