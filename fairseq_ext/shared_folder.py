@@ -157,7 +157,7 @@ class SharedFolder:
         """What users call something in the job: `--flags`, of the second word of which we know."""
         first, _, rest = name.partition(" ")
         if first == "options":
-            return f"`{rest}`"
+            return f"`--{rest.removeprefix('--').replace('_', '-')}`"
         return " ".join([f"`{self.called[first]}`", rest]).strip() if first in self.called else name
 
     def missing(self, names: Sequence[str]) -> list[str]:

@@ -298,7 +298,7 @@ def prepare(
 
 def shared(folder: Path) -> SharedFolder:
     """The folder of a job, for all who work on it."""
-    return SharedFolder(folder, HEAD, "corpus pairs --parts")
+    return SharedFolder(folder, HEAD, "corpus pairs --parts", called={"part_lines": "--part-lines"})
 
 
 def work(job: Splitting, workers: int, shard: tuple[int, int] = (0, 1)) -> list[str]:

@@ -145,9 +145,9 @@ def test_another_job_is_refused(plain: Path, tmp_path: Path) -> None:
     run("fairseq-ext", *words)
     before = contents(tmp_path / "parts")
     done = run("fairseq-ext", *words, "--salt", "2", ok=False)
-    refused(done, "options salt was `1` there, but is `2` now. Choose another folder for `--parts`")
+    refused(done, "`--salt` was `1` there, but is `2` now. Choose another folder for `--parts`")
     done = run("fairseq-ext", *words[:-2], ok=False)
-    refused(done, "part_lines was `50` there, but is `200000` now.")
+    refused(done, "`--part-lines` was `50` there, but is `200000` now.")
     done = run("fairseq-ext", *words[:-4], "--shard", "0/2", ok=False)
     refused(done, "`--shard` goes with `--parts`, which is missing.")
     assert contents(tmp_path / "parts") == before
