@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.commands.translate import OF_A_MODEL
+from fairseq_ext.commands.translate_options import OF_A_MODEL
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.errors import ConfigError
 

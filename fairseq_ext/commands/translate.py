@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import codecs
 import contextlib
 import functools
 import json
@@ -11,50 +10,19 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from fairseq_ext.commands import options, translate_parts
-from fairseq_ext.commands.kinds import kind_of
+from fairseq_ext.commands import options, translate_options, translate_parts
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.text_options import add_text_options, chosen_codec
-from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, SHORTLIST_HELP
-from fairseq_ext.engine import HELP as ENGINE_HELP
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.parts import Writes
-    from fairseq_ext.decoding.search import Search, Translates
+    from fairseq_ext.decoding.search import Translates
     from fairseq_ext.decoding.stream import TextCodec, Translation
     from fairseq_ext.text.parts import Part
-
-SEARCH = {
-    "beam": (5, "hypotheses followed"),
-    "nbest": (1, "translations of a line"),
-    "lenpen": (1.0, "length penalty: scores are divided by length to this power"),
-    "gnmt_lenpen": (0.0, "GNMT's length penalty instead, with this α; 0: off"),
-}
-LIMITS = {
-    "max_len_a": (0.0, "at most this times the source tokens, plus --max-len-b, are written"),
-    "max_len_b": (200, "see --max-len-a"),
-    "max_tokens": (4000, "source tokens in a batch"),
-}
-OF_A_MODEL = {
-    name: {**SEARCH, **LIMITS}[name] for name in ("beam", "lenpen", "max_len_a", "max_len_b")
-}
-"""Options of the search that a model may bring along."""
-BUFFER = 2000
-SWITCHES = {"fp16": "half precision, for GPUs", "cpu": "leave a GPU alone"}
-SAMPLES = {
-    "epsilon_sampling": (0.02, "draw among tokens of at least this probability; for --mbr"),
-    "sampling_topk": (0, "draw among so many of the most probable tokens; 0: all"),
-    "seed": (1, "of the samples"),
-    "utility": (
-        "chrf",
-        "chrf, bleu, comet:MODEL (see `score --metric`; its Python by FAIRSEQ_EXT_METRIC_PYTHON), "
-        "or mbrs:METRIC of the library mbrs, such as mbrs:bleurt",
-    ),
-}
 
 
 def add(commands: Subparsers) -> None:
@@ -103,81 +71,11 @@ def add(commands: Subparsers) -> None:
     option("--src", metavar="LANG", help="source language (the one trained on)")
     option("--tgt", metavar="LANG", help="target language (the one trained on)")
     add_text_options(parser)
-    _add_search(parser.add_argument_group("search"))
-    _add_samples(parser.add_argument_group("samples instead of search"))
+    translate_options.add_search(parser.add_argument_group("search"))
+    translate_options.add_samples(parser.add_argument_group("samples instead of search"))
     translate_parts.add_part_options(parser.add_argument_group("large texts"))
     options.add_json(parser, "source, translations, tokens and scores, a line each,")
     parser.set_defaults(run=_translate, data=None, text=None)
-
-
-def _add_search(group: Any) -> None:
-    for name, (default, text) in {**SEARCH, **LIMITS}.items():
-        _add_value(group, name, default, text)
-    _add_value(group, "buffer_size", BUFFER, "lines read before they are translated; 1 to converse")
-    group.add_argument(
-        "--skip-long", action="store_true", help="leave lines empty that are too long, and go on"
-    )
-    group.add_argument(
-        "--engine",
-        choices=(FAIRSEQ, *ENGINES),
-        default=DEFAULT,
-        help=f"{ENGINE_HELP} (%(default)s)",
-    )
-    group.add_argument("--shortlist", type=Path, metavar="FILE", help=SHORTLIST_HELP)
-    for name, text in SWITCHES.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
-
-
-def _add_samples(group: Any) -> None:
-    group.add_argument(
-        "--sampling",
-        action="store_true",
-        help="draw a translation of each line, or --nbest of them, as for back-translation",
-    )
-    group.add_argument(
-        "--mbr",
-        type=int,
-        metavar="N",
-        help="draw N samples of each line and give the one that agrees best with all of them "
-        "(minimum Bayes risk); lower --max-tokens where memory is short",
-    )
-    for name, (default, text) in SAMPLES.items():
-        _add_value(group, name, default, text)
-
-
-def _add_value(group: Any, name: str, default: int | float | str, text: str) -> None:
-    kind = {"type": type(default), "metavar": name[0].upper()}
-    if not isinstance(default, str):
-        kind["metavar"] = "N"
-    group.add_argument(f"--{name.replace('_', '-')}", **kind, help=f"{text} ({default})")
-
-
-def _search(args: argparse.Namespace, own: Mapping[str, int | float]) -> Search:
-    """How to search, or to sample for ``--mbr``.
-
-    Args:
-        args: options; None where one is not given.
-        own: the model's own defaults.
-
-    Raises:
-        ConfigError: options of the one given with the other.
-    """
-    from fairseq_ext.decoding.search import Search
-
-    kind = kind_of(args)
-    known = {**SEARCH, **LIMITS, **SAMPLES}
-    chosen = {name: default for name, (default, _) in known.items()} | dict(own)
-    chosen |= {name: value for name in known if (value := getattr(args, name)) is not None}
-    fixed = {name: getattr(args, name) for name in (*SWITCHES, "engine", "shortlist")}
-    fixed |= {name: chosen[name] for name in LIMITS}
-    if kind == "search":
-        return Search(**fixed, **{name: chosen[name] for name in SEARCH})
-    drawn = args.mbr or chosen["nbest"]
-    epsilon = chosen["epsilon_sampling"]
-    if args.epsilon_sampling is None and (kind == "sampling" or args.sampling_topk):
-        epsilon = 0.0
-    samples = {"epsilon": epsilon, "top_k": chosen["sampling_topk"], "seed": chosen["seed"]}
-    return Search(**fixed, beam=drawn, nbest=drawn, sampling=True, **samples)
 
 
 def _translate(args: argparse.Namespace) -> int:
@@ -297,7 +195,8 @@ def _opened(args: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Tran
     """The models, and what stands between text and their tokens."""
     from fairseq_ext.decoding.loading import opened
 
-    languages, search = (args.src, args.tgt), functools.partial(_search, args)
+    languages = args.src, args.tgt
+    search = functools.partial(translate_options.chosen_search, args)
     found = stack.enter_context(opened(args.path, args.data, languages, search))
     src, tgt = found.translator.src, found.translator.tgt
     return found.translator, chosen_codec(args, src, tgt, found.folders)
@@ -317,8 +216,11 @@ def _found(
 def _of_all_inputs(
     args: argparse.Namespace, translator: Translates, codec: TextCodec
 ) -> Iterator[Translation]:
+    from fairseq_ext.decoding import stream
+
     if args.input is None:
-        raw, name = _unmarked(sys.stdin.buffer), "standard input"
+        name = "standard input"
+        raw = stream.unmarked(sys.stdin.buffer, name)
         if args.text is not None:
             raw, name = [os.fsencode(f"{line}\n") for line in args.text], "the command line"
         yield from _translations(args, translator, codec, raw, name)
@@ -329,19 +231,6 @@ def _of_all_inputs(
             for one in _translations(args, translator, codec, raw, str(path), before=before):
                 yield one
         before = one.line
-
-
-def _unmarked(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The same lines of standard input, which like those of a file must have no byte-order mark."""
-    from fairseq_ext.errors import DataError
-
-    for number, line in enumerate(lines):
-        if number == 0 and line.startswith(codecs.BOM_UTF8):
-            raise DataError(
-                "standard input, line 1: starts with a byte-order mark (UTF-8), which would become "
-                "part of the first word. Remove it: tail -c +4"
-            )
-        yield line
 
 
 def _translations(
@@ -359,7 +248,7 @@ def _translations(
         translator,
         codec,
         name=name,
-        buffer=BUFFER if args.buffer_size is None else args.buffer_size,
+        buffer=translate_options.BUFFER if args.buffer_size is None else args.buffer_size,
         skip_long=args.skip_long,
         **place,
     )
@@ -376,7 +265,7 @@ def _choice(args: argparse.Namespace) -> Callable[[Iterator[Translation]], Itera
     from fairseq_ext.decoding.consensus import best_agreeing
     from fairseq_ext.decoding.mbr_utilities import build_utility
 
-    utility = build_utility(args.utility or SAMPLES["utility"][0])
+    utility = build_utility(args.utility or translate_options.SAMPLES["utility"][0])
     return lambda found: best_agreeing(found, utility)
 
 

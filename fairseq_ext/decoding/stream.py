@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,21 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
                 f"{name}, line {number}: not UTF-8, byte 0x{line[error.start]:02x}. If it is "
                 "Latin-1, convert it: iconv -f latin1 -t utf-8"
             ) from None
+
+
+def unmarked(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """The same lines, of a pipe; those of a file are checked before.
+
+    Raises:
+        DataError: the first one starts with a byte-order mark.
+    """
+    for number, line in enumerate(lines):
+        if number == 0 and line.startswith(codecs.BOM_UTF8):
+            raise DataError(
+                f"{name}, line 1: starts with a byte-order mark (UTF-8), which would become part "
+                "of the first word. Remove it: tail -c +4"
+            )
+        yield line
 
 
 def translations(

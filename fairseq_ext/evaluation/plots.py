@@ -7,7 +7,6 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart.
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_ext import files
 from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.evaluation import fonts
 from fairseq_ext.evaluation.outputs import Sentence, bpe_groups, remove_bpe
 from fairseq_ext.evaluation.training_log import Curves, Points
 from fairseq_ext.text.subwords import METASPACE
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-FONT = "DejaVu Sans"  # covers every Latin script, Vietnamese included, and comes with matplotlib
 STYLE: dict[str, Any] = {
-    "font.family": FONT,
+    "font.family": fonts.FONT,
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
@@ -51,8 +50,6 @@ PANELS = {
 }
 START, END = "<s>", "</s>"
 _WIDEST, _TALLEST = 1600, 30_000  # pixels of a PNG; matplotlib draws less than 65,536
-_SHOWN = 8  # characters in a message
-_NO_TEXT = {"Last Resort High-Efficiency"}  # of matplotlib: a box for every character
 _ROW_SUM_TOLERANCE = 0.02  # six printed decimals, and half-precision attention
 
 
@@ -355,72 +352,16 @@ def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) ->
     base = stem(output)
     dpi = min(150, _WIDEST / figure.get_figwidth(), _TALLEST / figure.get_figheight())
     written = []
-    _add_fonts(figure)
+    fonts.add(figure)
     for suffix in ("png", "svg"):
         path = base.parent / f"{base.name}.{suffix}"
         metadata = {"Date": None} if suffix == "svg" else {}
         with files.atomic_write(path, "wb") as file, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")  # said once below
+            # `fonts.add` has said it.
+            warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
             figure.savefig(file, format=suffix, dpi=dpi, metadata=metadata)
         written.append(path)
     path = base.parent / f"{base.name}.json"
     with files.atomic_write(path) as file:
         file.write(json.dumps(data, ensure_ascii=False) + "\n")
     return [*written, path]
-
-
-def _add_fonts(figure: Figure) -> None:
-    """Let texts fall back on installed fonts for what :data:`FONT` lacks, or say what lacks all.
-
-    Other texts stay as they are, so that the same data give the same file on every machine.
-    """
-    from matplotlib.text import Text
-
-    texts = figure.findobj(Text)
-    characters = {one for text in texts for one in text.get_text() if one.isprintable()}
-    absent = characters - _covered(_path_of(FONT), characters)
-    if not absent:
-        return
-    fonts, absent = _fallbacks(absent)
-    for text in texts:
-        text.set_fontfamily([FONT, *fonts])
-    if absent:
-        print(
-            f"warning: no font that is installed has {' '.join(sorted(absent)[:_SHOWN])}"
-            f"{' …' if len(absent) > _SHOWN else ''}, drawn as boxes; install one that has, such "
-            "as Noto Sans CJK or Noto Sans Devanagari.",
-            file=sys.stderr,
-        )
-
-
-def _fallbacks(absent: set[str]) -> tuple[list[str], set[str]]:
-    """Families of installed fonts, those with the most of these characters first; what none has."""
-    from matplotlib.font_manager import fontManager
-
-    names = sorted({font.name for font in fontManager.ttflist} - _NO_TEXT)
-    covered = {name: _covered(_path_of(name), absent) for name in names}
-    chosen = []
-    while best := max(covered.items(), key=lambda font: len(font[1] & absent), default=None):
-        name, has = best
-        if not has & absent:
-            break
-        chosen.append(name)
-        absent = absent - has
-    return chosen, absent
-
-
-def _path_of(family: str) -> str:
-    from matplotlib.font_manager import findfont
-
-    return findfont(family)
-
-
-def _covered(path: str, characters: set[str]) -> set[str]:
-    """Those of the characters that a font has; none of a file that is damaged."""
-    from matplotlib.font_manager import get_font
-
-    try:
-        known = get_font(path).get_charmap()
-    except (OSError, RuntimeError):
-        return set()
-    return {one for one in characters if ord(one) in known}

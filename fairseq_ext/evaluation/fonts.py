@@ -1,0 +1,70 @@
+"""Fonts of pictures: what the usual one lacks is drawn with others that are installed."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FONT = "DejaVu Sans"  # covers every Latin script, Vietnamese included, and comes with matplotlib
+_SHOWN = 8  # characters in a message
+_NO_TEXT = {"Last Resort High-Efficiency"}  # of matplotlib: a box for every character
+
+
+def add(figure: Figure) -> None:
+    """Let texts fall back on installed fonts for what :data:`FONT` lacks, or say what lacks all.
+
+    Other texts stay as they are, so that the same data give the same file on every machine.
+    """
+    from matplotlib.text import Text
+
+    texts = figure.findobj(Text)
+    characters = {one for text in texts for one in text.get_text() if one.isprintable()}
+    absent = characters - _covered(_path_of(FONT), characters)
+    if not absent:
+        return
+    fonts, absent = _fallbacks(absent)
+    for text in texts:
+        text.set_fontfamily([FONT, *fonts])
+    if absent:
+        print(
+            f"warning: no font that is installed has {' '.join(sorted(absent)[:_SHOWN])}"
+            f"{' …' if len(absent) > _SHOWN else ''}, drawn as boxes; install one that has, such "
+            "as Noto Sans CJK or Noto Sans Devanagari.",
+            file=sys.stderr,
+        )
+
+
+def _fallbacks(absent: set[str]) -> tuple[list[str], set[str]]:
+    """Families of installed fonts, those with the most of these characters first; what none has."""
+    from matplotlib.font_manager import fontManager
+
+    names = sorted({font.name for font in fontManager.ttflist} - _NO_TEXT)
+    covered = {name: _covered(_path_of(name), absent) for name in names}
+    chosen = []
+    while best := max(covered.items(), key=lambda font: len(font[1] & absent), default=None):
+        name, has = best
+        if not has & absent:
+            break
+        chosen.append(name)
+        absent = absent - has
+    return chosen, absent
+
+
+def _path_of(family: str) -> str:
+    from matplotlib.font_manager import findfont
+
+    return findfont(family)
+
+
+def _covered(path: str, characters: set[str]) -> set[str]:
+    """Those of the characters that a font has; none of a file that is damaged."""
+    from matplotlib.font_manager import get_font
+
+    try:
+        known = get_font(path).get_charmap()
+    except (OSError, RuntimeError):
+        return set()
+    return {one for one in characters if ord(one) in known}
