@@ -37,7 +37,7 @@ class SharedFolder:
     """Where the files of a job are.
 
     Attributes:
-        path: exists once :meth:`begin` has returned.
+        path: exists once :meth:`begun` has been entered.
         head: what every manifest of this kind of job begins with: ``format`` and ``version``.
         command: whose folder it is, for messages.
         things: what its files are called in messages.
@@ -75,16 +75,6 @@ class SharedFolder:
             raise DataError(f"{self.path} has files, but no {MANIFEST}; choose another folder.")
         return False
 
-    def begin(self, job: Mapping[str, Any]) -> None:
-        """Begin the job, unless another worker has.
-
-        Raises:
-            DataError: another worker has begun another job.
-            EnvironmentProblem: the folder cannot be made or written to.
-        """
-        with self._manifest_held():
-            self._begin(job, gives_way=False)
-
     @contextlib.contextmanager
     def begun(self, job: Mapping[str, Any]) -> Iterator[None]:
         """Begin the job, unless another worker has, and be one of its workers for the block.
@@ -93,7 +83,8 @@ class SharedFolder:
         not be done at all, for an option that is wrong, leaves the folder free.
 
         Raises:
-            DataError, EnvironmentProblem: as of :meth:`begin`.
+            DataError: the folder has files of another job, or another one is at work.
+            EnvironmentProblem: the folder cannot be made or written to.
         """
         with contextlib.ExitStack() as stack:
             with self._manifest_held() as locked:  # without locks nobody knows who is at work
@@ -176,7 +167,7 @@ class SharedFolder:
                 free = False
             else:
                 free = not (self.path / name).exists()
-                if alone:  # whoever wrote these was killed
+                if alone and free:  # whoever wrote these was killed
                     for leftover in self.path.glob(f".{stem}.*.tmp"):
                         leftover.unlink(missing_ok=True)
             yield free

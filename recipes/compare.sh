@@ -36,7 +36,7 @@ the commands.
 HELP
 }
 
-updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" subwords=bpe table=1 words=()
+updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" subwords=bpe table=1 words=() dictionary=()
 
 # read_options ARGUMENT...: sets the globals above, `data`, `src`, `tgt` and `models`.
 read_options() {
@@ -61,6 +61,9 @@ read_options() {
     [[ "$bpe" == 0 ]] || positive --bpe "$bpe"
     check_subwords "$subwords"
     [[ "$subwords" != none ]] || bpe=0
+    if [[ "$bpe" != 0 || " ${models[*]} " == *" --share-all-embeddings "* ]]; then
+        dictionary=(--joined-dictionary)
+    fi
     positive --max-tokens "$max_tokens"
     out="${out:-$REPO/runs/compare-$(basename "$data")-$src-$tgt}"
     out="$(absolute "$out")"
@@ -74,10 +77,10 @@ make_text() {
 
 binarize_all() {
     if [[ "$bpe" == 0 ]]; then
-        binarize text "$src" "$tgt"
+        binarize text "$src" "$tgt" ${dictionary[@]+"${dictionary[@]}"}
     else
         split_into_subwords "$bpe" "$src" "$tgt" "$subwords"
-        binarize bpe "$src" "$tgt" --joined-dictionary
+        binarize bpe "$src" "$tgt" "${dictionary[@]}"
     fi
 }
 
@@ -135,7 +138,7 @@ settings() {
     cat <<SETTINGS
 src=$src
 tgt=$tgt
-bpe=$bpe$([[ "$subwords" == bpe ]] || printf '\nsubwords=%s' "$subwords")
+bpe=$bpe$([[ "$subwords" == bpe ]] || printf '\nsubwords=%s' "$subwords")$([[ "$bpe" != 0 || ${#dictionary[@]} == 0 ]] || printf '\njoined=1')
 tokenize=$tokenize
 data=$data
 sums=$(cat "$data"/{train,valid,test}.{"$src","$tgt"} 2>/dev/null | cksum)

@@ -50,7 +50,9 @@ baseline="" metric="" out="" subwords=bpe names=()
 
 # read_options ARGUMENT...: sets the globals above.
 read_options() {
+    local languages=""
     while (($#)); do
+        [[ "$1" != --src && "$1" != --tgt ]] || languages="$1"
         case "$1" in
         --mirror | --data | --src | --tgt | --updates | --bpe | --subwords | --max-tokens | --lr | \
             --baseline | --metric | --out)
@@ -75,6 +77,8 @@ read_options() {
     out="${out:-$REPO/runs/${SMOKE:+smoke-}compare-all}"
     out="$(absolute "$out")"
     [[ -z "$mirror" || "$mirror" == *://* ]] || mirror="$(absolute "$mirror")"
+    [[ -z "$languages" || -n "$data" || "${SMOKE:-0}" == 1 ]] ||
+        die "\`$languages\` goes with \`--data\`, which is missing: Multi30k is English → German."
     [[ -z "$data" ]] || data="$(own_text --data "$data" "$src" "$tgt")"
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 }

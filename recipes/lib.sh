@@ -68,7 +68,12 @@ set_option() {
 }
 
 # absolute PATH: the same from any folder, as a run changes its own.
-absolute() { if [[ "$1" == /* ]]; then echo "$1"; else echo "$PWD/$1"; fi; }
+absolute() {
+    local path="$1"
+    [[ "$path" == /* ]] || path="$PWD/$path"
+    while [[ "$path" == ?*/ ]]; do path="${path%/}"; done # `mv` takes \`link/\` for what it links to
+    echo "$path"
+}
 
 # positive OPTION VALUE: dies unless VALUE is a whole number above zero.
 positive() {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -159,7 +160,8 @@ def _on_ray(args: argparse.Namespace, folder: Folder) -> None:
 
     if not folder.missing():
         return
-    alone = {**vars(args), "ray": None, "output": None}
+    details = None if args.json is None else Path(os.devnull)  # the whole is written here
+    alone = {**vars(args), "ray": None, "output": None, "json": details}
     alone |= {name: one.absolute() for name, one in alone.items() if isinstance(one, Path)}
     alone |= {name: [path.absolute() for path in alone[name]] for name in ("path", "input")}
     ray_workers.run(args.ray, args.run, argparse.Namespace(**alone), cpu=args.cpu)
@@ -172,7 +174,7 @@ def _finish(args: argparse.Namespace, folder: Folder) -> None:
     if missing:
         return
     folder.tidy()
-    if args.json is not None and args.output is not None:
+    if args.json is not None:
         folder.join(args.json, details=True)
     if args.output is not None:
         folder.join(args.output)

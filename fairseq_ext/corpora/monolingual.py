@@ -21,16 +21,16 @@ def run(args: argparse.Namespace) -> str:
         How many lines.
 
     Raises:
-        DataError: a corpus without its pipeline, or of fewer lines; other text that
-            `fairseq-ext translate` could not read.
+        DataError: a corpus without its pipeline, or of fewer lines; text that
+            `fairseq-ext translate` could not read, or that would be written over.
     """
     if args.text is None:
         decode = pipeline_of(args.data, args.src, args.tgt).decoder(args.language)
         (path,) = train_files(args.data, (args.language,))
     else:
         decode, path = str, args.text
-        keep_inputs([path], [args.out])
-        check_text(path, empty_lines=True, max_tokens=None)
+    keep_inputs([path], [args.out])
+    check_text(path, empty_lines=True, max_tokens=None)
     lines = 0
     with path.open(encoding="utf-8", newline="\n") as tokens, atomic_write(args.out) as file:
         for line in islice(tokens, args.skip, None):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairseq_ext import files, text
 from fairseq_ext.corpora import SPLITS
-from fairseq_ext.errors import DataError
+from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 
@@ -72,7 +72,13 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
                 with (folder / f"{split}.{side}").open(encoding="utf-8", newline="\n") as file:
                     lines = (line.rstrip("\r\n") for line in file)
                     with (stage / f"{split}.{side}").open("w", encoding="utf-8") as copy:
-                        copy.writelines(f"{words[side](line)}\n" for line in lines)
+                        for number, line in enumerate(lines, start=1):
+                            if not (made_of_it := words[side](line)):
+                                raise DataError(
+                                    f"{file.name}, line {number}: nothing is left of it as tokens. "
+                                    "Delete the same line from both files of the pair."
+                                )
+                            copy.write(f"{made_of_it}\n")
         made.save(stage)
 
 
@@ -80,8 +86,13 @@ def run(args: argparse.Namespace) -> str:
     """Do what the options say; returns the sizes.
 
     Raises:
+        ConfigError: one language twice.
         DataError: text that cannot be trained on; nothing has been written then.
     """
+    if args.src == args.tgt:
+        raise ConfigError(
+            f"`--src` and `--tgt` are both `{args.src}`; their files would be the same."
+        )
     sizes = check_corpus(args.data, args.src, args.tgt)
     copy_corpus(args.data, args.out, args.src, args.tgt, args.tokenize)
     return ", ".join(f"{split} {size:,} pairs" for split, size in sizes.items())

@@ -15,15 +15,29 @@ A package adds rules under the entry point ``fairseq_ext.rules``::
 from __future__ import annotations
 
 import functools
+import math
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import entry_points
 
 from fairseq_ext import extras
 from fairseq_ext.errors import ConfigError
+from fairseq_ext.text.moses import base
 
 Check = Callable[[str, str], "str | None"]
 Rule = Callable[[tuple[str, str], str], Check]
 GROUP = "fairseq_ext.rules"
+
+
+class _Letters(dict[str, bool]):
+    """Whether a character is a letter or a mark, by Unicode's categories."""
+
+    def __missing__(self, one: str) -> bool:
+        self[one] = unicodedata.category(one)[0] in "LM"
+        return self[one]
+
+
+LETTERS = _Letters()
 
 
 def empty(source: str, target: str) -> str | None:
@@ -61,7 +75,7 @@ def length(languages: tuple[str, str], values: str) -> Check:
 def ratio(languages: tuple[str, str], values: str) -> Check:
     """``ratio=R``: neither side has more than R times as many words as the other."""
     most = _number("ratio", values, "a number above 1, such as 3")
-    if most <= 1:
+    if not 1 < most < math.inf:
         raise _wrong("ratio", values, "a number above 1, such as 3")
 
     def check(source: str, target: str) -> str | None:
@@ -74,14 +88,17 @@ def ratio(languages: tuple[str, str], values: str) -> Check:
 
 
 def letters(languages: tuple[str, str], values: str) -> Check:
-    """``letters=SHARE``: at least this share of each side, spaces aside, is letters."""
+    """``letters=SHARE``: at least this share of each side, spaces aside, is letters.
+
+    Marks are letters too: the vowels of Hindi or Burmese are such.
+    """
     least = _number("letters", values, "a share from 0 to 1, such as 0.5")
     if not 0 <= least <= 1:
         raise _wrong("letters", values, "a share from 0 to 1, such as 0.5")
 
     def few(text: str) -> bool:
-        marks = text.replace(" ", "")
-        return sum(map(str.isalpha, marks)) < least * len(marks)
+        signs = text.replace(" ", "")
+        return sum(map(LETTERS.__getitem__, signs)) < least * len(signs)
 
     def check(source: str, target: str) -> str | None:
         return f"less than {least:g} letters" if few(source) or few(target) else None
@@ -104,7 +121,7 @@ def language(languages: tuple[str, str], values: str) -> Check:
     one of ``language=CODE:CODE:OTHER…``, if more are given.
     """
     extras.need("py3langid")
-    codes = values.split(":") if values else [one.partition("_")[0] for one in languages]
+    codes = values.split(":") if values else [base(one) for one in languages]
     if len(codes) < 2 or codes[0] == codes[1]:
         raise _wrong("language", values, "two languages or more, such as de:en:fr")
     identify = _identifier(tuple(codes))

@@ -105,6 +105,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         DataError: a text that is not there.
     """
     shared_folder.check_options(args.parts, shard=args.shard, ray=args.ray)
+    shared_folder.shard(args.shard)  # refuses what is none
     for option, language in (("--src-lang", args.src_lang), ("--tgt-lang", args.tgt_lang)):
         if not re.fullmatch(r"[\w-]+", language):  # it is the ending of file names
             raise ConfigError(
@@ -139,6 +140,8 @@ def run(args: argparse.Namespace) -> str:
     """
     settings = _settings(args)
     _check_folder(args.out, settings)
+    if args.parts is not None and files.twice([args.parts, args.out]):
+        raise ConfigError("`--parts` and `--out` are the same; each has a manifest of its own.")
     record = _record(args, settings)
     with _folder(args) as folder:
         if args.ray is not None:
@@ -183,12 +186,12 @@ def _record(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     """What the manifest says of the options and the inputs."""
     options = {name: value for name, value in vars(args).items() if name not in ELSEWHERE}
     options = {name: one for name, one in options.items() if LATER.get(name, ...) != one}
-    inputs = {
-        f"{text.name}/{path.name}".lstrip("/"): sha256(path)
-        for text in settings.texts
-        for path in text.files
-    }
-    return {"options": options, "inputs": inputs}
+    inputs = [(text.name, path) for text in settings.texts for path in text.files]
+    names = [f"{text}/{path.name}".lstrip("/") for text, path in inputs]
+    if len({*names}) < len(names):  # `en/corpus.txt` and `de/corpus.txt`
+        names = [f"{text}/{path}".removeprefix("/") if text else str(path) for text, path in inputs]
+    sums = [sha256(path) for _, path in inputs]
+    return {"options": options, "inputs": dict(zip(names, sums, strict=True))}
 
 
 @contextlib.contextmanager
@@ -218,13 +221,16 @@ def _work(
     """Do this worker's share; returns the job, and the parts that other shards have not done."""
     part_lines = args.part_lines or splitting.PART_LINES
     options = {name: one for name, one in record["options"].items() if not isinstance(one, Path)}
-    same = {"inputs": record["inputs"], "options": options, "part_lines": part_lines}
+    inputs = [  # in order, which is that of the languages; not by folder, of which each has its own
+        {"name": Path(name).name, "sha256": checksum} for name, checksum in record["inputs"].items()
+    ]
+    same = {"inputs": inputs, "options": options, "part_lines": part_lines}
     if args.corpora is not None:
         same["corpora"] = [_described(text) for text in settings.texts]
-    splitting.shared(folder).begin(json.loads(json.dumps(same)))
-    job = splitting.prepare(settings, folder, part_lines)
-    workers = len(os.sched_getaffinity(0)) if args.workers is None else max(1, args.workers)
-    return job, splitting.work(job, workers, shared_folder.shard(args.shard))
+    with splitting.shared(folder).begun(json.loads(json.dumps(same))):
+        job = splitting.prepare(settings, folder, part_lines)
+        workers = len(os.sched_getaffinity(0)) if args.workers is None else max(1, args.workers)
+        return job, splitting.work(job, workers, shared_folder.shard(args.shard))
 
 
 def _described(text: Text) -> dict[str, Any]:

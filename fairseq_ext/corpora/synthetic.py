@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> str:
 
     Raises:
         ConfigError: a tag that is no word.
-        DataError: texts of unequal length, or a corpus without its pipeline.
+        DataError: texts of unequal length, a corpus without its pipeline or in the folder to be
+            written, or nothing to train on.
     """
     if args.tag and args.tag.split() != [args.tag]:
         raise ConfigError(f"`--tag` must be one word, or empty, but is `{args.tag}`.")
@@ -83,16 +84,23 @@ def run(args: argparse.Namespace) -> str:
     text.check_parallel(args.source, args.target, empty_lines=True, max_tokens=None)
     work = Encode(made, Limits(args.longest, args.ratio), args.tag)
     sides = (args.src, args.tgt)
+    train = train_files(args.data, sides)
+    text.check_parallel(*train, empty_lines=True, max_tokens=None)
+    others = [f"{split}.{side}" for split in SPLITS[1:] for side in sides]
+    read = [args.source, args.target, *train, *(args.data / name for name in others)]
+    written = [args.out / name for name in (*(path.name for path in train), *others)]
+    files.keep_inputs(read, written)
     with staged(args.out) as (stage,):
-        names = [stage / f"train.{side}" for side in sides]
-        with writers(names) as opened:
+        with writers([stage / path.name for path in train]) as opened:
             for _ in range(args.copies):
-                for path, file in zip(train_files(args.data, sides), opened, strict=True):
-                    with path.open(encoding="utf-8", newline="\n") as own:
-                        shutil.copyfileobj(own, file)
+                for pair in itertools.chain.from_iterable(streams.line_pairs(*train)):
+                    for line, file in zip(pair, opened, strict=True):
+                        file.write(f"{line}\n")
             pairs = itertools.chain.from_iterable(streams.line_pairs(args.source, args.target))
             tally = streams.write(ordered_map(work, streams.cut(pairs), args.workers), opened)
-        for name in (f"{split}.{side}" for split in SPLITS[1:] for side in sides):
+        if not (args.copies or tally.kept):
+            raise DataError("no pair is left to train on; give `--copies`, or a higher `--ratio`.")
+        for name in others:
             shutil.copyfile(args.data / name, stage / name)
         made.save(stage)
         report = {"read": tally.read, "fates": tally.counts, "copies": args.copies}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_ext import files
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text import pipeline, subwords
+from fairseq_ext.text.checks import check_parallel, check_text
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 
@@ -28,11 +30,14 @@ def split_into_subwords(
         The number of lines of each file.
 
     Raises:
-        ConfigError: a size that makes no vocabulary, or a library is not installed.
-        DataError: a file is missing, or the text is subwords already.
+        ConfigError: a size that makes no vocabulary, or one language twice.
+        DataError: a file is missing or cannot be read as sentences, or has subwords already.
+        EnvironmentProblem: a library is not installed.
     """
     if size < 1:
         raise ConfigError(f"`--size` must be at least 1, but is {size}.")
+    if src == tgt:
+        raise ConfigError(f"`--src` and `--tgt` are both `{src}`; their files would be the same.")
     made = pipeline.load(text) or Pipeline(src, tgt)
     if made.subwords != "none":
         raise DataError(f"{text} has subwords already; give the folder with words.")
@@ -42,6 +47,7 @@ def split_into_subwords(
         )
     train = [files.require_file(text / f"train.{side}", "training text") for side in (src, tgt)]
     texts = sorted(path for side in (src, tgt) for path in text.glob(f"*.{side}"))
+    _check(texts, src, tgt)
     files.keep_inputs(texts, [out / path.name for path in texts])
     with files.staged_folder(out, last=pipeline.FILE) as stage:
         if kind == "none":
@@ -53,6 +59,17 @@ def split_into_subwords(
         counts = {path.name: _write(path, stage / path.name, encode) for path in texts}
         learnt.save(stage)
     return counts
+
+
+def _check(texts: Sequence[Path], src: str, tgt: str) -> None:
+    """Refuse what is no text, and sides of unequal length; both may be empty."""
+    for path in texts:
+        sides = [path.with_suffix(f".{side}") for side in (src, tgt)]
+        if sides[0] in texts and sides[1] in texts:
+            if path == sides[0] and any(one.stat().st_size for one in sides):
+                check_parallel(*sides, empty_lines=True, max_tokens=None)
+        elif files.require_file(path, "text file").stat().st_size:
+            check_text(path, empty_lines=True, max_tokens=None)
 
 
 def _write(path: Path, to: Path, encode: subwords.Step) -> int:

@@ -111,7 +111,7 @@ def _guarded(rule: tuple[re.Pattern[str], str], need: str) -> tuple[Guarded, str
     return Guarded(rule[0], need), rule[1]
 
 
-def _base(language: str) -> str:
+def base(language: str) -> str:
     """A language without its region, of which Moses has no rules: ``pt`` of ``pt-BR``."""
     return re.split("[-_]", language, maxsplit=1)[0]
 
@@ -120,18 +120,18 @@ def _base(language: str) -> str:
 @functools.lru_cache
 def normalizer(language: str) -> Normalizer:
     """The normalizer of a language."""
-    return Normalizer(_base(language))
+    return Normalizer(base(language))
 
 
 @functools.lru_cache
 def tokenizer(language: str) -> Tokenizer:
     """The tokenizer of a language."""
-    return Tokenizer(_base(language))
+    return Tokenizer(base(language))
 
 
 @functools.lru_cache
 def _detokenizer(language: str) -> MosesDetokenizer:
-    return MosesDetokenizer(lang=_base(language))
+    return MosesDetokenizer(lang=base(language))
 
 
 def detokenize(tokens: str, language: str) -> str:

@@ -227,6 +227,14 @@ def test_the_whole_is_written_once(worker: list[str], tmp_path: Path) -> None:
     whole_is_plain(tmp_path)
 
 
+def test_details_alone(worker: list[str], tmp_path: Path) -> None:
+    without = worker[1 : worker.index("--parts")]
+    command(*without, "-o", tmp_path / "plain", "--json", tmp_path / "wanted")
+    in_parts = worker[worker.index("--parts") : worker.index("-o")]
+    command(*without, *in_parts, "--json", tmp_path / "details")
+    assert (tmp_path / "details").read_bytes() == (tmp_path / "wanted").read_bytes()
+
+
 @pytest.mark.slow
 @pytest.mark.system
 def test_a_ray_cluster_of_two(worker: list[str], tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext import cli, locks
+from fairseq_ext.json_files import read_json
 from tests.support.harness import BIN, refused, run, wait_for, write_lines
 from tests.support.killed import KILLED, kill_workers, ray_cluster_of_two
 
@@ -151,3 +152,46 @@ def test_another_job_is_refused(plain: Path, tmp_path: Path) -> None:
     done = run("fairseq-ext", *words[:-4], "--shard", "0/2", ok=False)
     refused(done, "`--shard` goes with `--parts`, which is missing.")
     assert contents(tmp_path / "parts") == before
+
+
+def aligned(folder: Path, out: str, *words: str) -> list[str]:
+    """Words of the command for two files of one name, which writes ``folder/out``."""
+    languages = ("--src-lang", "es", "--tgt-lang", "en", "--valid", "1", "--test", "1")
+    sides = ("--source", str(folder / "es" / "corpus"), "--target", str(folder / "en" / "corpus"))
+    into = ("--out", str(folder / out), "--parts", str(folder / "parts"))
+    return ["corpus", "pairs", *sides, *languages, *into, "--workers", "1", *words]
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for side in ("es", "en"):
+        (tmp_path / side).mkdir()
+        write_lines(tmp_path / side / "corpus", [f"{side} {number}" for number in range(9)])
+    run("fairseq-ext", *aligned(tmp_path, "out"))
+    names = [str(tmp_path / side / "corpus") for side in ("es", "en")]
+    assert [*read_json(tmp_path / "out" / "manifest.json")["inputs"]] == sorted(names)
+    exchanged = aligned(tmp_path, "other")
+    exchanged[3], exchanged[5] = exchanged[5], exchanged[3]
+    refused(run("fairseq-ext", *exchanged, ok=False), "has parts of another job: inputs 1 sha256")
+    write_lines(tmp_path / "es" / "corpus", [f"new {number}" for number in range(9)])
+    done = run("fairseq-ext", *aligned(tmp_path, "other"), ok=False)
+    refused(done, "has parts of another job: inputs 1 sha256")
+
+
+def test_a_job_that_has_made_nothing_gives_way(plain: Path, tmp_path: Path) -> None:
+    words = in_parts(plain, tmp_path)
+    write_lines(tmp_path / "bad.tsv", ["one column"])
+    bad = [
+        str(tmp_path / "bad.tsv") if word == str(plain / "pairs.tsv") else word for word in words
+    ]
+    refused(run("fairseq-ext", *bad, ok=False), "line 1: 1 tab-separated column(s)")
+    run("fairseq-ext", *words)
+    assert contents(tmp_path / "out") == contents(plain / "out")
+
+
+def test_options_are_refused_before_any_work(plain: Path, tmp_path: Path) -> None:
+    words = in_parts(plain, tmp_path)
+    refused(run("fairseq-ext", *words, "--shard", "7/4", ok=False), "`--shard` must be I/N")
+    done = run("fairseq-ext", *words, "--parts", str(tmp_path / "out"), ok=False)
+    refused(done, "`--parts` and `--out` are the same")
+    assert not (tmp_path / "parts").exists()
+    assert not (tmp_path / "out").exists()

@@ -131,6 +131,14 @@ def test_compare_all_takes_some_architectures_and_other_text(tmp_path: Path) -> 
     assert f"--metric comet:org/model --source {tmp_path}/test.es" in text
 
 
+def test_words_have_one_dictionary_where_models_share_their_embeddings(tmp_path: Path) -> None:
+    words = ("my", "es", "en", "--bpe", 0, "--out", tmp_path / "out")
+    for flags, joined in (("", False), (" --share-all-embeddings", True)):
+        done = bash(RECIPES / "compare.sh", *words, f"a=lstm{flags}", DRY_RUN="1")
+        (preprocess,) = [one for one in commands(done.stderr) if one[0] == "fairseq-preprocess"]
+        assert ("--joined-dictionary" in preprocess) == joined
+
+
 def test_pasted_commands_find_their_folders(tmp_path: Path) -> None:
     """What is relative is so to the shared folder, into which each model's part returns."""
     out = str(tmp_path / "out")
@@ -156,6 +164,7 @@ def test_pasted_commands_find_their_folders(tmp_path: Path) -> None:
         (["--data", "/no/such"], "`--data` must be a folder"),
         (["--data", str(REPO)], "endings .en and .de of the two languages; `--src` and `--tgt`"),
         (["--metric", "bleurt:x"], "`--metric` must be comet:MODEL, but is `bleurt:x`"),
+        (["--src", "de", "gru"], "`--src` goes with `--data`, which is missing"),
         (["--layers", "2"], "`--layers` is no option"),
     ],
 )

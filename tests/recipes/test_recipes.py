@@ -89,6 +89,15 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("flock"), reason="needs flock")
+def test_a_slash_at_the_end_of_a_folder_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for setting in ("one", "two"):
+        library(f'cd {tmp_path}; open_run "$(absolute link/)" {setting}')
+    assert (tmp_path / "link" / "settings.txt").read_text().strip() == "two"
+    assert library("absolute /").stdout == "/\n"
+
+
 def test_two_processes_never_work_in_one_run_at_once(tmp_path: Path) -> None:
     script = f'open_run "{tmp_path}/run" x=1; echo "begin $$" >>log; sleep 0.5; echo "end $$" >>log'
     command = ["bash", "-c", f'source "{RECIPES}/lib.sh"\n{script}']

@@ -22,6 +22,8 @@ from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.catalogue import CORPORA
 from fairseq_ext.corpora.command_lines import CSV_NAMES
 from fairseq_ext.corpora.locale_corpus import corpus as locale_corpus
+from fairseq_ext.corpora.own_text import copy_corpus
+from fairseq_ext.errors import DataError
 from fairseq_ext.text import byte_level, pipeline, subwords
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.corpus import split_into_subwords
@@ -167,6 +169,14 @@ def test_own_files(kind: str, tokenize: bool, sentences, tmp_path: Path) -> None
     for line, text in zip(pieces, raw, strict=True):
         if "<unk>" not in line:  # a character that is not in the training text
             assert decode(line) == one_spaced(unicodedata.normalize(form, words(text)))
+
+
+def test_lines_of_which_no_token_is_left(tmp_path: Path) -> None:
+    for name in (f"{split}.{side}" for split in SPLITS for side in ("en", "de")):
+        write_lines(tmp_path / "data" / name, ["one", "\x01"])
+    with pytest.raises(DataError, match=r"train\.en, line 2: nothing is left of it as tokens"):
+        copy_corpus(tmp_path / "data", tmp_path / "out", "en", "de", tokenize=True)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.system

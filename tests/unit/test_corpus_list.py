@@ -155,6 +155,7 @@ def test_commands_that_cannot_be(tmp_path: Path) -> None:
         ("ratio=1.5", "a b", "a b c", None),
         ("ratio=1.5", "a b c d", "a b", "lengths differ more than 1.5-fold"),
         ("letters=0.5", "ab 12", "é!", None),
+        ("letters=0.9", "हिन्दी में", "မြန်မာ", None),  # vowels and tones are marks
         ("letters=0.5", "ab 123", "abc", "less than 0.5 letters"),
         ("different", "a", "A", None),
         ("different", "a", "a", "both sides are the same"),
@@ -172,6 +173,7 @@ def test_reasons(rule: str, source: str, target: str, reason: str | None) -> Non
         ("length=3", "`--rule length` must be MIN:MAX in words, such as 1:100, but is `3`."),
         ("length=3:2", "MIN:MAX"),
         ("ratio=1", "`--rule ratio` must be a number above 1, such as 3, but is `1`."),
+        ("ratio=nan", "`--rule ratio` must be a number above 1"),
         ("ratio=x", "`--rule ratio` must be a number above 1"),
         ("letters=2", "`--rule letters` must be a share from 0 to 1"),
         ("different=1", "`--rule different` must be given without a value"),
@@ -218,5 +220,7 @@ def test_sentences_of_another_language_are_left_out() -> None:
     assert rules.why_left_out(german, english, checks) is None
     assert rules.why_left_out(english, english, checks) == "source is not de"
     assert rules.why_left_out(german, german, checks) == "target is not en"
+    regional = rules.checks(("language",), ("de-AT", "en_GB"), None)
+    assert rules.why_left_out(german, english, regional) is None
     with pytest.raises(FairseqExtError, match=r"Unknown language code.*ISO 639-1"):
         rules.checks(("language=de:xx",), ("de", "en"), None)

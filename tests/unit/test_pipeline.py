@@ -86,6 +86,35 @@ def test_a_text_too_small_for_the_size(tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train.en", b"caf\xe9\n", "train.en, line 1: not UTF-8"),
+        ("train.en", b"one\n", "train.en has 1 lines but"),
+        ("train.de", b"\xef\xbb\xbfone\n", "byte-order mark"),
+        ("valid.de", b"one\rtwo\n" * 10, "carriage return inside the line"),
+        ("valid.en", b"", "valid.en is empty"),
+        ("more.en", b"\0\n", "more.en, line 1: NUL"),
+    ],
+)
+def test_text_is_checked(name: str, content: bytes, message: str, tmp_path: Path):
+    text = write_corpus(tmp_path / "text")
+    (text / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        corpus.split_into_subwords(text, tmp_path / "out", "en", "de", kind="bpe", size=9)
+    assert not (tmp_path / "out").exists()
+
+
+def test_sides_that_are_both_empty_are_kept(tmp_path: Path):
+    text = write_corpus(tmp_path / "text")
+    for side in ("en", "de"):
+        (text / f"valid.{side}").write_bytes(b"")
+    counts = corpus.split_into_subwords(text, tmp_path / "out", "en", "de", kind="bpe", size=9)
+    assert counts["valid.en"] == counts["valid.de"] == 0
+    with pytest.raises(ConfigError, match="are both `en`"):
+        corpus.split_into_subwords(text, tmp_path / "out", "en", "en", kind="bpe", size=9)
+
+
 def test_merges_are_those_of_subword_nmt(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     text = write_corpus(tmp_path / "text")
     corpus.split_into_subwords(text, tmp_path / "bpe", "en", "de", kind="bpe", size=40)

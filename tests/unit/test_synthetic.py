@@ -107,6 +107,22 @@ def test_alone(corpus: Path, tmp_path: Path) -> None:
     texts = ("--source", text, "--target", other, "--copies", 0, "--out", tmp_path / "mixed")
     assert script("mix", corpus, *texts) == "2 of 2 synthetic pairs kept\n"
     assert lines_of(tmp_path / "mixed" / "train.en") == ["1", "2 3"]
+    (tmp_path / "mixed" / "train.en").unlink()
+    said = script("mix", corpus, *texts, "--ratio", 0.1, ok=False)
+    assert "no pair is left to train on" in said
+    assert not (tmp_path / "mixed" / "train.en").exists()
+
+
+def test_a_last_line_without_its_end(corpus: Path, tmp_path: Path) -> None:
+    train = corpus / "train.en"
+    own = lines_of(train)
+    train.write_bytes(train.read_bytes().removesuffix(b"\n"))
+    source, target = write_lines(tmp_path / "a", ["1"]), write_lines(tmp_path / "b", ["2"])
+    out = ("--source", source, "--target", target, "--copies", 2, "--out", tmp_path / "mixed")
+    script("mix", corpus, *out)
+    assert lines_of(tmp_path / "mixed" / "train.en") == [*own, *own, "1"]
+    write_lines(train, own[:-1])
+    assert "train.en has 3 lines but" in script("mix", corpus, *out, ok=False)
 
 
 def test_refused(corpus: Path, tmp_path: Path) -> None:
@@ -120,6 +136,11 @@ def test_refused(corpus: Path, tmp_path: Path) -> None:
     assert "`--tag` must be one word" in script(
         "mix", corpus, *same, "--tag", "a b", *out, ok=False
     )
+    over = "would be overwritten by the output; write it elsewhere."
+    assert over in script("mix", corpus, *same, "--out", corpus, ok=False)
+    own = corpus / "train.de"
+    assert over in script("monolingual", corpus, "--language", "de", "--out", own, ok=False)
+    assert len(lines_of(own)) == SPLITS["train"]
     (corpus / "text.json").unlink()
     assert "has no text.json for en and de" in script("mix", corpus, *same, *out, ok=False)
     assert not (tmp_path / "mixed").exists()
