@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from fairseq_ext.errors import DataError, EnvironmentProblem
 
+LONGEST_NAME = 255  # bytes, of every usual file system
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 
@@ -55,6 +56,20 @@ def require_file(path: str | Path, what: str = "file") -> Path:
         raise DataError(f"{what} {path} does not exist; check the path.") from None
     except OSError as error:
         raise DataError(f"{what} {path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{what} {str(path)!r} is no path: it has a NUL; check it.") from None
+
+
+def is_name(name: object) -> bool:
+    """Whether this is the name of a file in a folder, which leads nowhere else."""
+    return (
+        isinstance(name, str)
+        and name not in ("", ".", "..")
+        and not any(sign in name for sign in "/\\\0")
+        and len(os.fsencode(name)) <= LONGEST_NAME
+    )
 
 
 def require_folder_of(path: Path, option: str) -> None:

@@ -142,20 +142,22 @@ def read(path: str | Path) -> Bundle:
     origin = content.get("origin")
     updates = origin.get("updates") if isinstance(origin, dict) else None
     fields["updates"] = updates if type(updates) is int else None
-    names = all(isinstance(fields[name], str) for name in ("src", "tgt", "architecture"))
     listed, search = fields["files"], fields["search"]
-    if not (names and fields["numbers"] in KINDS and _are_sums(listed) and _is_search(search)):
+    words = [f"dict.{fields[side]}.txt" for side in ("src", "tgt")]
+    names = isinstance(fields["architecture"], str) and all(map(files.is_name, words))
+    if not (
+        names and fields["numbers"] in KINDS and _are_sums(listed, words) and _is_search(search)
+    ):
         raise _unusable(folder / MANIFEST)
     return Bundle(folder, **fields)
 
 
-def _are_sums(listed: Any) -> bool:
-    """Whether a dictionary names files of a folder, those that are needed among them."""
+def _are_sums(listed: Any, words: list[str]) -> bool:
+    """Whether it names files of a folder, those that are needed and ``words`` among them."""
     return (
         isinstance(listed, dict)
-        and {CONFIG, WEIGHTS} <= listed.keys()
-        and all(Path(name).name == name not in ("", "..", MANIFEST) for name in listed)
-        and not any("\\" in name or "\0" in name for name in listed)
+        and {CONFIG, WEIGHTS, *words} <= listed.keys()
+        and all(files.is_name(name) and name != MANIFEST for name in listed)
         and all(isinstance(one, str) and _SHA256.fullmatch(one) for one in listed.values())
     )
 

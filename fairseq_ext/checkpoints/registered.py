@@ -142,7 +142,7 @@ def _registered_model(cfg: Any, path: str | Path) -> tuple[str, type]:
     if not isinstance(name, str) or name not in found:
         raise unknown(path, "architecture", name)
     with about(path):
-        untrusted.require_sizes(options)
+        untrusted.require_sizes({part: layout.section(cfg, part) for part in ("model", "task")})
     return name, ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY[name]
 
 

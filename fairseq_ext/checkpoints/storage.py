@@ -17,10 +17,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fairseq_ext.checkpoints import bundle, untrusted
+from fairseq_ext.checkpoints.numpy_pickles import STAND_INS
 from fairseq_ext.errors import CheckpointError, DataError
 from fairseq_ext.files import atomic_write, explain, require_file
 
@@ -38,10 +38,7 @@ def harmless_classes() -> list[Any]:
     the n-gram counts of ``--eval-bleu``, kept by the meters. The list stays as short as real
     checkpoints allow, so that a malicious file is still refused.
     """
-    reconstruct = np.array([0]).__reduce__()[0]  # numpy 1 and 2 keep it in different modules
-    scalar = np.int64(0).__reduce__()[0]
-    numbers = [type(np.dtype(kind)) for kind in (np.int32, np.int64, np.float32, np.float64)]
-    return [argparse.Namespace, np.ndarray, np.dtype, reconstruct, scalar, *numbers]
+    return [argparse.Namespace, *STAND_INS]
 
 
 def allow_harmless_classes() -> None:
@@ -50,7 +47,7 @@ def allow_harmless_classes() -> None:
 
 
 def _harmless_classes_allowed() -> AbstractContextManager[Any]:
-    """The same for a moment; where the process allows them already, they stay allowed."""
+    """Let it read them within a ``with`` block; what was allowed before stays allowed."""
     allowed = torch.serialization.get_safe_globals()
     missing = [one for one in harmless_classes() if one not in allowed]
     return torch.serialization.safe_globals(missing) if missing else nullcontext()

@@ -32,7 +32,7 @@ HYDRA = ("_target_", "_recursive_", "_partial_", "_convert_")
 
 _LEAVES = (
     *(type(None), bool, int, float, complex, str, bytes),
-    *(torch.dtype, torch.device, torch.Size, np.generic, np.dtype),
+    *(torch.dtype, torch.device, torch.Size, np.generic),
 )
 _INERT = re.compile(r"[^$]*\$\{(\w+(?:\.\w+)*)\}[^$]*")  # refers to one other option, by its path
 
@@ -66,8 +66,12 @@ def require_plain(value: Any, file_bytes: int) -> None:
 def _parts(value: Any) -> list[Any]:
     if isinstance(value, Namespace):
         value = vars(value)
+    if isinstance(value, dict):  # by its class: an attribute of a file may stand for a method
+        return [*dict.keys(value), *dict.values(value), *getattr(value, "__dict__", {}).values()]
     if isinstance(value, Mapping):
         return [*value.keys(), *value.values()]
+    if isinstance(value, Tensor):
+        return [*vars(value).values()]
     return list(value) if isinstance(value, list | tuple | set | frozenset) else []
 
 
@@ -76,11 +80,13 @@ def _bytes(value: Any) -> int:
     if isinstance(value, Tensor):
         if value.layout is not torch.strided or value.is_meta or value.is_quantized:
             raise CheckpointError("has a tensor of a kind that no model of fairseq saves")
-        return value.numel() * value.element_size()
+        return Tensor.numel(value) * Tensor.element_size(value)
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             raise CheckpointError("has an array of Python objects")
         return value.size * value.itemsize
+    if isinstance(value, dict) and not getattr(value, "__dict__", {}).keys() <= {"_metadata"}:
+        raise CheckpointError("has a dictionary with attributes")
     if not isinstance(value, (*_LEAVES, Mapping, Namespace, list, tuple, set, frozenset)):
         raise CheckpointError(f"has an object of type `{type(value).__name__}`")
     return 0
@@ -126,16 +132,8 @@ def option_of(settings: Any, text: str) -> str:
     Args:
         settings: nested dictionaries and ``Namespace``, plain and finite.
     """
-    todo = [settings]
-    while todo:
-        one = todo.pop()
-        fields = vars(one) if isinstance(one, Namespace) else one
-        if isinstance(fields, Mapping):
-            for name, value in fields.items():
-                if isinstance(value, str) and value == text:
-                    return str(name)
-        todo.extend(_parts(one))
-    return "an option"
+    found = (name for name, one in _options(settings) if isinstance(one, str) and one == text)
+    return next(found, "an option")
 
 
 @contextmanager
@@ -165,20 +163,38 @@ def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
         handle.remove()
 
 
+def _options(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values of all sections."""
+    todo: list[Any] = [settings]
+    while todo:
+        one = todo.pop()
+        fields = vars(one) if isinstance(one, Namespace) else one
+        if isinstance(fields, Mapping):
+            yield from ((str(name), value) for name, value in fields.items())
+        todo.extend(_parts(one))
+
+
 def require_sizes(settings: Mapping[str, Any]) -> None:
     """Check numbers of positions: tables of them are filled that are no parameters.
 
     Args:
-        settings: a model's options.
+        settings: a model's options, and those that they refer to; sections may be nested.
 
     Raises:
-        CheckpointError: there are above a million, or too many for the width of the model. The
-            message is the end of a sentence.
+        CheckpointError: there are above a million, too many for the width of the model, or what
+            fairseq would make a number of. The message is the end of a sentence.
     """
 
     def largest(end: str) -> tuple[int, str]:
-        found = ((value, name) for name, value in settings.items() if name.endswith(end))
-        return max(((v, n) for v, n in found if isinstance(v, int)), default=(0, ""))
+        found = [(0, "")]
+        for name, value in _options(settings):
+            refers = isinstance(value, str) and "${" in value  # to another option, seen by itself
+            if not name.endswith(end) or value is None or refers:
+                continue
+            if not isinstance(value, int):
+                raise CheckpointError(f"has `{name}` {value!r:.40}, which is no whole number")
+            found.append((value, name))
+        return max(found)
 
     (positions, name), (channels, width) = largest("positions"), largest("embed_dim")
     if positions > MOST_POSITIONS:

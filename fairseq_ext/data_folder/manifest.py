@@ -14,11 +14,11 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import DataError
-from fairseq_ext.files import atomic_write, require_file, sha256
+from fairseq_ext.files import atomic_write, is_name, require_file, sha256
 from fairseq_ext.json_files import read_json
 
 MANIFEST = "data-manifest.json"
@@ -89,7 +89,7 @@ def _entries(found: Any) -> dict[str, Entry]:
         raise ValueError("it lists no `files`")
     entries = {}
     for name, fields in found["files"].items():
-        if PurePosixPath(name).name != name or name in ("", "..") or "\0" in name:
+        if not is_name(name):
             raise ValueError(f"`{name!r:.60}` is not the name of a file in the folder")
         size, digest = (
             fields.get(key) if isinstance(fields, dict) else None for key in ("bytes", "sha256")

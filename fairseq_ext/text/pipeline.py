@@ -227,7 +227,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _whole(path: Path, entry: Any) -> Path:
     """The file of an entry, which must be in the same folder and unchanged."""
     name = entry.get("name") if isinstance(entry, dict) else None
-    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name:
+    if not files.is_name(name):
         raise _wrong(path, f"`files` has {entry!r:.60}")
     file = files.require_file(path.parent / name, f"file of {path}")
     if files.sha256(file) != entry.get("sha256"):

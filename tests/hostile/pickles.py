@@ -232,6 +232,14 @@ def _promising(archive: bytes) -> bytes:
     return bytes(content)
 
 
+def _with_field() -> Calls:
+    """An array of integers whose dtype gets a field of Python objects, with bytes for addresses."""
+    field = (3, "<", None, ("a",), {"a": (Calls(np.dtype, "O"), 0)}, -1, -1, 1)
+    kind = Calls(np.dtype, "i8", False, True, state=field)
+    empty, *_ = np.array([0]).__reduce__()
+    return Calls(empty, np.ndarray, (0,), b"b", state=(1, (1,), kind, False, b"A" * 8))
+
+
 def bombs(base: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     """Plain data that is small in the file and huge for who walks over it."""
     deep: list = []
@@ -252,6 +260,9 @@ def bombs(base: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     yield "tensor of 2^40 numbers", saved({**base, "model": dict.fromkeys(model, huge)})
     yield "bytearray", saved({**base, "task_state": Calls(bytearray, 10**11)})
     yield "array of objects", saved({**base, "extra_state": {"x": np.array([{}], dtype=object)}})
+    address = Calls(np.ndarray, (1,), Calls(np.dtype, "O"), b"A" * 8)
+    yield "array of addresses", saved({**base, "extra_state": {"x": Calls(set, address)}})
+    yield "numbers with an object field", saved({**base, "extra_state": {"x": _with_field()}})
     yield "sparse model", saved({**base, "model": {n: t.to_sparse() for n, t in model.items()}})
     yield "meta model", saved({**base, "model": {n: t.to("meta") for n, t in model.items()}})
     yield "model of numbers", saved({**base, "model": dict.fromkeys(model, 1)})

@@ -161,6 +161,21 @@ class TestAtomicWrite:
         assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.parametrize("name", ["a", "ä b", "..a", "a" * 255])
+def test_names_of_files(name: str):
+    assert files.is_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "a\\b", "a\0", "ä" * 128, None, 1])
+def test_what_is_no_name_of_a_file(name: object):
+    assert not files.is_name(name)
+
+
+def test_a_path_with_a_nul():
+    with pytest.raises(DataError, match="has a NUL"):
+        files.require_file("a\0b")
+
+
 def test_sha256(tmp_path: Path):
     (tmp_path / "abc").write_bytes(b"abc")  # the example of FIPS 180-2, appendix B.1
     assert files.sha256(tmp_path / "abc") == (

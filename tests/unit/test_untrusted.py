@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from argparse import Namespace
+from collections import Counter, OrderedDict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_ext.checkpoints import registered, untrusted
+from fairseq_ext.checkpoints import registered, storage, untrusted
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.plugin.patches import loading
+from tests.hostile.pickles import Calls
 
 
 def repeated(times: int) -> list:
@@ -27,6 +30,53 @@ def circle() -> dict:
     value: dict = {}
     value["again"] = value
     return value
+
+
+def with_attributes(**attributes: Any) -> OrderedDict:
+    value = OrderedDict(a=1)
+    vars(value).update(attributes)
+    return value
+
+
+def tensor_with(attribute: Any) -> torch.Tensor:
+    value = torch.zeros(1)
+    value.numel, value.own = Counter, attribute
+    return value
+
+
+def test_numbers_of_numpy_come_back(tmp_path: Path):
+    """As plain arrays and numbers, which are saved as such again."""
+    kinds = ("bool", "int8", "uint16", "int32", "int64", "float16", "float32", "float64", ">f8")
+    counts = {kind: np.arange(6).reshape(2, 3).astype(kind) for kind in kinds}
+    counts["fortran"] = np.asfortranarray(counts["int64"])
+    numbers = {f"{kind} number": np.dtype(kind).type(1) for kind in kinds}
+    state = {"model": {"x": torch.zeros(1)}, "extra_state": {**counts, **numbers}}
+    torch.save(state, tmp_path / "a.pt")
+    torch.save(storage.load(tmp_path / "a.pt"), tmp_path / "b.pt")
+    for name in ("a.pt", "b.pt"):
+        found = storage.load(tmp_path / name)["extra_state"]
+        for kind, wanted in {**counts, **numbers}.items():
+            np.testing.assert_array_equal(found[kind], wanted)
+            assert found[kind].dtype == wanted.dtype.newbyteorder("=")
+    assert b"fairseq_ext" not in (tmp_path / "b.pt").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([{}], dtype=object),
+        np.array(["a"]),
+        np.zeros(1, [("a", "i8")]),
+        np.datetime64("2020-01-01"),
+        np.dtype("O"),
+        Calls(np.ndarray, (1,)),
+        Calls(np.dtype, [("a", "O")]),
+    ],
+)
+def test_nothing_else_of_numpy_is_made(value: Any, tmp_path: Path):
+    torch.save({"model": {}, "extra_state": {"x": value}}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match=r"contains the object `numpy\.\w+`"):
+        storage.load(tmp_path / "a.pt")
 
 
 def test_checkpoints_are_plain():
@@ -48,6 +98,10 @@ def test_checkpoints_are_plain():
         (torch.zeros(2, 2).to_sparse(), "of a kind"),
         (torch.zeros(2, 2, device="meta"), "of a kind"),
         (bytearray(3), "type `bytearray`"),
+        (with_attributes(values=Counter), "dictionary with attributes"),
+        (with_attributes(_metadata=repeated(40)), "contain each other"),
+        (tensor_with(repeated(40)), "contain each other"),
+        (np.dtype("i8"), "an object of type"),
         (print, "type `builtin_function_or_method`"),
     ],
 )
@@ -103,6 +157,13 @@ def test_positions():
         untrusted.require_sizes({"max_target_positions": 10**12})
     with pytest.raises(CheckpointError, match="`decoder_embed_dim` 512, whose table of positions"):
         untrusted.require_sizes({"max_target_positions": 10**6, "decoder_embed_dim": 512})
+    nested = {"model": {"decoder": Namespace(embed_dim=512)}, "task": {"max_positions": 10**6}}
+    with pytest.raises(CheckpointError, match="`embed_dim` 512, whose table of positions"):
+        untrusted.require_sizes(nested)
+    untrusted.require_sizes({"max_positions": "${task.max_positions}", "decoder_embed_dim": None})
+    for number in ("300000000", 3e8, [1]):
+        with pytest.raises(CheckpointError, match="which is no whole number"):
+            untrusted.require_sizes({"max_source_positions": number})
 
 
 def test_the_option_of_a_text():
