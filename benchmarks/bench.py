@@ -18,6 +18,8 @@ from pathlib import Path
 
 import torch
 
+from fairseq_ext import files
+
 
 def machine() -> dict[str, object]:
     """What a figure depends on: processor, threads, versions, date and commit."""
@@ -150,9 +152,8 @@ def save(destination: Path, *, title: str, **content: object) -> None:
     """Write figures as JSON, with the machine they were measured on."""
     destination.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"title": title, "machine": machine(), **content}, indent=2) + "\n"
-    temporary = destination.with_name(destination.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(destination)
+    with files.atomic_write(destination) as file:
+        file.write(text)
     print(f"written: {destination}")
 
 

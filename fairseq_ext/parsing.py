@@ -58,7 +58,7 @@ def advise(message: str, options: Iterable[str]) -> str:
     ):
         name, value, names = choice[1].partition("/")[0], choice[2].strip("'"), choice[3]
         known = [one.strip("'") for one in names.split(", ")]
-        return f"`{name}` must be {_one_of(known, name)}, but is `{value}`{nearest(value, known)}"
+        return f"`{name}` must be {_one_of(known)}, but is `{value}`{nearest(value, known)}"
     if wrong := re.fullmatch(r"argument (\S+): invalid (\S+) value: (.*)", message):
         kinds = {"int": "a whole number", "float": "a number"}
         kind = kinds.get(wrong[2], "of another form")
@@ -70,7 +70,7 @@ def advise(message: str, options: Iterable[str]) -> str:
     return message
 
 
-def _one_of(known: list[str], name: str) -> str:
+def _one_of(known: list[str]) -> str:
     if len(known) <= FEW:
         return f"one of {', '.join(known)}"
     return f"one of the {len(known)} names that `--help` lists"

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from fairseq_ext import extras
 from fairseq_ext.errors import EnvironmentProblem, FairseqExtError
 
-LOCAL = "local"
-
 
 def run(
     address: str,
@@ -26,7 +24,7 @@ def run(
     """Start as many workers as the cluster has room for, and wait for all of them.
 
     Args:
-        address: of the cluster, as ``ray.init`` takes it; :data:`LOCAL` starts one.
+        address: of the cluster, as ``ray.init`` takes it; ``local`` starts one.
         work: what a worker does, a function of a module.
         args: handed to it; workers without a GPU get ``cpu=True``.
         cpu: leave GPUs alone.

@@ -17,10 +17,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from fairseq_ext import files
+from fairseq_ext.errors import EnvironmentProblem
+from fairseq_ext.evaluation.score import TOKENIZED_BLEU
 from fairseq_ext.evaluation.tables import aligned, markdown, verbatim
 from fairseq_ext.evaluation.training_run import Training, read_training
 
-TOKENIZED = "BLEU-tok"  # how the tokenized BLEU's name in scores.json begins
+TOKENIZED = TOKENIZED_BLEU.partition(" ")[0]
 
 
 def stage_seconds(folder: Path) -> dict[str, int]:
@@ -80,12 +83,12 @@ def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, coun
     rows = summary(scores, training, seconds)
     shown = samples(folder / "text", decoded, src, tgt, count)
     figures = {"title": title, "scores": scores, **asdict(training), "stages": seconds}
-    _write(decoded / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
+    write(decoded / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
     translations = markdown(
         [("source", "reference", "translation"), *(map(verbatim, row) for row in shown)]
     )
     table = markdown([("", "figure", "remark"), *rows])
-    _write(decoded / "results.md", f"# {title}\n\n{table}\n\n## Samples\n\n{translations}")
+    write(decoded / "results.md", f"# {title}\n\n{table}\n\n## Samples\n\n{translations}")
     listed = "".join(
         f"  source       {source}\n  reference    {reference}\n  translation  {translation}\n\n"
         for source, reference, translation in shown
@@ -124,8 +127,8 @@ def report_comparison(folder: Path) -> str:
     columns = ("parameters", "updates", "tokens/s", "minutes in updates")
     table = [("model", *signatures, *columns), *rows]
     notes = "\n".join(f"- {name}: `{signature}`" for name, signature in signatures.items())
-    _write(folder / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
-    _write(folder / "results.md", f"{markdown(table)}\n\n{notes}")
+    write(folder / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
+    write(folder / "results.md", f"{markdown(table)}\n\n{notes}")
     return f"{aligned(table)}\n\n{notes}"
 
 
@@ -133,10 +136,10 @@ def _short(name: str) -> str:
     return TOKENIZED if name.startswith(TOKENIZED) else name
 
 
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(path)
+def write(path: Path, text: str) -> None:
+    """Write lines to a file: all of them, or none."""
+    with files.atomic_write(path) as file:
+        file.write(f"{text}\n")
 
 
 def main() -> None:
@@ -159,7 +162,7 @@ def main() -> None:
             print(report_run(args.dir, decoded, args.src, args.tgt, args.title, args.samples))
         else:
             print(report_comparison(args.dir))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EnvironmentProblem) as error:
         sys.exit(f"report: error: {error}")
 
 

@@ -27,7 +27,6 @@ from torch import Tensor
 
 from fairseq_ext.binary.binarize import Binarizer, zero_or_one
 
-SCORE_V = ("signed", "unsigned")
 BINARIZER = Binarizer()
 
 

@@ -130,16 +130,16 @@ def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def differences(report: str, most: int = 2) -> str:
-    """What torch reports on a state that does not fit, in one line: a few names of each kind."""
+def differences(report: str) -> str:
+    """What torch reports on a state that does not fit, in one line: two names of each kind."""
     shapes = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\).*?Size\((.*?)\)", report)
     kinds = {"other sizes": [f"{key} {theirs}, not {ours}" for key, theirs, ours in shapes]}
     for heading, kind in (("Missing", "not in it"), ("Unexpected", "only in it")):
         listed = re.search(rf"{heading} key\(s\) in state_dict: (.*)", report)
         kinds[kind] = re.findall(r'"([^"]+)"', listed[1]) if listed else []
-    return "; ".join(f"{kind}: {_some(keys, most)}" for kind, keys in kinds.items() if keys)
+    return "; ".join(f"{kind}: {_some(keys)}" for kind, keys in kinds.items() if keys)
 
 
-def _some(names: list[str], most: int) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(names[:2]) + more

@@ -16,21 +16,19 @@ from torch import Tensor, nn
 from fairseq_ext.errors import ConfigError
 
 
-def masked_softmax(scores: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Softmax over the last dimension in fp32, exactly 0 on pads (and on a row of pads only).
+def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
+    """Softmax over the last dimension, in fp32 at least; exactly 0 on pads, also if all are pads.
 
     Args:
         scores: ``[..., S]``.
-        padding_mask: broadcasts to ``scores``, true on pads; None where there are none.
+        padding_mask: broadcasts to ``scores``, true on pads.
 
     Returns:
         weights in the dtype of ``scores``, shaped like it.
     """
-    if padding_mask is None:
-        return torch.softmax(scores.float(), dim=-1).type_as(scores)
-    lowest = torch.finfo(torch.float32).min if scores.dtype != torch.float64 else -1e300
-    wide = scores if scores.dtype == torch.float64 else scores.float()
-    weights = torch.softmax(wide.masked_fill(padding_mask, lowest), dim=-1)
+    precise = torch.promote_types(scores.dtype, torch.float32)
+    seen = scores.to(precise).masked_fill(padding_mask, torch.finfo(precise).min)
+    weights = torch.softmax(seen, dim=-1)
     return weights.masked_fill(padding_mask, 0.0).type_as(scores)
 
 

@@ -33,7 +33,6 @@ class LinformerAttention(nn.Module):
         embed_dim: ``C``.
         num_heads: ``H``.
         projection: E and F; layers may share one.
-        dropout: probability with which a slot's weight is dropped.
         scale: ``head-dim`` divides scores by ``√D``, ``model-dim`` by ``√C`` as the paper prints.
         compress_first: True mixes the tokens before ``W_k`` and ``W_v`` (same result, but these
             multiply ``K`` instead of ``S`` rows), False after; None chooses the cheaper order. It
@@ -49,7 +48,6 @@ class LinformerAttention(nn.Module):
         num_heads: int,
         projection: LengthProjection,
         *,
-        dropout: float = 0.0,
         scale: str = "head-dim",
         compress_first: bool | None = None,
     ) -> None:
@@ -63,7 +61,7 @@ class LinformerAttention(nn.Module):
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.head_dim = embed_dim // num_heads
         self.scaling = 1 / sqrt(self.head_dim if scale == "head-dim" else embed_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout: nn.Module = nn.Identity()  # in a model fairseq's takes its place
         self.compress_first = compress_first
         self.projection = projection
         self.q_proj = nn.Linear(embed_dim, embed_dim)

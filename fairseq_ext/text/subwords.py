@@ -62,9 +62,9 @@ def load(kind: str, paths: Sequence[Path]) -> Subwords:
         ) from error
 
 
-def remove_bpe(text: str, separator: str = "@@") -> str:
+def remove_bpe(text: str) -> str:
     """Join subword-nmt pieces: ``"Stra@@ ße"`` becomes ``"Straße"``."""
-    return (text + " ").replace(separator + " ", "").rstrip()
+    return (text + " ").replace("@@ ", "").rstrip()
 
 
 class Merges:

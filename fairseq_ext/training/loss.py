@@ -21,10 +21,10 @@ from torch.autograd.function import once_differentiable
 from fairseq_ext.base.output_layer import OutputLayer
 
 CHUNK = 2**22  # logits of a chunk: 16 MiB in fp32, of which products are quick
-BLOCK = 2**18  # logits that are judged at a time: a processor's own cache holds them
+BLOCK = 2**18  # logits whose loss is taken at a time: a processor's own cache holds them
 
 
-Judge = Callable[[Tensor, slice, bool], Tensor]
+ChunkLoss = Callable[[Tensor, slice, bool], Tensor]
 """From logits ``z``, ``[R, V]``, their place among all words and whether a gradient is wanted, to
 the sums of loss and negative log-likelihood, ``[2]``; ``z`` is overwritten, by ``∂L/∂z``."""
 
@@ -58,8 +58,8 @@ def smoothed_nll(
         fp32 at least.
     """
     words, target = _counted(target, padding_idx)
-    judge = functools.partial(_smoothed, target=target, epsilon=epsilon)
-    return _summed(output.of_words(words), judge, chunk)
+    chunk_loss = functools.partial(_smoothed, target=target, epsilon=epsilon)
+    return _summed(output.of_words(words), chunk_loss, chunk)
 
 
 def distilled_nll(
@@ -90,14 +90,14 @@ def distilled_nll(
         As :func:`smoothed_nll`.
     """
     words, target = _counted(target, padding_idx)
-    judge = functools.partial(
+    chunk_loss = functools.partial(
         _distilled,
         target=target,
         teacher=teacher.of_words(words),
         temperature=temperature,
         teacher_weight=teacher_weight,
     )
-    return _summed(output.of_words(words), judge, chunk)
+    return _summed(output.of_words(words), chunk_loss, chunk)
 
 
 def count_correct(
@@ -131,12 +131,12 @@ def _blocks(z: Tensor) -> Sequence[slice]:
     return [slice(i, min(i + rows, len(z))) for i in range(0, len(z), rows)]
 
 
-def _summed(output: OutputLayer, judge: Judge, chunk: int) -> tuple[Tensor, Tensor]:
-    return _Summed.apply(*output, judge, _places(output, chunk))
+def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Tensor, Tensor]:
+    return _Summed.apply(*output, chunk_loss, _places(output, chunk))
 
 
 class _Summed(torch.autograd.Function):
-    """The sums of a :data:`Judge` over all chunks; its gradients are computed on the way."""
+    """The sums of a :data:`ChunkLoss` over all chunks; its gradients are computed on the way."""
 
     @staticmethod
     def forward(
@@ -144,7 +144,7 @@ class _Summed(torch.autograd.Function):
         features: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        judge: Judge,
+        chunk_loss: ChunkLoss,
         places: Sequence[slice],
     ) -> tuple[Tensor, Tensor]:
         output = OutputLayer(features, weight, bias)
@@ -155,7 +155,7 @@ class _Summed(torch.autograd.Function):
             z = output.of_words(place).logits()  # [R, V]
             for block in _blocks(z):
                 words = slice(place.start + block.start, place.start + block.stop)
-                sums += judge(z[block], words, gradients.wanted)
+                sums += chunk_loss(z[block], words, gradients.wanted)
             if gradients.wanted:
                 gradients.add(place, z)
         ctx.save_for_backward(*gradients.sums())
@@ -187,10 +187,10 @@ class _Gradients:
         self.of_weight = transposed  # [C, V]
         self.of_bias = torch.zeros_like(bias, dtype=precise) if wanted[2] else None  # [V]
 
-    def add(self, place: slice, slope: Tensor) -> None:
-        """The chunk at ``place``, of which ``slope``, ``[R, V]``, is ``∂L/∂z``."""
+    def add(self, place: slice, grad_logits: Tensor) -> None:
+        """The chunk at ``place``, of which ``grad_logits``, ``[R, V]``, is ``∂L/∂z``."""
         h, weight, _ = self.output.of_words(place)
-        rounded = slope.to(weight.dtype)
+        rounded = grad_logits.to(weight.dtype)
         if self.of_features is not None:
             self.of_features[place] = rounded @ weight
         if self.of_weight is not None:
@@ -199,7 +199,7 @@ class _Gradients:
             else:  # sums of half-precision products are kept in fp32
                 self.of_weight += h.t() @ rounded
         if self.of_bias is not None:
-            self.of_bias += slope.sum(dim=0)
+            self.of_bias += grad_logits.sum(dim=0)
 
     def sums(self) -> tuple[Tensor | None, ...]:
         """In the types of the features, the weight and the bias."""

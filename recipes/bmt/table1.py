@@ -20,6 +20,7 @@ from typing import Any
 from fairseq_ext import files
 from fairseq_ext.binary.switches import PRESETS
 from fairseq_ext.evaluation import plots, training_log
+from fairseq_ext.evaluation.tables import markdown
 
 
 def row(folder: Path) -> dict[str, Any]:
@@ -41,13 +42,12 @@ def row(folder: Path) -> dict[str, Any]:
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """The rows as Markdown."""
     names = [score["name"].split(" ")[0] for score in next(iter(rows.values()))["scores"]]
-    header = ["", "1-bit weights", "1-bit activations", "valid loss", *names]
-    lines = [header, ["---"] * len(header)]
+    lines = [["", "1-bit weights", "1-bit activations", "valid loss", *names]]
     for name, found in rows.items():
         values = [f"{score['value']:.2f}" for score in found["scores"]]
         binary = [" ".join(found[f"binary_{kind}"]) for kind in ("weights", "activations")]
         lines.append([name, *binary, f"{found['valid_loss']:.3f}", *values])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(lines)
 
 
 def main() -> None:

@@ -20,13 +20,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from report import aligned, markdown, read_training, stage_seconds
+from report import aligned, markdown, read_training, stage_seconds, write
 
 VALIDATED = re.compile(r"\| accuracy ([\d.]+)")
 
 
-def predict(data: Path, checkpoint: Path, split: str = "test", batch_size: int = 64) -> list[str]:
-    """The most probable label of each sentence of a split, in the order of the text."""
+def predict(data: Path, checkpoint: Path, batch_size: int) -> list[str]:
+    """The most probable label of each sentence of the test set, in the order of the text."""
     import torch
     from fairseq import utils
     from fairseq.checkpoint_utils import load_model_ensemble_and_task
@@ -38,9 +38,10 @@ def predict(data: Path, checkpoint: Path, split: str = "test", batch_size: int =
     (model,), _, task = load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)
     cuda = torch.cuda.is_available()
     model = model.eval().cuda() if cuda else model.eval()
-    task.load_dataset(split)
+    task.load_dataset("test")
+    sentences = task.dataset("test")
     batches = task.get_batch_iterator(
-        task.dataset(split), max_sentences=batch_size, max_positions=model.max_positions()
+        sentences, max_sentences=batch_size, max_positions=model.max_positions()
     ).next_epoch_itr(shuffle=False)
     classes = task.label_dictionary
     found: dict[int, str] = {}
@@ -52,7 +53,7 @@ def predict(data: Path, checkpoint: Path, split: str = "test", batch_size: int =
             best = logits.argmax(1) + classes.nspecial
             for index, label in zip(batch["id"].tolist(), best.tolist(), strict=True):
                 found[index] = classes[label]
-    return [found[index] for index in range(len(task.dataset(split)))]
+    return [found[index] for index in range(len(sentences))]
 
 
 def f1_of_classes(truth: Sequence[str], guesses: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -71,8 +72,9 @@ def f1_of_classes(truth: Sequence[str], guesses: Sequence[str]) -> dict[str, dic
     return figures
 
 
-def wilson(right: int, lines: int, z: float = 1.96) -> tuple[float, float]:
+def wilson(right: int, lines: int) -> tuple[float, float]:
     """The 95 % confidence interval of a share, in per cent (Wilson 1927)."""
+    z = 1.96  # so many standard deviations around its mean hold 95 % of a normal distribution
     share, spread = right / lines, z * z / lines
     middle = share + spread / 2
     radius = z * sqrt(share * (1 - share) / lines + spread / (4 * lines))
@@ -126,9 +128,9 @@ def report(folder: Path, title: str) -> str:
     ]
     classes.insert(0, ("class", "precision", "recall", "F1", "lines"))
     figures = {"title": title, **scores, **asdict(training), "stages": seconds}
-    _write(folder / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
+    write(folder / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
     table = markdown([("", "figure", "remark"), *rows])
-    _write(folder / "results.md", f"# {title}\n\n{table}\n\n## Classes\n\n{markdown(classes)}")
+    write(folder / "results.md", f"# {title}\n\n{table}\n\n## Classes\n\n{markdown(classes)}")
     return f"{aligned(classes)}\n\n{title}\n\n{aligned(rows)}"
 
 
@@ -160,12 +162,6 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(f"{text}\n", encoding="utf-8")
-    temporary.replace(path)
-
-
 def main() -> None:
     """Run the command; a user's error ends it with one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
@@ -185,8 +181,8 @@ def main() -> None:
     args = parser.parse_args()
     try:
         if args.command == "predict":
-            labels = predict(args.bin, args.checkpoint, batch_size=args.batch_size)
-            _write(args.out, "\n".join(labels))
+            labels = predict(args.bin, args.checkpoint, args.batch_size)
+            write(args.out, "\n".join(labels))
         elif args.command == "report":
             print(report(args.dir, args.title))
         else:

@@ -16,7 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from report import aligned, markdown
+from report import aligned, markdown, write
+
+from fairseq_ext.errors import EnvironmentProblem
 
 # Model, PPL (test), BLEU (test); the tool that computed the latter is not named.
 PAPER = (
@@ -54,7 +56,7 @@ def write_perplexity(log: Path, out: Path) -> None:
         "signature": "fairseq-validate, per BPE token with </s>",
         "detail": f"loss {loss} bits per token",
     }
-    _write(out, json.dumps({"scores": [score]}, indent=2))
+    write(out, json.dumps({"scores": [score]}, indent=2))
 
 
 def table(runs: Sequence[Path], out: Path) -> str:
@@ -75,15 +77,9 @@ def table(runs: Sequence[Path], out: Path) -> str:
     ]
     rows = [("Model", "PPL (test)", "BLEU (test)")]
     rows += [(name, f"{ppl:.2f}", f"{bleu:.2f}") for name, ppl, bleu in (*ours, *PAPER)]
-    _write(out / "table3.json", json.dumps(figures, ensure_ascii=False, indent=2))
-    _write(out / "table3.md", markdown(rows))
+    write(out / "table3.json", json.dumps(figures, ensure_ascii=False, indent=2))
+    write(out / "table3.md", markdown(rows))
     return aligned(rows)
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(path)
 
 
 def main() -> None:
@@ -102,7 +98,7 @@ def main() -> None:
             write_perplexity(args.log, args.output)
         else:
             print(table(args.runs, args.out))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EnvironmentProblem) as error:
         sys.exit(f"table3: error: {error}")
 
 

@@ -212,9 +212,24 @@ def test_beam_search_in_a_batch_equals_one_by_one(name: str) -> None:
             assert one["score"].item() == pytest.approx(other["score"].item(), abs=1e-9)
 
 
+def attentive(name: str):
+    """In fp32; a GRU's weights are sharper than at initialization, where attention is uniform."""
+    model, _ = build(ARCHITECTURES[name])
+    if name.startswith("gru"):
+        for parameter in model.parameters():
+            parameter.data *= 2
+    return model
+
+
+def assert_near(found: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
+    """Within a few roundings of ``dtype``, of the size of the logits."""
+    atol = 16 * torch.finfo(dtype).eps * exact.std().item()
+    torch.testing.assert_close(found.float(), exact, rtol=0, atol=atol)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_finite_and_near(name: str, dtype: torch.dtype) -> None:
-    model, _ = build(ARCHITECTURES[name])
+    model = attentive(name)
     source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
     exact = logits(model, source, target)
     model = model.to(dtype)
@@ -222,21 +237,21 @@ def test_half_precision_is_finite_and_near(name: str, dtype: torch.dtype) -> Non
     assert found.dtype == dtype
     assert found.isfinite().all()
     if not UNSTEADY.match(name):
-        torch.testing.assert_close(found.float(), exact, rtol=0, atol=0.05)
+        assert_near(found, exact, dtype)
     found.float().square().sum().backward()
     for parameter in model.parameters():
         assert parameter.grad.isfinite().all()
 
 
 def test_autocast_is_finite_and_near(name: str) -> None:
-    model, _ = build(ARCHITECTURES[name])
+    model = attentive(name)
     source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
     exact = logits(model, source, target)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = logits(model, source, target)
     assert found.isfinite().all()
     if not UNSTEADY.match(name):
-        torch.testing.assert_close(found.float(), exact, rtol=0, atol=0.05)
+        assert_near(found, exact, torch.bfloat16)
     found.float().square().sum().backward()
     for parameter in model.parameters():
         assert parameter.grad.dtype == torch.float32

@@ -265,12 +265,17 @@ def test_checkpoint_fits_another_max_len(max_len: int) -> None:
 
 @pytest.mark.parametrize("max_len", [30, 140])
 def test_windows_of_a_convolution_are_stretched(max_len: int) -> None:
+    """Their sum stays, and a ramp remains one, longer and lower by the same factor."""
     layer = attention(kind="convolution")
-    other = reloaded(layer, max_len, kind="convolution")
-    assert other.projection.weight.shape == (2, math.ceil(max_len / SLOTS))
-    torch.testing.assert_close(
-        other.projection.weight.sum(-1), layer.projection.weight.sum(-1), rtol=1e-6, atol=0
-    )
+    old, new = math.ceil(MAX_LEN / SLOTS), math.ceil(max_len / SLOTS)
+    ramp = torch.linspace(1, 3, old).double().expand(2, old)
+    layer.projection.weight.data = ramp
+    stretched = reloaded(layer, max_len, kind="convolution").projection.weight
+    assert stretched.shape == (2, new)
+    torch.testing.assert_close(stretched.sum(-1), ramp.sum(-1), rtol=1e-6, atol=0)
+    steps = stretched[:, 2:-2].diff()  # at its ends, beyond the first and last number, it is level
+    wanted = torch.full_like(steps, 2 / (old - 1) * (old / new) ** 2)
+    torch.testing.assert_close(steps, wanted, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("max_len", [11, 30, 134, 140])
