@@ -113,9 +113,11 @@ def _serve(args: argparse.Namespace) -> int:
         models, args.data, search, limits, keys, args.batch_size, args.max_tokens
     )
     listener = address.listen(args.host, args.port)
-    application = server.application(settings)  # workers load it again: errors are found here
+    made = server.application(settings)  # workers load it again: errors are found here
+    if args.workers > 1:
+        made = None  # this process only watches them, and needs no models
     print(address.url(listener), flush=True)
-    return server.serve(application, settings, listener, workers=args.workers, grace=args.grace)
+    return server.serve(made, settings, listener, workers=args.workers, grace=args.grace)
 
 
 def _checked(args: argparse.Namespace) -> Limits:
@@ -139,9 +141,12 @@ def _keys(args: argparse.Namespace) -> list[str]:
     """Keys from the option, the variable and the file.
 
     Raises:
-        ConfigError: the file has none, or is not readable.
+        ConfigError: a key is not UTF-8, or the file has none or is not readable.
     """
-    keys = [key for key in (args.api_key, os.environ.get(KEY)) if key]
+    given = {"`--api-key`": args.api_key, f"`{KEY}`": os.environ.get(KEY)}
+    for name, key in given.items():
+        _require_utf8(name, key or "")
+    keys = [key for key in given.values() if key]
     if args.api_key_file is None:
         return keys
     try:
@@ -154,3 +159,15 @@ def _keys(args: argparse.Namespace) -> list[str]:
     if not found:
         raise ConfigError(f"`--api-key-file` {args.api_key_file} has no line with a key.")
     return keys + found
+
+
+def _require_utf8(name: str, key: str) -> None:
+    """Refuse a key that no request could hold.
+
+    Raises:
+        ConfigError: the key, as Python decodes arguments and variables, is not UTF-8.
+    """
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{name} must be UTF-8, but is not. Take another key.") from None

@@ -40,10 +40,10 @@ class Opened(NamedTuple):
     folders: Sequence[Path]
 
     def text(self) -> Pipeline:
-        """Its steps between text and tokens; none are those of a model that does not say.
+        """The text pipeline saved with the model; an empty pipeline if it saved none.
 
         Raises:
-            DataError: they cannot be used.
+            DataError: it cannot be used.
         """
         languages = (self.translator.src, self.translator.tgt)
         saved = pipeline.find(self.folders)
@@ -88,9 +88,10 @@ def opened(
 
 
 def _of_bundle(path: Path, make_search: MakeSearch) -> tuple[MakeSearch, list[Path]]:
-    """How a bundle searches, and the file that translates, if it is not all of the bundle.
+    """The bundle's search settings and the file to load.
 
-    That is its model for the engine, or the packed model that binary weights in bits are.
+    That is its engine model, or the packed model that holds its 1-bit weights; otherwise the bundle
+    itself.
     """
     found = bundle.read(path)
     search = make_search(found.search)

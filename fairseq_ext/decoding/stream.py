@@ -60,7 +60,9 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def unmarked(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """The same lines, of a pipe; those of a file are checked before.
+    """Yield the lines unchanged; refuse a byte-order mark in the first one.
+
+    This is for a pipe: files are checked earlier.
 
     Raises:
         DataError: the first one starts with a byte-order mark.
@@ -69,7 +71,7 @@ def unmarked(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
         if number == 0 and line.startswith(codecs.BOM_UTF8):
             raise DataError(
                 f"{name}, line 1: starts with a byte-order mark (UTF-8), which would become part "
-                "of the first word. Remove it: tail -c +4"
+                "of the first word. Remove it: … | tail -c +4 | fairseq-ext translate …"
             )
         yield line
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.decoding import length_penalty, models, sampling
+from fairseq_ext.decoding.locking import ForkSafeLock
 from fairseq_ext.decoding.search import (
     Candidate,
     Counts,
@@ -87,7 +87,7 @@ class Translator:
         self._cfg.generation.print_alignment = None
         self._search = search
         self._generators = {search: self._build_generator(search, self._cfg)}
-        self._one_at_a_time = threading.Lock()  # models and generators keep what they are doing
+        self._one_at_a_time = ForkSafeLock()  # models and generators keep what they are doing
         self._limits = utils.resolve_max_positions(
             self._task.max_positions(), *(model.max_positions() for model in self._models)
         )
@@ -149,7 +149,7 @@ class Translator:
         search = search or self._search
         found: list[list[Candidate]] = [[] for _ in sentences]
         numbers = range(len(sentences)) if numbers is None else numbers
-        with self._one_at_a_time:
+        with self._one_at_a_time.held():
             generator = self._generator(search)
             skipped = getattr(generator, "symbols_to_strip_from_output", {generator.eos})
             if search.sampling and sentences:
@@ -182,7 +182,7 @@ class Translator:
             *(ListDataset(tokens, list(map(len, tokens))), list(map(len, tokens)), words),
         )
         scored: list[Tensor] = [torch.empty(0)] * len(targets)
-        with self._one_at_a_time:
+        with self._one_at_a_time.held():
             scorer, numbers = self._generator(SCORE), range(len(targets))
             for place, _, (one,) in self._run(scorer, pairs, numbers):
                 scored[place] = one["positional_scores"].cpu()
@@ -239,7 +239,7 @@ class Translator:
 
 
 def _flags(search: Search) -> list[str]:
-    """The same for fairseq.
+    """The search as flags of fairseq-interactive.
 
     Raises:
         ConfigError: a number that cannot be.

@@ -118,14 +118,16 @@ def on_a_device(model: BaseFairseqModel) -> bool:
 
 
 def share_weights(generators: Iterable[Any]) -> None:
-    """Let generators and scorers that the engine runs lay the weights of their models out once.
+    """Let generators and scorers that the engine runs have the weights of their models once.
 
     Args:
-        generators: for the same models and in the same numbers; those of fairseq are left alone.
+        generators: for the same models and symbols and in the same numbers; those of fairseq are
+            left alone.
     """
     first, *others = [one for one in generators if isinstance(one, Native)] or [None]
     for other in others:
         other._teams, other._shortlist = first._teams, first._shortlist
+        other._program = first._program
 
 
 def words(rows: Tensor, pad: int) -> list[list[int]]:

@@ -7,13 +7,17 @@ models and layers compute.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
-from fairseq.models.transformer import TransformerModelBase
+from fairseq.models.transformer import (
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+    TransformerModelBase,
+)
 from fairseq.modules import MultiheadAttention, SinusoidalPositionalEmbedding
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
@@ -21,7 +25,9 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import nn
 
+from fairseq_ext.engine import stock
 from fairseq_ext.engine.program import NOTHING, Columns, Phase, Program, Symbols
+from fairseq_ext.engine.stock import require
 from fairseq_ext.engine.writer import Writer
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.plugin import wings
@@ -39,21 +45,22 @@ TABLES: dict[type, Callable[[Any, Writer], np.ndarray]] = {}
 """The weight of an embedding or of an output layer."""
 
 
-def compile_model(model: BaseFairseqModel, target: Dictionary, begin: int | None = None) -> Program:
+def compile_model(model: BaseFairseqModel, target: Dictionary) -> Program:
     """The program of a trained model.
 
     Args:
         model: in any state; it is not changed.
         target: the dictionary of its output.
-        begin: what a translation begins with; None for ``</s>``, as fairseq's task has it.
 
     Raises:
+        CheckpointError: weights that are not finite.
         ConfigError: the engine has no such model, or not with these options.
     """
     for wing in wings.names("engine"):
         importlib.import_module(f"fairseq_ext.{wing}.engine")
-    compiler, end = found(MODELS, model), target.eos()
-    symbols = Symbols(end if begin is None else begin, end, target.pad(), target.unk())
+    compiler, end = found(MODELS, model, stock.MODEL), target.eos()
+    stock.require_no_additions(model)
+    symbols = Symbols(end, end, target.pad(), target.unk())
     program = Writer(symbols, model.max_positions()[0], model.max_decoder_positions())
     training = model.training
     model.eval()  # LayerDrop leaves layers out in training, also of a plain loop over them
@@ -61,25 +68,23 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, begin: int | None
         compiler(model, program)
     finally:
         model.train(training)
+    stock.require_finite(program.matrices, model)
     return program
 
 
-def found(table: dict[type, Callable], thing: object) -> Callable:
-    """The entry of the nearest class of ``thing``.
+def found(
+    table: dict[type, Callable], thing: nn.Module, methods: Sequence[str] = stock.LAYER
+) -> Callable:
+    """The entry of the nearest class of ``thing``, which must have that class's methods.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or ``thing`` computes something else.
     """
     for kind in type(thing).__mro__:
         if kind in table:
+            stock.require_methods(thing, kind, methods)
             return table[kind]
     raise ConfigError(f"the engine has no {type(thing).__name__}.")
-
-
-def require(condition: bool, what: str) -> None:
-    """Refuse a model that has something which the engine has not."""
-    if not condition:
-        raise ConfigError(f"the engine has no {what}.")
 
 
 # ---- what all models share -----------------------------------------------------------------------
@@ -109,9 +114,9 @@ def norm(layer: nn.Module | None, x: Columns, program: Writer, groups: int = 1) 
     """A layer norm; ``x`` itself where there is none."""
     if layer is None or isinstance(layer, nn.Identity):
         return x
-    return program.norm(
-        x, program.array(layer.weight), program.array(layer.bias), layer.eps, groups
-    )
+    bias = getattr(layer, "bias", None)  # RMSNorm has none
+    require(bias is not None, f"{type(layer).__name__} without a bias")
+    return program.norm(x, program.array(layer.weight), program.array(bias), layer.eps, groups)
 
 
 def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
@@ -145,6 +150,8 @@ def finish(decoder: nn.Module, y: Columns, program: Writer) -> None:
 
 def compile_transformer(model: TransformerModelBase, program: Writer) -> None:
     """Vaswani et al. (2017), with the options of fairseq's layers."""
+    stock.require_methods(model.encoder, TransformerEncoderBase, stock.ENCODER)
+    stock.require_methods(model.decoder, TransformerDecoderBase, stock.DECODER)
     x = embed(model.encoder, Phase.TOKENS, program)
     for layer in model.encoder.layers:
         x = encoder_layer(layer, x, program)
@@ -157,9 +164,7 @@ def compile_transformer(model: TransformerModelBase, program: Writer) -> None:
 
 def require_fairseqs(layer: nn.Module, base: type) -> None:
     """Refuse a layer that computes something of its own."""
-    own = type(layer).forward is not base.forward and type(layer) is not base
-    legacy = base in type(layer).__mro__ and type(layer).__module__ == base.__module__
-    require(legacy or not own, type(layer).__name__)
+    stock.require_methods(layer, base, stock.LAYER)
     for name in ("attn_ln", "ffn_layernorm", "w_resid", "c_attn"):  # Shleifer et al. (2021)
         require(getattr(layer, name, None) is None, f"`{name}` in a layer")
 

@@ -110,7 +110,7 @@ class EngineModel:
         """A folder with the ``text.json``, if there is one, for as long as the block takes.
 
         Raises:
-            CheckpointError: the block found that they cannot be used.
+            CheckpointError: the block found that a file of the folder cannot be used.
         """
         with tempfile.TemporaryDirectory() as name:
             for file, content in self.text.items():
@@ -118,6 +118,8 @@ class EngineModel:
             try:
                 yield Path(name)
             except DataError as error:
+                if f"{name}/" not in str(error):  # about something else that the block reads
+                    raise
                 reason = str(error).replace(f"{name}/", f"{self.path}: ")
                 raise CheckpointError(reason) from None
 
@@ -332,8 +334,7 @@ def _check(model: EngineModel) -> None:
     if model.shortlist is not None:
         model.shortlist.check(known)
     for name in model.text:
-        single = Path(name).name == name != ".." and "\0" not in name
-        _require(single and pipeline.FILE in model.text, "it has files of nothing")
+        _require(files.is_name(name) and pipeline.FILE in model.text, "it has files of nothing")
 
 
 def _require(condition: bool, fault: str) -> None:

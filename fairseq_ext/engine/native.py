@@ -145,9 +145,9 @@ class Machine:
         Raises:
             DataError: a prefix that is not of the target vocabulary.
         """
-        check_prefixes(prefixes, self.target_vocabulary)
         if self.shortlist is None:
             return None
+        check_prefixes(prefixes, self.target_vocabulary)
         prefixes = [()] * len(sentences) if prefixes is None else prefixes
         end, size = self.program.symbols.end, self.target_vocabulary
         return [
@@ -207,8 +207,9 @@ class Worker:
             DataError: a sentence that is empty or too long, or a number that is no token's.
             MemoryError: the batch is too large.
         """
-        lists = self._machine.lists(sentences, prefixes)
-        if lists is None or not rules.listed:
+        lists = self._machine.lists(sentences, prefixes) if rules.listed else None
+        if lists is None:
+            check_prefixes(prefixes, self._machine.target_vocabulary)
             return self._together(sentences, rules, prefixes, numbers, None)
         self._machine.shortlist.require(rules.followed + 2)
         numbers, found = range(len(sentences)) if numbers is None else numbers, []
@@ -337,7 +338,7 @@ def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, siz
 
 
 def check_prefixes(prefixes: Sequence[Sequence[int]] | None, size: int) -> None:
-    """The same for what translations begin with; ``size`` is the target's vocabulary.
+    """Refuse prefixes with token ids outside the target vocabulary, which has ``size`` tokens.
 
     Raises:
         DataError: a number that is no token's.
@@ -348,8 +349,11 @@ def check_prefixes(prefixes: Sequence[Sequence[int]] | None, size: int) -> None:
 
 
 def joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """All numbers in a row, and where each list begins (and the last one ends)."""
+    """All numbers in a row, int32, and where each list begins (and the last one ends), int64."""
     begins = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(one) for one in lists], out=begins[1:])
-    whole = np.concatenate([*map(np.asarray, lists), np.empty(0)])
-    return np.ascontiguousarray(whole, np.int32), begins
+    parts = [np.asarray(one, getattr(one, "dtype", np.int64)) for one in lists]
+    whole = np.concatenate([*parts, np.empty(0, np.int32)])
+    if whole.dtype != np.int32:  # a number that does not fit is no token's; it must not become one
+        whole = whole.clip(-1, np.iinfo(np.int32).max).astype(np.int32)
+    return whole, begins

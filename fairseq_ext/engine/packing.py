@@ -22,7 +22,7 @@ from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.files import EngineModel, Settings
 from fairseq_ext.engine.translator import BEGIN, END, PAD, UNKNOWN
 from fairseq_ext.engine.weights import pack
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.errors import CheckpointError, ConfigError
 from fairseq_ext.text import pipeline
 
 
@@ -45,7 +45,7 @@ def pack_file(
         shortlist: file of `fairseq-ext shortlist`, which becomes part of the model.
 
     Raises:
-        CheckpointError: it cannot be read, or does not translate.
+        CheckpointError: it cannot be read, does not translate, or has weights that are not finite.
         ConfigError: the engine does not have this model, or not its task.
         DataError: there are no dictionaries, or a ``text.json`` or shortlist that cannot be used.
     """
@@ -54,6 +54,8 @@ def pack_file(
         model = engine_model(trained, task, numbers, architecture({"cfg": cfg}))
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be an engine model: {error}") from None
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} cannot be an engine model: {error}") from None
     settings = replace(model.settings, search=dict(search or {}))
     text = text_of((bundle.home(path), Path(data)), settings.src, settings.tgt)
     listed = shortlist and shortlists.read(shortlist, model.source, model.target)
@@ -73,6 +75,7 @@ def engine_model(
         name: of the architecture.
 
     Raises:
+        CheckpointError: weights that are not finite.
         ConfigError: the engine does not have it.
     """
     if type(task) not in (TranslationTask, TranslationExtTask):

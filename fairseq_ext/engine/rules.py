@@ -84,7 +84,7 @@ class Rules:
         return total / ((self.length_offset + length) / (self.length_offset + 1)) ** self.lenpen
 
     def settings(self, program: Program) -> ctypes.Structure:
-        """The same for the machine."""
+        """These rules as the C structure that the engine reads."""
         drawn = self.sampling or Sampling()
         lengths = (self.min_len, self.max_len_a, self.max_len_b, self.no_repeat_ngram_size)
         # No translation is longer, and larger numbers would not fit into the machine's.

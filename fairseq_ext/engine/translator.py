@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from fairseq_ext.decoding.locking import ForkSafeLock
 from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short
 from fairseq_ext.engine import shortlist
 from fairseq_ext.engine.files import EngineModel
@@ -34,7 +34,7 @@ def available_threads() -> int:
 
 
 class EngineTranslator:
-    """One engine model. Threads may share it: one at a time is served, by all its own threads.
+    """One engine model. Threads may share it: its own threads translate one batch at a time.
 
     Args:
         model: from its file.
@@ -63,7 +63,6 @@ class EngineTranslator:
             listed = shortlist.read(self._search.shortlist, model.source, model.target)
         if listed is not None:
             listed.require(rules.followed + 2)
-        self._one_at_a_time = threading.Lock()
         machine = Machine(model.program, packed=model.weights, shortlist=listed)
         self._team = Team(machine, threads or available_threads())
         self._numbers = {symbol: number for number, symbol in enumerate(model.source)}
@@ -73,6 +72,7 @@ class EngineTranslator:
         if self._search.max_tokens < self.limit:
             self.limit, self.limit_name = self._search.max_tokens, "`--max-tokens` allows"
         self.counts = Counts()
+        self._counting = ForkSafeLock()
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
         """How many source tokens the model would see, its special symbols included."""
@@ -100,16 +100,16 @@ class EngineTranslator:
         numbers = range(len(sentences)) if numbers is None else numbers
         sources = [self._encode(one) for one in sentences]
         found: list[list[Candidate]] = [[] for _ in sentences]
-        with self._one_at_a_time:
-            for batch in _batches([len(one) for one in sources], self._search.max_tokens):
-                translated = self._team.translate(
-                    [sources[place] for place in batch],
-                    rules,
-                    numbers=[numbers[place] for place in batch],
-                )
-                for place, hypotheses in zip(batch, translated, strict=True):
-                    self._count(sources[place])
-                    found[place] = [self._candidate(one) for one in hypotheses[: search.nbest]]
+        for batch in _batches([len(one) for one in sources], self._search.max_tokens):
+            translated = self._team.translate(
+                [sources[place] for place in batch],
+                rules,
+                numbers=[numbers[place] for place in batch],
+            )
+            for place, hypotheses in zip(batch, translated, strict=True):
+                best = hypotheses[: search.nbest]
+                self._count(sources[place], best)
+                found[place] = [self._candidate(one) for one in best]
         return found
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
@@ -153,19 +153,20 @@ class EngineTranslator:
         return [*([BEGIN] if settings.begins else []), *known, END]
 
     def _candidate(self, found: Found) -> Candidate:
-        self.counts.target += len(found.tokens)
         symbols = self._model.target
         words = [symbols[token] for token in found.tokens if token not in (END, BEGIN)]
         attention = () if found.attention is None else tuple(map(tuple, found.attention.tolist()))
         return Candidate(" ".join(words), found.score / math.log(2), attention)
 
-    def _count(self, source: Sequence[int]) -> None:
-        self.counts.source += sum(number not in (BEGIN, PAD, END) for number in source)
-        self.counts.unknown += sum(number == UNKNOWN for number in source)
+    def _count(self, source: Sequence[int], written: Sequence[Found]) -> None:
+        with self._counting.held():
+            self.counts.source += sum(number not in (BEGIN, PAD, END) for number in source)
+            self.counts.unknown += sum(number == UNKNOWN for number in source)
+            self.counts.target += sum(len(one.tokens) for one in written)
 
 
 def _rules(search: Search, vocabulary: int) -> Rules:
-    """The same for the machine.
+    """The search as the engine's :class:`Rules`.
 
     Raises:
         ConfigError: a number that cannot be, or an option of fairseq's generator alone.

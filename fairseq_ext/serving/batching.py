@@ -141,10 +141,15 @@ class Batcher:
             if not batch:
                 self._more.clear()
                 continue
-            found = await loop.run_in_executor(thread, _translated, batch)
-            for one, candidates in zip(batch, found, strict=True):
-                one.request.deliver(one.place, candidates)
-            self._metrics.translated([one.sentence.length for one in batch], found)
+            try:
+                found = await loop.run_in_executor(thread, _translated, batch)
+                for one, candidates in zip(batch, found, strict=True):
+                    one.request.deliver(one.place, candidates)
+                self._metrics.translated([one.sentence.length for one in batch], found)
+            except Exception:  # or nothing would ever be translated again
+                _LOG.exception("a batch could not be translated")
+                for one in batch:
+                    one.request.deliver(one.place, Failed())
 
     def _take(self) -> list[_Taken]:
         """The next batch, of one model: a sentence of each of its requests, in turn."""

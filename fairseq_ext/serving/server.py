@@ -63,7 +63,7 @@ def application(settings: Settings) -> metrics.Measured:
 
 
 def serve(
-    made: metrics.Measured,
+    made: metrics.Measured | None,
     settings: Settings,
     listener: socket.socket,
     *,
@@ -73,7 +73,7 @@ def serve(
     """Serve until a signal ends it; returns the exit status.
 
     Args:
-        made: the application, for one process.
+        made: the application, for one process; several need none.
         settings: for workers, which make it themselves.
         listener: from :func:`fairseq_ext.address.listen`.
         workers: processes.

@@ -13,7 +13,6 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -27,7 +26,6 @@ from fairseq_ext.commands import demo
 from fairseq_ext.decoding import bundling
 from fairseq_ext.decoding.model_card import Card
 from fairseq_ext.demo import systems
-from fairseq_ext.engine.weights import to_int8
 from fairseq_ext.errors import CheckpointError, ConfigError, FairseqExtError
 from fairseq_ext.evaluation.saved_scores import read_scores
 from tests.models.test_loaded import LINES, TARGETS, saved
@@ -72,7 +70,7 @@ def test_it_translates_as_its_checkpoint(name: str, tmp_path: Path):
 
 @pytest.mark.parametrize("numbers", ["bf16", "int8"])
 def test_rounded_weights(run: Path, tmp_path: Path, numbers: str):
-    """Those of the checkpoint, rounded as the engine rounds them."""
+    """Those of the checkpoint: in bf16, or with a unit for each row, whose largest is 127."""
     checkpoint = storage.load(run / "checkpoint_best.pt")
     written = bundling.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers=numbers)
     assert written.numbers == numbers
@@ -83,9 +81,8 @@ def test_rounded_weights(run: Path, tmp_path: Path, numbers: str):
         if numbers == "bf16" and tensor.is_floating_point():
             wanted = tensor.bfloat16().float()
         if numbers == "int8" and tensor.dim() == 2:
-            whole, units = to_int8(tensor.numpy())
-            wanted = torch.from_numpy(whole * units[:, None])
-            np.testing.assert_array_equal(to_int8(state[name].numpy())[0], whole)
+            units = tensor.abs().amax(1, keepdim=True).clamp(min=1e-37) / 127
+            wanted = (tensor / units).round() * units
         assert torch.equal(state[name], wanted), name
     assert len(fairseq_ext.load(tmp_path / "b").translate(LINES, **SHORT)) == len(LINES)
     size = (tmp_path / "b" / bundle.WEIGHTS).stat().st_size
@@ -189,7 +186,8 @@ def test_the_engines_model_is_used_where_there_is_one(run: Path, tmp_path: Path)
     wanted = fairseq_ext.load(tmp_path / "b" / "engine.safetensors").translate(LINES, **SHORT)
     assert fairseq_ext.load(tmp_path / "b").translate(LINES, **SHORT) == wanted
     other = fairseq_ext.load(tmp_path / "b", engine="fairseq", cpu=True)
-    assert [one.text for one in other.translate(LINES, **SHORT)]
+    source = fairseq_ext.load(run / "checkpoint_best.pt", run, engine="fairseq", cpu=True)
+    assert other.translate(LINES, **SHORT) == source.translate(LINES, **SHORT)
     assert other.score(["w1"], TARGETS[:1]) != fairseq_ext.load(tmp_path / "b").score(
         ["w1"], TARGETS[:1]
     )
@@ -421,6 +419,9 @@ def test_a_file_that_is_not_listed(copy: Path):
         storage.load(copy)
 
 
+NEEDED = ["config.json", "model.safetensors", "dict.de.txt", "dict.en.txt"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -432,10 +433,12 @@ def test_a_file_that_is_not_listed(copy: Path):
         {"search": {"sampling": 1}},
         {"files": []},
         {"files": {"config.json": "0" * 64}},
+        {"files": dict.fromkeys(NEEDED[:-1], "0" * 64)},
         *(
-            {"files": {"config.json": "0" * 64, "model.safetensors": "0" * 64, name: "0" * 64}}
-            for name in ("../outside", "/etc/passwd", "..", "", "a\\b", "a\0b")
+            {"files": dict.fromkeys([*NEEDED, name], "0" * 64)}
+            for name in ("../outside", "/etc/passwd", "..", "", "a\\b", "a\0b", 300 * "a")
         ),
+        *({"src": src} for src in ("fr", "x/../../secret/words", "x\0", "x\\y")),
     ],
 )
 def test_a_manifest_that_cannot_be(copy: Path, change: dict):

@@ -382,6 +382,7 @@ def test_made_up_metadata_is_refused(name: str, small: Path, tmp_path: Path):
         ({"text": {"codes": b"x"}}, "files of nothing"),
         ({"text": {"text.json": b"{}", "..": b"x"}}, "files of nothing"),
         ({"text": {"text.json": b"{}", "a/b": b"x"}}, "files of nothing"),
+        ({"text": {"text.json": b"{}", "": b"x"}}, "files of nothing"),
     ],
 )
 def test_parts_of_another_model_are_refused(change: dict, message: str, tmp_path: Path):

@@ -85,6 +85,24 @@ def test_neither_batches_nor_threads_change_a_bit(
     assert bits(machine.worker().translate(SENTENCES, OPTIONS[how])) == together
 
 
+def test_no_list_is_made_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, task = sharpened("transformer")
+    machine = Machine(compile_model(model, task.target_dictionary), shortlist=some_lists())
+    wanted = machine.worker().translate(SENTENCES, Rules(beam=2, max_len_b=5, listed=False))
+    monkeypatch.setattr(machine.shortlist.__class__, "of", None)
+    found = machine.worker().translate(SENTENCES, Rules(beam=2, max_len_b=5, listed=False))
+    assert bits(found) == bits(wanted)
+
+
+def test_numbers_in_a_row_are_32_bits() -> None:
+    """One that does not fit must not become a token's."""
+    whole, begins = native.joined([[5, 2], [], [2**32 + 5, -(2**40), 2]])
+    assert whole.dtype == np.int32
+    assert begins.tolist() == [0, 2, 2, 5]
+    assert whole.tolist() == [5, 2, 2**31 - 1, -1, 2]
+    assert native.joined([])[0].dtype == native.joined([[]])[0].dtype == np.int32
+
+
 def naive(
     model: BaseFairseqModel, sentence: list[int], tokens: list[int], beam: int, longest: int
 ) -> list | None:

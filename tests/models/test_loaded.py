@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
+import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -16,12 +19,13 @@ from omegaconf import OmegaConf
 
 import fairseq_ext
 from fairseq_ext.checkpoints import layout, storage
+from fairseq_ext.decoding import locking
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.text_model import Model
 from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.engine import files
 from fairseq_ext.engine.packing import pack_file
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.text.pipeline import Pipeline
 from tests.models.test_engine import ALL, sharpened
 from tests.support import models
@@ -174,6 +178,49 @@ def test_threads_share_a_model(loaded: dict[str, Model], kind: str):
     wanted = [model.translate(LINES, **one) for one in options]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda one: model.translate(LINES, **one), options)) == wanted
+
+
+def _texts(model: Model, found: Connection) -> None:
+    found.send([one.text for one in model.translate(LINES, max_len_b=6)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fork_waits_for_no_thread_of_its_parent(loaded: dict[str, Model], kind: str):
+    model = loaded[kind]
+    wanted = [one.text for one in model.translate(LINES, max_len_b=6)]
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_texts, args=(model, sender))
+    with contextlib.ExitStack() as busy:  # as while other threads translate
+        for lock in locking._LOCKS:
+            busy.enter_context(lock.held())
+        child.start()
+    try:
+        assert receiver.poll(60), "the child hangs"
+        assert receiver.recv() == wanted
+    finally:
+        child.kill()
+        child.join()
+
+
+def test_searches_share_a_program(run: Path):
+    """The matrices that it joins, and that a tensor of the model therefore has not."""
+    model = fairseq_ext.load(run, cpu=True)
+    for beam in (1, 2):
+        model.translate(LINES, beam=beam, max_len_b=6)
+    model.score(["w1"], ["w2"])
+    first, *others = model._translator._generators.values()
+    assert len(others) >= 2
+    assert all(one._program is first._program for one in others)
+    assert all(one._teams is first._teams for one in others)
+
+
+def test_only_faults_of_its_text_are_the_files(run: Path):
+    model = files.read(run / "m.safetensors")
+    with pytest.raises(DataError, match=r"^line 7 is too long"), model.text_folder():
+        raise DataError("line 7 is too long")
+    message = r"m\.safetensors: text\.json"
+    with pytest.raises(CheckpointError, match=message), model.text_folder() as folder:
+        raise DataError(f"{folder / 'text.json'} cannot be used")
 
 
 @pytest.mark.parametrize("kind", KINDS)

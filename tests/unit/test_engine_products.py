@@ -166,6 +166,16 @@ def test_activation(path: str, act: str):
     np.testing.assert_allclose(found, wanted, rtol=3e-6, atol=3e-6)
 
 
+@pytest.mark.parametrize("path", native.available_paths())
+@pytest.mark.parametrize("act", ACTIVATIONS)
+def test_nan_remains_nan(path: str, act: str):
+    x, weight = np.ones((3, 2), np.float32), np.ones((70, 2), np.float32)
+    weight[[0, 69], 1] = np.nan
+    y = product(path, "fp32", x, weight, None, act)
+    assert np.isnan(y[:, [0, 69]]).all()
+    assert np.isfinite(y[:, 1:69]).all()
+
+
 def test_numbers_that_are_not_there():
     from fairseq_ext.errors import ConfigError
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
+import gc
 import json
+import socket
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,9 +23,11 @@ pytest.importorskip("prometheus_client")
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from starlette.requests import Request
 
+from fairseq_ext.commands import serve
 from fairseq_ext.decoding.search import Candidate, Counts
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.errors import ConfigError
+from fairseq_ext.serving import server
 from fairseq_ext.serving.app import Service
 from fairseq_ext.serving.asking import asked, check_key, parsed
 from fairseq_ext.serving.batching import Batcher, Failed, Full, Sentence
@@ -183,6 +189,23 @@ def test_a_fault_of_one_sentence_is_no_other_requests():
             with pytest.raises(Failed):
                 await bad
         assert queue.waiting == 0
+
+    run(test)
+
+
+def test_any_other_fault_ends_its_batch_alone():
+    """Here answers that are too few; the requests of the next batch are translated."""
+
+    class Forgetful(Model):
+        def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
+            return super().translate(sentences)[1:]
+
+    async def test() -> None:
+        queue = batcher()
+        async with queue.running():
+            with pytest.raises(Failed):
+                await queue.translate(Forgetful(), sentences("a", "b"))
+            assert best(await queue.translate(Model(), sentences("c"))) == ["C 0"]
 
     run(test)
 
@@ -472,6 +495,23 @@ def test_keys():
         assert refused.value.status == 403
 
 
+def arguments(*given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    serve.add(parser.add_subparsers())
+    return parser.parse_args(["serve", *given])
+
+
+def test_keys_that_no_request_could_hold(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(serve.KEY, raising=False)
+    with pytest.raises(ConfigError, match=r"^`--api-key` must be UTF-8"):
+        serve._keys(arguments("m", "--api-key", "k\udcff"))
+    monkeypatch.setenv(serve.KEY, "k\udcff")
+    with pytest.raises(ConfigError, match=f"^`{serve.KEY}` must be UTF-8"):
+        serve._keys(arguments("m"))
+    monkeypatch.setenv(serve.KEY, "kä")
+    assert serve._keys(arguments("m", "--api-key", "b")) == ["b", "kä"]
+
+
 # ---- the rest ------------------------------------------------------------------------------------
 
 
@@ -480,6 +520,29 @@ def test_numbers_that_cannot_be():
         with pytest.raises(ConfigError, match=f"`--{next(iter(given)).replace('_', '-')}`"):
             Limits(**given).check()
     Limits().check()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_process_that_only_watches_keeps_no_models(workers: int, monkeypatch: pytest.MonkeyPatch):
+    kept = []
+
+    class Application:
+        pass
+
+    def made(settings: server.Settings) -> Application:
+        application = Application()
+        kept.append(weakref.ref(application))
+        return application
+
+    def alive(made: Any, settings: Any, listener: socket.socket, **unused: int) -> bool:
+        listener.close()
+        gc.collect()
+        return kept[0]() is not None
+
+    monkeypatch.setattr(server, "application", made)
+    monkeypatch.setattr(server, "serve", alive)
+    given = arguments("m", "--port", "0", "--workers", str(workers))
+    assert serve._serve(given) == (workers == 1)
 
 
 def test_two_models_of_a_pair():

@@ -54,7 +54,8 @@ class Executor:
         dtype: of the model's weights.
         capture: makes a step that is launched at once of one that works in place; called when
             memory of the same sizes is needed for the second time, as it takes its time.
-        every: steps between two questions to the device, whether sentences are finished.
+        every: steps between two synchronizations with the device, which tell whether sentences
+            are finished.
     """
 
     def __init__(

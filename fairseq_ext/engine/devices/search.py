@@ -1,4 +1,4 @@
-"""One step of beam search for a batch of sentences, without a question to the device."""
+"""One step of beam search for a batch of sentences, without synchronization with the device."""
 
 from __future__ import annotations
 

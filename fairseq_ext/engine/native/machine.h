@@ -64,11 +64,6 @@ typedef struct {
     int32_t bos, eos, pad, unk; /* `bos`: what a translation begins with */
 } program;
 
-typedef struct {
-    char *memory;
-    size_t used, size;
-} arena;
-
 /* What one thread works with. */
 typedef struct {
     const program *what;

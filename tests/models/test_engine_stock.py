@@ -1,0 +1,179 @@
+"""What a model computes beyond its weights is refused, not left out; so are NaN weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from fairseq.models.transformer import TransformerDecoder, TransformerEncoder, TransformerModel
+from fairseq.modules import MultiheadAttention
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.modules.quant_noise import quant_noise
+from fairseq.modules.transformer_layer import TransformerEncoderLayer
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.sequence_scorer import SequenceScorer
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, weight_norm
+
+from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.generator import NativeGenerator, with_engine
+from fairseq_ext.engine.packing import engine_model
+from fairseq_ext.errors import CheckpointError, ConfigError
+from tests.support import models
+
+STOCK = ["--arch", "transformer", *models.SMALL]
+
+
+class Adapted(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1
+
+
+class OwnAttention(MultiheadAttention):
+    def forward(self, *args: Any, **more: Any) -> Any:
+        return super().forward(*args, **more)
+
+
+class OwnLayer(TransformerEncoderLayer):
+    def residual_connection(self, x: Tensor, residual: Tensor) -> Tensor:
+        return 0.5 * x + residual
+
+
+class OwnNorm(nn.LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class OwnOutput(TransformerDecoder):
+    def output_layer(self, features: Tensor, **unused: Any) -> Tensor:
+        return super().output_layer(features.flip(-1))
+
+
+class OwnEmbedding(TransformerEncoder):
+    def forward_embedding(self, *args: Any) -> Any:
+        return super().forward_embedding(*args)
+
+
+class OwnProbabilities(TransformerModel):
+    def get_normalized_probs(self, *args: Any) -> Tensor:
+        return super().get_normalized_probs(*args)
+
+
+class Renamed(nn.Linear):
+    """Nothing of its own."""
+
+
+class OwnLoss(TransformerModel):
+    """Only what training calls."""
+
+    def forward(self, *args: Any, **more: Any) -> Any:
+        return super().forward(*args, **more)
+
+
+def of_class(path: str, kind: type) -> Callable[[nn.Module], None]:
+    def change(model: nn.Module) -> None:
+        model.get_submodule(path).__class__ = kind
+
+    return change
+
+
+def patched(model: nn.Module) -> None:
+    model.decoder.layers[0].fc1.forward = lambda x: x
+
+
+def hooked(model: nn.Module) -> None:
+    model.encoder.register_forward_hook(lambda module, given, result: result)
+
+
+def hooked_before(model: nn.Module) -> None:
+    model.decoder.layers[0].fc1.register_forward_pre_hook(lambda module, given: given)
+
+
+CHANGES = {
+    "linear": (of_class("decoder.layers.0.fc1", Adapted), "no Adapted"),
+    "projection": (of_class("encoder.layers.0.self_attn.q_proj", Adapted), "no Adapted"),
+    "attention": (of_class("encoder.layers.1.self_attn", OwnAttention), "no OwnAttention"),
+    "layer": (of_class("encoder.layers.0", OwnLayer), "no OwnLayer"),
+    "norm": (of_class("decoder.layers.0.final_layer_norm", OwnNorm), "no OwnNorm"),
+    "decoder": (of_class("decoder", OwnOutput), "no OwnOutput"),
+    "encoder": (of_class("encoder", OwnEmbedding), "no OwnEmbedding"),
+    "model": (of_class("", OwnProbabilities), "no OwnProbabilities"),
+    "instance": (patched, "no Linear"),
+    "hook": (hooked, "no hook, as on TransformerEncoder"),
+    "hook-before": (hooked_before, "no hook, as on Linear"),
+    "weight-norm": (lambda model: weight_norm(model.decoder.layers[0].fc1), "no hook"),
+    "parametrization": (
+        lambda model: parametrizations.spectral_norm(model.decoder.layers[0].fc1),
+        "no parametrization",
+    ),
+}
+HARMLESS = {
+    "renamed": of_class("decoder.layers.0.fc1", Renamed),
+    "loss": of_class("", OwnLoss),
+    "checkpoints": lambda model: checkpoint_wrapper(model.encoder.layers[0]),
+    "quant-noise": lambda model: quant_noise(model.decoder.layers[0].fc1, 0.1, 8),
+}
+
+
+def engine(model: nn.Module, task: Any) -> Any:
+    generator = SequenceGenerator([model], task.target_dictionary)
+    return with_engine(generator, [model], task.target_dictionary, "fp32")
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_code_of_its_own_is_fairseqs(name: str):
+    """A model that its classes do not describe is translated by fairseq's generator."""
+    change, message = CHANGES[name]
+    model, task = models.build(STOCK)
+    change(model)
+    with pytest.raises(ConfigError, match=f"^the engine has {message}"):
+        compile_model(model, task.target_dictionary)
+    assert type(engine(model, task)) is SequenceGenerator
+
+
+@pytest.mark.parametrize("name", ["muse", "gru", "linformer", "bmt-1"])
+def test_code_of_its_own_in_other_models(name: str):
+    model, task = models.build(models.ARCHITECTURES[name])
+    linears = [one for one in model.modules() if type(one) is nn.Linear]
+    if linears:
+        linears[-1].__class__ = Adapted
+    else:
+        hooked(model)
+    with pytest.raises(ConfigError, match="the engine has no"):
+        compile_model(model, task.target_dictionary)
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_changes_nothing_is_the_engines(name: str):
+    model, task = models.build(STOCK)
+    HARMLESS[name](model)
+    assert type(engine(model, task)) is NativeGenerator
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["encoder.layers.0.fc1.weight", "decoder.layer_norm.weight"])
+def test_weights_that_are_not_finite(name: str, value: float):
+    """One message, which names the weight, wherever a model is laid out."""
+    model, task = models.build([*STOCK, "--decoder-normalize-before"])
+    with torch.no_grad():
+        model.get_parameter(name).flatten()[3] = value
+    message = rf"weights of the model \({name}\) are not finite; the training has diverged"
+    for use in (
+        lambda: engine(model, task),
+        lambda: engine_model(model, task, "int8", "transformer"),
+        lambda: with_engine(
+            SequenceScorer(task.target_dictionary), [model], task.target_dictionary, "fp32"
+        ),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            use()
+
+
+def test_large_weights_are_finite():
+    """Their sum is not, in fp32."""
+    model, task = models.build(STOCK)
+    with torch.no_grad():
+        model.encoder.layers[0].fc1.weight.fill_(3e38)
+    assert type(engine(model, task)) is NativeGenerator
