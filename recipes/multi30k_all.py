@@ -26,7 +26,7 @@ from fairseq_ext.evaluation.training_run import read_training
 from fairseq_ext.json_files import read_json
 
 STOPPED_EARLY = "early stop since valid performance hasn't improved"  # fairseq's words
-ENDS = {True: "no gain in {patience} validations", False: "all updates: still falling"}
+ENDS = {True: "no gain in {patience} validations", False: "all updates"}
 Row = dict[str, Any]
 
 
@@ -135,8 +135,9 @@ def as_markdown(rows: Sequence[Row], tests: Sequence[str], grids: dict[str, Row]
         [
             "# All systems",
             markdown(table(rows, tests)),
-            "The loss of a training that ended by all updates was still falling by the rule of the "
-            "others. Tokens are those of the target side, minutes those spent in updates.",
+            "A training that ended by all updates had not met the rule of the others yet; the "
+            "validations after the best say whether its loss was still falling. Tokens are those "
+            "of the target side, minutes those spent in updates.",
             f"## Validation loss after {' or '.join(f'{n:,}' for n in updates)} updates",
             markdown(rates_table(grids)),
             "The best rate went on; further seeds take it over. A distilled system's loss is "

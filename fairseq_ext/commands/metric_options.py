@@ -28,7 +28,7 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
         "--source",
         type=Path,
         metavar="FILE",
-        help="source text, which the metric looks at (that of sacrebleu's test set; else the S "
+        help="source text, which the metric uses (that of sacrebleu's test set; else the S "
         "lines of fairseq-generate)",
     )
     add_process(option)
@@ -50,7 +50,7 @@ def add_process(option: Any) -> None:
         "--metric-batch-size",
         type=int,
         metavar="N",
-        help="sentences that the metric looks at together (16)",
+        help="sentences that the metric reads together (16)",
     )
 
 
@@ -77,7 +77,7 @@ def chosen_source(args: argparse.Namespace) -> Path | None:
     """The source text that ``--source`` or ``--ref`` names; None for the S lines.
 
     Raises:
-        ConfigError: no ``--metric`` looks at it.
+        ConfigError: no ``--metric`` uses it.
         DataError: a test set that cannot be had.
     """
     if not args.metric:

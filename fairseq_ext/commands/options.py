@@ -43,6 +43,7 @@ def add_output(parser: argparse.ArgumentParser, metavar: str, what: str) -> None
 def add_picture_output(parser: argparse.ArgumentParser) -> None:
     """Add ``--output`` of a picture."""
     add_output(parser, "OUT.png", "the picture; OUT.svg and OUT.json are written beside it")
+    parser.set_defaults(endings=PICTURE)
 
 
 def add_reference(parser: argparse.ArgumentParser) -> None:
@@ -98,10 +99,11 @@ def keep_inputs(args: argparse.Namespace) -> None:
     """Refuse a command line that would write over something that it reads, or twice to one file.
 
     Args:
-        args: files to write are its :data:`OUTPUTS`; every other path is read.
+        args: files to write are its :data:`OUTPUTS`; every other path is read. Of a command that
+            writes several files, ``endings`` has what follows the name in ``--output``.
 
     Raises:
-        ConfigError: two outputs are the same file.
+        ConfigError: two outputs are the same file, or a picture is of a kind that is not written.
         DataError: a file is both read and written.
     """
     written: dict[str, str] = {}
@@ -109,7 +111,7 @@ def keep_inputs(args: argparse.Namespace) -> None:
         path = getattr(args, name, None)
         if not isinstance(path, Path) or files.is_special(path):
             continue
-        for one in (path, *_beside(path, args)):
+        for one in _written(name, path, args):
             place, option = os.path.realpath(one), f"--{name}"
             if place in written:
                 raise ConfigError(
@@ -135,11 +137,18 @@ def require_folders(args: argparse.Namespace) -> None:
             files.require_folder_of(path, f"--{name}")
 
 
-def _beside(path: Path, args: argparse.Namespace) -> list[Path]:
-    """What is written beside a picture, or, with a command's own ``endings``, in its place."""
-    endings = getattr(args, "endings", PICTURE if path.suffix == ".png" else ())
-    base = path.with_suffix("") if path.suffix in endings else path
-    return [base.parent / f"{base.name}{ending}" for ending in endings if ending != path.suffix]
+def _written(name: str, path: Path, args: argparse.Namespace) -> list[Path]:
+    """The files of an output: of a command with ``endings``, one for each of them.
+
+    Raises:
+        ConfigError: as of :func:`fairseq_ext.evaluation.plots.stem`.
+    """
+    if name != "output" or not hasattr(args, "endings"):
+        return [path]
+    from fairseq_ext.evaluation import plots
+
+    stem = plots.stem(path)
+    return [stem.parent / f"{stem.name}{ending}" for ending in args.endings]
 
 
 def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:

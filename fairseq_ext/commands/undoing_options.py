@@ -24,7 +24,7 @@ def add_undoing(parser: argparse.ArgumentParser, *, pieces: bool = False) -> Non
 
     Args:
         parser: of a command.
-        pieces: whether pieces are joined where asked to, or always.
+        pieces: add ``--remove-bpe``; without it, pieces are always joined.
     """
     option = parser.add_argument_group(
         "how the training corpus was prepared",

@@ -201,13 +201,13 @@ class NeuralUtility:
         """``[H, H]``, in the metric's own unit.
 
         Raises:
-            ConfigError: the model looks at no reference.
+            ConfigError: the model uses no reference.
             DataError, EnvironmentProblem: as of
                 :meth:`~fairseq_ext.evaluation.neural.NeuralMetric.matrix`.
         """
         if not self.metric.sees_references:
             raise ConfigError(
-                f"`--utility {self.metric.given}` looks at no reference; MBR compares candidates."
+                f"`--utility {self.metric.given}` uses no reference; MBR compares candidates."
             )
         return np.array(self.metric.matrix(candidates, source))
 
@@ -232,7 +232,7 @@ class MbrsUtility:
             raise ConfigError(f"`--utility {OUTSIDE}{name}`: mbrs has no such metric.") from None
         if not issubclass(kind, Metric):
             raise ConfigError(
-                f"`--utility {OUTSIDE}{name}` looks at no reference; MBR compares candidates."
+                f"`--utility {OUTSIDE}{name}` uses no reference; MBR compares candidates."
             )
         try:
             configuration = kind.Config(**{key: _value(text) for key, text in options.items()})

@@ -1,9 +1,9 @@
 """Scores with 95% intervals, and whether a system differs from a baseline (Koehn 2004).
 
-Both come from sacrebleu's paired bootstrap: test sets are drawn from the test set with
-replacement, the same ones for both systems. The p-value estimates how often a difference as large
-as the measured one would arise by chance between two equally good systems. Training a system
-again with another seed is not part of that chance.
+Both come from the paired bootstrap: test sets are drawn from the test set with replacement, the
+same ones for both systems. Scores, samples and intervals are those of ``sacrebleu --paired-bs``;
+p is not, see :func:`p_value`. Training a system again with another seed is not part of the chance
+that p speaks of.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from fairseq_ext.errors import ConfigError, DataError, EnvironmentProblem
@@ -67,7 +68,7 @@ def paired_bootstrap(
     """BLEU and chrF2 of several translations of one text, each compared with the baseline.
 
     ``SACREBLEU_SEED`` chooses the samples, as for the command ``sacrebleu --paired-bs``, which
-    gives the same figures.
+    gives the same scores and intervals.
 
     Args:
         systems: by name, the detokenized translations.
@@ -80,47 +81,91 @@ def paired_bootstrap(
         DataError: unequal numbers of lines, or none.
     """
     check_comparable(systems, references, baseline, list(systems), samples)
-    others = [name for name in systems if name != baseline]
-    estimates: dict[str, dict[str, Estimate]] = {}
-    signatures: dict[str, str] = {}
-    # One system at a time, for the progress bar; sacrebleu begins each with the same seed.
-    for name in tqdm(
-        others or [None], desc="bootstrap", unit=" systems", file=sys.stderr, disable=None
-    ):
-        names = [baseline, name] if name is not None else [baseline]
-        signatures, found = _test([(one, list(systems[one])) for one in names], references, samples)
-        estimates |= found
-    ordered = {name: estimates[name] for name in systems}
-    return Comparison(ordered, signatures)
+    chosen = draw_sentences(generator(), len(references), samples)
+    estimates: dict[str, dict[str, Estimate]] = {name: {} for name in systems}
+    signatures = {}
+    for label, metric in metrics(references).items():
+        found = {}
+        for name in tqdm(systems, desc=label, unit=" systems", file=sys.stderr, disable=None):
+            found[name] = score_samples(metric, systems[name], chosen)
+        for name, (value, sampled) in found.items():
+            low, high = _interval(sampled)
+            p = None
+            if name != baseline:
+                other, others = found[baseline]
+                p = p_value(sampled - others, value - other)
+            estimates[name][label] = Estimate(value, low, high, p)
+        signatures[label] = full_signature(metric, samples)
+    return Comparison(estimates, signatures)
 
 
-def _test(
-    named: Sequence[tuple[str, list[str]]], references: Sequence[str], samples: int
-) -> tuple[dict[str, str], dict[str, dict[str, Estimate]]]:
-    """sacrebleu's own test of the later systems against the first."""
-    found = metrics()
-    from sacrebleu.significance import PairedTest
+def p_value(differences: np.ndarray, measured: float) -> float:
+    """How often two equally good systems would differ as much, in either direction.
 
-    test = PairedTest(
-        list(named), found, [list(references)], test_type="bs", n_samples=samples, n_jobs=1
-    )
-    signatures, results = test()
-    names = {"chrF2": "chrF"}  # as `fairseq-ext score` calls it
-    estimates: dict[str, dict[str, Estimate]] = {name: {} for name, _ in named}
-    for metric in signatures:
-        baseline = results[metric][0].score
-        for (name, _), result in zip(named, results[metric], strict=True):
-            low, high = result.mean - result.ci, result.mean + result.ci
-            p = result.p_value
-            if p is not None and result.score == baseline:
-                p = 1.0  # no difference is no evidence, but sacrebleu counts larger ones alone
-            estimate = Estimate(*map(float, (result.score, low, high)), p=p)
-            estimates[name][names.get(metric, metric)] = estimate
-    return {names.get(m, m): str(signature) for m, signature in signatures.items()}, estimates
+    Were they equally good, the differences of the samples would lie around zero as they now lie
+    around their mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a script of Moses,
+    centres the absolute differences instead; where all have one sign, that counts one direction
+    only, about half as many.
+
+    Args:
+        differences: of the two systems' scores, ``[samples]``.
+        measured: the difference on the test set itself.
+
+    Returns:
+        ``(larger + 1) / (samples + 1)`` (Davison and Hinkley 1997, section 4.2), never 0; 1 where
+        nothing was measured.
+    """
+    if not measured:
+        return 1.0
+    larger = int((np.abs(differences - differences.mean()) > abs(measured)).sum())
+    return (larger + 1) / (len(differences) + 1)
 
 
-def metrics(references: Sequence[str] | None = None) -> dict[str, Any]:
-    """sacrebleu's BLEU and chrF2, with the references prepared where they are given.
+def generator() -> np.random.Generator:
+    """Of all draws, begun with the seed that sacrebleu would take."""
+    seed = chosen_seed()
+    return np.random.default_rng(None if seed == "none" else int(seed))
+
+
+def draw_sentences(draw: np.random.Generator, sentences: int, samples: int) -> np.ndarray:
+    """Numbers of sentences, ``[samples, sentences]``: from a new generator, sacrebleu's own."""
+    return draw.choice(sentences, size=(samples, sentences), replace=True)
+
+
+def score_samples(
+    metric: Any, lines: Sequence[str], chosen: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """The score of a translation, and of its samples, ``[samples]``.
+
+    Args:
+        metric: of :func:`metrics`, with references.
+        lines: of the translation.
+        chosen: numbers of sentences, ``[samples, sentences]``.
+    """
+    found = metric._extract_corpus_statistics(lines, None)
+    counts = np.array(found, dtype=np.float32)  # as in sacrebleu, for the same last digits
+    sampled = [metric._compute_score_from_stats(counts[rows].sum(0)).score for rows in chosen]
+    return float(metric._aggregate_and_compute(found).score), np.array(sampled)
+
+
+def _interval(sampled: np.ndarray) -> tuple[float, float]:
+    """sacrebleu's, which lies evenly around the mean."""
+    from sacrebleu.significance import estimate_ci
+
+    mean, half_width = map(float, estimate_ci(sampled))
+    return mean - half_width, mean + half_width
+
+
+def full_signature(metric: Any, samples: int) -> str:
+    """sacrebleu's signature of a metric, with the samples and their seed."""
+    found = metric.get_signature()
+    found.update("bs", samples)
+    found.update("seed", chosen_seed())
+    return str(found)
+
+
+def metrics(references: Sequence[str]) -> dict[str, Any]:
+    """sacrebleu's BLEU and chrF2, with the references prepared.
 
     Raises:
         EnvironmentProblem: sacrebleu is missing, or too old.
@@ -131,7 +176,7 @@ def metrics(references: Sequence[str] | None = None) -> dict[str, Any]:
         raise EnvironmentProblem(
             "Comparing needs sacrebleu 2 or later: `pip install 'sacrebleu>=2.4'`."
         ) from error
-    prepared = None if references is None else [list(references)]
+    prepared = [list(references)]
     return {"BLEU": BLEU(references=prepared), "chrF": CHRF(references=prepared)}
 
 

@@ -23,7 +23,7 @@ from fairseq_ext.evaluation.bootstrap import (
     paired_bootstrap,
 )
 from fairseq_ext.evaluation.neural import NeuralMetric
-from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_lines
+from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_text
 from fairseq_ext.evaluation.score import plain_lines, tokenized_bleu
 from fairseq_ext.evaluation.seeds import bootstrap_of_means, bootstrap_over_runs
 from fairseq_ext.evaluation.segments import NO_SOURCE, generated_sources, read_sources
@@ -127,8 +127,19 @@ class Result:
     samples: Sequence[Sample]
     segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]] = field(default_factory=dict)
 
+    @property
+    def several_runs(self) -> bool:
+        """Whether a system has been trained several times."""
+        return any(row.scores["BLEU"].runs > 1 for row in self.systems)
+
+    @property
+    def test(self) -> str:
+        """The test that p is of."""
+        runs = " and runs" if self.several_runs else ""
+        return f"two-sided paired bootstrap over sentences{runs}"
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"test": self.test, **asdict(self)}
 
 
 def parse_system(given: str) -> System:
@@ -325,7 +336,7 @@ def _known(system: System) -> dict[str, Any]:
 
 def _training(path: Path) -> Training:
     try:
-        return read_training("\n".join(read_lines(path)))
+        return read_training(read_text(path))
     except DataError as error:
         if str(path) in str(error):
             raise

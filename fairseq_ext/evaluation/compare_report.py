@@ -6,35 +6,47 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fairseq_ext import files
-from fairseq_ext.evaluation import plots, tables
+from fairseq_ext.evaluation import legends, plots, tables
+from fairseq_ext.evaluation.bootstrap import Estimate
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
 from fairseq_ext.evaluation.score import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
 SIGNIFICANT = 0.05
 MISSING = "–"
 MEGABYTE = 1e6
 OTHERS = {"csv": "CSV", "tex": "LaTeX", "json": "JSON", "svg": "SVG"}  # beside page and picture
+_LINES = 3  # of a legend, for which the figure has room
 MARKERS = "osD^vP"  # six, beside seven colours: 42 systems look different
 
+Value = Callable[[Measured], float | None]
 # heading, and the cell of one system; a column that is empty for all systems is left out
-Columns = tuple[tuple[str, Callable[[Measured], str]], ...]
-FACTS: Columns = (
-    ("BLEU-tok", lambda row: _number(row.tokenized_bleu, ".2f")),
-    ("parameters", lambda row: _number(row.parameters, ",")),
-    ("MB on disk", lambda row: _number(row.tensor_bytes, ".2f", MEGABYTE)),
-    ("updates", lambda row: _number(row.updates, ",")),
-    ("training tokens/s", lambda row: _number(row.training_speed, ",.0f")),
-    ("generation tokens/s", lambda row: _number(row.generation_speed, ",.0f")),
+Columns = Sequence[tuple[str, Callable[[Measured], Any]]]
+# heading, value and how a table shows it
+FACTS: tuple[tuple[str, Value, str], ...] = (
+    ("BLEU-tok", lambda row: row.tokenized_bleu, ".2f"),
+    ("parameters", lambda row: row.parameters, ","),
+    ("MB on disk", lambda row: _scaled(row.tensor_bytes, MEGABYTE), ".2f"),
+    ("updates", lambda row: row.updates, ","),
+    ("training tokens/s", lambda row: row.training_speed, ",.0f"),
+    ("generation tokens/s", lambda row: row.generation_speed, ",.0f"),
 )
-Panel = tuple[str, str, Callable[[Measured], float | None]]
+NUMBERS: tuple[tuple[str, Callable[[Estimate], float | None]], ...] = (
+    ("{}", lambda score: score.value),
+    ("{} 95% low", lambda score: score.low),
+    ("{} 95% high", lambda score: score.high),
+    ("{} SD", lambda score: score.deviation),
+    ("{} p", lambda score: score.p),
+)
+Panel = tuple[str, str, Value]
 # title, label of the axis, and where on it a system stands
 PANELS: tuple[Panel, ...] = (
     ("Size", "parameters (millions)", lambda row: _scaled(row.parameters, 1e6)),
@@ -46,13 +58,29 @@ PANELS: tuple[Panel, ...] = (
 
 def rows(result: Result) -> list[list[str]]:
     """The table's rows, the heading first; columns of which nothing is known are left out."""
-    columns = [["system", *(row.name for row in result.systems)]]
-    runs: Columns = (("runs", _runs),)
-    for heading, cell in (*runs, *_scores(result), *FACTS):
+    facts = [(heading, partial(_number, value=value, form=form)) for heading, value, form in FACTS]
+    return _filled(result, [("runs", _runs), *_scores(result), *facts], MISSING)
+
+
+def numbers(result: Result) -> list[list[Any]]:
+    """The same for a program: each number in a column of its own, not rounded; None if missing."""
+    scores = [
+        (heading.format(metric), partial(_of_score, metric=metric, value=value))
+        for metric in result.signatures
+        for heading, value in NUMBERS
+    ]
+    runs: Columns = [("runs", lambda row: row.scores["BLEU"].runs)]
+    return _filled(result, [*runs, *scores, *((heading, value) for heading, value, _ in FACTS)])
+
+
+def _filled(result: Result, columns: Columns, missing: str | None = None) -> list[list[Any]]:
+    """Rows of the columns in which something is not missing, the heading first."""
+    found = [["system", *(row.name for row in result.systems)]]
+    for heading, cell in columns:
         cells = [cell(row) for row in result.systems]
-        if set(cells) != {MISSING}:
-            columns.append([heading, *cells])
-    return [list(row) for row in zip(*columns, strict=True)]
+        if set(cells) != {missing}:
+            found.append([heading, *cells])
+    return [list(row) for row in zip(*found, strict=True)]
 
 
 def _scores(result: Result) -> Columns:
@@ -66,14 +94,19 @@ def _scores(result: Result) -> Columns:
 
 def notes(result: Result) -> list[str]:
     """What a reader of the table has to know."""
-    several = any(row.scores["BLEU"].runs > 1 for row in result.systems)
-    drawn = "bootstrap over sentences and runs" if several else "paired bootstrap over sentences"
-    said = [f"{result.sentences:,} sentences; score ± half of its 95% bootstrap interval"]
+    several = result.several_runs
+    sentences = "1 sentence" if result.sentences == 1 else f"{result.sentences:,} sentences"
+    said = [f"{sentences}; score ± half of its 95% bootstrap interval"]
     if len(result.systems) > 1:
         said.append(
-            f"p: {drawn}, against `{result.baseline}`, * below {SIGNIFICANT}; the chance of "
+            f"p: {result.test}, against `{result.baseline}`, * below {SIGNIFICANT}; the chance of "
             f"another training run is {'' if several else 'not '}in it"
             f"{' where a system has several' if several else ''}"
+        )
+    if several and len(result.systems) > 1:
+        said.append(
+            "with fewer than about five runs, p is too small; a system with a single run counts as "
+            "if chance had no part in its training"
         )
     if several:
         said.append("several runs: mean, and SD, the standard deviation over them")
@@ -161,7 +194,7 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
     table = rows(result)
     pages = {
         "md": as_page(result, stem, pictures) + "\n",
-        "csv": tables.comma_separated(table),
+        "csv": tables.comma_separated(numbers(result)),
         "tex": tables.latex(table) + "\n",
     }
     paths = [stem.parent / f"{stem.name}.{ending}" for ending in pages]
@@ -193,8 +226,10 @@ def plot(result: Result, output: str | Path) -> list[Path]:
         panels[0].set_ylabel("BLEU (0 to 100) with 95% interval")
         if known:
             handles = _handles(result, known)
-            across = min(2 * len(known), 4, len(handles))
-            figure.legend(handles=handles, loc="outside lower center", ncols=across)
+            across = max(1, min(2 * len(known), 4, len(handles), _columns(figure, handles)))
+            legend = figure.legend(handles=handles, loc="outside lower center", ncols=across)
+            lines = legends.show_names(legend, figure.get_figwidth() / across - 0.6) / across
+            figure.set_figheight(4.4 + plots.room_for_legend(max(0, lines - _LINES)))
         else:
             tilt = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
             panels[0].set_xticks(range(1, 1 + len(names)), names, **tilt)
@@ -220,10 +255,16 @@ def _handles(result: Result, panels: Sequence[Panel]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
     return [
-        Line2D([], [], ls="", ms=7, label=row.name, **style)
+        Line2D([], [], ls="", ms=7, label=legends.entry(row.name), **style)
         for style, row in zip(_styles(result), result.systems, strict=True)
         if any(place(row) is not None for _, _, place in panels)
     ]
+
+
+def _columns(figure: Figure, handles: Sequence[Line2D]) -> int:
+    """Of a legend, as many as fit below the figure."""
+    longest = min(plots.LONGEST, max(len(handle.get_label()) for handle in handles))
+    return int(figure.get_figwidth() / (0.5 + 0.09 * longest))  # inches of marker and letter
 
 
 def _styles(result: Result) -> list[dict[str, str]]:
@@ -237,8 +278,15 @@ def _scaled(value: float | None, unit: float) -> float | None:
     return None if value is None else value / unit
 
 
-def _number(value: float | None, form: str, unit: float = 1) -> str:
-    return MISSING if value is None else format(value if unit == 1 else value / unit, form)
+def _number(row: Measured, value: Value, form: str) -> str:
+    found = value(row)
+    return MISSING if found is None else format(found, form)
+
+
+def _of_score(
+    row: Measured, metric: str, value: Callable[[Estimate], float | None]
+) -> float | None:
+    return value(row.scores[metric])
 
 
 def _interval(row: Measured, metric: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fairseq_ext import text
 from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.evaluation import plots
+from fairseq_ext.evaluation import legends, plots
 from fairseq_ext.evaluation.outputs import (
     Sentence,
     best_hypotheses,
@@ -45,7 +45,9 @@ class Bucket:
 
     @property
     def label(self) -> str:
-        return f"> {self.first - 1}" if self.last is None else f"{self.first}–{self.last}"
+        if self.last is None:
+            return f"> {self.first - 1}"
+        return f"{self.first}" if self.first == self.last else f"{self.first}–{self.last}"
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,6 @@ def score_by_length(
     bounds: Sequence[int],
     *,
     tokenized: bool = False,
-    language: str | None = None,
     undoing: Mapping[str, Undoing] | None = None,
 ) -> LengthScores:
     """Read what systems have translated, and score it by the length of the source.
@@ -99,8 +100,8 @@ def score_by_length(
         reference: text, or tokens without subword pieces if ``tokenized``.
         bounds: as from :func:`parse_bounds`.
         tokenized: BLEU on tokens as ``multi-bleu.perl`` computes it, instead of sacrebleu's.
-        language: undo Moses tokenization of the translations for this language first.
-        undoing: by system, how its translations become text, where more than ``language`` is known.
+        undoing: by system, how its translations become text; of one that is not there, subwords are
+            joined.
 
     Raises:
         DataError: unreadable or incomplete files, or systems that translated different sources.
@@ -110,7 +111,7 @@ def score_by_length(
     if not references:
         raise DataError(f"`{reference}` is empty; there is nothing to score.")
     outputs = {name: read_generated(path, len(references)) for name, path in systems.items()}
-    undo = dict.fromkeys(systems, Undoing.by_language(language)) | dict(undoing or {})
+    undo = dict.fromkeys(systems, Undoing.by_language(None)) | dict(undoing or {})
     lengths = source_lengths(outputs, undo)
     hypotheses = {}
     for name, sentences in outputs.items():
@@ -194,14 +195,13 @@ def plot_lengths(scores: LengthScores, output: str | Path) -> list[Path]:
     places = range(len(scores.buckets))
     labels = [f"{bucket.label}\nn = {bucket.sentences:,}" for bucket in scores.buckets]
     with matplotlib.rc_context(plots.STYLE):
-        room = plots.room_for_legend(len(scores.whole))
-        size = (max(5.2, 1.1 + 0.95 * len(labels)), 4.2 + room)
-        figure = Figure(figsize=size, layout="constrained")
+        width = max(5.2, 1.1 + 0.95 * len(labels))
+        figure = Figure(figsize=(width, 4.2), layout="constrained")
         axes = figure.subplots()
         for number, (name, whole) in enumerate(scores.whole.items()):
             line: dict[str, Any] = {"marker": "o", "ms": 5, "lw": 1.8, **plots.look(number)}
             values = [bucket.bleu.get(name, float("nan")) for bucket in scores.buckets]
-            axes.plot(places, values, label=f"{name} (all: {whole:.2f})", **line)
+            axes.plot(places, values, label=legends.entry(f"{name} (all: {whole:.2f})"), **line)
         axes.set_xticks(places, labels)
         axes.set(
             title="Translation quality by length",
@@ -211,5 +211,6 @@ def plot_lengths(scores: LengthScores, output: str | Path) -> list[Path]:
         axes.set_xlim(-0.4, len(labels) - 0.6)
         axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
         axes.grid(True, axis="y")
-        plots.draw_legend(axes, below=-0.19)  # two lines below each bucket
+        lines = plots.draw_legend(axes, below=-0.19)  # two lines below each bucket
+        figure.set_figheight(4.2 + plots.room_for_legend(lines))
         return plots.save_picture(figure, output, asdict(scores))

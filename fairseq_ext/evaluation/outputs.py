@@ -69,6 +69,18 @@ def read_lines(path: str | Path) -> list[str]:
     """The lines of a UTF-8 text file, split at ``\\n`` only, as fairseq counts them.
 
     Raises:
+        DataError: as of :func:`read_text`.
+    """
+    lines = read_text(path).split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def read_text(path: str | Path) -> str:
+    """All of a UTF-8 text file.
+
+    Raises:
         DataError: the file is missing or unreadable, or not UTF-8 (names line and byte).
     """
     try:
@@ -76,17 +88,13 @@ def read_lines(path: str | Path) -> list[str]:
     except OSError as error:
         raise DataError(f"`{path}` cannot be read: {error.strerror}.") from error
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise DataError(
             f"`{path}`, line {line}: byte 0x{data[error.start]:02x} (byte {error.start} of the "
             "file) is not UTF-8; convert the file with `iconv`."
         ) from error
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
 
 
 def read_generated(
@@ -203,7 +211,7 @@ def _check_complete(path: str, sentences: dict[int, Sentence], expected: int | N
         )
 
 
-def bpe_groups(tokens: Sequence[str], separator: str = "@@") -> list[list[int]]:
+def bpe_groups(tokens: Sequence[str]) -> list[list[int]]:
     """Positions of the pieces of each word: ``["a@@", "b", "c"]`` gives ``[[0, 1], [2]]``."""
     groups: list[list[int]] = []
     open_word = False
@@ -212,7 +220,7 @@ def bpe_groups(tokens: Sequence[str], separator: str = "@@") -> list[list[int]]:
             groups[-1].append(position)
         else:
             groups.append([position])
-        open_word = token.endswith(separator)
+        open_word = token.endswith("@@")
     return groups
 
 

@@ -7,6 +7,7 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart.
 from __future__ import annotations
 
 import json
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_ext import files
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation import fonts
+from fairseq_ext.evaluation.legends import entry, show_names
 from fairseq_ext.evaluation.outputs import Sentence, bpe_groups, remove_bpe
 from fairseq_ext.evaluation.training_log import Curves, Points
 from fairseq_ext.text.subwords import METASPACE
@@ -48,8 +50,10 @@ PANELS = {
     "ppl": ("Perplexity", "perplexity (per target token, log scale)"),
     "bleu": ("Translation quality", "BLEU (0 to 100)"),
 }
+LONGEST = 40  # letters in a line of a title
 START, END = "<s>", "</s>"
 _WIDEST, _TALLEST = 1600, 30_000  # pixels of a PNG; matplotlib draws less than 65,536
+_LINE = 12.0  # inches
 _ROW_SUM_TOLERANCE = 0.02  # six printed decimals, and half-precision attention
 
 
@@ -59,14 +63,16 @@ def look(number: int) -> dict[str, str]:
     return {"color": PALETTE[colour], "ls": LINES[rest % len(LINES)]}
 
 
-def room_for_legend(names: int) -> float:
+def room_for_legend(lines: float) -> float:
     """Inches that a legend below the panels takes; within them it would cover some curve."""
-    return 0.17 * names
+    return 0.17 * lines
 
 
-def draw_legend(axes: Axes, below: float = -0.15) -> None:
-    """Below the panel; ``below`` is in heights of the panel."""
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.5)
+def draw_legend(axes: Axes, below: float = -0.15) -> float:
+    """Below the panel; ``below`` is in heights of the panel. Returns the number of lines."""
+    return show_names(
+        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.5)
+    )
 
 
 def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
@@ -81,13 +87,18 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
     ]
     with matplotlib.rc_context(STYLE):
         names = 1 + len(runs) if len(runs) > CROWD else 2 * len(runs)  # training and validation
-        size = (5.2 * len(shown), 4.2 + room_for_legend(names))
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=(5.2 * len(shown), 4.2), layout="constrained")
         panels = figure.subplots(1, len(shown), squeeze=False)[0]
-        for axes, metric in zip(panels, shown, strict=True):
-            _draw_metric(axes, metric, runs)
-        if len(runs) == 1:
-            figure.suptitle(next(iter(runs)))
+        lines = [
+            _draw_metric(axes, metric, runs) for axes, metric in zip(panels, shown, strict=True)
+        ]
+        title = textwrap.wrap(next(iter(runs)), LONGEST) if len(runs) == 1 else []
+        above = 0.2 * len(title[1:])  # inches
+        figure.set_figheight(4.2 + room_for_legend(max(names, *lines)) + above)
+        if title:
+            figure.suptitle("\n".join(title))
+        if max(lines) > names:  # the place of a tall legend takes a second look
+            figure.draw_without_rendering()
         return save_picture(figure, output, {"runs": {name: _data(runs[name]) for name in runs}})
 
 
@@ -100,11 +111,14 @@ def _data(curves: Curves) -> dict[str, dict[str, list[list[float]]]]:
     }
 
 
-def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
+def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
     """One panel: training thin and pale, validation with markers, one colour per run.
 
     Where there are more runs than colours, training is left out, and where there are many
     validations, their markers.
+
+    Returns:
+        the number of lines of its legend.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -114,7 +128,7 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
         prefix = f"{name}, " if len(runs) > 1 else ""
         train, valid = curves.train.get(metric, {}), curves.valid.get(metric, {})
         if train and (len(runs) <= len(PALETTE) or not valid):
-            label = f"{prefix}training"
+            label = entry(f"{prefix}training")
             if len(runs) > CROWD and valid:
                 label, pale = (None if pale else "pale: training"), True
             axes.plot(*_xy(train), alpha=0.55, lw=1.2, label=label, **style)
@@ -123,7 +137,7 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
                 style = look(1)
             choose = max if metric == "bleu" else min
             update = choose(valid, key=valid.__getitem__)
-            label = f"{prefix}validation (best {valid[update]:.4g} at {update:,})"
+            label = entry(f"{prefix}validation (best {valid[update]:.4g} at {update:,})")
             marker = "o" if len(valid) <= 30 else None
             axes.plot(*_xy(valid), marker=marker, ms=4, lw=1.8, label=label, **style)
     title, unit = PANELS[metric]
@@ -137,7 +151,7 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_xlim(left=0)
     axes.grid(True)
-    draw_legend(axes)
+    return draw_legend(axes)
 
 
 def _xy(points: Points) -> tuple[list[int], list[float]]:
@@ -294,10 +308,8 @@ def _box(shown: Alignment) -> _Box:
     )
 
 
-def _flow(
-    boxes: Sequence[_Box], most: float = 12.0
-) -> tuple[list[tuple[float, float]], float, float]:
-    """Place boxes like words in lines at most ``most`` inches wide.
+def _flow(boxes: Sequence[_Box]) -> tuple[list[tuple[float, float]], float, float]:
+    """Place boxes like words in lines at most :data:`_LINE` inches wide.
 
     Returns:
         (left, top) of each box, and the width and height of all.
@@ -305,7 +317,7 @@ def _flow(
     places: list[tuple[float, float]] = []
     left = top = line = width = 0.0
     for box in boxes:
-        if left and left + box.width > most:
+        if left and left + box.width > _LINE:
             left, top, line = 0.0, top + line, 0.0
         places.append((left, top))
         left, line = left + box.width, max(line, box.height)

@@ -4,7 +4,7 @@ The paired bootstrap of :mod:`~fairseq_ext.evaluation.bootstrap` asks whether a 
 another test set. Here trainings are drawn as well: each sample draws sentences, the same ones for
 all systems, and as many runs of each system as it has, both with replacement; a system's score is
 the mean over the runs drawn, with their spread widened by ``sqrt(n / (n - 1))``. With one run for
-each system this is the paired bootstrap itself.
+each system the samples and p are those of the paired bootstrap.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -23,7 +22,12 @@ from fairseq_ext.evaluation.bootstrap import (
     Estimate,
     check_comparable,
     chosen_seed,
+    draw_sentences,
+    full_signature,
+    generator,
     metrics,
+    p_value,
+    score_samples,
 )
 
 
@@ -42,8 +46,7 @@ def bootstrap_over_runs(
         samples: how many test sets, and draws of runs, to make.
 
     Returns:
-        Estimates whose ``value`` is the mean over runs. ``p`` is the share of samples in which the
-        difference is further from its mean than the measured difference is from zero.
+        Estimates whose ``value`` is the mean over runs.
 
     Raises:
         ConfigError: no such baseline, or too few samples.
@@ -63,13 +66,10 @@ def bootstrap_over_runs(
     for label, metric in metrics(references).items():
         found = {}
         for name in tqdm(systems, desc=label, unit=" systems", file=sys.stderr, disable=None):
-            found[name] = [_scores(metric, run, sentences) for run in systems[name]]
+            found[name] = [score_samples(metric, run, sentences) for run in systems[name]]
         for name, estimate in _estimates(found, drawn, baseline).items():
             estimates[name][label] = estimate
-        signature = metric.get_signature()
-        signature.update("bs", samples)
-        signature.update("seed", chosen_seed())
-        signatures[label] = str(signature)
+        signatures[label] = full_signature(metric, samples)
     return Comparison(estimates, signatures)
 
 
@@ -106,9 +106,8 @@ def _draws(
     runs: Mapping[str, int], sentences: int, samples: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Numbers of sentences, ``[samples, sentences]``; by system of runs, ``[samples, runs]``."""
-    seed = chosen_seed()
-    draw = np.random.default_rng(None if seed == "none" else int(seed))
-    chosen = draw.choice(sentences, size=(samples, sentences), replace=True)
+    draw = generator()
+    chosen = draw_sentences(draw, sentences, samples)
     return chosen, {name: _drawn_runs(draw, samples, count) for name, count in runs.items()}
 
 
@@ -137,14 +136,6 @@ def _drawn_runs(draw: np.random.Generator, samples: int, runs: int) -> np.ndarra
     return draw.integers(runs, size=(samples, runs))
 
 
-def _scores(metric: Any, lines: Sequence[str], sentences: np.ndarray) -> tuple[float, np.ndarray]:
-    """The score of a translation, and of each sample of its sentences."""
-    found = np.array(metric._extract_corpus_statistics(lines, None), dtype=np.float64)
-    value = metric._compute_score_from_stats(found.sum(0)).score
-    sampled = [metric._compute_score_from_stats(found[chosen].sum(0)).score for chosen in sentences]
-    return value, np.array(sampled)
-
-
 def _estimate(
     name: str,
     baseline: str,
@@ -155,10 +146,7 @@ def _estimate(
     low, high = np.percentile(sampled[name], (2.5, 97.5))
     p = None
     if name != baseline:
-        difference = abs(mean - statistics.fmean(values[baseline]))
-        found = sampled[name] - sampled[baseline]
-        larger = int((np.abs(found - found.mean()) > difference).sum())
-        p = (larger + 1) / (len(found) + 1) if difference else 1.0
+        p = p_value(sampled[name] - sampled[baseline], mean - statistics.fmean(values[baseline]))
     several = len(values[name]) > 1
     return Estimate(
         mean,

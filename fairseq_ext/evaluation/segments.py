@@ -1,4 +1,4 @@
-"""What a neural metric looks at: source, translation and reference of each segment, all plain text.
+"""What a neural metric uses: source, translation and reference of each segment, all plain text.
 
 Sources are a file of the user's, or the S lines of fairseq-generate, which become text by the same
 steps as translations. There, a word or piece that the dictionary lacks is ``<unk>``, of which no
@@ -17,7 +17,7 @@ from fairseq_ext.text.generated import Undoing, require_text
 
 UNKNOWN = "<unk>"
 _CURE = "Give the source text with `--source`."
-NO_SOURCE = f"A neural metric looks at the source too. {_CURE}"
+NO_SOURCE = f"A neural metric uses the source too. {_CURE}"
 
 
 def read_sources(path: str | Path, expected: int) -> list[str]:

@@ -7,6 +7,7 @@ import html
 import io
 import re
 from collections.abc import Sequence
+from typing import Any
 
 LATEX = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"}
@@ -33,12 +34,13 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 def verbatim(text: str) -> str:
     """Text that Markdown shows as it is."""
-    return re.sub(r"([\\`*_~\[\]])", r"\\\1", html.escape(text, quote=False))
+    escaped = re.sub(r"([\\`*_~\[\]$])", r"\\\1", html.escape(text, quote=False))
+    return escaped.replace(r"\$", r"<span>\$</span>")  # GitHub's cure against formulas
 
 
 def latex(rows: Sequence[Sequence[str]]) -> str:
     """Rows, the first being the heading, as a ``tabular`` with the rules of booktabs."""
-    heading, *body = [" & ".join(cell.translate(LATEX) for cell in row) + r" \\" for row in rows]
+    heading, *body = map(_latex_row, rows)
     columns = "l" + "r" * (len(rows[0]) - 1)
     return "\n".join(
         [
@@ -53,8 +55,14 @@ def latex(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def comma_separated(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as CSV, one line each."""
+def _latex_row(cells: Sequence[str]) -> str:
+    row = " & ".join(cell.translate(LATEX) for cell in cells) + r" \\"
+    # `\\` and the rules above take `[` and `*` for the beginning of an argument.
+    return f"{{}}{row}" if row.lstrip().startswith(("[", "*")) else row
+
+
+def comma_separated(rows: Sequence[Sequence[Any]]) -> str:
+    """Rows as CSV, one line each; None is an empty cell."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -30,7 +30,8 @@ def reference(given: Path, pair: str | None) -> Path:
     """The file with the reference.
 
     Args:
-        given: a file, or the name of a set, such as ``wmt14/full``; a file goes first.
+        given: a file, or the name of a set, such as ``wmt14/full``; an existing file takes
+            precedence.
         pair: languages of the set, such as ``en-de``; of a file they are not asked for.
 
     Raises:
@@ -46,7 +47,7 @@ def reference(given: Path, pair: str | None) -> Path:
     known = get_available_testsets()
     if name not in known:
         hint = nearest(name, known)
-        raise DataError(f"`{name}` is neither a file nor a test set of sacrebleu{hint or '.'}")
+        raise DataError(f"`{name}` is neither a file nor a test set of sacrebleu{hint}")
     pairs = get_langpairs_for_testset(name)
     if pair not in pairs:
         but = "is missing" if pair is None else f"is `{pair}`"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import DataError
-from fairseq_ext.evaluation.outputs import read_lines
+from fairseq_ext.evaluation.outputs import read_text
 from fairseq_ext.json_files import parse_json
 
 _METRICS = ("loss", "nll_loss", "ppl", "bleu")
@@ -50,7 +50,7 @@ def read_log(path: str | Path) -> Curves:
     """
     steps, epochs, valid = Curves(), Curves(), Curves()
     kinds = {"step": steps.train, "train": epochs.train, "valid": valid.valid}
-    for line in read_lines(path):
+    for line in whole_lines(read_text(path)):
         kind, stats = line_stats(line)
         target = kinds.get(kind)
         if target is None or "num_updates" not in stats:
@@ -65,6 +65,15 @@ def read_log(path: str | Path) -> Curves:
             "with `--log-format json` or `simple` and a `--log-interval` shorter than the run."
         )
     return curves
+
+
+def whole_lines(log: str) -> list[str]:
+    """The lines of a log without one at its end that may have been cut within a number.
+
+    Only JSON shows by itself that a line without its line feed is whole.
+    """
+    *lines, last = [line.removesuffix("\r") for line in log.split("\n")]
+    return [*lines, last] if last.endswith("}") else lines
 
 
 def line_stats(line: str) -> tuple[str, dict[str, float]]:

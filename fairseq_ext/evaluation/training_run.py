@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from fairseq_ext.errors import DataError
-from fairseq_ext.evaluation.training_log import line_stats
+from fairseq_ext.evaluation.training_log import line_stats, whole_lines
 
 PARAMETERS = re.compile(r"num\. shared model params: ([0-9][0-9,]{0,19})\b")
 _NEEDED = {"epoch", "wpb", "num_updates", "train_wall"}
@@ -49,7 +49,7 @@ def read_training(log: str) -> Training:
     """
     found = PARAMETERS.search(log)
     epochs = {}
-    for line in log.split("\n"):
+    for line in whole_lines(log):
         kind, stats = line_stats(line)
         if kind == "train" and stats.keys() >= _NEEDED:
             epochs[stats["epoch"]] = stats

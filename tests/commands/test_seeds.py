@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import statistics
 from pathlib import Path
@@ -18,20 +19,30 @@ from fairseq_ext.evaluation.seeds import bootstrap_of_means, bootstrap_over_runs
 from tests.commands.test_compare import damaged, sentences
 from tests.support.harness import run, write_lines
 
+NUMBERS = ("95% low", "95% high", "SD", "p")
+
 
 def test_one_run_each_is_the_paired_bootstrap():
     text = sentences()
-    systems = {name: damaged(text, share, 3) for name, share in (("a", 0.2), ("b", 0.3))}
+    systems = {name: damaged(text, share, 3) for name, share in (("a", 0.2), ("b", 0.22))}
     ours = bootstrap_over_runs({name: [lines] for name, lines in systems.items()}, text, "a")
     theirs = paired_bootstrap(systems, text, "a")
     assert ours.signatures == theirs.signatures
     for name in systems:
         for metric, expected in theirs.estimates[name].items():
             found = ours.estimates[name][metric]
-            assert found.value == pytest.approx(expected.value)
+            assert (found.value, found.p) == (expected.value, expected.p)
             assert found.half_width == pytest.approx(expected.half_width, rel=0.02)
             assert (found.runs, found.deviation) == (1, None)
-    assert ours.estimates["b"]["BLEU"].p < 0.05
+    assert 0.05 < ours.estimates["b"]["BLEU"].p < 1
+
+
+def test_a_second_run_of_one_system_changes_no_other_p():
+    text = sentences()
+    systems = {name: [damaged(text, share, 3)] for name, share in (("a", 0.2), ("b", 0.22))}
+    alone = bootstrap_over_runs(systems, text, "a").estimates["b"]
+    more = systems | {"c": [damaged(text, 0.3, seed) for seed in (1, 2)]}
+    assert bootstrap_over_runs(more, text, "a").estimates["b"] == alone
 
 
 def test_against_loops_over_text():
@@ -135,7 +146,9 @@ def test_the_command_writes_means_and_tables(tmp_path: Path):
         *("--ref", "ref", "--samples", 200, "-o", "out"),
         cwd=tmp_path,
     ).stdout
-    assert "bootstrap over sentences and runs" in shown
+    assert "p: two-sided paired bootstrap over sentences and runs" in shown
+    assert "with fewer than about five runs, p is too small" in shown
+    assert json.loads((tmp_path / "out.json").read_text())["test"] in shown
     with (tmp_path / "out.csv").open(newline="") as file:
         heading, first, second = csv.reader(file)
     row, other = dict(zip(heading, first, strict=True)), dict(zip(heading, second, strict=True))
@@ -143,9 +156,12 @@ def test_the_command_writes_means_and_tables(tmp_path: Path):
         sacrebleu.corpus_bleu((tmp_path / name).read_text().splitlines(), [text]).score
         for name in ("a", "b")
     ]
-    assert row["BLEU"].split(" ± ")[0] == f"{statistics.fmean(bleu):.2f}"
-    assert row["SD (BLEU)"] == f"{statistics.stdev(bleu):.2f}"
-    assert (row["runs"], other["runs"], other["SD (BLEU)"]) == ("2", "–", "–")
+    assert heading[:7] == ["system", "runs", "BLEU", *(f"BLEU {x}" for x in NUMBERS)]
+    assert float(row["BLEU"]) == pytest.approx(statistics.fmean(bleu))
+    assert float(row["BLEU SD"]) == pytest.approx(statistics.stdev(bleu))
+    assert float(row["BLEU 95% low"]) < float(row["BLEU"]) < float(row["BLEU 95% high"])
+    assert (row["runs"], other["runs"], other["BLEU SD"], row["BLEU p"]) == ("2", "1", "", "")
+    assert 0 < float(other["BLEU p"]) < 0.05
     latex = (tmp_path / "out.tex").read_text()
     assert r"two\_runs" in latex
     assert latex.count(r"\\") == 3
@@ -156,4 +172,5 @@ def test_latex_shows_every_character():
     table = tables.latex([["a & b", "50%"], ["x_{1}^~", "\\±–"], ["<unk>", "a|b"]])
     assert r"a \& b & 50\% \\" in table
     assert r"\textless{}unk\textgreater{} & a\textbar{}b \\" in table
+    assert "\n{}[a] \\\\\n{}* \\\\\n" in tables.latex([["x"], ["[a]"], ["*"]])
     assert r"x\_\{1\}\textasciicircum{}\textasciitilde{} & \textbackslash{}$\pm$-- \\" in table

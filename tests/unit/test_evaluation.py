@@ -405,6 +405,17 @@ def test_log_of_epochs_only(tmp_path):
     assert (curves.train, curves.valid) == ({"loss": {7: 5.0}, "ppl": {7: 32.0}}, {})
 
 
+@pytest.mark.parametrize("end", ["", "\r\n"])
+def test_a_last_line_that_may_be_cut_is_not_believed(tmp_path, end):
+    line = "2026 | INFO | train | epoch 00{} | loss {} | num_updates {}"
+    text = "\n".join([line.format(1, 5, 7), line.format(2, 4, 14)])
+    (tmp_path / "log").write_text(text + end, newline="")
+    found = training_log.read_log(tmp_path / "log").train["loss"]
+    assert found == ({7: 5.0, 14: 4.0} if end else {7: 5.0})
+    (tmp_path / "log").write_text('{"epoch": 1, "update": 1, "loss": "4", "num_updates": "100"}')
+    assert training_log.read_log(tmp_path / "log").train == {"loss": {100: 4.0}}
+
+
 def test_curves_are_drawn(tmp_path):
     train = {"loss": {1: 3.0, 2: 2.0}, "ppl": {1: 8.0, 2: 4.0}}
     runs = {
@@ -422,13 +433,15 @@ def test_curves_are_drawn(tmp_path):
     assert [path.read_bytes() for path in written] == first
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 8, 13])
-def test_the_names_of_runs_cover_nothing(count, monkeypatch, tmp_path):
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["run {}", "_{}", "{}" + "W" * 62, "{} a name of words " * 5])
+@pytest.mark.parametrize("count", [1, 2, 4, 13])
+def test_the_names_of_runs_cover_nothing(count, name, monkeypatch, tmp_path):
     figures = []
     monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
     valid = {"loss": {1: 3.0, 2: 2.0}, "ppl": {1: 8.0, 2: 4.0}}
     train = valid if count <= 3 else {}
-    runs = {f"run {n}": training_log.Curves(train, valid) for n in range(count)}
+    runs = {name.format(*[n] * 5): training_log.Curves(train, valid) for n in range(count)}
     plots.plot_curves(runs, tmp_path)
     (figure,) = figures
     figure.draw_without_rendering()
@@ -436,6 +449,9 @@ def test_the_names_of_runs_cover_nothing(count, monkeypatch, tmp_path):
         legend = axes.get_legend().get_window_extent()
         assert legend.y0 > -1  # pixels
         assert legend.y1 <= axes.xaxis.label.get_window_extent().y0
+        assert figure.bbox.x0 <= legend.x0 < legend.x1 <= figure.bbox.x1
+        shown = "".join(text.get_text() for text in axes.get_legend().get_texts())
+        assert all("".join(one.split()) in "".join(shown.split()) for one in runs) or count == 1
         assert axes.get_window_extent().height > 3 * figure.dpi
         looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
         assert len(looks) == (count if count > 1 else 2)

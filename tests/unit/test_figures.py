@@ -13,8 +13,9 @@ from omegaconf import OmegaConf
 
 from fairseq_ext import cli
 from fairseq_ext.errors import CheckpointError
-from fairseq_ext.evaluation import lengths, outputs
+from fairseq_ext.evaluation import lengths, outputs, plots
 from fairseq_ext.muse import gates
+from fairseq_ext.text.generated import Undoing
 from tests.support.harness import run, write_lines
 from tests.support.models import MUSE, SMALL, build, configuration
 from tests.unit.test_evaluation import check_picture, naive_bleu
@@ -105,10 +106,31 @@ def test_lengths_command(systems, tmp_path):
     assert lines[8].split()[:2] == ["all", str(len(LENGTHS))]
 
 
+def test_a_bucket_of_one_length_has_its_number():
+    labels = [lengths.Bucket(*limits, 0, {}).label for limits in ((1, 1), (2, 3), (4, None))]
+    assert labels == ["1", "2–3", "> 3"]
+
+
+def test_any_name_is_in_the_legend(monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
+    names = ["_x", "a" * 100]
+    buckets = (lengths.Bucket(1, 5, 3, dict.fromkeys(names, 50.0)),)
+    whole = dict.fromkeys(names, 50.0)
+    lengths.plot_lengths(lengths.LengthScores("BLEU", buckets, whole), tmp_path)
+    figures[0].draw_without_rendering()
+    (axes,) = figures[0].axes
+    shown = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert shown[0] == "_x (all: 50.00)"
+    assert "".join(shown[1].split()) == f"{names[1]}(all:50.00)"
+    assert axes.get_window_extent().height > 3 * figures[0].dpi
+
+
 def test_text_is_detokenized_for_sacrebleu(tmp_path):
     out = write_lines(tmp_path / "g", ["S-0\ta b", "H-0\t-1\tWell , it 's so !"])
     reference = write_lines(tmp_path / "ref", ["Well, it's so!"])
-    found = lengths.score_by_length({"a": out}, reference, [10], language="en")
+    undoing = {"a": Undoing.by_language("en")}
+    found = lengths.score_by_length({"a": out}, reference, [10], undoing=undoing)
     assert found.buckets[0].bleu["a"] == pytest.approx(100)
 
 

@@ -535,9 +535,14 @@ OVERWRITING = {
     "translate to a dictionary": "translate bin --path run.pt -o bin/dict.en.txt",
     "details": "translate --model bundle --input text.es --json bundle/model.safetensors",
     "score": "score --hyp text.es --ref text.en --json text.en",
-    "curves": "plot curves --log run=text.es -o text.es",
+    "curves": "plot curves --log run=law.json -o law.json",
     "curves' numbers": "plot curves --log run=law.json -o law.png",
-    "lengths": "plot lengths --system a=text.es --system b=model.st --ref text.en -o model.st",
+    "curves' log, without ending": "plot curves --log run=law.json -o law",
+    "curves' log, of another ending": "plot curves --log run=law.json -o law.svg",
+    "curves' log, of a table's ending": "plot curves --log run=law.json -o law.csv",
+    "scaling-fit, without ending": "scaling-fit law.json -o law",
+    "scaling-fit's second picture": "scaling-fit u-training.json -o u.png",
+    "lengths": "plot lengths --system a=text.es --system b=law.json --ref text.en -o law.svg",
     "compare": "compare --system a=text.en,run.pt --ref text.es --json run.pt",
     "compare's text": "compare --system a=text:text.en --ref text.es --json text.en",
     "compare's log": "compare --system a=text.en,log=run.pt --ref text.es --json run.pt",
@@ -550,6 +555,7 @@ OVERWRITING = {
 def things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Path, bytes]:
     """Files of every kind, none of them what its name says."""
     names = ["model.st", "run.pt", "other.pt", "law.json", "text.es", "text.en", "run/average.pt"]
+    names += ["u-training.json"]
     names += ["bin/dict.es.txt", "bin/dict.en.txt", "bundle/bundle.json"]
     names += ["bundle/model.safetensors"]
     for name in names:
@@ -575,7 +581,12 @@ def test_no_command_writes_over_what_it_reads(
 
 @pytest.mark.parametrize(
     "words",
-    ["inspect new.st --json other.json", "average --dir run --last-epochs 2 -o run/average.pt"],
+    [
+        "inspect new.st --json other.json",
+        "average --dir run --last-epochs 2 -o run/average.pt",
+        "plot curves --log run=law -o law",  # which writes law.png and others
+        "compare --system a=text.es --ref text.en --json new -o new",
+    ],
 )
 @pytest.mark.usefixtures("things")
 def test_outputs_that_may_be(words: str):

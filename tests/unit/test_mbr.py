@@ -264,7 +264,7 @@ def test_metrics_of_mbrs_read_the_source_as_text(
     ("name", "options", "message"),
     [
         ("mbrs:nothing", {}, "mbrs has no such metric"),
-        ("mbrs:kiwi", {}, "looks at no reference"),
+        ("mbrs:kiwi", {}, "uses no reference"),
         ("mbrs:common", {"size": "1"}, "`--mbrs-option` does not fit `common`: .*size"),
         ("chrf", {"size": "1"}, "`--mbrs-option` goes with `--utility mbrs:METRIC`"),
         ("ter", {}, "must be chrf, bleu, comet:MODEL or mbrs:METRIC, but is `ter` instead"),

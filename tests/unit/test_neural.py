@@ -234,7 +234,7 @@ def test_errors_are_one_line_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--metric", "comet:whole"], "A neural metric looks at the source too. Give the source"),
+        (["--metric", "comet:whole"], "A neural metric uses the source too. Give the source"),
         (["--metric", "comet:whole", "--source", "one"], "`one` has 1 lines, but there are 3"),
         (["--source", "src"], "`--source` goes with `--metric`, which is missing"),
         (["--metric-python", "x"], "`--metric-python` goes with `--metric`, which is missing"),
@@ -399,7 +399,7 @@ def test_compare_has_score_deviation_and_p_in_every_form(python: str, here: Path
     assert data["signatures"]["COMET estimates"].startswith(signature("estimates", 0))
     cell = f"{ours['value']:.4f} ± {(ours['high'] - ours['low']) / 2:.4f}"
     assert f"| {cell} | {ours['deviation']:.4f} |" in (here / "table.md").read_text()
-    assert cell in (here / "table.csv").read_text()
+    assert f",{ours['value']},{ours['low']}," in (here / "table.csv").read_text()
     assert cell.replace("±", r"$\pm$") in (here / "table.tex").read_text()
     assert f"{label}: {signature('whole')}|bs:200" in done.stdout
     assert read_scores(here / "table.json", "a")[2].detail.startswith(f"{ours['low']:.4f} to ")
@@ -494,7 +494,7 @@ def test_mbr_by_comet_takes_the_papers_argmax(python: str, here: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--utility", "comet:estimates"], "looks at no reference; MBR compares candidates"),
+        (["--utility", "comet:estimates"], "uses no reference; MBR compares candidates"),
         (["--utility", "comet:nan"], "`comet:nan` gives candidate 2 the score nan"),
         (["--utility", "chrf"], "`--metric-python` goes with `--utility comet:MODEL`"),
     ],

@@ -278,7 +278,7 @@ def with_train_losses(chosen: Sequence[Model]) -> list[Model]:
 def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
     chosen = with_train_losses(models()[:48])  # float and binary, one dataset
     table = write_table(tmp_path / "losses.tsv", chosen, "train_loss")
-    figure, fits = tmp_path / "law.png", tmp_path / "fits.json"
+    figure, fits = tmp_path / "law.1", tmp_path / "fits.json"
     said = run(
         "fairseq-ext", "scaling-fit", table, "--bootstrap", 100, "--json", fits, "-o", figure
     )
@@ -296,16 +296,32 @@ def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
             for kind in ("jacobian", "bootstrap"):
                 low, high = one["parameters"][name][kind]
                 assert low <= high
-    for stem in ("law", "law-training"):
+    for stem in ("law.1", "law.1-training"):
         assert (tmp_path / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (tmp_path / f"{stem}.svg").read_text()
-    labels = (tmp_path / "law-training.svg").read_text()
+    labels = (tmp_path / "law.1-training.svg").read_text()
     assert "training loss (per token)" in labels
     assert "test loss" not in labels  # the panel is of the dataset in its title
-    drawn = json.loads((tmp_path / "law.json").read_text())["groups"]
+    drawn = json.loads((tmp_path / "law.1.json").read_text())["groups"]
     assert [group["family"] for group in drawn] == ["float", "binary"]
-    training = json.loads((tmp_path / "law-training.json").read_text())["groups"]
+    training = json.loads((tmp_path / "law.1-training.json").read_text())["groups"]
     assert training[0]["train_and_test"][0] == pytest.approx([0.9 * chosen[0].loss, chosen[0].loss])
+
+
+def test_families_of_any_name_are_in_the_legends(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = []
+    monkeypatch.setattr(scaling_plot, "save_picture", lambda figure, *_: figures.append(figure))
+    chosen = [Model(**{**vars(one), "family": "_x"}) for one in with_train_losses(models()[:24])]
+    groups = scaling_table.fit_groups(chosen, BASE, resamples=lambda _: range(100))
+    scaling_plot.plot_scaling(groups, BASE, "law")
+    scaling_plot.plot_training(groups, "law-training")
+    shown = [
+        [text.get_text() for text in axes.get_legend().get_texts()]
+        for figure in figures
+        for axes in figure.axes
+    ]
+    assert [len(names) for names in shown] == [2, 1]
+    assert all(name.startswith("_x") for names in shown for name in names)
 
 
 def test_command_draws_no_second_picture_without_training_losses(tmp_path: Path) -> None:

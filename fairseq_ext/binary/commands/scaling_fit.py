@@ -51,7 +51,8 @@ def add(commands: Subparsers) -> None:
         help="losses and fitted laws over parameters; FIG.svg and FIG.json are written beside "
         "it, and with train_loss FIG-training.png, .svg and .json",
     )
-    parser.set_defaults(run=_run)
+    training = (f"-training{ending}" for ending in options.PICTURE)
+    parser.set_defaults(run=_run, endings=(*options.PICTURE, *training))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -63,6 +64,7 @@ def _run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from fairseq_ext.binary.scaling import plot, table
+    from fairseq_ext.evaluation import plots
 
     def resamples(label: str) -> Iterable[int]:
         name = f"bootstrap {label}".strip()
@@ -74,7 +76,8 @@ def _run(args: argparse.Namespace) -> int:
     found = table.as_dict(groups, base)
     options.write_json(args.json, {**found, "bootstrap": args.bootstrap, "seed": args.seed})
     if args.output is not None:
-        beside = args.output.with_name(f"{args.output.stem}-training.png")
+        stem = plots.stem(args.output)
+        beside = stem.with_name(f"{stem.name}-training.png")
         written = plot.plot_scaling(groups, base, args.output)
         options.print_paths([*written, *plot.plot_training(groups, beside)])
     print(table.as_table(groups))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairseq_ext.binary.scaling.table import Group, Model
+from fairseq_ext.evaluation.legends import entry, show_names
 from fairseq_ext.evaluation.plots import PALETTE, STYLE, save_picture
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | P
             axes.set_title(dataset)
             axes.grid(True, which="both")
             _plain_counts(axes)
-            axes.legend(fontsize=7.5)
+            show_names(axes.legend(fontsize=7.5))
         return save_picture(figure, output, {"groups": [_data(group, base) for group in groups]})
 
 
@@ -102,7 +103,7 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
         colours = _colours(groups)
         for group in shown:
             axes, pairs = panels[group.dataset], np.array(points[id(group)])
-            colour, label = colours[group.family], group.family or _UNNAMED
+            colour, label = colours[group.family], entry(group.family or _UNNAMED)
             axes.plot(*pairs.T, "o", ms=4.5, color=colour, alpha=0.8, label=label)
             if len(pairs) > 2:
                 ends = np.array([pairs[:, 0].min(), pairs[:, 0].max()])
@@ -112,7 +113,7 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
             axes.set(xlabel="training loss (per token)", ylabel="loss (per token)")
             axes.set_title(dataset)
             axes.grid(True)
-            axes.legend(fontsize=8.5)
+            show_names(axes.legend(fontsize=8.5))
         data = [
             {"dataset": g.dataset, "family": g.family, "train_and_test": points[id(g)]}
             for g in shown
@@ -154,7 +155,8 @@ def _draw_group(axes: Axes, group: Group, base: tuple[int, int], colour: str) ->
             exponent = f"p_e = {law.p_e:.2f}" if arm == ENCODER else f"p_d = {law.p_d:.2f}"
             name = f"{group.family}, {arm}" if group.family else arm
             line = np.array(curve(group, arm, base))
-            axes.plot(*line.T, _LINES[arm], color=colour, lw=1.4, label=f"{name}: {exponent}")
+            label = entry(f"{name}: {exponent}")
+            axes.plot(*line.T, _LINES[arm], color=colour, lw=1.4, label=label)
 
 
 def _plain_counts(axes: Axes) -> None:
