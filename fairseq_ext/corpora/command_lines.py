@@ -145,7 +145,12 @@ def add_locale(parser: argparse.ArgumentParser) -> None:
 def add_pairs(parser: argparse.ArgumentParser) -> None:
     """Sentence pairs that are to be split."""
     add = parser.add_argument
-    add("pairs", nargs="?", type=Path, help="tab-separated pairs: a plain, .gz or .zip file")
+    add(
+        "pairs",
+        nargs="?",
+        type=Path,
+        help="tab-separated pairs: a plain, .gz, .bz2, .xz or .zip file",
+    )
     add("--member", help="the file inside the .zip, when it holds several")
     add(
         "--columns",
@@ -154,7 +159,7 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
         metavar="SRC,TGT",
         help="columns of source and target, counted from 1 (default: 1,2); others are ignored",
     )
-    add("--source", type=Path, help="instead of PAIRS: source lines (plain or .gz) …")
+    add("--source", type=Path, help="instead of PAIRS: source lines (plain, .gz, .bz2 or .xz) …")
     add("--target", type=Path, help="… and the target lines aligned with them")
     add(
         "--corpora",

@@ -10,9 +10,9 @@ from fairseq_ext.errors import DataError
 from fairseq_ext.files import atomic_write
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.parts import Part, cut
-from fairseq_ext.text.reading import cells, decoded, raw_lines
+from fairseq_ext.text.reading import COMPRESSED, cells, decoded, raw_lines
 
-PACKED = (".gz", ".zip")  # cannot be read from the middle
+PACKED = (*COMPRESSED, ".zip")  # cannot be read from the middle
 
 
 @dataclass(frozen=True)

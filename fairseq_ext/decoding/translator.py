@@ -194,9 +194,10 @@ class Translator:
         """Place, source tokens and hypotheses of each sentence, batch by batch."""
         if not len(dataset):
             return
+        longest = max(map(dataset.num_tokens, range(len(dataset))))  # a reference may be
         batches = self._task.get_batch_iterator(
             dataset=dataset,
-            max_tokens=self._cfg.dataset.max_tokens,
+            max_tokens=max(self._cfg.dataset.max_tokens, longest),
             max_positions=self._limits,
             disable_iterator_cache=True,  # or fairseq keeps every dataset it has seen
         ).next_epoch_itr(shuffle=False)

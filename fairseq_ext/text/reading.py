@@ -1,8 +1,10 @@
-"""Reading sentence pairs: tab-separated or two aligned files, plain, gzipped or inside a zip."""
+"""Reading sentence pairs: tab-separated or two aligned files, plain, compressed or inside a zip."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -14,10 +16,11 @@ from fairseq_ext.errors import DataError
 from fairseq_ext.text.cleaning import plain
 
 LONGEST = 1 << 24  # bytes of a line
+COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
-    """Yield the lines of a plain, ``.gz`` or ``.zip`` file with their ends.
+    """Yield the lines of a plain, ``.gz``, ``.bz2``, ``.xz`` or ``.zip`` file with their ends.
 
     Raises:
         DataError: missing, not a file, a damaged or ambiguous archive, or a line beyond measure.
@@ -29,7 +32,7 @@ def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
             archive = stack.enter_context(zipfile.ZipFile(path))
             file = stack.enter_context(archive.open(_member(archive, path, member)))
         else:
-            opened = gzip.open if path.suffix == ".gz" else open
+            opened = COMPRESSED.get(path.suffix, open)
             file = stack.enter_context(opened(path, "rb"))
         yield from bounded(file, path)
 
@@ -69,7 +72,7 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
     Only a line feed (with or without a carriage return before it) ends a line.
 
     Args:
-        path: a plain, ``.gz`` or ``.zip`` file in UTF-8.
+        path: a file in UTF-8, as of :func:`raw_lines`.
         member: the file inside a ``.zip``; not needed when it holds just one text.
 
     Raises:

@@ -160,6 +160,15 @@ def test_scores_are_fairseqs(loaded: dict[str, Model], kind: str, run: Path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_reference_may_be_longer_than_a_batch(run: Path, kind: str):
+    path = run / ("m.safetensors" if kind == "file" else "checkpoint_best.pt")
+    how = {} if kind == "file" else {"engine": kind, "cpu": True}
+    model = fairseq_ext.load(path, run, max_tokens=8, **how)
+    target = " ".join(["w1", "w3"] * 8)
+    assert model.score(["w1"], [target]) == pytest.approx([by_fairseq(run, "w1", target)], abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_translations_score_is_its_log_probability_over_length(
     loaded: dict[str, Model], kind: str
 ):

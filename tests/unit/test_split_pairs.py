@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import random
 import re
 import sys
@@ -212,11 +214,12 @@ def packed(folder: Path, form: str, content: bytes) -> Path:
             archive.writestr("spa-eng/spa.txt", content)
         return folder / "f.zip"
     path = folder / f"f.{form}"
-    path.write_bytes(gzip.compress(content) if form == "gz" else content)
+    compress = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}.get(form, bytes)
+    path.write_bytes(compress(content))
     return path
 
 
-@pytest.mark.parametrize("form", ["tsv", "gz", "zip"])
+@pytest.mark.parametrize("form", ["tsv", "gz", "bz2", "xz", "zip"])
 def test_every_form_reads_alike(tmp_path, form):
     text = "\ufeffGo.\tVe.\tx\r\nI'm\u2028in\u00a0love.\tEstoy\renamorado.\ty\nlast\túltima"
     found = pairs_of(tmp_path, packed(tmp_path, form, text.encode()), columns=(2, 1))
@@ -247,13 +250,14 @@ def test_unreadable_input_is_named(tmp_path):
         pairs_of(tmp_path, packed(tmp_path, "tsv", b"a\tb\nc d\n"))
     with pytest.raises(ValueError, match=r"no member `x`; it has .*spa-eng/spa\.txt"):
         list(lines(packed(tmp_path, "zip", b"a\n"), "x"))
-    whole = packed(tmp_path, "gz", bytes(random.Random(1).randbytes(5000).hex(), "ascii"))
-    whole.write_bytes(whole.read_bytes()[:-900])
-    with pytest.raises(ValueError, match="is damaged"):
-        list(lines(whole))
-    whole.write_bytes(b"no gzip at all")
-    with pytest.raises(ValueError, match="is damaged"):
-        list(lines(whole))
+    for form in ("gz", "bz2", "xz"):
+        whole = packed(tmp_path, form, bytes(random.Random(1).randbytes(5000).hex(), "ascii"))
+        whole.write_bytes(whole.read_bytes()[:-900])
+        with pytest.raises(ValueError, match="is damaged"):
+            list(lines(whole))
+        whole.write_bytes(b"not compressed at all")
+        with pytest.raises(ValueError, match="is damaged"):
+            list(lines(whole))
     with zipfile.ZipFile(tmp_path / "f.zip", "a") as archive:
         archive.writestr("second.txt", "a")
     with pytest.raises(ValueError, match=r"--member: .*second\.txt"):
