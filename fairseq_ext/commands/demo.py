@@ -62,9 +62,9 @@ def _demo(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
     if args.max_words < 1:
         raise ConfigError(f"`--max-words` must be at least 1, but is {args.max_words} instead.")
-    from fairseq_ext.demo import heap
+    from fairseq_ext import memory
 
-    heap.keep_small()
+    memory.give_back()
     from fairseq_ext import register
 
     register()

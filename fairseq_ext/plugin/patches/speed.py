@@ -186,7 +186,7 @@ def keep_memory(original: Callable) -> Callable:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if self.device.type == "cpu":
-            from fairseq_ext.training import memory
+            from fairseq_ext import memory
 
             memory.keep()
 
