@@ -205,15 +205,18 @@ FAILING = """
 """
 
 
+EXITING = "atexit.register(os.kill, os.getpid(), signal.SIGTERM)"  # before the timer's signal
+
+
 @pytest.mark.parametrize(
     ("work", "status"),
-    [("time.sleep(60)", "interrupted"), (FAILING, "1")],
-    ids=["at work", "failing"],
+    [("time.sleep(60)", "interrupted"), (FAILING, "1"), (EXITING, "1")],
+    ids=["at work", "failing", "exiting"],
 )
 def test_a_process_of_a_job_leaves_without_a_traceback(work: str, status: str):
     """A process that fails may be writing its traceback when the first process stops the job."""
     code = (
-        "import os, signal, sys, threading, time\n"
+        "import atexit, os, signal, sys, threading, time\n"
         "from fairseq_ext.plugin.patches.interruption import leave_quietly\n"
         "leave_quietly()\n"
         "threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"

@@ -81,8 +81,9 @@ def leave_quietly() -> None:
         if leaving:
             return
         leaving = True
-        if sys.exc_info()[1] is not None:  # it ends already, and its report would not be read
-            os._exit(1)
+        exiting = not threading.main_thread().is_alive()  # in callbacks of `atexit`
+        if exiting or sys.exc_info()[1] is not None:
+            os._exit(1)  # it ends already, and its report would not be read
         raise KeyboardInterrupt  # torch.multiprocessing expects it
 
     for number in SIGNALS:
