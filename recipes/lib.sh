@@ -71,7 +71,7 @@ set_option() {
 absolute() {
     local path="$1"
     [[ "$path" == /* ]] || path="$PWD/$path"
-    while [[ "$path" == ?*/ ]]; do path="${path%/}"; done # `mv` takes \`link/\` for what it links to
+    while [[ "$path" == ?*/ ]]; do path="${path%/}"; done # `mv` takes `link/` for what it links to
     echo "$path"
 }
 

@@ -1,7 +1,7 @@
 """numpy's arrays and numbers in checkpoints, read without anything of numpy's being called.
 
 torch's safe loading calls what is on its list with arguments of the file. ``numpy.ndarray`` and
-``numpy.dtype`` would so make an array of Python objects whose addresses are bytes of the file. A
+``numpy.dtype`` could make an array of Python objects whose addresses are bytes of the file. A
 pickle that names them gets what is here instead, which makes numbers and arrays of numbers only.
 """
 
@@ -87,4 +87,4 @@ STAND_INS: list[tuple[Any, str]] = [
     *((reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
     *((scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
 ]
-"""Those that unpickling takes, by the names that are pickled: ``core`` is numpy 1's."""
+"""What unpickling takes for each name of numpy's; numpy 1 has ``core``, numpy 2 ``_core``."""

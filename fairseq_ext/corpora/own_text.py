@@ -73,12 +73,12 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
                     lines = (line.rstrip("\r\n") for line in file)
                     with (stage / f"{split}.{side}").open("w", encoding="utf-8") as copy:
                         for number, line in enumerate(lines, start=1):
-                            if not (made_of_it := words[side](line)):
+                            if not (tokens := words[side](line)):
                                 raise DataError(
                                     f"{file.name}, line {number}: nothing is left of it as tokens. "
                                     "Delete the same line from both files of the pair."
                                 )
-                            copy.write(f"{made_of_it}\n")
+                            copy.write(f"{tokens}\n")
         made.save(stage)
 
 

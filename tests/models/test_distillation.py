@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -17,14 +16,6 @@ from tests.support import models
 
 PAD = 1
 TEMPERATURE, WEIGHT = 2.5, 0.4
-
-
-def batch() -> dict[str, Any]:
-    source = models.padded(models.random_sentences([7, 5, 3, 1]), left=True)
-    target = models.padded(models.random_sentences([4, 6, 3, 2], seed=4), left=False)
-    words = {"src_tokens": source, "src_lengths": source.ne(PAD).sum(1)}
-    words["prev_output_tokens"] = models.previous(target)
-    return {"net_input": words, "target": target, "ntokens": int(target.ne(PAD).sum())}
 
 
 def scattered(name: str, seed: int) -> BaseFairseqModel:
@@ -45,7 +36,7 @@ def taught(
 
 def definition(student: BaseFairseqModel, teacher: BaseFairseqModel) -> tuple[Tensor, Tensor]:
     """The loss of every real word, and its negative log-likelihood."""
-    sample = batch()
+    sample = models.batch()
     real = sample["target"].ne(PAD)
     z = student(**sample["net_input"])[0][real]
     y = teacher(**sample["net_input"])[0][real].detach()
@@ -71,7 +62,7 @@ def test_the_loss_and_its_gradients(all_logits: bool, monkeypatch: pytest.Monkey
     student.find_unused_parameters = all_logits
     criterion = taught(monkeypatch, teacher, temperature=TEMPERATURE, teacher_weight=WEIGHT)
     assert (speed.obstacle(criterion, student) is not None) == all_logits
-    found, _, logged = criterion(student, batch())
+    found, _, logged = criterion(student, models.batch())
     # fairseq takes the likelihood of the references in fp32 where it has all logits.
     precise = {"rtol": 1e-5, "atol": 1e-5} if all_logits else {"rtol": 1e-9, "atol": 1e-11}
     torch.testing.assert_close(found, loss.sum(), check_dtype=not all_logits, **precise)
@@ -83,8 +74,8 @@ def test_the_losses_of_single_words(monkeypatch: pytest.MonkeyPatch) -> None:
     student, teacher = scattered("bmt-float", 0), scattered("gru", 1).eval()
     wanted, _ = definition(student, teacher)
     criterion = taught(monkeypatch, teacher, temperature=TEMPERATURE, teacher_weight=WEIGHT)
-    found = criterion(student, batch(), reduce=False)[0].view(batch()["target"].shape)
-    real = batch()["target"].ne(PAD)
+    found = criterion(student, models.batch(), reduce=False)[0].view(models.batch()["target"].shape)
+    real = models.batch()["target"].ne(PAD)
     torch.testing.assert_close(found[real].double(), wanted, rtol=1e-5, atol=1e-5)
     assert found[~real].eq(0).all()
 
@@ -93,7 +84,7 @@ def test_validation_is_on_the_references(monkeypatch: pytest.MonkeyPatch) -> Non
     student, teacher = scattered("bmt-float", 0).eval(), scattered("gru", 1).eval()
     _, nll = definition(student, teacher)
     criterion = taught(monkeypatch, teacher, temperature=TEMPERATURE, teacher_weight=WEIGHT)
-    found = criterion.eval()(student, batch())[0]
+    found = criterion.eval()(student, models.batch())[0]
     assert found.item() == pytest.approx(nll.sum().item(), rel=1e-5)
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import multiprocessing
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 
 import pytest
 import torch
@@ -30,6 +28,7 @@ from fairseq_ext.engine.scorer import NativeScorer
 from fairseq_ext.errors import DataError
 from tests.models.test_engine import LENGTHS, TIE, assert_same, sharpened
 from tests.support import models
+from tests.support.forks import in_a_fork
 
 DRAWS = 20_000
 SENTENCE = [5, 9, 14, 7, 2]
@@ -168,25 +167,16 @@ def test_an_error_waits_for_the_other_workers(monkeypatch: pytest.MonkeyPatch):
     assert ended
 
 
-def _scores(team: Team, sentences: list, rules: Rules, found: Connection) -> None:
-    found.send([one[0].score for one in team.translate(sentences, rules)])
-
-
 def test_a_fork_translates_with_threads_of_its_own():
     model, task = sharpened("transformer")
     sentences, rules = models.random_sentences(LENGTHS, size=40), Rules(beam=2, max_len_b=10)
     team = Team(Machine(compile_model(model, task.target_dictionary)), 2)
-    alone = [one[0].score for one in team.translate(sentences, rules)]
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    forks = multiprocessing.get_context("fork")
-    child = forks.Process(target=_scores, args=(team, sentences, rules, sender))
-    child.start()
-    try:
-        assert receiver.poll(60), "the child hangs"
-        assert receiver.recv() == alone
-    finally:
-        child.kill()
-        child.join()
+
+    def scores() -> list[float]:
+        return [one[0].score for one in team.translate(sentences, rules)]
+
+    alone = scores()
+    assert in_a_fork(scores) == alone
 
 
 @pytest.mark.parametrize(("a", "length"), [(0.29, 100), (0.57, 100), (0.58, 50)])

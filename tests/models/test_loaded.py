@@ -6,10 +6,8 @@ import contextlib
 import dataclasses
 import itertools
 import math
-import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -29,6 +27,7 @@ from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.text.pipeline import Pipeline
 from tests.models.test_engine import ALL, sharpened
 from tests.support import models
+from tests.support.forks import in_a_fork
 
 LINES = ["W1 w2 w3", "", "w7", "w30 W5 w5 w9 w11 w2", "w4 unknown"]
 TARGETS = ["w3 w3", "w8", "", "w1 w2 w3 w4 w5 w6 unknown", "w9"]
@@ -189,26 +188,18 @@ def test_threads_share_a_model(loaded: dict[str, Model], kind: str):
         assert list(pool.map(lambda one: model.translate(LINES, **one), options)) == wanted
 
 
-def _texts(model: Model, found: Connection) -> None:
-    found.send([one.text for one in model.translate(LINES, max_len_b=6)])
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fork_waits_for_no_thread_of_its_parent(loaded: dict[str, Model], kind: str):
     model = loaded[kind]
-    wanted = [one.text for one in model.translate(LINES, max_len_b=6)]
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=_texts, args=(model, sender))
+
+    def texts() -> list[str]:
+        return [one.text for one in model.translate(LINES, max_len_b=6)]
+
+    wanted = texts()
     with contextlib.ExitStack() as busy:  # as while other threads translate
         for lock in locking._LOCKS:
             busy.enter_context(lock.held())
-        child.start()
-    try:
-        assert receiver.poll(60), "the child hangs"
-        assert receiver.recv() == wanted
-    finally:
-        child.kill()
-        child.join()
+        assert in_a_fork(texts, busy) == wanted
 
 
 def test_searches_share_a_program(run: Path):

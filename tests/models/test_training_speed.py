@@ -47,15 +47,6 @@ STOCK = {
 EVERY = STOCK | models.ARCHITECTURES
 
 
-def batch() -> dict[str, Any]:
-    """Four pairs of unequal length, the longest source first, as fairseq's LSTM wants them."""
-    source = models.padded(models.random_sentences([7, 5, 3, 1]), left=True)
-    target = models.padded(models.random_sentences([4, 6, 3, 2], seed=4), left=False)
-    words = {"src_tokens": source, "src_lengths": source.ne(PAD).sum(1)}
-    words["prev_output_tokens"] = models.previous(target)
-    return {"net_input": words, "target": target, "ntokens": int(target.ne(PAD).sum())}
-
-
 def criterion(kind: type, **options: Any) -> Any:
     task = SimpleNamespace(target_dictionary=models.dictionary())
     return kind(task, False, **options)
@@ -72,7 +63,7 @@ def outcome(criterion: Any, model: Any) -> tuple[dict[str, Any], dict[str, Tenso
     """What the criterion logs, and the gradient of every parameter."""
     model.zero_grad()
     torch.manual_seed(5)  # for the dropout
-    found, sample_size, logged = criterion(model, batch())
+    found, sample_size, logged = criterion(model, models.batch())
     (found / sample_size).backward()
     return logged, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
@@ -430,6 +421,7 @@ def test_a_training_has_the_losses_that_it_has_without(
     plain = plugin_without(tmp_path, *(patch.name for patch in speed.PATCHES))
     flags = [*ARCHITECTURES[name], *TRAINING, *NO_DROPOUT[name], "--clip-norm", 0.5]
     flags += ["--lr", 0.002, "--max-update", 40, "--no-save", "--log-format", "json"]
+    flags += ["--save-dir", tmp_path]  # which is locked, though nothing is saved there
     losses = []
     for plugin in (USER_DIR, plain):
         said = run("fairseq-train", copy_data, *flags, "--user-dir", plugin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import re
+from typing import Any
 
 import torch
 from fairseq import options
@@ -182,3 +183,12 @@ def previous(target: Tensor, eos: int = 2, pad: int = 1) -> Tensor:
     shifted = torch.full_like(target, eos)
     shifted[:, 1:] = target[:, :-1]
     return shifted.masked_fill(target.eq(pad), pad)
+
+
+def batch() -> dict[str, Any]:
+    """Four pairs of unequal length, the longest source first, as fairseq's LSTM wants them."""
+    source = padded(random_sentences([7, 5, 3, 1]), left=True)
+    target = padded(random_sentences([4, 6, 3, 2], seed=4), left=False)
+    words = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
+    words["prev_output_tokens"] = previous(target)
+    return {"net_input": words, "target": target, "ntokens": int(target.ne(1).sum())}
