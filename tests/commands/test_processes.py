@@ -11,7 +11,7 @@ import pytest
 
 from fairseq_ext.errors import ConfigError, EnvironmentProblem
 from fairseq_ext.plugin.patches import processes
-from tests.support.harness import BIN, USER_DIR
+from tests.support.harness import BIN, USER_DIR, spawned
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 
@@ -36,11 +36,7 @@ def test_a_killed_process_ends_the_job_with_one_line(copy_data, tmp_path):
                 assert launcher.poll() is None, errors.read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
-            # the launcher's children are, in order, a tracker of shared memory and both processes
-            listed = subprocess.run(
-                ["ps", "-o", "pid=", "--ppid", str(launcher.pid)], capture_output=True, check=True
-            )
-            os.kill(int(listed.stdout.split()[-1]), signal.SIGKILL)
+            os.kill(spawned(launcher.pid)[-1], signal.SIGKILL)
             assert launcher.wait(timeout=60) == 1
         finally:
             launcher.kill()

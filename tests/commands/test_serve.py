@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import fairseq_ext
-from tests.support.harness import run, wait_for
+from tests.support.harness import run, spawned, wait_for
 from tests.support.serving import ENGLISH, Server, serving
 
 for library in ("fastapi", "uvicorn", "prometheus_client"):
@@ -219,22 +219,15 @@ def test_workers(model: Path, tmp_path: Path, alone: Translate):
         assert {one.body["translatedText"] for one in found} == {*alone(["1 2"])}
         assert {server.figure(translated) for _ in range(10)} == {40}  # whichever is asked
 
-        before = workers(server)
+        before = spawned(server.process.pid)
         assert len(before) == 2
         os.kill(before[0], signal.SIGKILL)
-        wait_for(lambda: len({*workers(server)} - {*before}) == 1, server.process, 120)
+        wait_for(lambda: len({*spawned(server.process.pid)} - {*before}) == 1, server.process, 120)
         assert server.translate("1 2").status == 200
         assert server.figure(translated) == 41
         said = server.end()
     assert "Traceback" not in said
     assert [path.name for path in tmp_path.iterdir()] == ["serve.log"]
-
-
-def workers(server: Server) -> list[int]:
-    """Processes of its workers, oldest first."""
-    path = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
-    found = [int(pid) for pid in path.read_text().split()]
-    return [pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_workers_end_at_once_by_a_second_signal(model: Path, tmp_path: Path):

@@ -73,6 +73,15 @@ def wait_for(
         time.sleep(0.005)
 
 
+def spawned(parent: int) -> list[int]:
+    """Processes that ``multiprocessing`` has spawned below this one, oldest first.
+
+    Not by their numbers, which begin again at a limit, and without the tracker of shared memory.
+    """
+    found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(one) for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
 def fairseq(name: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
     """Run ``fairseq-<name>`` with our plugin."""
     if name == "preprocess":
