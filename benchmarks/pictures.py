@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LABELS = {"fairseq": "Transformer (fairseq)", "sdpa": "Transformer (fused attention)"}
+IN_A_ROW = 3  # panels
 ORDER = ("fairseq", "sdpa", "k=32", "k=64", "k=128")  # the same colours in every picture
 
 
@@ -47,9 +49,11 @@ def draw(
     narrow = max(values) < 4 * min(values)
     with matplotlib.rc_context(plots.STYLE):
         room = plots.room_for_legend(max(len(names) for _, names in panels.values()))
-        figure = Figure(figsize=(5.2 * len(panels), 4.2 + room), layout="constrained")
-        axes_of = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-        for axes, (title, (what, names)) in zip(axes_of, panels.items(), strict=True):
+        columns = min(len(panels), IN_A_ROW)
+        rows = ceil(len(panels) / columns)
+        figure = Figure(figsize=(5.2 * columns, (4.2 + room) * rows), layout="constrained")
+        places = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
+        for (title, (what, names)), axes in zip(panels.items(), places, strict=False):
             lengths: set[int] = set()
             for name in names:
                 curve = cells.curve(what, name)
@@ -60,6 +64,8 @@ def draw(
             _scale(axes, sorted(lengths), narrow)
             axes.set(title=title, xlabel=xlabel, ylabel="time per token (µs)")
             plots.draw_legend(axes, below=-0.21)  # under the slanted lengths
+        for axes in places:
+            axes.remove()
         save(figure, output)
 
 

@@ -224,12 +224,6 @@ def bpe_groups(tokens: Sequence[str]) -> list[list[int]]:
     return groups
 
 
-def best_hypotheses(sentences: Iterable[Sentence], *, bpe: bool = False) -> list[str]:
-    """The best hypothesis of each sentence, in corpus order.
-
-    Args:
-        sentences: from :func:`read_generated`.
-        bpe: join subword-nmt's pieces.
-    """
-    texts = [sentence.best.text for sentence in sentences]
-    return [remove_bpe(text) for text in texts] if bpe else texts
+def best_hypotheses(sentences: Iterable[Sentence]) -> list[str]:
+    """The best hypothesis of each sentence from :func:`read_generated`, in corpus order."""
+    return [sentence.best.text for sentence in sentences]

@@ -35,10 +35,9 @@ class Undoing:
         self._text = Pipeline(made.src, made.tgt, tokenize=made.tokenize).decoder()
 
     @classmethod
-    def by_language(cls, language: str | None, *, bpe: bool = True) -> Undoing:
-        """Join subword-nmt's pieces if ``bpe``, and detokenize for a language unless it is None."""
-        subwords = "joined" if bpe else "none"
-        return cls(Pipeline("", language or "", tokenize=bool(language), subwords=subwords))
+    def by_language(cls, language: str | None) -> Undoing:
+        """Join subword-nmt's pieces, and detokenize for a language unless it is None."""
+        return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:
         """Lines of words; those of a file whose pieces ``--remove-bpe`` has joined, as they are."""

@@ -84,7 +84,7 @@ def read_log(folder: Path) -> None:
 def read_generated(folder: Path) -> None:
     compare.generation_speed(folder / "out")
     sentences = outputs.read_generated(folder / "out")
-    outputs.best_hypotheses(sentences, bpe=True)
+    [outputs.remove_bpe(line) for line in outputs.best_hypotheses(sentences)]
     for sentence in sentences:
         with suppress(DataError):
             plots.alignment(sentence, merge_bpe=True)

@@ -59,7 +59,7 @@ def test_generated_is_in_corpus_order(generated):
     assert second.best.token_scores == (-0.1, -0.2, -0.3, -0.4)
     assert np.array(second.best.soft).shape == (4, 4)
     assert second.best.soft[1] == (0.4, 0.3, 0.2, 0.1)
-    assert outputs.best_hypotheses([first, second], bpe=True) == ["", "one <unk>"]
+    assert outputs.best_hypotheses([first, second]) == ["", "o@@ ne <unk>"]
 
 
 def test_hard_alignment(tmp_path):

@@ -29,7 +29,7 @@ from fairseq_ext.text.generated import Undoing
 from tests.commands.test_bad_input import refused
 from tests.support.harness import run, write_lines
 
-AS_IS = Undoing.by_language(None, bpe=False)
+JOINED = Undoing.by_language(None)
 NAIVE = {
     "chrf": lambda h, y: sacrebleu.sentence_chrf(h, [y]).score,
     "bleu": lambda h, y: sacrebleu.sentence_bleu(h, [y]).score,
@@ -151,36 +151,35 @@ def generated(path: Path, samples: dict[int, list[str]], sources: str = "source"
 def test_samples_are_sorted_joined_and_empty_ones_kept(tmp_path: Path) -> None:
     one = generated(tmp_path / "1.txt", {1: ["c@@ d", ""], 0: ["a", "b"]})
     two = generated(tmp_path / "2.txt", {0: ["x", ""], 1: ["y", "z"]})
-    joined = Undoing.by_language(None)
-    found = mbr.read_candidates([one, two], 4, joined, reads_source=True)
+    found = mbr.read_candidates([one, two], 4, JOINED, reads_source=True)
     assert [(c.index, c.source, c.texts) for c in found] == [
         (0, "source 0", ("a", "b", "x", "")),
         (1, "source 1", ("cd", "", "y", "z")),
     ]
     text = write_lines(tmp_path / "raw", ["Eins.", "Zwei."])
-    found = mbr.read_candidates([one], 2, joined, source=text, reads_source=True)
+    found = mbr.read_candidates([one], 2, JOINED, source=text, reads_source=True)
     assert [c.source for c in found] == ["Eins.", "Zwei."]
-    assert [c.source for c in mbr.read_candidates([one], 2, joined)] == [None, None]
+    assert [c.source for c in mbr.read_candidates([one], 2, JOINED)] == [None, None]
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     good = generated(tmp_path / "good", {0: ["a", "b"], 1: ["c", "d"]})
     few = generated(tmp_path / "few", {0: ["a", "b"], 1: ["c"]})
     with pytest.raises(DataError, match="Sentence 1 has 1 candidates instead of 2"):
-        mbr.read_candidates([few], 2, AS_IS)
+        mbr.read_candidates([few], 2, JOINED)
     with pytest.raises(DataError, match="Sentence 0 has 2 candidates instead of 4"):
-        mbr.read_candidates([good], 4, AS_IS)
+        mbr.read_candidates([good], 4, JOINED)
     with pytest.raises(DataError, match=r"same samples as .*another `--seed`"):
-        mbr.read_candidates([good, good], 4, AS_IS)
+        mbr.read_candidates([good, good], 4, JOINED)
     short = generated(tmp_path / "short", {0: ["e", "f"]})
     with pytest.raises(DataError, match=r"has 1 sentences, but .* has 2"):
-        mbr.read_candidates([good, short], 4, AS_IS)
+        mbr.read_candidates([good, short], 4, JOINED)
     other = generated(tmp_path / "other", {0: ["e", "f"], 1: ["g", "h"]}, sources="Quelle")
     with pytest.raises(DataError, match="different sources in sentence 0"):
-        mbr.read_candidates([good, other], 4, AS_IS)
+        mbr.read_candidates([good, other], 4, JOINED)
     text = write_lines(tmp_path / "raw", ["Eins."])
     with pytest.raises(DataError, match=r"has 1 lines, but there are 2 sentences"):
-        mbr.read_candidates([good], 2, AS_IS, source=text, reads_source=True)
+        mbr.read_candidates([good], 2, JOINED, source=text, reads_source=True)
 
 
 # ---- the library mbrs ----------------------------------------------------------------------------

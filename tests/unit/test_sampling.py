@@ -159,8 +159,7 @@ def test_samples_end_as_one_translation_each(copy_data, samples, tmp_path) -> No
     files, out = samples[:2], tmp_path / "best"
     run("fairseq-ext", "mbr", *files, "--num-candidates", 4, "--candidates-of", 12, "-o", out)
     source = (copy_data.parent / "text" / "test.src").read_text().split("\n")[:-1]
-    as_is = Undoing.by_language(None, bpe=False)
-    candidates = mbr.read_candidates(files, 12, as_is, reads_source=True)
+    candidates = mbr.read_candidates(files, 12, Undoing.by_language(None), reads_source=True)
     assert [one.source for one in candidates] == source
     best = out.read_text().split("\n")[:-1]
     assert len(best) == len(source)
