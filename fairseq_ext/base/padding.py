@@ -8,8 +8,19 @@ Letters: ``B`` sentences, ``S`` columns, ``R`` rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
+
+AXES = {
+    "encoder_out": 1,
+    "encoder_padding_mask": 0,
+    "encoder_embedding": 0,
+    "encoder_states": 1,
+    "src_lengths": 0,
+}
+"""The axis of the sentences in each entry of fairseq's ``encoder_out``."""
 
 
 def real_first(padding_mask: Tensor) -> Tensor:
@@ -64,3 +75,23 @@ def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
     ):
         return values
     return values.index_select(axis, sentences)
+
+
+def reorder_rows(
+    encoder_out: Mapping[str, list[Tensor]], order: Tensor, by_row: str
+) -> dict[str, list[Tensor]]:
+    """The output of an encoder for the rows ``order`` ``[R']`` of beam search.
+
+    Args:
+        encoder_out: its entries have a place for each sentence, along :data:`AXES`.
+        order: the rows to take.
+        by_row: the entry that has a place for each row.
+    """
+    rows, count = encoder_out[by_row][0], encoder_out["encoder_out"][0].size(1)
+    reordered = {**encoder_out, by_row: [rows.index_select(0, order)]}
+    if count == 1:
+        return reordered
+    sentences, _ = select_sentences(order, rows.size(0) // count)
+    for name in (AXES.keys() & encoder_out.keys()) - {by_row}:
+        reordered[name] = [keep_sentences(v, AXES[name], sentences) for v in encoder_out[name]]
+    return reordered

@@ -124,6 +124,21 @@ def as_file(path: str | Path) -> Path:
     return Path(path) if folder is None else folder / MANIFEST
 
 
+def packed(path: str | Path) -> Path:
+    """A bundle's weights in bits, or else its model for the engine; any other path is itself.
+
+    Raises:
+        CheckpointError: the bundle has neither.
+    """
+    if not is_bundle(path):
+        return Path(path)
+    found = read(path)
+    file = found.folder / (WEIGHTS if found.is_packed else ENGINE)
+    if not file.exists():
+        raise CheckpointError(f"{path} has {found.numbers} weights and no model for the engine.")
+    return file
+
+
 def read(path: str | Path) -> Bundle:
     """A bundle's ``bundle.json``; the other files are left to :meth:`Bundle.check`.
 

@@ -22,14 +22,15 @@ from typing import Any
 DICTIONARIES = "dictionaries"
 """In ``extra_state``: see :mod:`fairseq_ext.checkpoints.dictionaries`."""
 EARLY_STOPPING = "early_stopping"
-"""In ``extra_state``: how often validation has failed to improve."""
+"""In ``extra_state``: how often validation has failed to improve, and in what."""
 AVERAGED = "averaged"
 """In ``extra_state``: the names of the checkpoints of which this one is the mean."""
 BINARY_STAGE = "binary_stage.current"
 """In ``model``: the stage of a binarized model, see :mod:`fairseq_ext.binary.stages`."""
 
 _OF_THE_OPTIMIZER = ("last_optimizer_state", "optimizer")
-_PARTS = ("model", "task", "criterion", "checkpoint")  # of a configuration; those that are read
+# Those parts of a configuration that are read.
+_PARTS = ("model", "task", "criterion", "lr_scheduler", "checkpoint")
 
 
 def section(cfg: Any, part: str) -> dict[str, Any]:

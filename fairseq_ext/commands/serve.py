@@ -75,7 +75,7 @@ def add(commands: Subparsers) -> None:
     )
     option("--api-key", metavar="KEY", help=f"requests need it; rather by {KEY} or the next option")
     option("--api-key-file", type=Path, metavar="FILE", help="requests need one of its lines")
-    _add_limits(parser.add_argument_group("limits", "Above them the answer is 413."))
+    _add_limits(parser.add_argument_group("limits"))
     _add_batches(parser.add_argument_group("search", "Without these, as the model's file says."))
     parser.set_defaults(run=_serve)
 

@@ -33,7 +33,7 @@ def add(commands: Subparsers) -> None:
         type=int,
         default=8000,
         metavar="N",
-        help="merges of bpe, pieces of the other kinds (%(default)s)",
+        help="merges of bpe, pieces of the other kinds (%(default)s); none has no size",
     )
     option("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.set_defaults(makes_folder=True, run=_subwords)

@@ -20,7 +20,7 @@ def load(
     src: str | None = None,
     tgt: str | None = None,
 ) -> tuple[list[BaseFairseqModel], Any, TranslationTask]:
-    """The models of some checkpoints, the first one's configuration, and their task.
+    """The models of some checkpoints, the last one's configuration, and their task.
 
     Args:
         data: folder with the dictionaries they were trained with.

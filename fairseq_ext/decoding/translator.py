@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from fairseq import options, utils
 from fairseq.data import LanguagePairDataset, ListDataset
@@ -50,7 +50,7 @@ class Translator:
 
     Attributes:
         src, tgt: languages.
-        name: of the (first) model's architecture.
+        name: of the (last) model's architecture.
         limit: the most source tokens in a sentence, its end included.
         limit_name: whose limit this is, as the subject of a sentence.
         counts: tokens so far.
@@ -70,8 +70,10 @@ class Translator:
         search: Search | None = None,
     ) -> None:
         search = search or Search()
-        self._data, self._cfg = data, _configuration(data, search)
-        self._models, cfg, self._task = models.load(data, paths, src, tgt)
+        with own_random_numbers(search):
+            self._data, self._cfg = data, _configuration(data, search)
+            self._models, cfg, self._task = models.load(data, paths, src, tgt)
+            self._random = torch.get_rng_state()
         self.name = architecture({"cfg": cfg})
         self.src, self.tgt = self._task.cfg.source_lang, self._task.cfg.target_lang
         self._aligns = not any(getattr(one, "no_alignment", "") for one in self._models)
@@ -95,7 +97,6 @@ class Translator:
         if self._cfg.dataset.max_tokens < self.limit:
             self.limit, self.limit_name = self._cfg.dataset.max_tokens, "`--max-tokens` allows"
         self.counts = Counts()
-        self._random = torch.get_rng_state()
 
     def _generator(self, search: Search) -> Any:
         """fairseq's generator for a search, or the engine; some are kept for the next time."""
@@ -149,7 +150,7 @@ class Translator:
         search = search or self._search
         found: list[list[Candidate]] = [[] for _ in sentences]
         numbers = range(len(sentences)) if numbers is None else numbers
-        with self._one_at_a_time.held():
+        with self._one_at_a_time.held(), own_random_numbers(self._search):
             generator = self._generator(search)
             skipped = getattr(generator, "symbols_to_strip_from_output", {generator.eos})
             if search.sampling and sentences:
@@ -182,7 +183,7 @@ class Translator:
             *(ListDataset(tokens, list(map(len, tokens))), list(map(len, tokens)), words),
         )
         scored: list[Tensor] = [torch.empty(0)] * len(targets)
-        with self._one_at_a_time.held():
+        with self._one_at_a_time.held(), own_random_numbers(self._search):
             scorer, numbers = self._generator(SCORE), range(len(targets))
             for place, _, (one,) in self._run(scorer, pairs, numbers):
                 scored[place] = one["positional_scores"].cpu()
@@ -261,7 +262,11 @@ def _configuration(data: str | Path, search: Search) -> Any:
     args = options.parse_args_and_arch(parser, [str(data), *_flags(search)])
     cfg = convert_namespace_to_omegaconf(args)
     refuse_broken(cfg, "fairseq-ext translate")
-    if cfg.common.seed is not None:
-        np.random.seed(cfg.common.seed)
-        utils.set_torch_seed(cfg.common.seed)
+    utils.set_torch_seed(search.seed)
     return cfg
+
+
+def own_random_numbers(search: Search) -> AbstractContextManager[None]:
+    """A context that seeds and draws without a trace in the random numbers of the caller."""
+    cuda = torch.cuda.is_available() and not search.cpu
+    return torch.random.fork_rng([torch.cuda.current_device()] if cuda else [])

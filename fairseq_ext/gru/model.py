@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.base import configuration, embeddings, registry
 from fairseq_ext.base.output_layer import OutputLayer
-from fairseq_ext.base.padding import keep_sentences, select_sentences
+from fairseq_ext.base.padding import keep_sentences, reorder_rows, select_sentences
 from fairseq_ext.gru.attention import ATTENTION_TYPES
 from fairseq_ext.gru.decoding import AttentiveGRU, Source, State
 from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
@@ -130,13 +130,7 @@ class GRUEncoder(FairseqEncoder):
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
     ) -> dict[str, list[Tensor]]:
         """Take rows ``new_order`` ``[R']``; tensors of a sentence are stored once for its rows."""
-        rows = encoder_out["hidden"][0]
-        annotations = encoder_out["encoder_out"][0]
-        sentences, _ = select_sentences(new_order, rows.size(0) // annotations.size(1))
-        reordered = {"hidden": [rows.index_select(0, new_order)]}
-        for name, axis in {"encoder_out": 1, "encoder_padding_mask": 0, "src_lengths": 0}.items():
-            reordered[name] = [keep_sentences(encoder_out[name][0], axis, sentences)]
-        return reordered
+        return reorder_rows(encoder_out, new_order, "hidden")
 
     def max_positions(self) -> int:
         """Longest source sentence, in tokens."""

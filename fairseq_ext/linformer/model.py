@@ -21,7 +21,13 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_ext.base import configuration, registry, transformer
-from fairseq_ext.base.padding import gather_columns, keep_sentences, real_first, select_sentences
+from fairseq_ext.base.padding import (
+    gather_columns,
+    keep_sentences,
+    real_first,
+    reorder_rows,
+    select_sentences,
+)
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.linformer import attention, projection
 
@@ -293,21 +299,7 @@ class LinformerEncoder(TransformerEncoderBase):
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         """Take rows ``new_order`` ``[R']``; tensors of a sentence are stored once for its rows."""
-        rows = encoder_out["src_lengths"][0]
-        sentences, _ = select_sentences(
-            new_order, rows.size(0) // encoder_out["encoder_out"][0].size(1)
-        )
-        reordered = {"src_lengths": [rows.index_select(0, new_order)], "src_tokens": []}
-        for name, axis in {
-            "encoder_out": 1,
-            "encoder_padding_mask": 0,
-            "encoder_embedding": 0,
-        }.items():
-            reordered[name] = [keep_sentences(encoder_out[name][0], axis, sentences)]
-        reordered["encoder_states"] = [
-            keep_sentences(state, 1, sentences) for state in encoder_out["encoder_states"]
-        ]
-        return reordered
+        return reorder_rows(encoder_out, new_order, "src_lengths")
 
 
 # The sizes of fairseq's transformer_wmt_en_de and transformer_iwslt_de_en. The paper's model shares

@@ -104,7 +104,7 @@ class LengthProjection(nn.Module):
             raise DataError(
                 f"a source of {length} tokens is longer than `--linformer-max-len` "
                 f"({self.max_len}), the number of columns of the model's projections. Cut the "
-                "source, leave it out, or load the model with a larger `linformer_max_len`."
+                "source, leave it out, or train the model on with a larger `linformer_max_len`."
             )
         if self.kind == "learned":
             return self.weight[:, :, :length]

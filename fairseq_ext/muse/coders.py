@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fairseq_ext.base.dropout import dropout, is_active
 from fairseq_ext.base.onednn import OneDnnProduct
 from fairseq_ext.base.output_layer import OutputLayer
-from fairseq_ext.base.padding import keep_sentences, select_sentences
+from fairseq_ext.base.padding import reorder_rows
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.caching import DecoderState
 from fairseq_ext.muse.kernel_sizes import kernels_of_layers
@@ -116,20 +116,7 @@ class MuseEncoder(TransformerEncoderBase):
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         """Take rows ``new_order`` ``[R']``; tensors of a sentence are stored once for its rows."""
-        rows = encoder_out["src_lengths"][0]
-        reordered = {**encoder_out, "src_lengths": [rows.index_select(0, new_order)]}
-        count = encoder_out["encoder_out"][0].size(1)
-        if count == 1:
-            return reordered
-        sentences, _ = select_sentences(new_order, rows.size(0) // count)
-        for name, axis in {
-            "encoder_out": 1,
-            "encoder_padding_mask": 0,
-            "encoder_embedding": 0,
-            "encoder_states": 1,
-        }.items():
-            reordered[name] = [keep_sentences(v, axis, sentences) for v in encoder_out[name]]
-        return reordered
+        return reorder_rows(encoder_out, new_order, "src_lengths")
 
 
 class MuseDecoder(TransformerDecoderBase):

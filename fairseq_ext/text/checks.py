@@ -24,6 +24,14 @@ BYTE_ORDER_MARKS = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
+READERS = {
+    b"\x1f\x8b": "zcat",
+    b"BZh": "bzcat",
+    b"\xfd7zXZ": "xzcat",
+    b"\x28\xb5\x2f\xfd": "zstdcat",
+    b"PK": "unzip -p",
+}
+"""What prints the text of a compressed file, by the file's first bytes."""
 
 
 class _Lines:
@@ -224,6 +232,11 @@ def _decode(path: Path, block: bytes, offset: int, lines: int) -> str:
     try:
         text = block.decode("utf-8")
     except UnicodeDecodeError as error:
+        reader = next((one for magic, one in READERS.items() if block.startswith(magic)), "")
+        if reader and not offset:
+            raise DataError(
+                f"{path} is compressed; give its text: {reader} {path} > {path}.txt"
+            ) from None
         line = lines + block.count(10, 0, error.start) + 1
         raise DataError(
             f"{path}, line {line}: not UTF-8, byte 0x{block[error.start]:02x} at offset "

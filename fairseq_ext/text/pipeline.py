@@ -203,10 +203,17 @@ def load(folder: str | Path) -> Pipeline | None:
             raise _wrong(path, f"`{name}` is {content[name]!r:.40}")
     if not {"src", "tgt"} <= content.keys():
         raise _wrong(path, "it lacks the languages `src` and `tgt`")
-    if content.get("subwords", "none") not in ("none", *subwords.KINDS):
-        raise _wrong(path, f"`subwords` is {content['subwords']!r:.40}")
+    kind = content.get("subwords", "none")
+    if kind not in ("none", *subwords.KINDS):
+        raise _wrong(path, f"`subwords` is {kind!r:.40}")
     content["files"] = tuple(_whole(path, entry) for entry in content.get("files", []))
-    return Pipeline(**content)
+    named, needed = len(content["files"]), subwords.number_of_files(kind)
+    if named != needed:
+        raise _wrong(path, f"`files` names {named}, but `{kind}` has {needed}")
+    try:
+        return Pipeline(**content)
+    except ConfigError:
+        raise _wrong(path, "`escape` and `aggressive` go with `tokenize`") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ words. Libraries are imported by the kind that needs them.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -159,6 +160,11 @@ KINDS: dict[str, Callable[..., Subwords]] = {
     "byte-level": _byte_level,  # GPT-2's: ids, as fairseq's `--bpe gpt2` writes them
 }
 """Every kind, and the function that makes it of its files."""
+
+
+def number_of_files(kind: str) -> int:
+    """How many files a kind is made of; the kind ``none`` has none."""
+    return len(inspect.signature(KINDS[kind]).parameters) if kind in KINDS else 0
 
 
 def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:

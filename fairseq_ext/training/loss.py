@@ -132,6 +132,8 @@ def _blocks(z: Tensor) -> Sequence[slice]:
 
 
 def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Tensor, Tensor]:
+    if not torch.is_grad_enabled():  # a parameter says even then that it needs a gradient
+        output = OutputLayer(*(None if one is None else one.detach() for one in output))
     return _Summed.apply(*output, chunk_loss, _places(output, chunk))
 
 

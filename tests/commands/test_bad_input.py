@@ -6,6 +6,7 @@ the real command.
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import struct
@@ -246,6 +247,10 @@ BAD_TEXTS = {
         put("test.src", "1\n2 é\n3\n".encode("latin1")),
         *("test.src, line 2: not UTF-8, byte 0xe9 at offset 4", "iconv -f latin1 -t utf-8"),
     ),
+    "compressed": (
+        put("test.src", gzip.compress(b"1\n2\n3\n")),
+        *("test.src is compressed; give its text: zcat", "test.src.txt"),
+    ),
     "byte-order-mark": (put("valid.tgt", b"\xef\xbb\xbf1\n2\n3\n"), "valid.tgt, line 1", "mark"),
     "empty-line": (put("train.tgt", b"1\n\n3\n4\n \n"), "train.tgt, lines 2, 5: empty"),
     "long-line": (
@@ -439,6 +444,16 @@ def test_train_into_an_unwritable_or_full_folder(copy_data: Path, tmp_path: Path
     options = (copy_data, *TINY, "--save-dir", full, "--user-dir", USER_DIR)
     refused(on_full_disk(20, "train", *options), full, "checkpoint", "Free some space")
     assert contents(tmp_path) == {"file": b"mine"}
+
+
+@pytest.mark.system
+def test_a_log_on_a_full_disk(copy_data: Path, tmp_path: Path):
+    """Training goes on, and says so once; logging would print a traceback for each line."""
+    options = ("--save-dir", tmp_path, "--log-file", "/dev/full")
+    said = fairseq("train", copy_data, *TINY, *options).stderr
+    message = "fairseq-ext: the log /dev/full cannot be written: No space left on device."
+    assert said.count(message) == 1
+    assert "Logging error" not in said
 
 
 @pytest.mark.system

@@ -8,16 +8,20 @@ import shutil
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.dataclass.configs import CheckpointConfig
 
 from fairseq_ext import errors, parsing
+from fairseq_ext.errors import ConfigError
+from fairseq_ext.plugin.patches import training_options
 from fairseq_ext.plugin.patches.commands import one_message
 from tests.support.harness import BIN, REPO, USER_DIR, fairseq, run, write_lines
-from tests.support.trainings import load
+from tests.support.trainings import load, same, training_state
 
 pytestmark = pytest.mark.system
 
@@ -92,8 +96,11 @@ TRAIN = {
         "`--task multilingual_translation` is for models of several languages, but `--arch gru_",
     ),
     "no-translation": (("--arch", "transformer_lm"), "`--arch transformer_lm` does not"),
-    "metric": (("--best-checkpoint-metric", "los"), "but is `los`; did you mean `loss`"),
     "no-bleu": (("--best-checkpoint-metric", "bleu"), "bleu` must have `--eval-bleu`."),
+    "direction": (
+        ("--best-checkpoint-metric", "accuracy"),
+        "accuracy` must have `--maximize-best-checkpoint-metric`: the highest value is the best",
+    ),
     "total": (
         ("--lr-scheduler", "polynomial_decay"),
         "`--total-num-update` is missing, but `--lr-scheduler polynomial_decay` needs it.",
@@ -112,6 +119,36 @@ def test_train(copy_data: Path, tmp_path: Path, case: str):
     done = fairseq("train", *training(copy_data, tmp_path / "run", *options), ok=False)
     assert said in message(done)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "bleu", "loss", "nll_loss", "ppl", "wer"])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_the_direction_of_a_known_metric(metric: str, maximize: bool):
+    """Otherwise checkpoint_best.pt would be the worst model."""
+    checkpoint = CheckpointConfig(
+        best_checkpoint_metric=metric, maximize_best_checkpoint_metric=maximize
+    )
+    known = {"accuracy": True, "bleu": True, "loss": False, "nll_loss": False, "ppl": False}
+    right = known.get(metric, maximize) == maximize
+    with nullcontext() if right else pytest.raises(ConfigError, match=f"-metric {metric}` "):
+        training_options._check_direction(checkpoint)
+
+
+def test_a_misspelt_metric_costs_no_update(copy_data: Path, tmp_path: Path):
+    """Only validation shows what it measures."""
+    misspelt, whole = tmp_path / "misspelt", tmp_path / "whole"
+    wrong = training(copy_data, misspelt, "--best-checkpoint-metric", "los")
+    said = message(fairseq("train", *wrong, ok=False))
+    last = misspelt / "checkpoint_last.pt"
+    assert "but is `los`; did you mean `loss`? With one of them, training continues from" in said
+    assert said.endswith(f"{last}.")
+    assert load(last)["optimizer_history"][-1]["num_updates"] == 2
+
+    done = fairseq("train", *training(copy_data, misspelt, "--max-update", 4))
+    assert "forgotten" not in done.stdout  # there was no best value
+    fairseq("train", *training(copy_data, whole, "--max-update", 4))
+    states = (training_state(folder / "checkpoint_last.pt") for folder in (misspelt, whole))
+    assert same(*states)
 
 
 @pytest.mark.parametrize(
@@ -312,8 +349,56 @@ def test_resuming_on_a_smaller_corpus(copy_data: Path, tmp_path: Path):
         dictionary.unlink()
     fairseq("preprocess", *words, *same, "--destdir", small)
     done = fairseq("train", *training(small, folder, "--max-update", 20), ok=False)
-    assert "the corpus has fewer batches than the one that the run in" in message(done)
-    assert "`--reset-dataloader`" in message(done)
+    said = message(done)  # about the data, not about the checkpoint
+    assert said.startswith("the corpus has fewer batches than the one that the run in")
+    assert "`--reset-dataloader`" in said
+    assert "Do not use this file" not in said
+
+
+def test_a_file_to_start_from_must_be_there_at_the_first_start(
+    copy_data: Path, model: Path, tmp_path: Path
+):
+    """Later the run goes on from its own last checkpoint."""
+    folder = tmp_path / "run"
+    for option in ("--continue-once", "--finetune-from-model"):
+        done = fairseq("train", *training(copy_data, folder, option, tmp_path / "no.pt"), ok=False)
+        assert message(done) == f"`{option}` names {tmp_path}/no.pt, which does not exist."
+        assert not folder.exists()
+        start = shutil.copy(model, tmp_path / "start.pt")
+        words = (option, start, "--max-update", 4)
+        fairseq("train", *training(copy_data, folder, *words))
+        start.unlink()
+        words = (option, start, "--max-update", 6)
+        fairseq("train", *training(copy_data, folder, *words))
+        assert load(folder / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 6
+        shutil.rmtree(folder)
+
+
+def test_an_option_that_does_not_go_with_finetuning(copy_data: Path, model: Path, tmp_path: Path):
+    words = training(copy_data, tmp_path / "run", "--finetune-from-model", model)
+    said = message(fairseq("train", *words, "--reset-optimizer", ok=False))
+    assert said.startswith("--finetune-from-model can not be set together with")
+    said = message(fairseq("train", *words, "--restore-file", model, ok=False))
+    assert said.endswith("--restore-file (non-default value) can not be specified together.")
+
+
+@pytest.mark.parametrize("scheduler", ["reduce_lr_on_plateau", "inverse_sqrt"])
+def test_resuming_with_another_schedule(
+    copy_data: Path, model: Path, tmp_path: Path, scheduler: str
+):
+    """fairseq would stumble over the state of the first one."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(model, folder / "checkpoint_last.pt")
+    words = training(copy_data, folder, "--lr-scheduler", scheduler, "--max-update", 4)
+    said = message(fairseq("train", *words, ok=False))
+    assert f"was trained with `--lr-scheduler fixed`, but `{scheduler}` was asked for" in said
+    assert "`--reset-lr-scheduler`" in said
+    fairseq("train", *words, "--reset-lr-scheduler")
+    fairseq("train", *words, "--max-update", 6)
+    state = load(folder / "checkpoint_last.pt")
+    assert state["optimizer_history"][-1]["num_updates"] == 6
+    assert state["cfg"]["lr_scheduler"]["_name"] == scheduler
 
 
 # ---- one line, or a traceback --------------------------------------------------------------------

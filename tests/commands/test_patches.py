@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
 import pickle
 import re
@@ -89,16 +90,22 @@ def test_the_table_shows_where_fairseq_is_missing():
 
 
 def layers_of(function) -> list[str]:
-    """The makers of the layers around a function, the one called first at the front."""
-    found = []
+    """The makers of the layers around a function, the one called first at the front.
+
+    Each once: torch wraps the step of an optimizer that is built, and copies its attributes.
+    """
+    found = {}
     while function is not None:
-        found.append(getattr(function, "_wrapped_by", None))
+        found[getattr(function, "_wrapped_by", None)] = None
         function = getattr(function, "__wrapped__", None)
     return [maker for maker in found if maker]
 
 
 def test_the_report_has_every_layer_in_the_order_it_is_called():
-    """Against what really stands around fairseq's functions in this process."""
+    """Against what really stands around fairseq's functions in this process.
+
+    Commands are imported after the patches were applied, as by a program that registers first.
+    """
     patches.apply()
     wrappers = {
         (layer.target, patch.name): f"{layer.wrapper.__module__}.{layer.wrapper.__qualname__}"
@@ -111,6 +118,7 @@ def test_the_report_has_every_layer_in_the_order_it_is_called():
         expected = [wrappers[target, row.name] for row in rows if row.name in active]
         if not expected:  # another fairseq may not have the target at all
             continue
+        importlib.import_module(target.partition(":")[0])
         for owner, name in table.owners(target):
             assert layers_of(getattr(owner, name)) == expected, target
             checked += 1
@@ -394,7 +402,8 @@ def test_log_file_repeats_no_line(copy_data, tmp_path):
     }.items():
         log = tmp_path / f"{name}.log"
         if name == "with":
-            log = tmp_path / "run" / "train.log"  # fairseq would make this folder too late
+            # fairseq would make this folder too late, and compares no such path with its files
+            log = tmp_path / "run" / ".." / "run" / "train.log"
         run(
             *("fairseq-train", copy_data, "--user-dir", plugin, *ARCHITECTURES["lstm"], *TRAINING),
             *(

@@ -105,6 +105,26 @@ def test_spawned_worker(tmp_path: Path):
     assert done.stdout.splitlines()[-1] == "GRUAttentionModel"
 
 
+REGISTERS_FIRST = """
+import fairseq_ext
+fairseq_ext.register()
+from fairseq_cli.train import cli_main
+cli_main()
+"""
+
+
+def test_a_command_that_is_imported_after_registering(copy_data: Path, tmp_path: Path):
+    """It has every patch: a finished run is left alone, which takes a patch of the command."""
+    options = (*("--arch", "gru_tiny", "--batch-size", 50, "--optimizer", "adam", "--cpu"),
+               *("--max-update", 2, "--save-dir", tmp_path))  # fmt: skip
+    fairseq("train", copy_data, *options)
+    last = tmp_path / "checkpoint_last.pt"
+    before = last.read_bytes()
+    done = run(sys.executable, "-c", REGISTERS_FIRST, copy_data, *options)
+    assert "nothing to do: this run has finished" in done.stdout + done.stderr
+    assert last.read_bytes() == before
+
+
 TAKEN = """
 from fairseq.models import FairseqEncoderDecoderModel, register_model, register_model_architecture
 @register_model("{model}")

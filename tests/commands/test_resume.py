@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -156,6 +157,39 @@ def test_plateau_scheduler_continues_to_count(copy_data, tmp_path):
     plugin = plugin_without(tmp_path, "validation after resume")
     stock = resumed(whole, "checkpoint2.pt", tmp_path / "stock", copy_data, *options, plugin=plugin)
     assert not same(training_state(stock / LAST)["scheduler"], expected["scheduler"])
+
+
+def test_another_metric_begins_anew(copy_data, tmp_path):
+    """A perplexity is higher than any loss: it must not be compared with the best loss."""
+    options = (*ARCHITECTURES["lstm"], *TRAINING, "--patience", 1)
+    options = (*options, "--lr-scheduler", "reduce_lr_on_plateau")
+    train(copy_data, tmp_path, *options, "--max-epoch", 1)
+    options = (*options, "--max-epoch", 2, "--best-checkpoint-metric", "ppl")
+    log = train(copy_data, tmp_path, *options)
+    assert "the best value so far is forgotten: it is the lowest loss, not the lowest ppl" in log
+    best, last = (training_state(tmp_path / name) for name in ("checkpoint_best.pt", LAST))
+    assert same(best, last)
+    assert best["best"] == best["val_loss"] == best["early_stopping"]["best"] > 2
+    assert best["early_stopping"]["num_runs"] == 0
+    assert best["scheduler"]["best"] == math.inf  # it has not seen the value yet
+    assert best["optimizer"]["param_groups"][0]["lr"] == 0.01
+
+
+def test_an_average_begins_at_a_checkpoint_without_one(uninterrupted, tmp_path):
+    whole, data, options = uninterrupted
+    average = ("--store-ema", "--ema-decay", 1)
+    expected = load(whole / "checkpoint_3_21.pt")["model"]
+
+    tuning = ("--finetune-from-model", whole / "checkpoint_3_21.pt", "--max-update", 1)
+    log = train(data, tmp_path / "tuned", *options, *average, *tuning)
+    assert "`--store-ema` begins at its weights" in log
+    assert same(load(tmp_path / "tuned" / LAST)["extra_state"]["ema"], expected)
+    killed = resumed(
+        whole, "checkpoint_3_21.pt", tmp_path / "killed", data, *options, *average, "--ema-fp32"
+    )
+    found = load(killed / LAST)
+    assert same(found["extra_state"]["ema"], expected)
+    assert same(found["model"], load(whole / LAST)["model"])
 
 
 def test_finished_run_is_left_alone(uninterrupted, tmp_path):

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fairseq_ext
-from fairseq_ext import files
+from fairseq_ext import cli, files
 from fairseq_ext.binary.packed import layers, model_file, pack
 from fairseq_ext.checkpoints import archived, bundle, storage
 from fairseq_ext.checkpoints.describe import read_weights
@@ -26,6 +26,7 @@ from fairseq_ext.commands import demo
 from fairseq_ext.decoding import bundling
 from fairseq_ext.decoding.model_card import Card
 from fairseq_ext.demo import systems
+from fairseq_ext.engine import files as engine_files
 from fairseq_ext.errors import CheckpointError, ConfigError, FairseqExtError
 from fairseq_ext.evaluation.saved_scores import read_scores
 from tests.models.test_loaded import LINES, TARGETS, saved
@@ -66,6 +67,31 @@ def test_it_translates_as_its_checkpoint(name: str, tmp_path: Path):
     assert model.name == wanted.name
     assert model.translate(LINES, **SHORT) == found
     assert model.score(["w1 w2"], ["w3"]) == scores
+
+
+def test_packing_a_run_and_its_bundles(run: Path, whole: Path, tmp_path: Path):
+    """Their dictionaries are known, and what a bundle says of the search goes on."""
+
+    def command(*words: object) -> None:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*map(str, words)])
+        assert ended.value.code == 0
+
+    searches = []
+    for source, given in ((run, ()), (whole, ()), (whole, ("--lenpen", 0.5))):
+        command("pack", source, "--engine", "fp32", *given, "-o", tmp_path / "e.safetensors")
+        searches.append(engine_files.read(tmp_path / "e.safetensors").settings.search)
+    assert searches == [{}, {"beam": 3}, {"beam": 3, "lenpen": 0.5}]
+
+    bits = saved(tmp_path / "run", "bmt-1")
+    bundling.write(bits / "checkpoint_best.pt", bits, tmp_path / "bits.zip", numbers="bits")
+    command("inspect", tmp_path / "bits.zip")
+    command("unpack", tmp_path / "bits.zip", "-o", tmp_path / "back.pt")
+    found = fairseq_ext.load(tmp_path / "bits.zip").translate(LINES, **SHORT)
+    unpacked = fairseq_ext.load(tmp_path / "back.pt", bits).translate(LINES, **SHORT)
+    assert [one.text for one in found] == [one.text for one in unpacked]
+    with pytest.raises(CheckpointError, match="has fp32 weights and no model for the engine"):
+        bundle.packed(whole)
 
 
 @pytest.mark.parametrize("numbers", ["bf16", "int8"])

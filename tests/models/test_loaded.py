@@ -6,10 +6,11 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fairseq.sequence_scorer import SequenceScorer
@@ -91,6 +92,23 @@ def test_all_ways_translate_alike(loaded: dict[str, Model], options: dict):
             assert len(mine.attention) == len(its.attention)
             for row, wanted in zip(mine.attention, its.attention, strict=True):
                 assert row == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"engine": "fairseq", "sampling": True}], ids=str)
+def test_the_random_numbers_of_the_caller_go_on(run: Path, options: dict):
+    def drawn(work: Callable[[], object]) -> tuple[float, float]:
+        torch.manual_seed(7)
+        np.random.seed(7)
+        work()
+        return torch.rand(()).item(), np.random.rand()
+
+    def translate() -> None:
+        model = Translator(run, [run / "checkpoint_best.pt"], search=Search(**options))
+        model.translate(LINES[:1])
+        model.translate(LINES[:1], search=Search(**options, beam=3))
+        model.score(LINES[:1], TARGETS[:1])
+
+    assert drawn(translate) == drawn(lambda: None)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -175,6 +175,13 @@ class TestOtherNumbers:
         with pytest.raises(ConfigError, match="`--dtype` must be one of"):
             pack.pack(model, cfg, task, dtype="fp8")
 
+    def test_a_table_of_int8_holds_what_fp16_cannot(self) -> None:
+        model, cfg, task = trained(BMT)
+        with torch.no_grad():
+            model.encoder.embed_tokens.weight[5, 0] = 1e6
+        packed = pack.pack(model, cfg, task, dtype="fp16", int8_embeddings=True)
+        assert max(float(t.max()) for n, t in packed.tensors.items() if n.endswith(".scale")) > 7e3
+
     def test_int8_is_off_by_half_a_unit_at_most(self) -> None:
         table = torch.randn(50, 33)
         table[3] = 0
@@ -440,7 +447,16 @@ class TestInspect:
         assert report == byte_counts.count(small)
         out = capsys.readouterr().out
         assert f"{report['bytes']['all']:,}" in out
-        assert "stage 2 (binary weights and activations)" in out
+        assert ", binary weights, 16 packed layers" in out
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_inputs_are_binary_where_a_module_has_them(self, name: str, tmp_path: Path) -> None:
+        model, _ = packed_file(tmp_path / "m.safetensors", MODELS[name])
+        report = byte_counts.count(tmp_path / "m.safetensors")
+        names = ("binary_inputs", "binary_qk", "binary_score_v")
+        inputs = any(getattr(one, name, None) for one in model.modules() for name in names)
+        assert report["binary_inputs"] == inputs
+        assert ("binary weights and activations, " in byte_counts.as_table(report)) == inputs
 
 
 def command(*words: object) -> None:

@@ -171,6 +171,28 @@ def test_distillation_in_chunks(
     )
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_validation_computes_no_gradient(
+    mode: type[torch.no_grad], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the weight of the output layer is a parameter, which asks for one everywhere."""
+    draw = torch.Generator().manual_seed(1)
+    output = OutputLayer(
+        torch.randn(11, 5, generator=draw),
+        torch.nn.Parameter(torch.randn(17, 5, generator=draw)),
+        torch.nn.Parameter(torch.randn(17, generator=draw)),
+    )
+    target = torch.randint(17, (11,), generator=draw)
+    smoothed = loss.smoothed_nll(output, target, 0.1)
+    distilled = loss.distilled_nll(output, output, target)
+    products = mock.Mock()
+    monkeypatch.setattr(loss._Gradients, "add", products)
+    with mode():
+        assert loss.smoothed_nll(output, target, 0.1) == smoothed
+        assert loss.distilled_nll(output, output, target) == distilled
+    products.assert_not_called()
+
+
 def test_a_word_that_is_all_but_impossible() -> None:
     """Probabilities that fp32 rounds to zero have finite losses, as in fairseq."""
     features = torch.tensor([[1.0], [-1.0]]).requires_grad_()

@@ -193,6 +193,18 @@ BROKEN = {
     "unknown": ('{"format": 1, "src": "en", "tgt": "de", "x": 1}', "unknown entry `x`"),
     "kind": ('{"format": 1, "src": "en", "tgt": "de", "subwords": "pickle"}', "`subwords`"),
     "type": ('{"format": 1, "src": "en", "tgt": "de", "tokenize": "yes"}', "`tokenize` is 'yes'"),
+    "no file": (
+        '{"format": 1, "src": "en", "tgt": "de", "subwords": "subword-nmt"}',
+        "`files` names 0, but `subword-nmt` has 1",
+    ),
+    "one file": (
+        '{"format": 1, "src": "en", "tgt": "de", "subwords": "byte-level", "files": []}',
+        "`files` names 0, but `byte-level` has 2",
+    ),
+    "no tokens": (
+        '{"format": 1, "src": "en", "tgt": "de", "escape": true}',
+        r"text\.json cannot be used: `escape` and `aggressive` go with `tokenize`",
+    ),
     "number": ('{"format": 1, "src": 5, "tgt": "de"}', "`src` is 5"),
     "outside": (
         '{"format": 1, "src": "en", "tgt": "de", "files": [{"name": "../codes"}]}',

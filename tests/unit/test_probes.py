@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import re
@@ -369,13 +370,16 @@ def test_half_precision_after_resume(replaced):
 
 
 class GoodAverage:
-    """Copies whole numbers, and keeps versions."""
+    """Copies whole numbers, keeps versions, and averages tied weights once."""
+
+    share = 0.5
 
     def __init__(self, model, config):
-        self.model = model
+        self.model = copy.deepcopy(model)
 
     def step(self, model):
-        self.model.load_state_dict(model.state_dict())
+        mean = torch.lerp(self.model.weight, model.weight, self.share)
+        self.model.load_state_dict({**model.state_dict(), "weight": mean, "tied": mean})
 
     def get_model(self):
         return self.model
@@ -391,12 +395,25 @@ class DyingAverage(GoodAverage):
         model.count.mul_(0.5)
 
 
+class TwiceAverage(GoodAverage):
+    share = 0.75
+
+
 @pytest.mark.parametrize(
-    ("average", "wrong"), [(GoodAverage, False), (ForgetfulAverage, True), (DyingAverage, True)]
+    ("average", "wrong"),
+    [(GoodAverage, False), (ForgetfulAverage, True), (DyingAverage, True), (TwiceAverage, True)],
 )
 def test_averages(average, wrong, replaced):
     replaced("fairseq.models.ema.ema:EMA", average)
     assert probes.averages_wrongly() == wrong
+
+
+def test_averages_after_resume(replaced):
+    assert probes.forgets_averages()
+    replaced("fairseq.trainer:Trainer.load_checkpoint", lambda self, filename: None)
+    assert probes.forgets_averages()
+    replaced("fairseq.trainer:Trainer.state_dict", lambda self: self.ema.update_freq_counter)
+    assert not probes.forgets_averages()
 
 
 def test_threads(rewritten):

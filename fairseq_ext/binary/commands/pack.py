@@ -24,14 +24,16 @@ def add(commands: Subparsers) -> None:
         "Average checkpoints first.",
     )
     parser.add_argument(
-        "checkpoint", type=Path, metavar="CHECKPOINT", help="of a binary stage; any with --engine"
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="of a binary stage, any with --engine; or the folder of a run, or a bundle",
     )
     parser.add_argument(
         "--data",
         type=Path,
-        required=True,
         metavar="DIR",
-        help="folder of fairseq-preprocess with the dictionaries",
+        help="folder with the dictionaries (the checkpoint's own, or that of its training)",
     )
     parser.add_argument(
         "--dtype",
@@ -73,9 +75,12 @@ def _pack(args: argparse.Namespace) -> int:
     from fairseq_ext import register
 
     register()
+    from fairseq_ext.decoding.loading import data_of, in_run
     from fairseq_ext.plugin.patches.commands import one_message
 
     with one_message():
+        args.checkpoint = in_run(args.checkpoint)
+        args.data = args.data or data_of(args.checkpoint)
         report, table = _in_bits(args) if args.engine is None else _for_the_engine(args)
     options.write_json(args.json, report)
     print(table)
@@ -112,9 +117,11 @@ def _in_bits(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _for_the_engine(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Write a model for the engine; its sizes, as JSON and as a table."""
+    from fairseq_ext.checkpoints import bundle
     from fairseq_ext.engine import files, packing, sizes
 
-    search = {name: getattr(args, name) for name in OF_A_MODEL if getattr(args, name) is not None}
+    search = bundle.read(args.checkpoint).search if bundle.is_bundle(args.checkpoint) else {}
+    search |= {name: one for name in OF_A_MODEL if (one := getattr(args, name)) is not None}
     model = packing.pack_file(args.checkpoint, args.data, args.engine, search, args.shortlist)
     files.write(model, args.output)
     report = sizes.count(args.output)

@@ -17,7 +17,7 @@ def add(commands: Subparsers) -> None:
         description="Write a checkpoint of fairseq that translates as the packed model does. Its "
         "latent weights are all as large as their bound: the trained ones are not in the file.",
     )
-    parser.add_argument("model", type=Path, metavar="MODEL", help="that `fairseq-ext pack` wrote")
+    parser.add_argument("model", type=Path, metavar="MODEL", help="packed, or a bundle of bits")
     options.add_output(parser, "OUT.pt", "the checkpoint, without optimizer state")
     parser.set_defaults(run=_unpack)
 
@@ -30,9 +30,10 @@ def _unpack(args: argparse.Namespace) -> int:
 
     register()
     from fairseq_ext.binary.packed import unpack
+    from fairseq_ext.checkpoints import bundle
     from fairseq_ext.plugin.patches.commands import one_message
 
     with one_message():
-        checkpoint = unpack.unpack_file(args.model, args.output)
+        checkpoint = unpack.unpack_file(bundle.packed(args.model), args.output)
     print(f"{len(checkpoint['model'])} tensors in {args.output}")
     return 0

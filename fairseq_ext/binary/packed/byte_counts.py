@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fairseq_ext.binary import switches
 from fairseq_ext.binary.packed import model_file
 from fairseq_ext.binary.packed.model_file import PackedModel
 from fairseq_ext.checkpoints.layout import architecture
@@ -26,7 +27,8 @@ def count(path: str | Path) -> dict[str, Any]:
     """Sizes of a packed model, in bytes if nothing else is said.
 
     Returns:
-        ``architecture``, ``stage``, ``languages``; ``bytes``: for each kind of tensor and
+        ``architecture``, ``stage``, ``binary_inputs``, whether any layer or product has them,
+        ``languages``; ``bytes``: for each kind of tensor and
         in total; ``binary``: the numbers in packed layers, their bytes packed, in fp32 and in bf16,
         and the two factors by which packing makes them smaller; ``file``: the same for all numbers
         and the whole file.
@@ -48,6 +50,7 @@ def count(path: str | Path) -> dict[str, Any]:
         "format_version": model_file.VERSION,
         "architecture": architecture({"cfg": packed.cfg}),
         "stage": packed.stage,
+        "binary_inputs": _has_binary_inputs(packed),
         "languages": [settings.get("source_lang"), settings.get("target_lang")],
         "layers": len(packed.layers),
         "bytes": {**sizes, "all": total},
@@ -62,13 +65,22 @@ def binary_numbers(packed: PackedModel) -> int:
     return sum(packed.layer(name)[0].shape[0] * k for name, k in packed.layers.items())
 
 
+def _has_binary_inputs(packed: PackedModel) -> bool:
+    """In stage 2 the inputs are binary that the options name, which may be none."""
+    options = packed.cfg["model"]
+    named = str(options.get("binary_activations") or "")
+    row = switches.PRESETS.get(str(options.get("bmt_preset")), switches.Switches())
+    chosen = {*named.split(",")} - {"none"} if named else row.activations
+    return packed.stage == 2 and bool(chosen)
+
+
 def as_table(report: dict[str, Any]) -> str:
     """The result of :func:`count` as a table."""
     sizes, total = report["bytes"], report["bytes"]["all"]
-    names = ("binary weights and activations" if report["stage"] == 2 else "binary weights",)
+    binary = "binary weights and activations" if report["binary_inputs"] else "binary weights"
     lines = [
-        f"{report['architecture']}, {' to '.join(map(str, report['languages']))}, "
-        f"stage {report['stage']} ({names[0]}), {report['layers']} packed layers",
+        f"{report['architecture']}, {' to '.join(map(str, report['languages']))}, {binary}, "
+        f"{report['layers']} packed layers",
         f"{'what':<24}{'bytes':>14}{'share':>8}",
     ]
     for name, title in KINDS.items():

@@ -58,7 +58,7 @@ class PackedModel:
 
     Attributes:
         cfg: configuration of the ``model`` and its ``task``.
-        stage: 1 for binary weights, 2 for binary weights and activations.
+        stage: 1 for binary weights, 2 for binary activations as well, where the options name any.
         layers: ``K`` of each packed layer, by its path in the model.
         tied: for each table that shares its numbers with another one: its name, and that one's.
         tensors: as in the file.

@@ -124,7 +124,7 @@ def _store(tensors: dict[str, Tensor], name: str, value: Tensor, dtype: str, int
     if not value.is_floating_point():
         tensors[name] = value.contiguous()
         return
-    stored = value.to(FLOATS[dtype])
+    stored = value if int8 else value.to(FLOATS[dtype])
     if not stored.isfinite().all():
         raise CheckpointError(
             f"holds numbers in `{name}` that are not finite in {dtype}; give another `--dtype`."

@@ -147,6 +147,15 @@ def apply() -> None:
     table.apply(PATCHES, _active)
 
 
+def complete(module: str) -> None:
+    """Apply the active patches to the module of a command, which was imported after them.
+
+    Raises:
+        EnvironmentProblem: a patch does not fit the installed fairseq.
+    """
+    table.complete((patch for patch in PATCHES if patch.name in _active), module)
+
+
 def active() -> tuple[str, ...]:
     """Names of the patches applied in this process, in order."""
     return tuple(patch.name for patch in PATCHES if patch.name in _active)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fairseq_ext import files
-from fairseq_ext.checkpoints import bundle, dictionaries, storage
+from fairseq_ext.checkpoints import bundle, dictionaries, layout, storage
 from fairseq_ext.checkpoints.layout import architecture, before_training, differences
-from fairseq_ext.errors import CheckpointError, ConfigError, EnvironmentProblem
+from fairseq_ext.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.plugin.patches.dictionaries import compare as compare_dictionaries
 from fairseq_ext.plugin.patches.table import Layer, Patch
 from fairseq_ext.text import pipeline
@@ -92,29 +93,53 @@ def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
         raise ConfigError(f"{name} was trained without `--source-bos`; leave it out.")
 
 
+def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
+    """The file that fairseq starts a training from, as it chooses it.
+
+    Args:
+        cfg: the section ``checkpoint`` of its configuration.
+        trainer: fairseq's.
+
+    Returns:
+        The path, and the option that names it; None for the run's own last checkpoint, which may
+        not be there.
+    """
+    from fairseq.file_io import PathManager
+
+    suffix = f"{trainer.checkpoint_suffix or ''}.pt"
+    if cfg.restore_file != "checkpoint_last.pt":  # fairseq's default
+        return cfg.restore_file.replace(".pt", suffix), "restore_file"
+    last = str(Path(cfg.save_dir, f"checkpoint_last{suffix}"))
+    for option in ("continue_once", "finetune_from_model"):  # each for the first start alone
+        path = getattr(cfg, option, None)
+        if path is not None and not PathManager.exists(last):
+            return path, option
+    return last, None
+
+
 def _load_checkpoint(original: Callable) -> Callable:
     from fairseq.file_io import PathManager
 
     def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
-        for option in ("restore_file", "finetune_from_model"):
-            if cfg[option] and bundle.is_bundle(cfg[option]):  # fairseq asks for a file
-                cfg[option] = str(bundle.as_file(cfg[option]))
-        default = cfg.restore_file == "checkpoint_last.pt"
-        for option, path in (
-            ("--restore-file", None if default else cfg.restore_file),
-            ("--finetune-from-model", cfg.finetune_from_model),
-        ):
-            suffix = f"{trainer.checkpoint_suffix or ''}.pt"
-            if path and not any(map(PathManager.isfile, (path, path.replace(".pt", suffix)))):
+        path, option = start(cfg, trainer)
+        if option is not None:
+            if bundle.is_bundle(path):  # fairseq asks for a file
+                cfg[option] = path = str(bundle.as_file(path))
+            if not PathManager.isfile(path):
                 # fairseq would silently start from random weights
                 fault = "is not a file" if PathManager.exists(path) else "does not exist"
-                raise CheckpointError(f"`{option}` names {path}, which {fault}.")
+                raise ConfigError(f"`--{option.replace('_', '-')}` names {path}, which {fault}.")
         try:
             return original(cfg, trainer, **options)
+        except ValueError as error:
+            if not str(error).startswith("--finetune-from-model"):
+                raise
+            # It does not go with another option; what follows the colon is the configuration.
+            raise ConfigError(f"{str(error).partition(': ')[0]}.") from error
         except RuntimeError as error:
             if not str(error).startswith("Cannot resume training due to dataloader mismatch"):
                 raise
-            raise CheckpointError(
+            raise DataError(
                 f"the corpus has fewer batches than the one that the run in {cfg.save_dir} has "
                 "read so far. Give the former data and batch size, or `--reset-dataloader` to go "
                 "on with an epoch of this corpus."
@@ -138,9 +163,18 @@ def _keep_pipeline(original: Callable) -> Callable:
 
 
 def _trainer_load_checkpoint(original: Callable) -> Callable:
-    def load_checkpoint(self: Any, filename: str, *rest: Any, **options: Any) -> Any:
+    def load_checkpoint(
+        self: Any,
+        filename: str,
+        reset_optimizer: bool = False,
+        reset_lr_scheduler: bool = False,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        if not (reset_optimizer or reset_lr_scheduler):
+            _require_scheduler(self.cfg, filename)
         try:
-            return original(self, filename, *rest, **options)
+            return original(self, filename, reset_optimizer, reset_lr_scheduler, *rest, **options)
         except AssertionError as error:  # another criterion or optimizer
             raise CheckpointError(f"{filename}: {error}") from error
         except Exception as error:
@@ -159,6 +193,25 @@ def _trainer_load_checkpoint(original: Callable) -> Callable:
             ) from error
 
     return load_checkpoint
+
+
+def _require_scheduler(cfg: Any, filename: str) -> None:
+    """Check that a training goes on with its schedule, as fairseq checks criterion and optimizer.
+
+    The states of two schedules do not fit each other, or fit by chance.
+    """
+    if not storage.is_archive(filename):
+        return
+    state = storage.load(filename, checksums=False)
+    if state.get("last_optimizer_state") is None:  # nothing but weights is taken from it
+        return
+    former, now = (layout.options(of, "lr_scheduler") for of in (state, {"cfg": cfg}))
+    theirs, ours = former.get("_name") or former.get("lr_scheduler"), now.get("_name")
+    if theirs and ours and theirs != ours:
+        raise ConfigError(
+            f"{filename} was trained with `--lr-scheduler {theirs}`, but `{ours}` was asked for. "
+            "Give the former one, or `--reset-lr-scheduler` to go on with the other."
+        )
 
 
 def _persistent_save(original: Callable) -> Callable:

@@ -274,14 +274,11 @@ def _preprocess(original: Callable) -> Callable:
                 shutil.copyfile(log, stage / log.name)  # fairseq appends to it
             naming = _naming(str(stage), destdir)
             logger.addFilter(naming)
-            # on a full disk, writing the log fails first, with a traceback for each line
-            shown, logging.raiseExceptions = logging.raiseExceptions, False
             try:
                 original(Namespace(**{**vars(args), "destdir": str(stage)}))
                 _keep_pipeline(args, stage)
             finally:
                 logger.removeFilter(naming)
-                logging.raiseExceptions = shown
             _require_same_dictionaries(stage, Path(destdir))
             manifest.write(stage, Path(destdir))
 

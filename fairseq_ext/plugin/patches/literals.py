@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from fairseq_ext.literals import literal
-from fairseq_ext.plugin.patches.table import Patch
+from fairseq_ext.plugin.patches.table import COMMANDS, Patch
 
 PACKAGES = ("fairseq", "fairseq_cli")
 
@@ -34,7 +34,10 @@ def covers(name: str) -> bool:
 
 
 class LiteralLoader(Loader):
-    """A module's own loader; the module has :func:`literal` as its ``eval`` from the start."""
+    """A module's own loader; the module has :func:`literal` as its ``eval`` from the start.
+
+    A command's module gets the rows of the table that wrap its functions, too, at the end.
+    """
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -44,9 +47,13 @@ class LiteralLoader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Place :func:`literal`, then run the module's code."""
+        """Place :func:`literal`, run the module's code, then patch a command's functions."""
         module.eval = literal  # type: ignore[attr-defined]
         self._loader.exec_module(module)
+        if module.__name__.startswith(COMMANDS):
+            from fairseq_ext.plugin import patches  # which imports this module
+
+            patches.complete(module.__name__)
 
     def __getattr__(self, name: str) -> Any:  # get_source, get_code, get_data …
         if name == "_loader":  # it is being copied

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import re
+import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 from fairseq_ext.plugin.patches import probes
@@ -57,11 +59,28 @@ def _log_file_once(progress_bar: Callable) -> Callable:
         given = signature.bind(*args, **options)
         files = {getattr(handler, "baseFilename", None) for handler in logger.handlers}
         log_file = given.arguments.get("log_file")
-        if log_file is not None and str(Path(log_file).absolute()) in files:
+        if log_file is not None and os.path.abspath(log_file) in files:  # noqa: PTH100  # as there
             given.arguments["log_file"] = None
         return progress_bar(*given.args, **given.kwargs)
 
     return with_log_file_once
+
+
+def _say_once(original: Callable) -> Callable:
+    """Say once of each log that it cannot be written; logging would do so for each line."""
+    told: set[object] = set()
+
+    def handleError(self: Any, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):  # a fault in the code that logs
+            original(self, record)
+        elif (name := getattr(getattr(self, "stream", None), "name", self)) not in told:
+            told.add(name)
+            said = f"fairseq-ext: the log {name} cannot be written: {error.strerror}."
+            with suppress(OSError):  # stderr may be on that disk, too
+                print(said, file=sys.stderr)
+
+    return handleError
 
 
 PATCHES = (
@@ -81,6 +100,11 @@ PATCHES = (
         until="fairseq.logging.progress_bar keeps its handler",
         needed=probes.reopens_log_file,
         layers=(Layer("fairseq.logging.progress_bar:progress_bar", _log_file_once),),
+    ),
+    Patch(
+        name="logs that cannot be written",
+        reason="on a full disk each line of the log is a traceback on stderr",
+        layers=(Layer("logging:Handler.handleError", _say_once),),
     ),
     Patch(
         name="warnings of a normal run",

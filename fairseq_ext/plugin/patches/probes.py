@@ -271,13 +271,13 @@ def forgets_master_weights() -> bool:
 
 
 class _Counting(torch.nn.Module):
-    """A module with an integer, and a version number of its layout."""
+    """A module with an integer, a version number of its layout, and tied weights."""
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("count", torch.zeros(1, dtype=torch.long))
         self.register_buffer("version", torch.tensor([3.0]))
-        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.weight = self.tied = torch.nn.Parameter(torch.zeros(1))
         self.seen: set[str] = set()
 
     def load_state_dict(self, state: dict[str, Any], **options: Any) -> Any:  # type: ignore[override]
@@ -286,17 +286,27 @@ class _Counting(torch.nn.Module):
 
 
 def averages_wrongly() -> bool:
-    """Whether a moving average fails for an integer, or drops the version of a module."""
+    """Whether a moving average fails for an integer, drops a version, or decays a weight twice."""
     from fairseq.dataclass.configs import EMAConfig
     from fairseq.models.ema.ema import EMA
 
     model = _Counting()
-    average = EMA(model, EMAConfig())
+    average = EMA(model, EMAConfig(ema_decay=0.5))
+    torch.nn.init.ones_(model.weight)
     try:
         average.step(model)
     except RuntimeError:
         return True
-    return "version" not in average.get_model().seen
+    found = average.get_model()
+    return "version" not in found.seen or found.weight.item() != 0.5
+
+
+def forgets_averages() -> bool:
+    """Whether a resumed run counts updates anew, or needs weights that it has deleted."""
+    trainer = "fairseq.trainer:Trainer"
+    return lacks(f"{trainer}.state_dict", "update_freq_counter") or has(
+        f"{trainer}.load_checkpoint", r'del state\["model"\]'
+    )
 
 
 def abandons_threads() -> bool:

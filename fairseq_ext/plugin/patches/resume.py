@@ -3,7 +3,8 @@
 These must survive a kill at any moment:
 
 1. the composition of batches, which fairseq fixes in the first epoch and then reuses;
-2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``);
+2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``), unless
+   another ``--best-checkpoint-metric`` is asked for;
 3. a complete checkpoint file under each name, the old one or the new one;
 4. the fact that a run has finished;
 5. the float32 weights of half precision: see :mod:`fairseq_ext.plugin.patches.precision`.
@@ -78,13 +79,24 @@ def early_stopping_state() -> dict[str, Any]:
 
 def save_early_stopping(original: Callable) -> Callable:
     def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> str | None:
-        return original(self, filename, {**extra_state, EARLY_STOPPING: early_stopping_state()})
+        stopping = {**early_stopping_state(), "aim": aim(self.cfg.checkpoint)}
+        return original(self, filename, {**extra_state, EARLY_STOPPING: stopping})
 
     return save_checkpoint
 
 
+def aim(cfg: Any) -> str:
+    """What counts as best by ``cfg.checkpoint``, for instance ``lowest loss``."""
+    extreme = "highest" if cfg.maximize_best_checkpoint_metric else "lowest"
+    return f"{extreme} {cfg.best_checkpoint_metric}"
+
+
 def restore_validation(original: Callable) -> Callable:
-    """Restore the state of validation, of which fairseq restores only the best value."""
+    """Restore the state of validation, of which fairseq restores only the best value.
+
+    Values of another metric are forgotten, because those to come cannot be compared with them.
+    """
+    from fairseq import checkpoint_utils
 
     def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
         extra_state, iterator = original(cfg, trainer, **options)
@@ -92,17 +104,27 @@ def restore_validation(original: Callable) -> Callable:
         if extra_state is None or begins or cfg.reset_optimizer or cfg.reset_meters:
             return extra_state, iterator
         stopping = extra_state.get(EARLY_STOPPING, {})
+        scheduler = trainer._optim_history[-1]["lr_scheduler_state"]
+        val_loss = extra_state.get("val_loss")
+        before, now = stopping.get("aim", aim(cfg)), aim(cfg)
+        if before != now and "best" in extra_state:
+            logger.info(f"the best value so far is forgotten: it is the {before}, not the {now}")
+            del checkpoint_utils.save_checkpoint.best
+            stopping, val_loss = {}, None
+            if "num_bad_epochs" in scheduler:
+                worst = -math.inf if cfg.maximize_best_checkpoint_metric else math.inf
+                scheduler = {**scheduler, "best": worst, "num_bad_epochs": 0}
         if stopping.get("best") is not None:
             for command in training_commands():
                 command.should_stop_early.best = stopping["best"]
                 command.should_stop_early.num_runs = stopping["num_runs"]
         if not cfg.reset_lr_scheduler:
             # fairseq has just told the scheduler that an epoch has ended, which may be wrong ...
-            trainer.lr_scheduler.load_state_dict(trainer._optim_history[-1]["lr_scheduler_state"])
+            trainer.lr_scheduler.load_state_dict(scheduler)
             saved = position({"extra_state": extra_state})
             if saved.get("iterations_in_epoch") == 0:
                 # ... and if it is right, the scheduler has not seen the validation loss yet.
-                trainer.lr_step(saved["epoch"] - 1, extra_state.get("val_loss"))
+                trainer.lr_step(saved["epoch"] - 1, val_loss)
         return extra_state, iterator
 
     return load_checkpoint
@@ -246,8 +268,9 @@ PATCHES = (
     ),
     Patch(
         name="validation after resume",
-        reason="--patience and reduce_lr_on_plateau start counting again after a resume",
-        until="fairseq stores these counters",
+        reason="--patience and reduce_lr_on_plateau start counting again after a resume, and with "
+        "another --best-checkpoint-metric values are compared with those of the former one",
+        until="fairseq stores these counters, and what they are of",
         needed=probes.forgets_validation,
         layers=(
             Layer("fairseq.trainer:Trainer.save_checkpoint", save_early_stopping),

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +15,13 @@ from fairseq_ext.errors import EnvironmentProblem
 from fairseq_ext.version import TESTED_FAIRSEQ
 
 COMMANDS = "fairseq_cli."
-"""Modules of commands are patched only in a process that runs the command."""
+"""Modules of commands are patched only in a process that imports them, before or after the patches
+are applied (see :func:`complete`)."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One attribute of fairseq, and the wrapper around it."""
+    """One attribute of fairseq, or of a library that it uses, and the wrapper around it."""
 
     target: str
     """``module:function`` or ``module:Class.method``. If a module has imported a function by
@@ -61,28 +63,52 @@ def apply(patches: Iterable[Patch], applied: set[str]) -> None:
     for patch in patches:
         if patch.name in applied:
             continue
-        try:
+        with _fitting(patch):
             if not patch.needed():
                 continue
             if patch.act is not None:
                 patch.act()
-            for layer in patch.layers:
-                for owner, name in owners(layer.target):
-                    wrap(owner, name, layer.wrapper)
-        except (AttributeError, ModuleNotFoundError) as error:
-            if isinstance(error, ModuleNotFoundError) and error.name in ("fairseq", "torch"):
-                raise
-            raise EnvironmentProblem(
-                f"The patch “{patch.name}” does not fit the installed fairseq ({error}). Install "
-                f"the tested one: pip install --no-build-isolation {'=='.join(TESTED_FAIRSEQ)}"
-            ) from error
+            _wrap_layers(patch)
         applied.add(patch.name)
+
+
+def complete(applied: Iterable[Patch], module: str) -> None:
+    """Apply what patches that are applied wrap in a command's module, which came only after them.
+
+    Raises:
+        EnvironmentProblem: a patch does not fit the installed fairseq.
+    """
+    for patch in applied:
+        with _fitting(patch):
+            _wrap_layers(patch, f"{module}:")
+
+
+@contextmanager
+def _fitting(patch: Patch) -> Iterator[None]:
+    """In the block, what fairseq does not have becomes one error that names the patch."""
+    try:
+        yield
+    except (AttributeError, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name in ("fairseq", "torch"):
+            raise
+        raise EnvironmentProblem(
+            f"The patch “{patch.name}” does not fit the installed fairseq ({error}). Install "
+            f"the tested one: pip install --no-build-isolation {'=='.join(TESTED_FAIRSEQ)}"
+        ) from error
+
+
+def _wrap_layers(patch: Patch, start: str = "") -> None:
+    """Wrap the patch's targets that begin with ``start``."""
+    for layer in patch.layers:
+        if layer.target.startswith(start):
+            for owner, name in owners(layer.target):
+                wrap(owner, name, layer.wrapper)
 
 
 def owners(target: str) -> Iterator[tuple[Any, str]]:
     """Find the attribute ``target``: yield pairs of a module or class and a name.
 
-    The module of a command is patched only if it is loaded, under its own name or as ``__main__``
+    The module of a command is found only if it is loaded, under its own name or as ``__main__``
     (``python -m``). Importing it would set up its logging in processes that do not run it.
     """
     module, _, path = target.partition(":")

@@ -9,8 +9,12 @@ from typing import Any
 
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.parsing import nearest
-from fairseq_ext.plugin.patches import sharding
+from fairseq_ext.plugin.patches import behind, sharding
+from fairseq_ext.plugin.patches.interruption import last_checkpoint
 from fairseq_ext.plugin.patches.table import Layer, Patch
+
+HIGHER_IS_BETTER = ("accuracy", "bleu")
+LOWER_IS_BETTER = ("loss", "nll_loss", "ppl")
 
 
 def refuse(cfg: Any) -> None:
@@ -24,6 +28,7 @@ def refuse(cfg: Any) -> None:
     sharding.refuse(cfg)
     _refuse_alignment_loss(cfg)
     _check_bleu(cfg)
+    _check_direction(cfg.checkpoint)
     dataset = cfg.dataset
     if getattr(cfg.task, "num_batch_buckets", 0) and not dataset.max_tokens:
         raise ConfigError("`--num-batch-buckets` must have `--max-tokens`, which is missing.")
@@ -120,11 +125,50 @@ def _check_bleu(cfg: Any) -> None:
         )
 
 
+def _check_direction(checkpoint: Any) -> None:
+    """A wrong direction keeps the worst model as the best one."""
+    metric, maximize = checkpoint.best_checkpoint_metric, checkpoint.maximize_best_checkpoint_metric
+    if metric in HIGHER_IS_BETTER and not maximize:
+        raise ConfigError(
+            f"`--best-checkpoint-metric {metric}` must have `--maximize-best-checkpoint-metric`: "
+            "the highest value is the best one."
+        )
+    if metric in LOWER_IS_BETTER and maximize:
+        raise ConfigError(
+            f"`--best-checkpoint-metric {metric}` does not go with "
+            "`--maximize-best-checkpoint-metric`: the lowest value is the best one."
+        )
+
+
+class UnknownMetricError(ConfigError):
+    """A metric that validation does not measure, in every process of the job."""
+
+
+def _validate(original: Callable) -> Callable:
+    """Save what is trained so far, because only the first validation shows what it measures."""
+    import torch.distributed
+    from fairseq import checkpoint_utils
+
+    def validate(cfg: Any, trainer: Any, task: Any, epoch_itr: Any, subsets: list[str]) -> Any:
+        try:
+            return original(cfg, trainer, task, epoch_itr, subsets)
+        except UnknownMetricError as error:
+            checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
+            behind.finish()
+            if torch.distributed.is_initialized():  # the first to end would stop the one that saves
+                torch.distributed.barrier()
+            last = last_checkpoint(cfg.checkpoint)
+            cure = f" With one of them, training continues from {last}." if last else ""
+            raise ConfigError(f"{error}{cure}") from None
+
+    return validate
+
+
 def _get_valid_stats(original: Callable) -> Callable:
     def get_valid_stats(cfg: Any, trainer: Any, stats: dict[str, Any], *rest: Any) -> Any:
         metric = cfg.checkpoint.best_checkpoint_metric
         if metric not in stats:
-            raise ConfigError(
+            raise UnknownMetricError(
                 f"`--best-checkpoint-metric` must be one of {', '.join(stats)}, but is "
                 f"`{metric}`{nearest(metric, stats)}"
             )
@@ -136,7 +180,11 @@ def _get_valid_stats(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="name of the best checkpoint's metric",
-        reason="one that validation does not measure ends in `KeyError`",
-        layers=(Layer("fairseq_cli.train:get_valid_stats", _get_valid_stats),),
+        reason="one that validation does not measure ends in `KeyError` after the first epoch, "
+        "which is lost",
+        layers=(
+            Layer("fairseq_cli.train:get_valid_stats", _get_valid_stats),
+            Layer("fairseq_cli.train:validate", _validate),
+        ),
     ),
 )

@@ -16,6 +16,7 @@ from typing import Any
 from fairseq_ext.checkpoints import layout, registered, storage, untrusted
 from fairseq_ext.errors import CheckpointError, ConfigError
 from fairseq_ext.literals import LiteralError, shown
+from fairseq_ext.plugin.patches.checkpoints import start
 from fairseq_ext.plugin.patches.table import Layer, Patch
 from fairseq_ext.text.checks import check_merges
 
@@ -92,10 +93,8 @@ def _continued(original: Callable) -> Callable:
     """Name the file also in errors of what is taken from it once it is loaded."""
 
     def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
-        path = Path(cfg.restore_file)
-        if path == Path("checkpoint_last.pt"):  # fairseq's default
-            path = Path(cfg.save_dir) / path
-        with registered.about(path) if path.is_file() else nullcontext():
+        path, _ = start(cfg, trainer)
+        with registered.about(path) if Path(path).is_file() else nullcontext():
             return original(cfg, trainer, **options)
 
     return load_checkpoint
