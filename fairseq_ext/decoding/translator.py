@@ -70,25 +70,17 @@ class Translator:
         search: Search | None = None,
     ) -> None:
         search = search or Search()
+        self._search = search
         with own_random_numbers(search):
             self._data, self._cfg = data, _configuration(data, search)
             self._models, cfg, self._task = models.load(data, paths, src, tgt)
+            self._aligns = not any(getattr(one, "no_alignment", "") for one in self._models)
+            self._cuda = torch.cuda.is_available() and not self._cfg.common.cpu
+            self._prepare_models()
+            self._generators = {search: self._build_generator(search, self._cfg)}
             self._random = torch.get_rng_state()
         self.name = architecture({"cfg": cfg})
         self.src, self.tgt = self._task.cfg.source_lang, self._task.cfg.target_lang
-        self._aligns = not any(getattr(one, "no_alignment", "") for one in self._models)
-        if self._aligns:  # a later search may want it
-            self._cfg.generation.print_alignment = "soft"  # read by the models
-        self._cuda = torch.cuda.is_available() and not self._cfg.common.cpu
-        for model in self._models:
-            if self._cfg.common.fp16:
-                model.half()
-            if self._cuda:
-                model.cuda()
-            model.prepare_for_inference_(self._cfg)
-        self._cfg.generation.print_alignment = None
-        self._search = search
-        self._generators = {search: self._build_generator(search, self._cfg)}
         self._one_at_a_time = ForkSafeLock()  # models and generators keep what they are doing
         self._limits = utils.resolve_max_positions(
             self._task.max_positions(), *(model.max_positions() for model in self._models)
@@ -97,6 +89,17 @@ class Translator:
         if self._cfg.dataset.max_tokens < self.limit:
             self.limit, self.limit_name = self._cfg.dataset.max_tokens, "`--max-tokens` allows"
         self.counts = Counts()
+
+    def _prepare_models(self) -> None:
+        if self._aligns:  # a later search may want it
+            self._cfg.generation.print_alignment = "soft"  # read by the models
+        for model in self._models:
+            if self._cfg.common.fp16:
+                model.half()
+            if self._cuda:
+                model.cuda()
+            model.prepare_for_inference_(self._cfg)
+        self._cfg.generation.print_alignment = None
 
     def _generator(self, search: Search) -> Any:
         """fairseq's generator for a search, or the engine; some are kept for the next time."""

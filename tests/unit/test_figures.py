@@ -68,7 +68,7 @@ def test_buckets_are_scored_as_corpora_of_their_own(systems, tmp_path, tokenized
     assert [bucket.label for bucket in found.buckets] == ["1–10", "11–20", "21–40", "41–60", "> 60"]
     assert [bucket.sentences for bucket in found.buckets[3:]] == [0, 0]
     for name, path in systems.items():
-        texts = outputs.best_hypotheses(outputs.read_generated(path), bpe=True)
+        texts = [*map(outputs.remove_bpe, outputs.best_hypotheses(outputs.read_generated(path)))]
         for bucket, (first, last) in zip(found.buckets, limits, strict=True):
             chosen = in_bucket(first, last)
             assert bucket.sentences == len(chosen)
