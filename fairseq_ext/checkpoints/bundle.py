@@ -128,15 +128,15 @@ def packed(path: str | Path) -> Path:
     """A bundle's weights in bits, or else its model for the engine; any other path is itself.
 
     Raises:
-        CheckpointError: the bundle has neither.
+        CheckpointError: the bundle has neither, or is damaged.
     """
     if not is_bundle(path):
         return Path(path)
     found = read(path)
-    file = found.folder / (WEIGHTS if found.is_packed else ENGINE)
-    if not file.exists():
+    found.check()
+    if not found.is_packed and ENGINE not in found.files:
         raise CheckpointError(f"{path} has {found.numbers} weights and no model for the engine.")
-    return file
+    return found.folder / (WEIGHTS if found.is_packed else ENGINE)
 
 
 def read(path: str | Path) -> Bundle:

@@ -19,7 +19,7 @@ WHOLE = {
     "max_len_b": ("--max-len-b", 1, math.inf),
     "max_tokens": ("--max-tokens", 1, math.inf),
     "top_k": ("--sampling-topk", 0, math.inf),
-    "seed": ("--seed", 0, 2**32 - 1),
+    "seed": ("--seed", 0, 2**32 - 1),  # as fairseq's, which also seeds numpy
 }
 
 

@@ -270,6 +270,6 @@ def _configuration(data: str | Path, search: Search) -> Any:
 
 
 def own_random_numbers(search: Search) -> AbstractContextManager[None]:
-    """A context that seeds and draws without a trace in the random numbers of the caller."""
-    cuda = torch.cuda.is_available() and not search.cpu
-    return torch.random.fork_rng([torch.cuda.current_device()] if cuda else [])
+    """A context after which torch draws for the caller as if it had not been."""
+    cuda = torch.cuda.is_initialized() or (torch.cuda.is_available() and not search.cpu)
+    return torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else [])

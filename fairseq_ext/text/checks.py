@@ -26,10 +26,10 @@ BYTE_ORDER_MARKS = {
 }
 READERS = {
     b"\x1f\x8b": "zcat",
-    b"BZh": "bzcat",
+    b"BZh91AY&SY": "bzcat",
     b"\xfd7zXZ": "xzcat",
     b"\x28\xb5\x2f\xfd": "zstdcat",
-    b"PK": "unzip -p",
+    b"PK\x03\x04": "unzip -p",
 }
 """What prints the text of a compressed file, by the file's first bytes."""
 

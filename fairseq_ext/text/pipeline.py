@@ -212,8 +212,8 @@ def load(folder: str | Path) -> Pipeline | None:
         raise _wrong(path, f"`files` names {named}, but `{kind}` has {needed}")
     try:
         return Pipeline(**content)
-    except ConfigError:
-        raise _wrong(path, "`escape` and `aggressive` go with `tokenize`") from None
+    except ConfigError as error:
+        raise _wrong(path, str(error).removesuffix(".")) from None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -150,6 +150,11 @@ def test_a_misspelt_metric_costs_no_update(copy_data: Path, tmp_path: Path):
     states = (training_state(folder / "checkpoint_last.pt") for folder in (misspelt, whole))
     assert same(*states)
 
+    before = last.read_bytes()  # with the best value
+    said = message(fairseq("train", *wrong, "--max-update", 6, ok=False))
+    assert said.endswith(f"training continues from {last}.")
+    assert last.read_bytes() == before
+
 
 @pytest.mark.parametrize(
     ("option", "package", "module"),

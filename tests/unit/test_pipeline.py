@@ -203,7 +203,7 @@ BROKEN = {
     ),
     "no tokens": (
         '{"format": 1, "src": "en", "tgt": "de", "escape": true}',
-        r"text\.json cannot be used: `escape` and `aggressive` go with `tokenize`",
+        r"text\.json cannot be used: `--escape` goes with `--tokenize`, which is missing\. Rest",
     ),
     "number": ('{"format": 1, "src": 5, "tgt": "de"}', "`src` is 5"),
     "outside": (

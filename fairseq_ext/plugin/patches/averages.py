@@ -83,20 +83,24 @@ def begin_at_weights(original: Callable) -> Callable:
     def load_checkpoint(self: Any, filename: str, *rest: Any, **options: Any) -> Any:
         if not self.cfg.ema.store_ema:
             return original(self, filename, *rest, **options)
-        load = checkpoint_utils.load_checkpoint_to_cpu
+        load, begins = checkpoint_utils.load_checkpoint_to_cpu, False
 
         def load_with_average(*rest: Any, **options: Any) -> dict[str, Any]:
+            nonlocal begins
             state = load(*rest, **options)
             if "ema" not in state["extra_state"]:
                 logger.info(f"{filename} has no average: `--store-ema` begins at its weights")
-                state["extra_state"]["ema"] = state["model"]
+                state["extra_state"]["ema"], begins = state["model"], True
             return state
 
         checkpoint_utils.load_checkpoint_to_cpu = load_with_average
         try:
-            return original(self, filename, *rest, **options)
+            extra_state = original(self, filename, *rest, **options)
         finally:
             checkpoint_utils.load_checkpoint_to_cpu = load
+        if begins and extra_state is not None:
+            del extra_state["ema"]  # or these weights would stay in memory
+        return extra_state
 
     return load_checkpoint
 

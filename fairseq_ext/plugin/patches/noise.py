@@ -72,11 +72,12 @@ def _say_once(original: Callable) -> Callable:
 
     def handleError(self: Any, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
-        if not isinstance(error, OSError):  # a fault in the code that logs
+        silent = not logging.raiseExceptions or sys.stderr is None
+        if silent or not isinstance(error, OSError):  # or a fault in the code that logs
             original(self, record)
         elif (name := getattr(getattr(self, "stream", None), "name", self)) not in told:
             told.add(name)
-            said = f"fairseq-ext: the log {name} cannot be written: {error.strerror}."
+            said = f"fairseq-ext: the log {name} cannot be written: {error.strerror or error}."
             with suppress(OSError):  # stderr may be on that disk, too
                 print(said, file=sys.stderr)
 

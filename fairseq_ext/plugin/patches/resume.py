@@ -17,11 +17,13 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from fairseq_ext.checkpoints import layout, storage
 from fairseq_ext.checkpoints.layout import EARLY_STOPPING, position
 from fairseq_ext.plugin.patches import probes
+from fairseq_ext.plugin.patches.checkpoints import start
 from fairseq_ext.plugin.patches.table import Layer, Patch, running
 
 logger = logging.getLogger(__name__)
@@ -91,6 +93,16 @@ def aim(cfg: Any) -> str:
     return f"{extreme} {cfg.best_checkpoint_metric}"
 
 
+def _former_aim(cfg: Any, trainer: Any) -> str:
+    """The aim of a checkpoint that does not tell it, by the options of its run."""
+    path, _ = start(cfg, trainer)
+    if not storage.is_archive(path):  # another process has read it for all
+        return aim(cfg)
+    former = layout.options(storage.load(path, checksums=False), "checkpoint")
+    known = {"best_checkpoint_metric", "maximize_best_checkpoint_metric"} <= former.keys()
+    return aim(SimpleNamespace(**former) if known else cfg)
+
+
 def restore_validation(original: Callable) -> Callable:
     """Restore the state of validation, of which fairseq restores only the best value.
 
@@ -106,7 +118,7 @@ def restore_validation(original: Callable) -> Callable:
         stopping = extra_state.get(EARLY_STOPPING, {})
         scheduler = trainer._optim_history[-1]["lr_scheduler_state"]
         val_loss = extra_state.get("val_loss")
-        before, now = stopping.get("aim", aim(cfg)), aim(cfg)
+        before, now = stopping.get("aim") or _former_aim(cfg, trainer), aim(cfg)
         if before != now and "best" in extra_state:
             logger.info(f"the best value so far is forgotten: it is the {before}, not the {now}")
             del checkpoint_utils.save_checkpoint.best

@@ -145,23 +145,35 @@ class UnknownMetricError(ConfigError):
 
 
 def _validate(original: Callable) -> Callable:
-    """Save what is trained so far, because only the first validation shows what it measures."""
-    import torch.distributed
+    """Save what is trained so far, because only the first validation shows what it measures.
+
+    A checkpoint that is there stays: it has the best value so far, which a wrong name cannot keep.
+    """
     from fairseq import checkpoint_utils
 
     def validate(cfg: Any, trainer: Any, task: Any, epoch_itr: Any, subsets: list[str]) -> Any:
         try:
             return original(cfg, trainer, task, epoch_itr, subsets)
         except UnknownMetricError as error:
-            checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
-            behind.finish()
-            if torch.distributed.is_initialized():  # the first to end would stop the one that saves
-                torch.distributed.barrier()
             last = last_checkpoint(cfg.checkpoint)
+            _meet()
+            if last is None:
+                checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
+                behind.WRITER.wait()
+                last = last_checkpoint(cfg.checkpoint)
+            _meet()  # if another process ended first, this one would be stopped while it saves
             cure = f" With one of them, training continues from {last}." if last else ""
             raise ConfigError(f"{error}{cure}") from None
 
     return validate
+
+
+def _meet() -> None:
+    """Wait for the other processes of the job."""
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
 
 
 def _get_valid_stats(original: Callable) -> Callable:
