@@ -209,6 +209,7 @@ def data_of(path: Path) -> Path:
     if path.suffix == ".safetensors":
         where = "is a packed model, which does not say where its data are"
     raise ConfigError(
-        f"DATA must be the folder of fairseq-preprocess, but is missing (or `--data`), and {path} "
-        f"{where}; only a bundle or a model of `fairseq-ext pack --engine` needs none."
+        f"DATA must be the folder of fairseq-preprocess, but is missing, and {path} {where}. Give "
+        "it (`bundle` and `pack`: `--data`); only a bundle or a model of `fairseq-ext pack "
+        "--engine` needs none."
     )
