@@ -8,6 +8,7 @@ is broken.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -27,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.keep_inputs(args)
         options.require_folders(args)
         status = args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
     except FairseqExtError as error:
         status = _fail(str(error))
     except ModuleNotFoundError as error:

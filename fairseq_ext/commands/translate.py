@@ -89,18 +89,14 @@ def _translate(args: argparse.Namespace) -> int:
     if args.parts is not None:
         return translate_parts.run(args, lambda: _lines(args), lambda stack: _parts(args, stack))
     lines = _lines(args)
-    try:
-        with contextlib.ExitStack() as stack:
-            translator, codec = _opened(args, stack)
-            out = stack.enter_context(files.atomic_write(args.output)) if args.output else _stdout()
-            details = stack.enter_context(files.atomic_write(args.json)) if args.json else None
-            began = time.monotonic()
-            found = _found(args, translator, codec, lines)
-            count = _write_all(found, out, details, args.nbest or 1)
-            print(_closing(translator, count, time.monotonic() - began), file=sys.stderr)
-    except BrokenPipeError:  # whoever read the output has seen enough; `--json` stays as it was
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    with contextlib.ExitStack() as stack:
+        translator, codec = _opened(args, stack)
+        out = stack.enter_context(files.atomic_write(args.output)) if args.output else _stdout()
+        details = stack.enter_context(files.atomic_write(args.json)) if args.json else None
+        began = time.monotonic()
+        found = _found(args, translator, codec, lines)
+        count = _write_all(found, out, details, args.nbest or 1)
+        print(_closing(translator, count, time.monotonic() - began), file=sys.stderr)
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from fairseq_ext import cli, commands
 from fairseq_ext.commands import doctor
 from fairseq_ext.version import __version__
-from tests.support.harness import REPO, run, write_lines
+from tests.support.harness import BIN, REPO, run, write_lines
 
 
 def parsers(parser):
@@ -171,3 +172,13 @@ def test_a_library_that_finds_no_file_handle_is_one_line(monkeypatch, capsys):
         "fairseq-ext: error: cannot use a font: Too many open files. "
         "Allow more of them: ulimit -n 4096\n"
     )
+
+
+@pytest.mark.system
+def test_nobody_reads_the_table():
+    read, write = os.pipe()
+    os.close(read)
+    command = [BIN / "fairseq-ext", "inspect", REPO / "models" / "tatoeba-es-en-bmt-1"]
+    done = subprocess.run([*map(str, command)], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
