@@ -24,16 +24,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import EnvironmentProblem
+from fairseq_ext.plugin import installation
 from fairseq_ext.version import OLDEST_TORCH, PYTHONS, SAFE_TARFILE, TESTED_FAIRSEQ
 
 OK, NOTE, WARNING, ERROR = "ok", "note", "warning", "ERROR"
 FIX = "fix: "  # begins the topic of each repair to fairseq
 
-INSTALL_FAIRSEQ = (
-    "pip install torch numpy cython setuptools wheel && "
-    f"pip install --no-build-isolation {TESTED_FAIRSEQ[0]}=={TESTED_FAIRSEQ[1]}"
-)
 LIBRARIES = ("sacrebleu", "sacremoses", "subword-nmt", "safetensors", "filelock")
 RECIPES = ("matplotlib", "scipy", "babel", "num2words", "tokenizers", "sentencepiece")  # the extra
 LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes; a training run's checkpoints, a single checkpoint
@@ -50,39 +46,6 @@ class Check:
 
     def as_dict(self) -> dict[str, str]:
         return asdict(self)
-
-
-def fairseq_distributions() -> list[str]:
-    """Names of the installed distributions that provide the package ``fairseq``, sorted.
-
-    Every command asks this, and ``importlib.metadata.packages_distributions`` makes a path of every
-    installed file, which takes most of a second.
-    """
-    found = filter(_provides_fairseq, importlib.metadata.distributions())
-    names = (distribution.metadata["Name"] for distribution in found)
-    return sorted({name.lower().replace("_", "-") for name in names if name})
-
-
-def _provides_fairseq(distribution: importlib.metadata.Distribution) -> bool:
-    """By the list of its packages or, where that was not written, of its files."""
-    packages = (distribution.read_text("top_level.txt") or "").split()
-    if packages:
-        return "fairseq" in packages
-    return "\nfairseq/" in "\n" + (distribution.read_text("RECORD") or "")
-
-
-def check_single_fairseq() -> None:
-    """Refuse an environment in which two distributions have written into one ``fairseq`` folder.
-
-    Raises:
-        EnvironmentProblem: more than one distribution provides ``fairseq``.
-    """
-    names = fairseq_distributions()
-    if len(names) > 1:
-        raise EnvironmentProblem(
-            f"{' and '.join(f'`{name}`' for name in names)} both provide the package `fairseq`, "
-            f"so its files are a mixture. {_reinstall(names)}"
-        )
 
 
 def examine() -> list[Check]:
@@ -188,19 +151,15 @@ def _torch() -> list[Check]:
     return checks
 
 
-def _reinstall(names: Sequence[str]) -> str:
-    return f"Run: pip uninstall -y {' '.join(names)} && {INSTALL_FAIRSEQ}"
-
-
 def _fairseq_distribution() -> list[Check]:
-    names = fairseq_distributions()
+    names = installation.fairseq_distributions()
     found = ", ".join(f"{name} {_version(name)}" for name in names)
     if len(names) > 1:
         finding = f"{found}: both write into the same folder"
-        return [Check(ERROR, "fairseq", finding, _reinstall(names).removeprefix("Run: "))]
+        return [Check(ERROR, "fairseq", finding, installation.reinstall(names))]
     if not names:
         if importlib.util.find_spec("fairseq") is None:
-            return [Check(ERROR, "fairseq", "not installed", INSTALL_FAIRSEQ)]
+            return [Check(ERROR, "fairseq", "not installed", installation.INSTALL_FAIRSEQ)]
         finding = "a source folder on Python's path, of unknown version"
         return [Check(NOTE, "fairseq", finding, f"tested is {' '.join(TESTED_FAIRSEQ)}")]
     if found == " ".join(TESTED_FAIRSEQ):
@@ -208,7 +167,7 @@ def _fairseq_distribution() -> list[Check]:
     broken = names == ["fairseq"] and _release(_version("fairseq") or "") <= (0, 12)
     if broken and sys.version_info >= (3, 11):
         finding = f"{found} does not import on Python 3.11 and later"
-        return [Check(ERROR, "fairseq", finding, _reinstall(names).removeprefix("Run: "))]
+        return [Check(ERROR, "fairseq", finding, installation.reinstall(names))]
     return [Check(NOTE, "fairseq", found, f"tested is {' '.join(TESTED_FAIRSEQ)}")]
 
 
@@ -229,7 +188,7 @@ def _plugin() -> list[Check]:
     """Import fairseq, then register: fixes and architectures."""
     failure = _quietly(lambda: importlib.import_module("fairseq.models"))
     if failure:
-        return [Check(ERROR, "import fairseq", failure, INSTALL_FAIRSEQ)]
+        return [Check(ERROR, "import fairseq", failure, installation.INSTALL_FAIRSEQ)]
     checks = [Check(OK, "import fairseq", "works")]
     import fairseq_ext
 

@@ -34,13 +34,15 @@ def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
         ``1 / (1 - p)`` by which kept values are multiplied (0 if all are dropped).
     """
     dropped = round(p * STEPS)
+    if dropped >= STEPS:  # 2^15 is no int16, so no draw could be below it
+        return torch.zeros_like(x, dtype=torch.int8), 0.0
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)
     draws.random_(-(2**63), None)  # all 64 bits are random
     lowest = dropped - STEPS // 2
     values = draws.view(torch.int16)[: x.numel()].view(x.shape)
     # torch writes and reads booleans one by one: int8 is three to five times as fast.
     keep = torch.ge(values, lowest, out=torch.empty_like(values, dtype=torch.int8))
-    return keep, STEPS / (STEPS - dropped) if dropped < STEPS else 0.0
+    return keep, STEPS / (STEPS - dropped)
 
 
 def dropout(x: Tensor, p: float) -> Tensor:

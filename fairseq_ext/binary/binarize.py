@@ -164,7 +164,7 @@ class Binarizer:
             return Levels(mean, torch.ones_like(mean), mean)
         bound = magnitudes.amax(dim, keepdim=True)
         if self.bound is not None:
-            bound = torch.full_like(bound, self.bound)
+            bound = bound.masked_fill(~bound.isnan(), self.bound)  # NaN stays NaN
         return Levels(bound * 0.5, bound * (1 - EPSILON) if self.mask == "code" else bound)
 
 
@@ -182,11 +182,17 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _inverse(level: Tensor) -> Tensor:
-    """``1 / level``, or 1 where the level is 0: gradients are multiplied by 0 there later."""
-    return 1 / level.where(level > 0, 1.0)
+    """``1 / level`` in fp32 at least, or 1 where the level is 0 or subnormal.
+
+    A gradient there was multiplied by the level, so it is 0, or next to it.
+    """
+    level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65,504
+    return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)
 
 
 def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Raise :class:`ConfigError` if ``value`` is not one of ``choices``."""
     if value not in choices:
-        raise ConfigError(f"`{name}` must be one of {choices}, but is {value} instead.")
+        raise ConfigError(
+            f"`{name}` must be one of {', '.join(choices)}, but is {value} instead."
+        )

@@ -89,12 +89,17 @@ def _product(
 
 def _of_weight(grad: Tensor, x: Tensor, weight: Tensor, levels: Levels) -> Tensor:
     """The gradient of the latent weights, from ``grad`` ``[..., N]`` and inputs ``[..., K]``."""
-    of_weight = grad.flatten(0, -2).t() @ x.flatten(0, -2)  # [N, M] [M, K]
+    of_weight = _rows(grad).t() @ _rows(x)  # [N, M] [M, K]
     return levels.mask_(of_weight.to(weight.dtype), weight)
 
 
 def _of_bias(ctx: Any, grad: Tensor) -> Tensor | None:
-    return grad.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
+    return _rows(grad).sum(0) if ctx.needs_input_grad[2] else None
+
+
+def _rows(x: Tensor) -> Tensor:
+    """``[..., K]`` as a matrix ``[M, K]``; a vector is one row."""
+    return x.reshape(-1, x.size(-1))
 
 
 class BinaryLinear(nn.Linear):

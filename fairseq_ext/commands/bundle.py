@@ -79,7 +79,7 @@ def _bundle(args: argparse.Namespace) -> int:
     from fairseq_ext.decoding import bundling
     from fairseq_ext.decoding.model_card import Card
     from fairseq_ext.evaluation.saved_scores import read_scores
-    from fairseq_ext.plugin.patches.commands import one_message
+    from fairseq_ext.one_message import one_message
 
     if args.system is not None and args.scores is None:
         raise ConfigError("`--system` goes with `--scores`, which is missing.")

@@ -130,7 +130,7 @@ def _load(named: Sequence[Named], args: argparse.Namespace) -> dict[str, System]
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.search import Search
     from fairseq_ext.demo.systems import load
-    from fairseq_ext.plugin.patches.commands import one_message
+    from fairseq_ext.one_message import one_message
 
     def codec(one: Named, translator: Translator) -> TextCodec:
         folders = (bundle.home(one.checkpoint), one.data)

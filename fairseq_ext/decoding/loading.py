@@ -167,7 +167,7 @@ def _for_fairseq(
     import torch
 
     from fairseq_ext.decoding.translator import Translator
-    from fairseq_ext.plugin.patches.commands import one_message
+    from fairseq_ext.one_message import one_message
 
     if threads is not None:
         torch.set_num_threads(threads)

@@ -25,12 +25,12 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import nn
 
+from fairseq_ext import wings
 from fairseq_ext.engine import stock
 from fairseq_ext.engine.program import NOTHING, Columns, Phase, Program, Symbols
 from fairseq_ext.engine.stock import require
 from fairseq_ext.engine.writer import Writer
 from fairseq_ext.errors import ConfigError
-from fairseq_ext.plugin import wings
 
 # What a layer computes. Product: x, what is added to it, an activation and where to write.
 # Attention: the query, the source (NOTHING: its own sentence), what is added, and whether it is

@@ -19,11 +19,11 @@ def register() -> None:
         EnvironmentProblem: two distributions provide fairseq, or a model name of ours is taken.
         ImportError: fairseq or torch is missing; ``fairseq-ext doctor`` names the cure.
     """
-    from fairseq_ext import doctor, errors
-    from fairseq_ext.plugin import patches, wings
+    from fairseq_ext import errors, wings
+    from fairseq_ext.plugin import installation, patches
 
     errors.install_excepthook()
-    doctor.check_single_fairseq()
+    installation.check_single_fairseq()
     patches.apply()
     from fairseq_ext.decoding import translation_ext  # noqa: F401
 

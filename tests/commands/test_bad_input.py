@@ -23,7 +23,7 @@ from fairseq_ext import text
 from fairseq_ext.checkpoints.layout import differences
 from fairseq_ext.data_folder import indexed, seen
 from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
-from fairseq_ext.plugin.patches.commands import one_message
+from fairseq_ext.one_message import one_message
 from fairseq_ext.text import checks
 from tests.support.harness import BIN, USER_DIR, digits_corpus, fairseq, refused, run
 from tests.unit.test_files import Malicious

@@ -18,8 +18,8 @@ from fairseq.dataclass.configs import CheckpointConfig
 
 from fairseq_ext import errors, parsing
 from fairseq_ext.errors import ConfigError
+from fairseq_ext.one_message import one_message
 from fairseq_ext.plugin.patches import training_options
-from fairseq_ext.plugin.patches.commands import one_message
 from tests.support.harness import BIN, REPO, USER_DIR, fairseq, run, write_lines
 from tests.support.trainings import load, same, training_state
 

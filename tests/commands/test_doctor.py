@@ -13,6 +13,7 @@ import pytest
 
 from fairseq_ext import doctor
 from fairseq_ext.errors import EnvironmentProblem
+from fairseq_ext.plugin import installation
 from fairseq_ext.version import TESTED_FAIRSEQ
 from tests.support.harness import REPO, run
 
@@ -90,11 +91,11 @@ def test_two_distributions_of_fairseq(tmp_path):
 
 
 def test_check_single_fairseq(tmp_path, monkeypatch):
-    doctor.check_single_fairseq()  # the environment of these tests has one
+    installation.check_single_fairseq()  # the environment of these tests has one
     monkeypatch.syspath_prepend(str(tmp_path))
     install(tmp_path, "some-fork-of-fairseq", "1.0", fairseq="")
     with pytest.raises(EnvironmentProblem, match=r"and `some-fork-of-fairseq` both .*uninstall"):
-        doctor.check_single_fairseq()
+        installation.check_single_fairseq()
 
 
 def test_one_distribution_found_twice_is_one(tmp_path):

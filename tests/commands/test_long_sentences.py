@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.plugin.patches.commands import refuse_broken
+from fairseq_ext.plugin.patches import training_options
 from tests.commands.test_bad_input import contents, refused
 from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
 from tests.support.models import build, configuration
@@ -132,12 +132,12 @@ def test_alignments_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch)
     cfg = configuration(["--arch", "gru_tiny", "--criterion", ALIGNED, *needed])
     cfg.generation.print_alignment = "hard"
     task.build_generator([model], cfg.generation)
-    refuse_broken(cfg, "fairseq_cli.train")
+    training_options.refuse(cfg)
     monkeypatch.setattr(GRUAttentionModel, "no_alignment", "it looks elsewhere", raising=False)
     with pytest.raises(ConfigError, match=r"`--print-alignment` .*: it looks elsewhere"):
         task.build_generator([model], cfg.generation)
     with pytest.raises(ConfigError, match=rf"`--criterion {ALIGNED}` .*: it looks elsewhere"):
-        refuse_broken(cfg, "fairseq_cli.train")
+        training_options.refuse(cfg)
     cfg.generation.print_alignment = None
     task.build_generator([model], cfg.generation)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext import commands
-from fairseq_ext.plugin import wings
+from fairseq_ext import commands, wings
 from tests.support.harness import REPO, run
 
 PACKAGE = REPO / "fairseq_ext"

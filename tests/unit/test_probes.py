@@ -15,16 +15,15 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_ext import doctor
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.errors import EnvironmentProblem
-from fairseq_ext.plugin import patches
+from fairseq_ext.plugin import installation, patches
 from fairseq_ext.plugin.patches import Layer, Patch, encoders, probes, table
 from fairseq_ext.version import TESTED_FAIRSEQ
 from tests.support.harness import run
 
 REPAIRS = [patch for patch in patches.PATCHES if patch.until]
-TESTED = doctor.fairseq_distributions() == [TESTED_FAIRSEQ[0]]
+TESTED = installation.fairseq_distributions() == [TESTED_FAIRSEQ[0]]
 
 NEEDED = """
 import json, sys

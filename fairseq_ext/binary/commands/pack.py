@@ -76,7 +76,7 @@ def _pack(args: argparse.Namespace) -> int:
 
     register()
     from fairseq_ext.decoding.loading import data_of, in_run
-    from fairseq_ext.plugin.patches.commands import one_message
+    from fairseq_ext.one_message import one_message
 
     with one_message():
         args.checkpoint = in_run(args.checkpoint)

@@ -50,7 +50,7 @@ from __future__ import annotations
 
 import importlib
 
-from fairseq_ext.plugin import wings
+from fairseq_ext import wings
 from fairseq_ext.plugin.patches import (
     arguments,
     averages,

@@ -2,69 +2,27 @@
 
 from __future__ import annotations
 
-import errno
 import inspect
 import io
 import logging
-import os
-import re
 import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from omegaconf.errors import MissingMandatoryValue
-
-from fairseq_ext import errors, files, text
+from fairseq_ext import files, text
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.checkpoints.dictionaries import difference
 from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.data_folder import manifest
-from fairseq_ext.errors import ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.decoding import generation_options
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.one_message import one_message
 from fairseq_ext.plugin.patches import training_options
 from fairseq_ext.plugin.patches.table import Layer, Patch
 from fairseq_ext.text import generated, pipeline
-
-USER_CAUSED = files.FULL_DISK | {
-    *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
-    *(errno.EEXIST, errno.EROFS, errno.ENAMETOOLONG, errno.EIO, *files.TOO_MANY_FILES),
-}
-TRANSLATING = ("fairseq_cli.generate", "fairseq_cli.interactive")
-
-
-@contextmanager
-def one_message(folder: str | None = None) -> Iterator[None]:
-    """Turn failed file operations, and errors of spawned processes, into our errors.
-
-    The message names ``folder`` if the system does not say which file it was.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in USER_CAUSED:
-            raise
-        name = error.filename2 or error.filename or folder
-        raise EnvironmentProblem(files.explain(error, name)) from error
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"the input is not UTF-8 ({error.reason}, byte 0x{error.object[error.start]:02x}). "
-            "If it is Latin-1, convert it: iconv -f latin1 -t utf-8"
-        ) from error
-    except MissingMandatoryValue as error:
-        option = str(error.full_key).rpartition(".")[2].replace("_", "-")
-        raise ConfigError(f"`--{option}` is missing, but the other options need it.") from error
-    except Exception as error:
-        if str(error).startswith("Too many open files"):  # torch says this of its workers
-            failed = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            raise EnvironmentProblem(files.explain(failed, "another file")) from error
-        # torch.multiprocessing passes on a child's error as the text of its traceback
-        found = re.findall(r"^fairseq_ext\.errors\.(\w+): (.*)", str(error), re.MULTILINE)
-        if type(error).__name__ != "ProcessRaisedException" or not found:
-            raise
-        raise getattr(errors, found[-1][0])(found[-1][1]) from None
 
 
 def _call_main(original: Callable) -> Callable:
@@ -74,7 +32,7 @@ def _call_main(original: Callable) -> Callable:
         # It has the module's name also under `python -m`.
         spec = inspect.unwrap(main).__globals__["__spec__"]
         command = spec.name if spec else ""
-        refuse_broken(cfg, command)
+        _refuse_broken(cfg, command)
         if command in ("fairseq_cli.interactive", "fairseq_cli.validate", "fairseq_cli.eval_lm"):
             _require_path(cfg)
         if command == "fairseq_cli.eval_lm":
@@ -94,47 +52,20 @@ def _trainer(original: Callable) -> Callable:
     """Check in processes that `fairseq-hydra-train` has started, which skip `call_main`."""
 
     def __init__(self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
-        refuse_broken(cfg, "fairseq_cli.train")
+        _refuse_broken(cfg, "fairseq_cli.train")
         original(self, cfg, *rest, **options)
 
     return __init__
 
 
-def refuse_broken(cfg: Any, command: str) -> None:
+def _refuse_broken(cfg: Any, command: str) -> None:
     """Refuse options that fairseq accepts although they do not work.
 
     Raises:
         ConfigError: an option, or a combination, that ends in an error deep inside fairseq or in
             a run that does nothing.
     """
-    generation = cfg.generation
-    soft = generation.print_alignment == "soft"
-    if generation.replace_unk is not None:
-        raise ConfigError(
-            "`--replace-unk` does not work in this fairseq (it reads a binarized corpus as text), "
-            "and no model without alignments could do it. Leave it out; subwords leave hardly any "
-            "unknown words."
-        )
-    if generation.print_step and cfg.task._name in ("translation", "translation_ext"):
-        raise ConfigError(
-            "`--print-step` is for models that refine a translation in several steps; leave it out."
-        )
-    if generation.constraints and command == "fairseq_cli.generate":
-        raise ConfigError(
-            "`--constraints` is for fairseq-interactive, where they follow each sentence after a "
-            "tab; fairseq-generate has no place for them."
-        )
-    if command in TRANSLATING and (generation.beam < 1 or generation.nbest < 1):
-        raise ConfigError("`--beam` and `--nbest` must be at least 1.")
-    if command == "fairseq_cli.interactive" and soft:
-        raise ConfigError(
-            "`--print-alignment soft` is for fairseq-generate; fairseq-interactive prints "
-            "`--print-alignment hard` only."
-        )
-    if generation.score_reference and soft:
-        raise ConfigError(
-            "`--print-alignment soft` does not go with `--score-reference`; give `hard`."
-        )
+    generation_options.refuse_broken(cfg, command)
     others = ("train", "validate", "interactive")
     if cfg.dataset.num_shards != 1 and command.rpartition(".")[2] in others:
         raise ConfigError("`--num-shards` is for fairseq-generate; leave it out.")
@@ -226,7 +157,7 @@ def _generate(original: Callable) -> Callable:
         if isinstance(cfg, Namespace):
             cfg = convert_namespace_to_omegaconf(cfg)
         _require_path(cfg)
-        refuse_broken(cfg, "fairseq_cli.generate")
+        _refuse_broken(cfg, "fairseq_cli.generate")
         results = cfg.common_eval.results_path
         with one_message(results):
             if results is None:

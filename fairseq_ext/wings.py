@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGE = Path(__file__).resolve().parent
 USER_DIR = PACKAGE / "plugin" / "fairseq_ext_plugin"
 """For fairseq's ``--user-dir``."""
 
