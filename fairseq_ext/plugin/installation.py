@@ -1,0 +1,52 @@
+"""Which distributions provide the package ``fairseq``, and how to install the right one."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+
+from fairseq_ext.errors import EnvironmentProblem
+from fairseq_ext.version import TESTED_FAIRSEQ
+
+INSTALL_FAIRSEQ = (
+    "pip install torch numpy cython setuptools wheel && "
+    f"pip install --no-build-isolation {TESTED_FAIRSEQ[0]}=={TESTED_FAIRSEQ[1]}"
+)
+
+
+def fairseq_distributions() -> list[str]:
+    """Names of the installed distributions that provide the package ``fairseq``, sorted.
+
+    Every command asks this, and ``importlib.metadata.packages_distributions`` makes a path of every
+    installed file, which takes most of a second.
+    """
+    found = filter(_provides_fairseq, importlib.metadata.distributions())
+    names = (distribution.metadata["Name"] for distribution in found)
+    return sorted({name.lower().replace("_", "-") for name in names if name})
+
+
+def _provides_fairseq(distribution: importlib.metadata.Distribution) -> bool:
+    """By the list of its packages or, where that was not written, of its files."""
+    packages = (distribution.read_text("top_level.txt") or "").split()
+    if packages:
+        return "fairseq" in packages
+    return "\nfairseq/" in "\n" + (distribution.read_text("RECORD") or "")
+
+
+def check_single_fairseq() -> None:
+    """Refuse an environment in which two distributions have written into one ``fairseq`` folder.
+
+    Raises:
+        EnvironmentProblem: more than one distribution provides ``fairseq``.
+    """
+    names = fairseq_distributions()
+    if len(names) > 1:
+        raise EnvironmentProblem(
+            f"{' and '.join(f'`{name}`' for name in names)} both provide the package `fairseq`, "
+            f"so its files are a mixture. Run: {reinstall(names)}"
+        )
+
+
+def reinstall(names: Sequence[str]) -> str:
+    """The command that replaces the distributions ``names`` by the tested one."""
+    return f"pip uninstall -y {' '.join(names)} && {INSTALL_FAIRSEQ}"
