@@ -159,6 +159,7 @@ bundle_model() {
 sentences that the members of tatoeba.org wrote and translated (CC BY 2.0 FR), as
 manythings.org/anki has them. They are short: six words on average. Scores: $held_out pairs of the
 same collection, of which neither side is in the training."
+    [[ -z "$parent" ]] || about+=" The training goes on from \`$parent\`, trained before for as many updates."
     run fairseq-ext bundle "models/$system/checkpoint_last.pt" --data bin --numbers "$numbers" \
         --scores "models/$system/scores.json" --about "$about" --licence cc-by-2.0 \
         -o "models/$system/tatoeba-$src-$tgt-$system"
