@@ -11,6 +11,7 @@ from cells import Cells
 
 from fairseq_ext import files
 from fairseq_ext.evaluation import plots
+from fairseq_ext.evaluation.looks import numbered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +60,7 @@ def draw(
                 curve = cells.curve(what, name)
                 lengths |= curve.keys()
                 label = LABELS.get(name, f"Linformer, {name}" if name.startswith("k=") else name)
-                line = plots.look(everyone.index(name)) | {"marker": "o", "ms": 4, "lw": 1.8}
+                line = numbered(everyone.index(name)).line | {"marker": "o", "ms": 4, "lw": 1.8}
                 axes.plot(list(curve), list(curve.values()), label=label, **line)
             _scale(axes, sorted(lengths), narrow)
             axes.set(title=title, xlabel=xlabel, ylabel="time per token (µs)")

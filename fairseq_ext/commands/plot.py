@@ -140,6 +140,11 @@ def _add_lengths(pictures: Subparsers) -> None:
         help="the longest length of each bucket; one for all longer sentences follows "
         "(default: %(default)s)",
     )
+    parser.add_argument(
+        "--relative-to",
+        metavar="NAME",
+        help="draw differences from this system's BLEU, where lines lie close together",
+    )
     options.add_picture_output(parser)
     parser.set_defaults(run=_plot_lengths)
 
@@ -151,6 +156,7 @@ def _plot_lengths(args: argparse.Namespace) -> int:
         raise ConfigError("`--detokenize` goes with `--ref`; `--tokenized-ref` compares tokens.")
     from fairseq_ext.evaluation import lengths, tables
 
+    lengths.check_baseline(args.relative_to, systems)
     scores = lengths.score_by_length(
         systems,
         args.tokenized_ref or args.ref,
@@ -158,6 +164,6 @@ def _plot_lengths(args: argparse.Namespace) -> int:
         tokenized=args.tokenized_ref is not None,
         undoing={name: chosen_undoing(args, [path]) for name, path in systems.items()},
     )
-    options.print_paths(lengths.plot_lengths(scores, args.output))
+    options.print_paths(lengths.plot_lengths(scores, args.output, args.relative_to))
     print(tables.aligned(scores.rows()))
     return 0

@@ -13,6 +13,7 @@ from fairseq_ext import files
 from fairseq_ext.evaluation import legends, plots, tables
 from fairseq_ext.evaluation.bootstrap import Estimate
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
+from fairseq_ext.evaluation.looks import looks
 from fairseq_ext.evaluation.score import shown
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ MISSING = "–"
 MEGABYTE = 1e6
 OTHERS = {"csv": "CSV", "tex": "LaTeX", "json": "JSON", "svg": "SVG"}  # beside page and picture
 _LINES = 3  # of a legend, for which the figure has room
-MARKERS = "osD^vP"  # six, beside seven colours: 42 systems look different
 
 Value = Callable[[Measured], float | None]
 # heading, and the cell of one system; a column that is empty for all systems is left out
@@ -268,10 +268,7 @@ def _columns(figure: Figure, handles: Sequence[Line2D]) -> int:
 
 
 def _styles(result: Result) -> list[dict[str, str]]:
-    return [
-        {"color": plots.PALETTE[i % len(plots.PALETTE)], "marker": MARKERS[i % len(MARKERS)]}
-        for i in range(len(result.systems))
-    ]
+    return [look.point for look in looks(row.name for row in result.systems).values()]
 
 
 def _scaled(value: float | None, unit: float) -> float | None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairseq_ext import text
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation import legends, plots
+from fairseq_ext.evaluation.looks import Look, looks
 from fairseq_ext.evaluation.outputs import (
     Sentence,
     best_hypotheses,
@@ -23,6 +24,9 @@ from fairseq_ext.evaluation.outputs import (
 )
 from fairseq_ext.evaluation.score import tokenized_bleu
 from fairseq_ext.text.generated import Undoing, require_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Metric = Callable[[Sequence[str], Sequence[str]], float]
 """BLEU (0 to 100) of hypotheses against as many references."""
@@ -187,30 +191,92 @@ def _tokenized(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     return tokenized_bleu(hypotheses, references).value
 
 
-def plot_lengths(scores: LengthScores, output: str | Path) -> list[Path]:
-    """Draw BLEU over length, one line for each system; returns the files written."""
+def check_baseline(name: str | None, systems: Mapping[str, Any]) -> None:
+    """Check that the system to which others are compared is one of them.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if name is not None and name not in systems:
+        raise ConfigError(
+            f"`--relative-to {name}` must be one of the systems: {', '.join(systems)}."
+        )
+
+
+def relative(scores: LengthScores, baseline: str) -> LengthScores:
+    """Subtract a system's BLEU from that of every system, by bucket and as a whole."""
+
+    def less(bleu: dict[str, float]) -> dict[str, float]:
+        return {name: value - bleu[baseline] for name, value in bleu.items()}
+
+    buckets = tuple(replace(bucket, bleu=less(bucket.bleu)) for bucket in scores.buckets)
+    return replace(scores, buckets=buckets, whole=less(scores.whole))
+
+
+def plot_lengths(
+    scores: LengthScores, output: str | Path, relative_to: str | None = None
+) -> list[Path]:
+    """Draw BLEU over length, one line for each system.
+
+    Args:
+        scores: of the systems.
+        output: path of the picture.
+        relative_to: the system whose BLEU is subtracted, so that small differences show.
+
+    Returns:
+        the files written: PNG, SVG, and JSON with the scores, and the differences if drawn.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
-    places = range(len(scores.buckets))
+    check_baseline(relative_to, scores.whole)
+    data = asdict(scores)
+    if relative_to is not None:
+        data["relative"] = {"to": relative_to, **asdict(relative(scores, relative_to))}
     labels = [f"{bucket.label}\nn = {bucket.sentences:,}" for bucket in scores.buckets]
     with matplotlib.rc_context(plots.STYLE):
         width = max(5.2, 1.1 + 0.95 * len(labels))
         figure = Figure(figsize=(width, 4.2), layout="constrained")
         axes = figure.subplots()
-        for number, (name, whole) in enumerate(scores.whole.items()):
-            line: dict[str, Any] = {"marker": "o", "ms": 5, "lw": 1.8, **plots.look(number)}
-            values = [bucket.bleu.get(name, float("nan")) for bucket in scores.buckets]
-            axes.plot(places, values, label=legends.entry(f"{name} (all: {whole:.2f})"), **line)
-        axes.set_xticks(places, labels)
         axes.set(
             title="Translation quality by length",
             xlabel="source words (subword pieces joined), n sentences",
-            ylabel=f"{scores.metric} (0 to 100)",
         )
+        axes.set_xticks(range(len(labels)), labels)
         axes.set_xlim(-0.4, len(labels) - 0.6)
-        axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
+        if relative_to is None:
+            _draw_scores(axes, scores)
+        else:
+            _draw_differences(axes, scores, relative_to)
         axes.grid(True, axis="y")
         lines = plots.draw_legend(axes, below=-0.19)  # two lines below each bucket
         figure.set_figheight(4.2 + plots.room_for_legend(lines))
-        return plots.save_picture(figure, output, asdict(scores))
+        return plots.save_picture(figure, output, data)
+
+
+def _draw_scores(axes: Axes, scores: LengthScores) -> None:
+    for name, look in looks(scores.whole).items():
+        label = f"{name} (all: {scores.whole[name]:.2f})"
+        _draw_line(axes, scores, name, look, label)
+    axes.set_ylabel(f"{scores.metric} (0 to 100)")
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(0.0, low), max(1.0, high))
+
+
+def _draw_differences(axes: Axes, scores: LengthScores, baseline: str) -> None:
+    differences = relative(scores, baseline)
+    for name, look in looks(scores.whole).items():
+        if name == baseline:
+            label = legends.entry(f"{name} (zero line, all: {scores.whole[name]:.2f})")
+            axes.axhline(0, lw=1.8, label=label, **look.line)
+        else:
+            label = f"{name} (all: {differences.whole[name]:+.2f})"
+            _draw_line(axes, differences, name, look, label)
+    axes.set_ylabel(f"difference in {scores.metric}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
+
+
+def _draw_line(axes: Axes, scores: LengthScores, name: str, look: Look, label: str) -> None:
+    values = [bucket.bleu.get(name, float("nan")) for bucket in scores.buckets]
+    style = look.line | look.point
+    axes.plot(range(len(values)), values, ms=5, lw=1.8, label=legends.entry(label), **style)

@@ -1,7 +1,6 @@
 """Pictures of a run: learning curves from fairseq's logs, heat maps from its soft alignments.
 
 Every picture is written three times: PNG to look at, SVG to print, and JSON with the numbers.
-Colours are Okabe and Ito's, which colour-blind readers can tell apart.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from fairseq_ext import files
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation import fonts
 from fairseq_ext.evaluation.legends import entry, show_names
-from fairseq_ext.evaluation.outputs import Sentence, bpe_groups, remove_bpe
+from fairseq_ext.evaluation.looks import PALETTE, looks, numbered
+from fairseq_ext.evaluation.outputs import Sentence, bpe_groups
 from fairseq_ext.evaluation.training_log import Curves, Points
-from fairseq_ext.text.subwords import METASPACE
+from fairseq_ext.text.subwords import METASPACE, remove_bpe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLE: dict[str, Any] = {
     "font.family": fonts.FONT,
     "font.size": 10,
@@ -41,7 +40,6 @@ STYLE: dict[str, Any] = {
     "text.parse_math": False,  # a token like "$" is not the start of a formula
     "svg.hashsalt": "fairseq-ext",  # the same data gives the same file
 }
-LINES = ("-", "--", ":")  # beside seven colours: 21 runs look different
 CROWD = 3  # of more runs than that, one entry of the legend stands for all trainings
 ENDINGS = (".png", ".svg", ".json", ".md", ".csv", ".tex")  # of a name, left out
 OTHER_KINDS = (".jpg", ".jpeg", ".pdf", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".eps", ".ps")
@@ -55,12 +53,6 @@ START, END = "<s>", "</s>"
 _WIDEST, _TALLEST = 1600, 30_000  # pixels of a PNG; matplotlib draws less than 65,536
 _LINE = 12.0  # inches
 _ROW_SUM_TOLERANCE = 0.02  # six printed decimals, and half-precision attention
-
-
-def look(number: int) -> dict[str, str]:
-    """Colour and kind of line of a run."""
-    rest, colour = divmod(number, len(PALETTE))
-    return {"color": PALETTE[colour], "ls": LINES[rest % len(LINES)]}
 
 
 def room_for_legend(lines: float) -> float:
@@ -123,23 +115,23 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     pale = False  # whether the legend says what pale lines are
-    for number, (name, curves) in enumerate(runs.items()):
-        style = look(number)
+    several = looks(runs)
+    for name, curves in runs.items():
+        # a single run's two colours tell training from validation
+        look, pale_look = (several[name],) * 2 if len(runs) > 1 else (numbered(1), numbered(0))
         prefix = f"{name}, " if len(runs) > 1 else ""
         train, valid = curves.train.get(metric, {}), curves.valid.get(metric, {})
         if train and (len(runs) <= len(PALETTE) or not valid):
             label = entry(f"{prefix}training")
             if len(runs) > CROWD and valid:
                 label, pale = (None if pale else "pale: training"), True
-            axes.plot(*_xy(train), alpha=0.55, lw=1.2, label=label, **style)
+            axes.plot(*_xy(train), alpha=0.55, lw=1.2, label=label, **pale_look.line)
         if valid:
-            if len(runs) == 1:
-                style = look(1)
             choose = max if metric == "bleu" else min
             update = choose(valid, key=valid.__getitem__)
             label = entry(f"{prefix}validation (best {valid[update]:.4g} at {update:,})")
-            marker = "o" if len(valid) <= 30 else None
-            axes.plot(*_xy(valid), marker=marker, ms=4, lw=1.8, label=label, **style)
+            marker = look.marker if len(valid) <= 30 else None
+            axes.plot(*_xy(valid), marker=marker, ms=4, lw=1.8, label=label, **look.line)
     title, unit = PANELS[metric]
     axes.set(title=title, xlabel="updates (optimizer steps)", ylabel=unit)
     if metric == "ppl":

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from fairseq_ext import cli
 from fairseq_ext.errors import CheckpointError
-from fairseq_ext.evaluation import lengths, outputs, plots
+from fairseq_ext.evaluation import lengths, looks, outputs, plots
 from fairseq_ext.muse import gates
 from fairseq_ext.text.generated import Undoing
 from tests.support.harness import run, write_lines
@@ -106,6 +106,86 @@ def test_lengths_command(systems, tmp_path):
     assert lines[8].split()[:2] == ["all", str(len(LENGTHS))]
 
 
+def test_differences_from_a_system(systems, tmp_path):
+    named = [word for name, path in systems.items() for word in ("--system", f"{name}={path}")]
+    options = ("--tokenized-ref", tmp_path / "ref", "--buckets", "10,60", "--relative-to", "good")
+    run("fairseq-ext", "plot", "lengths", *named, *options, "-o", tmp_path / "out.png")
+    data = json.loads((tmp_path / "out.json").read_text())
+    relative = data.pop("relative")
+    assert relative["to"] == "good"
+    assert relative["whole"].keys() == data["whole"].keys() == systems.keys()
+    pairs = zip(relative["buckets"], data["buckets"], strict=True)
+    for difference, score in pairs:
+        for name, value in difference["bleu"].items():
+            assert value == pytest.approx(score["bleu"][name] - score["bleu"]["good"])
+    assert relative["buckets"][2]["bleu"] == {}
+
+
+def drawn(monkeypatch, scores: lengths.LengthScores, relative_to: str | None = None):
+    figures = []
+    monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
+    lengths.plot_lengths(scores, "out", relative_to)
+    (axes,) = figures[0].axes
+    return axes
+
+
+def test_the_axis_begins_near_the_lowest_score(monkeypatch):
+    buckets = tuple(lengths.Bucket(n, n, 3, {"a": 40.0 + n, "b": 41.0}) for n in (1, 2, 9))
+    scores = lengths.LengthScores("BLEU", buckets, {"a": 43.0, "b": 41.0})
+    low, high = drawn(monkeypatch, scores).get_ylim()
+    assert 40 < low < 41
+    assert 49 < high < 50
+    axes = drawn(monkeypatch, scores, "b")
+    low, high = axes.get_ylim()
+    assert -1 < low < 0
+    assert 8 < high < 9
+    difference, zero = axes.lines
+    assert list(difference.get_ydata()) == [0, 1, 8]
+    assert list(zero.get_ydata()) == [0, 0]
+    shown = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert shown == ["a (all: +2.00)", "b (zero line, all: 41.00)"]
+    worst = lengths.LengthScores("BLEU", (lengths.Bucket(1, 1, 3, {"a": 0.0}),), {"a": 0.0})
+    assert drawn(monkeypatch, worst).get_ylim() == (0, 1)
+
+
+def test_a_known_system_looks_the_same_in_every_picture():
+    pictures = [
+        looks.looks(names)
+        for names in (
+            ["transformer", "lstm", "gru", "linformer", "linformer-8", "muse", "bmt", "bmt-1"],
+            ["bmt-1", "mine", "muse@2", "muse", "muse-simple", "linformer-8-0.002", "linformer-8"],
+            ["mine", "MUSE", "gru_attention", "linformer-32"],
+        )
+    ]
+    first, second, third = pictures
+    assert all(first[name] == second[name] for name in ("bmt-1", "muse", "linformer-8"))
+    assert third["MUSE"] == first["muse"]
+    assert third["gru_attention"].colour == first["gru"].colour
+    assert third["linformer-32"] == first["linformer"]
+    assert second["muse@2"].colour == second["muse"].colour
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [*looks.FIXED, *(f"system {n}" for n in range(8))],
+        ["muse", "MUSE", *(f"muse@{n}" for n in range(6)), "mine"],
+        [f"system {n}" for n in range(28)],
+    ],
+)
+def test_no_two_systems_of_a_picture_look_alike(names):
+    found = looks.looks(names)
+    assert list(found) == names
+    assert len({(look.colour, look.dash) for look in found.values()}) == len(names)
+    assert len({(look.colour, look.marker) for look in found.values()}) == len(names)
+
+
+def test_unknown_systems_follow_the_palette():
+    names = [f"system {n}" for n in range(100)]
+    assert [*looks.looks(names).values()][:28] == [looks.numbered(n) for n in range(28)]
+    assert looks.looks(names)[names[-1]] == looks.numbered(99)
+
+
 def test_a_bucket_of_one_length_has_its_number():
     labels = [lengths.Bucket(*limits, 0, {}).label for limits in ((1, 1), (2, 3), (4, None))]
     assert labels == ["1", "2–3", "> 3"]
@@ -149,6 +229,7 @@ def test_text_is_detokenized_for_sacrebleu(tmp_path):
         (["--system", "two=two.out"], "sentence 1 has 2 words in one and 1 in the other"),
         (["--system", "bare=bare.out"], "`bare` has no sources"),
         (["--system", "three=absent.out"], "absent.out"),
+        (["--relative-to", "x"], "`--relative-to x` must be one of the systems: one."),
         (["--detokenize", "de"], "`--detokenize` goes with `--ref`"),
         (["-o", "absent/out.png"], "absent/out.png"),
     ],

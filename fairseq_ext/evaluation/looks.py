@@ -1,0 +1,103 @@
+"""Colours, dashes and markers of the systems in a picture.
+
+The architectures of this project look the same in every picture, each family in a colour of its
+own; other systems take what is left, in order. Colours are Okabe and Ito's, which colour-blind
+readers can tell apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = PALETTE
+DASHES = ("-", "--", ":", "-.")  # beside seven colours: 28 lines look different
+MARKERS = "osD^vP"  # six, beside seven colours: 42 points look different
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour, dash and marker of a system, in matplotlib's notation."""
+
+    colour: str
+    dash: str
+    marker: str
+
+    @property
+    def line(self) -> dict[str, str]:
+        """Arguments that draw a line without markers."""
+        return {"color": self.colour, "ls": self.dash}
+
+    @property
+    def point(self) -> dict[str, str]:
+        """Arguments that draw markers without a line."""
+        return {"color": self.colour, "marker": self.marker}
+
+    def like(self, other: Look) -> bool:
+        """Return whether two lines or two points cannot be told apart."""
+        return self.line == other.line or self.point == other.point
+
+
+FIXED = {
+    "transformer": Look(BLACK, "-", "o"),
+    "lstm": Look(ORANGE, "-", "v"),
+    "gru": Look(GREEN, "-", "^"),
+    "linformer": Look(BLUE, "-", "s"),
+    "linformer-32": Look(BLUE, "-", "s"),
+    "linformer-8": Look(SKY, "-", "D"),
+    "muse": Look(VERMILION, "-", "P"),
+    "muse-simple": Look(VERMILION, "--", "v"),
+    "bmt": Look(PURPLE, "-", "o"),
+    "bmt-1": Look(PURPLE, "--", "s"),
+    "bmt-6": Look(PURPLE, "-.", "D"),
+    "bmt-1-plain": Look(PURPLE, ":", "^"),
+    "binary": Look(PURPLE, "--", "s"),
+}
+
+
+def numbered(number: int) -> Look:
+    """Return the look of an unknown system, by its place in the picture."""
+    rest, colour = divmod(number, len(PALETTE))
+    return Look(PALETTE[colour], DASHES[rest % len(DASHES)], MARKERS[number % len(MARKERS)])
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """Choose a look for each system of a picture, no two of them alike while there are enough.
+
+    First the names in :data:`FIXED` get theirs. Then names that extend one of those
+    (``muse@2``, ``linformer-8-0.002``) get its colour with other dashes and markers. All others
+    follow the order of the palette.
+    """
+    names = list(names)
+    chosen: dict[str, Look] = {}
+    for candidates in _SOURCES:
+        for name in names:
+            if name not in chosen:
+                for look in candidates(name):
+                    if not any(map(look.like, chosen.values())):
+                        chosen[name] = look
+                        break
+    return {name: chosen.get(name, numbered(place)) for place, name in enumerate(names)}
+
+
+def _fixed(name: str) -> Iterator[Look]:
+    if name.lower() in FIXED:
+        yield FIXED[name.lower()]
+
+
+def _related(name: str) -> Iterator[Look]:
+    """Yield looks in the colour of the longest known name that this one extends."""
+    name = name.lower()
+    known = [k for k in FIXED if name.startswith(k) and not name[len(k) :][:1].isalnum()]
+    if known:
+        colour = FIXED[max(known, key=len)].colour
+        for dash in DASHES:
+            yield from (Look(colour, dash, marker) for marker in MARKERS)
+
+
+def _left(name: str) -> Iterator[Look]:
+    return map(numbered, range(len(PALETTE) * len(MARKERS)))
+
+
+_SOURCES: tuple[Callable[[str], Iterator[Look]], ...] = (_fixed, _related, _left)
