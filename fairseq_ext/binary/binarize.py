@@ -137,8 +137,8 @@ class Binarizer:
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
         """Signs ±1 like ``x``, and their level with size 1 along ``dim``; their product is ``x_b``.
 
-        The product has the gradient of ``x_b``, with one exception: where all of ``x`` is 0, the
-        level is 0 and so is the product's gradient, while that of ``x_b`` is 1.
+        The product has the gradient of ``x_b``, with one exception: where all of ``x`` is 0 (or
+        below the normal numbers of fp32), so is the product's gradient, while that of ``x_b`` is 1.
         """
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.
@@ -193,6 +193,4 @@ def _inverse(level: Tensor) -> Tensor:
 def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Raise :class:`ConfigError` if ``value`` is not one of ``choices``."""
     if value not in choices:
-        raise ConfigError(
-            f"`{name}` must be one of {', '.join(choices)}, but is {value} instead."
-        )
+        raise ConfigError(f"`{name}` must be one of {', '.join(choices)}, but is {value} instead.")

@@ -30,12 +30,11 @@ from fairseq_ext.engine.writer import Writer
 def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **how: Any) -> Columns:
     """``A W_b + b`` or ``A_b W_b / s + b``; sections 3.1 and 3.3."""
     bias = program.array(layer.bias)
-    weight = (layer.binarized_weight() if layer.binary_weights else layer.weight).detach()
-    # fairseq's hook before generation leaves the numbers, but not the stage, of binary weights.
-    levels = weight.abs().amax(1)
-    if not (layer.weights and weight.abs().eq(levels[:, None]).all()):
+    if not layer.binary_weights:
         require(not layer.binary_inputs, "binary inputs of float weights")
         return program.linear(x, program.array(layer.weight), bias, **how)
+    weight = layer.binarized_weight().detach()
+    levels = weight.abs().amax(1)
     reading = _reading(layer.input_binarizer, layer.scale) if layer.binary_inputs else FLOATS
     signs = Signs(pack_signs(weight).numpy(), _numbers(levels), layer.in_features, reading)
     return program.linear(x, signs, bias, **how)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -106,7 +107,8 @@ class BinaryLinear(nn.Linear):
     """``A_b W_b / s + b`` in place of ``A W + b`` (sections 3.1 and 3.3).
 
     ``weight`` ``[N, K]`` holds the latent (float) numbers, which are trained. Each row of it has a
-    bound, its largest magnitude, and so have the ``K`` inputs of each token.
+    bound, its largest magnitude, and so have the ``K`` inputs of each token. A layer that is made
+    fast has only its binary weights: it stays in its stage until other weights are loaded.
 
     Args:
         in_features, out_features, bias: as for ``nn.Linear``.
@@ -154,8 +156,10 @@ class BinaryLinear(nn.Linear):
 
     def set_stage(self, stage: int) -> None:
         """Binarize nothing (0), weights (1), or weights and inputs (2), if the options say so."""
-        self.binary_weights = self.weights and stage >= 1
-        self.binary_inputs = self.inputs and stage >= 2
+        self.stage = stage
+        if self.frozen_level is None:
+            self.binary_weights = self.weights and stage >= 1
+            self.binary_inputs = self.inputs and stage >= 2
 
     def forward(
         self,
@@ -175,12 +179,14 @@ class BinaryLinear(nn.Linear):
             return F.linear(x, self.weight, self.bias)
         if not self.binary_inputs:
             x = self._read(x, dropout)
+            if self.frozen_level is not None:
+                return F.linear(x, self.weight, self.bias)
             return _WeightProduct.apply(x, self.weight, self.bias, self._levels())
         bits, scale = self.bits(x) if bits is None else bits, self.scale
         if dropout is not None and is_active(dropout):
             bits, scale_up = bits.drop(dropout.p)
             scale = scale / scale_up if scale_up else math.inf  # everything is dropped
-        if self.frozen_level is not None:  # in generation the weight holds its signs
+        if self.frozen_level is not None:  # the weight holds its signs
             with torch.no_grad():
                 return _product(bits, self.weight, self.frozen_level, self.bias, scale)
         return _BinaryProduct.apply(x, self.weight, self.bias, bits, self._levels(), scale)
@@ -213,12 +219,21 @@ class BinaryLinear(nn.Linear):
     @torch.no_grad()
     def make_generation_fast_(self, **unused: Any) -> None:
         """fairseq's hook before generation: the weights are final, so binarize them once."""
-        if self.binary_inputs and self.binary_weights:
-            level = self._levels().level
-            self.weight.data, self.frozen_level = signs_of(self.weight), level
-        else:
-            self.weight.data = self.binarized_weight()
-            self.binary_weights = False
+        if not self.binary_weights or self.frozen_level is not None:
+            return
+        level = self._levels().level
+        weight = signs_of(self.weight)
+        if not self.binary_inputs:  # a product with floats reads W_b itself
+            weight, level = weight.mul_(level), torch.ones_like(level)
+        self.weight.data, self.frozen_level = weight, level
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        if f"{prefix}weight" in state_dict:  # latent weights
+            self.frozen_level = None
+            self.set_stage(self.stage)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:
         bits = f"weight_bits={1 if self.binary_weights else 32}"

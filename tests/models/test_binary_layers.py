@@ -114,6 +114,46 @@ class TestBinarizer:
         assert x.grad[1].equal(of_x_b[1])
         assert (signs * level).equal(Binarizer(mask=mask)(x))
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_gradients_of_numbers_whose_inverse_fp16_cannot_hold(self, dtype: torch.dtype) -> None:
+        x = (torch.tensor([[1.0, -0.5, 0.25, 0.0]]) * 2e-5).to(dtype).requires_grad_()
+        signs, level = Binarizer(mask="paper").signs(x)
+        (signs * level).sum().backward()
+        torch.testing.assert_close(x.grad, torch.ones_like(x), rtol=1e-2, atol=0)
+        shares = x.detach().abs().requires_grad_()
+        picked, bound = zero_or_one(shares)
+        (picked * bound).sum().backward()
+        torch.testing.assert_close(shares.grad, torch.ones_like(x), rtol=1e-2, atol=0)
+
+    def test_subnormal_numbers_count_as_zero(self) -> None:
+        x = (torch.tensor([[1.0, -0.5, 0.25, 0.0]]) * 1e-39).requires_grad_()
+        signs, level = Binarizer().signs(x)
+        (signs * level).sum().backward()
+        assert x.grad.abs().max() < 1e-38
+
+    @pytest.mark.parametrize("score_v", ["signed", "unsigned"])
+    def test_products_of_small_numbers_have_gradients_in_fp16(self, score_v: str) -> None:
+        q, k, v = (random(1, 1, 3, 8, seed=seed) for seed in range(3))
+        v[0, 0, 1] *= 1e-5
+        exact = [one.half().double().requires_grad_() for one in (q, k, v)]
+        half = [one.half().requires_grad_() for one in (q, k, v)]
+        for queries, keys, values in (exact, half):
+            weights = products.attention_weights(queries, keys, None, binary=True)
+            found = products.contexts(weights, values, None, nn.Identity(), score_v)
+            (found * 0.1).sum().backward()  # of the tiny values it is large
+        for one, wanted in zip(half, exact, strict=True):
+            torch.testing.assert_close(one.grad.double(), wanted.grad, rtol=2e-2, atol=5e-3)
+
+    @pytest.mark.parametrize("bound", [None, 3.0])
+    def test_nan_stays_nan(self, bound: float | None) -> None:
+        x = torch.tensor([[float("nan"), 1.0, -1.0], [float("inf"), 1.0, -1.0]])
+        binarizer = Binarizer(bound=bound)
+        assert binarizer(x)[0].isnan().all()
+        layer = BinaryLinear(3, 2, inputs=True, input_binarizer=binarizer)
+        assert layer(x)[0].isnan().all()
+        if bound is not None:
+            assert binarizer(x)[1].tolist() == [1.5, 1.5, -1.5]
+
     def test_xnor(self) -> None:
         x = (random(4, 31) * 1.5).requires_grad_()
         y = Binarizer(kind="xnor")(x)
@@ -226,6 +266,34 @@ class TestBinaryLinear:
         layer.make_generation_fast_()
         assert layer(x).equal(before)
         assert layer.binarized_weight().equal(weight)
+
+    @pytest.mark.parametrize("inputs", [False, True])
+    def test_a_fast_layer_keeps_its_function_until_others_are_loaded(self, inputs: bool) -> None:
+        layer, other = BinaryLinear(16, 8, inputs=inputs), BinaryLinear(16, 8, inputs=inputs)
+        x = random(5, 16, dtype=torch.float32)
+        before = layer(x)
+        layer.make_generation_fast_()
+        layer.make_generation_fast_()
+        for stage in (0, 1, 2):
+            layer.set_stage(stage)
+            assert layer(x).equal(before)
+        layer.load_state_dict(other.state_dict())
+        for stage in (2, 1, 0):
+            layer.set_stage(stage), other.set_stage(stage)
+            assert layer(x).equal(other(x))
+        layer.make_generation_fast_()  # nothing is binary in stage 0
+        layer.set_stage(2), other.set_stage(2)
+        assert layer(x).equal(other(x))
+
+    @pytest.mark.parametrize("inputs", [False, True])
+    def test_a_vector_is_a_batch_of_one(self, inputs: bool) -> None:
+        layer, x = BinaryLinear(8, 4, inputs=inputs), random(8, dtype=torch.float32)
+        layer(x[None]).sum().backward()
+        expected = [one.grad.clone() for one in layer.parameters()]
+        layer.zero_grad()
+        layer(x).sum().backward()
+        for one, grad in zip(layer.parameters(), expected, strict=True):
+            assert one.grad.equal(grad)
 
     def test_moves_as_a_whole_after_it_is_made_fast(self) -> None:
         layer = BinaryLinear(8, 4, inputs=True)

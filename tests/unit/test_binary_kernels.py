@@ -153,6 +153,9 @@ def test_nan_stays_in_its_row(path: str) -> None:
         assert y[2].isnan().all()
         assert not y[4].isfinite().any()
         assert y[[0, 1, 3, 5]].isfinite().all()
+    bounded = linear_1bit_1bit(x, packed, input_bounds=3.0, path=path)
+    assert bounded[2].isnan().all()
+    assert bounded[[0, 1, 3, 4, 5]].isfinite().all()
 
 
 @every_path

@@ -81,7 +81,7 @@ typedef struct {
     float *y;              /* [rows][channels], at a distance of y_stride */
     int64_t rows, inputs, channels, row_words, x_stride, y_stride;
     float scale;               /* divides products of two binarized factors */
-    const float *input_bounds; /* [rows], or NULL for the largest magnitudes */
+    const float *input_bounds; /* [rows] (NaN stays NaN), or NULL for the largest magnitudes */
     uint32_t *room;            /* for the signs of MOST_ROWS rows, or NULL: some are allocated */
 } product;
 

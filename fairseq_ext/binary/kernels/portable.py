@@ -86,7 +86,9 @@ def linear_1bit_1bit(
     # Devices without int8 products use fp32, in which sums of up to 2^24 signs are exact, too.
     dtype = torch.int8 if x.device.type == "cpu" else x.dtype
     signs = (x >= 0).to(dtype).mul_(2).sub_(1)
-    bounds = x.abs().amax(dim=-1) if input_bounds is None else input_bounds
+    bounds = x.abs().amax(dim=-1)
+    if input_bounds is not None:
+        bounds = input_bounds.where(~bounds.isnan(), bounds)  # NaN stays NaN
     y = signed_sums(signs, packed).to(x.dtype)
     y = y.mul_((0.5 * bounds / scale)[..., None]).mul_(0.5 * packed.bound)
     return y if bias is None else y.add_(bias)

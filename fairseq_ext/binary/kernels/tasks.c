@@ -1,6 +1,7 @@
 /* The 1-bit products of some rows and tiles, by one thread. */
 #include "kernels.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,8 +84,9 @@ int popcount_task(const product *p, const kernels *k, int64_t row, int rows, int
     memset(signs, 0, size);
     for (int r = 0; r < rows; r++) {
         const float *x = p->x + (row + r) * p->x_stride;
-        const float greatest = k->signs(x, p->inputs, signs + r * p->row_words);
-        factor[r] = 0.5f * (p->input_bounds ? p->input_bounds[row + r] : greatest) / p->scale;
+        float bound = k->signs(x, p->inputs, signs + r * p->row_words);
+        if (p->input_bounds && !isnan(bound)) bound = p->input_bounds[row + r];
+        factor[r] = 0.5f * bound / p->scale;
     }
     for (int64_t tile = first_tile; tile < end_tile; tile++)
         k->popcount(tile_words(p, tile, 0), signs, p->row_words, rows, p->inputs, factor,
