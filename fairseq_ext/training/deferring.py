@@ -58,6 +58,8 @@ def obstacle(model: nn.Module) -> str | None:
         or owner_of(decoder, "get_normalized_probs") is not FairseqDecoder
     ):
         return f"the probabilities of {type(inner).__name__}"
+    if "output_layer" in vars(decoder):  # as with int8 tables
+        return "an output layer of its own"
     owner = owner_of(decoder, "output_layer")
     plain = isinstance(getattr(decoder, "output_projection", nn.Identity()), nn.Linear)
     if not ("last_product" in vars(owner) or (owner is LSTMDecoder) or (owner in STOCK and plain)):
@@ -68,12 +70,15 @@ def obstacle(model: nn.Module) -> str | None:
 @contextlib.contextmanager
 def deferred(model: nn.Module) -> Iterator[None]:
     """Within, ``model`` returns features in place of logits; :func:`obstacle` must be None."""
-    decoder = unwrapped(model).decoder
-    decoder.output_layer = _unchanged  # in the instance, where it hides the class's method
+    own = vars(unwrapped(model).decoder)
+    before = own.get("output_layer")
+    own["output_layer"] = _unchanged  # in the instance, where it hides the class's method
     try:
         yield
     finally:
-        del decoder.output_layer
+        del own["output_layer"]
+        if before is not None:
+            own["output_layer"] = before
 
 
 def is_deferred(model: nn.Module) -> bool:
@@ -82,7 +87,7 @@ def is_deferred(model: nn.Module) -> bool:
 
 
 def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
-    """What the output layer of ``model`` would have computed from its features ``[B, T, C]``."""
+    """The output layer of ``model`` with the features ``[B, T, C]`` that the model returned."""
     decoder = unwrapped(model).decoder
     owner = owner_of(decoder, "output_layer")
     if "last_product" in vars(owner):

@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from fairseq.criterions.label_smoothed_cross_entropy import (
+    LabelSmoothedCrossEntropyCriterion,
+    label_smoothed_nll_loss,
+)
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fairseq_ext import cli
 from fairseq_ext.base.dropout import dropout
 from fairseq_ext.binary import switches
+from fairseq_ext.binary.binarize import Binarizer
 from fairseq_ext.binary.kernels import PackedWeight
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.binary.packed import byte_counts, int8_product, model_file, pack, runtime, unpack
@@ -28,6 +33,7 @@ from tests.support.models import (
     BMT,
     MUSE,
     SMALL,
+    batch,
     build,
     configuration,
     padded,
@@ -115,7 +121,14 @@ class TestRoundTrip:
 @pytest.mark.parametrize("outputs", [1, 64, 70])
 @pytest.mark.parametrize("inputs", [1, 7, 8, 33, 64, 100])
 @pytest.mark.parametrize(
-    "options", [{}, {"inputs": True}, {"inputs": True, "scale": 8.0}, {"granularity": "tensor"}]
+    "options",
+    [
+        {},
+        {"inputs": True},
+        {"inputs": True, "scale": 8.0},
+        {"inputs": True, "input_binarizer": Binarizer(bound=3.0)},
+        {"granularity": "tensor"},
+    ],
 )
 def test_layers_of_any_size(inputs: int, outputs: int, options: dict) -> None:
     torch.manual_seed(inputs)
@@ -128,6 +141,8 @@ def test_layers_of_any_size(inputs: int, outputs: int, options: dict) -> None:
     expected = layer(x, Halved())
     torch.manual_seed(1)
     torch.testing.assert_close(packed(x, Halved()), expected, rtol=1e-5, atol=1e-5)
+    x[1, 2, 0] = float("nan")
+    assert packed(x).isnan().equal(layer(x).isnan())
 
 
 class Halved(nn.Module):
@@ -225,6 +240,22 @@ class TestOtherNumbers:
         again, _ = build(MODELS[name])
         again.load_state_dict(checkpoint["model"])
         assert (logits(again) - found).abs().max() < 0.05 * expected.abs().max()
+
+    def test_fairseqs_loss_reads_the_int8_output(self, tmp_path: Path) -> None:
+        """The output layer is the instance's own, which the loss must leave as it is."""
+        _, task = packed_file(
+            tmp_path / "m.safetensors", MODELS["binary-muse"], int8_embeddings=True
+        )
+        loaded, _, _ = runtime.load(tmp_path / "m.safetensors", task=task)
+        sample, before = batch(), logits(loaded)
+        criterion = LabelSmoothedCrossEntropyCriterion(task, False, 0.1).eval()
+        with torch.no_grad():
+            lprobs = loaded(**sample["net_input"])[0].log_softmax(-1)
+            found, _, _ = criterion(loaded, sample)
+        pad = task.target_dictionary.pad()
+        wanted, _ = label_smoothed_nll_loss(lprobs, sample["target"], 0.1, ignore_index=pad)
+        assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
+        assert logits(loaded).equal(before)
 
 
 class TestRefusals:

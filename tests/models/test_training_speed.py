@@ -241,6 +241,12 @@ def test_what_needs_logits_gets_them() -> None:
     model.decoder.__class__ = type("Louder", (kind,), {"output_layer": lambda self, x: x})
     assert speed.obstacle(judge, model) == "the output layer of Louder"
     model.decoder.__class__ = kind
+    model.decoder.output_layer = louder = torch.nn.Identity().forward
+    assert speed.obstacle(judge, model) == "an output layer of its own"
+    with deferring.deferred(model):
+        assert deferring.is_deferred(model)
+    assert model.decoder.output_layer is louder
+    del model.decoder.output_layer
     model.decoder.adaptive_softmax = torch.nn.Identity()
     assert speed.obstacle(judge, model) == "adaptive softmax"
 
