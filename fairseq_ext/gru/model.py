@@ -185,8 +185,8 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
         """Logits ``[B, T, V]`` (one step with ``incremental_state``: ``[R, 1, V]``) and attention.
 
-        The second part holds ``attn``: ``[B, T, S]`` over the columns of ``src_tokens``, without
-        gradient, or None where generation does not ask for it.
+        The second part holds ``attn``: ``[B, T, S]`` over the columns of ``src_tokens``, or None
+        where generation does not ask for it.
         """
         plain = torch.is_grad_enabled() or self.training or self.dropout.apply_during_inference
         if incremental_state is not None and not (features_only or plain):

@@ -1,8 +1,8 @@
 """Dynamic and ordinary convolution over time (MUSE, section 2.2; torch only).
 
 Letters: ``T`` time, ``B`` batch, ``C`` channels, ``H`` heads, ``D`` head dimension, ``K`` taps,
-``N`` = B·H, sentence by sentence. Activations are ``[T, B, C]``; inside this
-module the heads are the first dimension.
+``N`` = B·H, sentence by sentence. Activations are ``[T, B, C]``; inside this module the heads are
+the first dimension.
 
 A convolution is linear in its kernel, and all convolutions of a block read the same values. So
 their gated sum is one convolution with the gated sum of their kernels, padded to the widest.
@@ -96,29 +96,37 @@ def longest_band(kernel_size: int) -> int:
 
 
 class _TapLoop(torch.autograd.Function):
-    """:func:`convolve` as K multiply-adds of shifted values, without a copy for each tap."""
+    """:func:`convolve` as K multiply-adds of shifted values, without a copy for each tap.
+
+    Sums are in fp32 at least: in half precision each tap would round what the taps before it added.
+    """
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, weights: Tensor, left: int) -> Tensor:
         ctx.save_for_backward(values, weights)
         ctx.left = left
-        out = torch.zeros_like(values)  # [N, T, D]
+        out = _zeros(values)  # [N, T, D]
         for weight, here, there in _shifts(weights, left):
             out[:, here].addcmul_(weight, values[:, there])  # [N, t, D], by [N, t, 1]
-        return out
+        return out.to(values.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         values, weights = ctx.saved_tensors  # [N, T, D], [N, T, K]
-        grad_values, grad_weights = torch.zeros_like(values), torch.zeros_like(weights)
+        grad_values, grad_weights = _zeros(values), torch.zeros_like(weights)
         grads = _shifts(grad_weights, ctx.left)
         for (weight, here, there), (of_weight, _, _) in zip(
             _shifts(weights, ctx.left), grads, strict=True
         ):
             grad_values[:, there].addcmul_(weight, grad[:, here])  # [N, t, D], by [N, t, 1]
             of_weight.copy_((grad[:, here] * values[:, there]).sum(-1, keepdim=True))
-        return grad_values, grad_weights, None
+        return grad_values.to(values.dtype), grad_weights, None
+
+
+def _zeros(x: Tensor) -> Tensor:
+    """Zeros for sums of numbers like ``x``, in fp32 at least."""
+    return torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:

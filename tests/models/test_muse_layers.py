@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
 from torch import Tensor, nn
 
-from fairseq_ext.base.dropout import dropout, is_active
+from fairseq_ext.base.dropout import draw, dropout, is_active
 from fairseq_ext.base.onednn import OneDnnProduct, can_pack
 from fairseq_ext.muse import attention, convolution, reference
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
@@ -115,6 +116,31 @@ def test_paths_agree_and_their_gradients_are_true(length: int) -> None:
         equal(convolve(values, weights, left), by_band, [values, weights])
     small = tensor(2, 5, 3), tensor(2, 5, 4, seed=2)
     assert torch.autograd.gradcheck(lambda v, w: convolution._TapLoop.apply(v, w, 1), small)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_of_many_taps_are_rounded_once(dtype: torch.dtype) -> None:
+    """The tap loop is as exact as a matrix product, but for its gradient of each tap: two steps."""
+    values = tensor(2, 200, 8).to(dtype)
+    weights = torch.softmax(tensor(2, 200, 31, seed=2), -1).to(dtype)
+    grad = tensor(2, 200, 8, seed=3).to(dtype)
+
+    def results(path: Callable[..., Tensor], kind: torch.dtype) -> list[Tensor]:
+        operands = [one.detach().to(kind).requires_grad_() for one in (values, weights)]
+        out = path(*operands)
+        assert out.dtype == kind
+        return [out, *torch.autograd.grad(out, operands, grad.to(kind))]
+
+    def by_band(values: Tensor, weights: Tensor) -> Tensor:
+        return torch.bmm(band(weights, 15), values)
+
+    def by_loop(values: Tensor, weights: Tensor) -> Tensor:
+        return convolution._TapLoop.apply(values, weights, 15)
+
+    exact = results(by_band, torch.float64)
+    pairs = zip(results(by_loop, dtype), results(by_band, dtype), exact, strict=True)
+    for (loop, matrix, true), most in zip(pairs, (1.1, 1.1, 2), strict=True):
+        assert (loop - true).norm() <= most * (matrix - true).norm()
 
 
 def test_taps_are_where_equation_6_has_them() -> None:
@@ -532,4 +558,5 @@ def test_dropout_keeps_each_value_with_its_probability(p: float) -> None:
     torch.manual_seed(0)
     assert (dropout(torch.ones(101, 1001), p) != 0).equal(kept)
     assert dropout(x, 1.0).eq(0).all()
+    assert not draw(x, 1.0)[0].any()
     assert dropout(torch.ones(3, dtype=torch.bfloat16), p).dtype == torch.bfloat16
