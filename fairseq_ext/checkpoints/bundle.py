@@ -1,9 +1,9 @@
-"""Bundles: a trained model with all that using it takes, as a folder that can be moved.
+"""Bundles: a trained model with everything needed to use it, in a folder that can be moved.
 
 ==========================  ======================================================================
 ``bundle.json``             format, version, languages, architecture, numbers, the search's
                             defaults, where it comes from, and SHA-256 of the files that are used
-``config.json``             options of model and task, as JSON; weights that are one and the same
+``config.json``             options of model and task, as JSON; which weights are tied
 ``model.safetensors``       weights; in bits, a file of ``fairseq-ext pack``
 ``dict.LANGUAGE.txt``       dictionaries; so the folder is also the DATA of fairseq's commands
 ``text.json``               how text becomes tokens, with the files that it names
@@ -13,8 +13,8 @@
 
 Weights are fp32 or bf16, or matrices ``NAME`` are ``NAME.int8`` ``[N, K]`` in units of
 ``NAME.scale`` ``[N]``, or binary ones are bits. The folder may be packed into an archive
-(:mod:`fairseq_ext.checkpoints.archived`), which is taken wherever the folder is. Nothing in a
-bundle is unpickled or evaluated.
+(:mod:`fairseq_ext.checkpoints.archived`), which is accepted wherever the folder is. Nothing in
+a bundle is unpickled or evaluated.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Bundle:
-    """What ``bundle.json`` says.
+    """The contents of ``bundle.json``.
 
     Attributes:
         folder: of the bundle.
@@ -227,14 +227,12 @@ def _of_bits(path: Path) -> dict[str, Any]:
 
 
 def _symbols(folder: Path, language: str) -> list[str]:
-    """Those of a dictionary, in their order."""
+    """Return the symbols of a dictionary, in order."""
     path = folder / f"dict.{language}.txt"
     try:
-        lines = files.require_file(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except (DataError, UnicodeDecodeError):
+        return dictionaries.symbols(path)
+    except DataError:
         raise _unusable(path) from None
-    entries = (line.removesuffix(" #fairseq:overwrite").rpartition(" ")[0] for line in lines)
-    return ["<s>", "<pad>", "</s>", "<unk>", *entries]
 
 
 def _weights(path: Path) -> dict[str, Any]:

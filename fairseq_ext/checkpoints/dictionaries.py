@@ -17,15 +17,31 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.checkpoints.layout import DICTIONARIES, extra_state
-from fairseq_ext.errors import CheckpointError
+from fairseq_ext.errors import CheckpointError, DataError
+from fairseq_ext.files import require_file
 
 SIDES = ("source", "target")
-SPECIAL = 4
-"""Symbols of fairseq's own, which come before the first line of a file: ``<s>`` …"""
+OVERWRITES = " #fairseq:overwrite"  # the end of an entry that replaces an earlier one
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+"""Symbols of fairseq's own, which come before the first line of a file."""
+
+
+def symbols(path: str | Path) -> list[str]:
+    """Return the symbols of a ``dict.LANGUAGE.txt``, in order; those of fairseq's own come first.
+
+    Raises:
+        DataError: the file is missing or not UTF-8.
+    """
+    try:
+        lines = require_file(path, "dictionary").read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is damaged: it is not UTF-8. Use another copy.") from None
+    entries = lines.removesuffix("\n").split("\n")
+    return [*SPECIAL, *(one.removesuffix(OVERWRITES).rpartition(" ")[0] for one in entries)]
 
 
 def record(source: Sequence[str], target: Sequence[str]) -> dict[str, str]:
-    """What a checkpoint keeps: the symbols of each side, one per line.
+    """Return the record that a checkpoint keeps: the symbols of each side, one per line.
 
     Args:
         source, target: ``Dictionary.symbols``; none holds a line break.
@@ -48,13 +64,9 @@ def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] 
     return found
 
 
-def difference(ours: Sequence[str], theirs: Sequence[str], special: int = SPECIAL) -> str | None:
-    """The first line in which two dictionaries differ, in words; None if they are equal.
-
-    Args:
-        ours, theirs: symbols.
-        special: how many of them come before the first line of a file.
-    """
+def difference(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
+    """Say in which line two dictionaries, given by their symbols, first differ; None if nowhere."""
+    special = len(SPECIAL)
     for index, (our, their) in enumerate(zip_longest(ours, theirs)):
         if our != their:
             line = f"line {index - special + 1}" if index >= special else f"symbol {index}"

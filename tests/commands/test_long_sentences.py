@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.plugin.patches import training_options
+from fairseq_ext.plugin.patches.data import excess
 from tests.commands.test_bad_input import contents, refused
 from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
 from tests.support.models import build, configuration
@@ -104,6 +106,23 @@ def test_option_of_the_model_is_named(positions: int, limit: int, option: str) -
         kept(task, (limit, 1024), SIZES)
 
 
+def test_a_task_that_cannot_cut_has_no_such_advice() -> None:
+    """A task with several languages, whose datasets tell both sizes in an array."""
+    task = SimpleNamespace(max_positions=lambda: (6, 20))
+    dataset = SimpleNamespace(size=lambda index: np.array(SIZES[index]))
+    assert excess(task, dataset, 1, (6, 20)) == (
+        "sentence 2 has 9 source tokens, but `--max-source-positions` allows at most 6",
+        "Raise it",
+    )
+
+
+def test_a_text_without_translation_has_its_own_advice() -> None:
+    dataset = SimpleNamespace(size=lambda index: np.int32(9))
+    fact, cure = excess(SimpleNamespace(), dataset, 1, 6)
+    assert fact == "sentence 2 has 9 tokens, but the limit is 6"
+    assert cure.startswith("Raise `--max-positions`")
+
+
 def test_training_says_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
     _, task = build(["--arch", "gru_tiny", "--max-source-positions", "6"])
     assert kept(task, (6, 1024), SIZES, ignore_invalid_inputs=True) == [4, 0, 3]
@@ -129,7 +148,8 @@ def test_alignments_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch)
 
     model, task = build(["--arch", "gru_tiny"])
     needed = ["--optimizer", "adam", "--max-tokens", "100"]
-    cfg = configuration(["--arch", "gru_tiny", "--criterion", ALIGNED, *needed])
+    guided = ["--criterion", ALIGNED, "--load-alignments"]
+    cfg = configuration(["--arch", "gru_tiny", *guided, *needed])
     cfg.generation.print_alignment = "hard"
     task.build_generator([model], cfg.generation)
     training_options.refuse(cfg)

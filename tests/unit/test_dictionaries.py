@@ -13,7 +13,8 @@ import torch
 from fairseq_ext.checkpoints import dictionaries, layout
 from fairseq_ext.checkpoints.dictionaries import difference
 from fairseq_ext.checkpoints.layout import DICTIONARIES as KEY
-from fairseq_ext.errors import CheckpointError
+from fairseq_ext.errors import CheckpointError, DataError
+from fairseq_ext.plugin.patches import commands
 from tests.support.harness import fairseq, refused, run, write_lines
 from tests.support.trainings import load
 
@@ -37,6 +38,24 @@ WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "c"]
 )
 def test_the_first_difference_is_named(ours: list[str], said: str | None) -> None:
     assert difference(ours, WORDS) == said
+
+
+def test_symbols_of_a_file(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "dict.de.txt", ["a 9", "b 8", "c 7 #fairseq:overwrite"])
+    assert dictionaries.symbols(path) == WORDS
+    path.write_bytes(b"\xff 1\n")
+    with pytest.raises(DataError, match=r"dict\.de\.txt is damaged: it is not UTF-8"):
+        dictionaries.symbols(path)
+
+
+def test_an_entry_that_overwrites_another_is_no_difference(tmp_path: Path) -> None:
+    old = write_lines(tmp_path / "bin" / "dict.de.txt", ["a 9", "b 8 #fairseq:overwrite"])
+    old.with_name("train.de-en.de.idx").touch()
+    new = write_lines(tmp_path / "stage" / "dict.de.txt", ["a 9", "b 8"])
+    commands._require_same_dictionaries(new.parent, old.parent)
+    write_lines(new, ["a 9", "c 8"])
+    with pytest.raises(DataError, match="line 2 is `c`, but was `b`"):
+        commands._require_same_dictionaries(new.parent, old.parent)
 
 
 def test_a_shared_dictionary_is_stored_once(tmp_path: Path) -> None:

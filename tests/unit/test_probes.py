@@ -240,6 +240,28 @@ def with_a_shell(self, path):
     return subprocess.check_output(path, shell=True)
 
 
+def test_old_layout(replaced):
+    assert probes.caches_the_old_layout()
+    replaced("fairseq.data.indexed_dataset:infer_dataset_impl", lambda path: "lazy")
+    assert not probes.caches_the_old_layout()
+
+
+def test_names_of_subsets(replaced):
+    assert probes.takes_files_for_subsets()
+    replaced("fairseq.data.data_utils:_find_extra_valid_paths", lambda path: {"valid1"})
+    assert not probes.takes_files_for_subsets()
+
+
+def test_parts_of_sets(replaced):
+    assert probes.repeats_a_negative_number_of_times()
+    replaced("fairseq.tasks.translation:TranslationConfig.__init__", once)
+    assert not probes.repeats_a_negative_number_of_times()
+
+
+def once(self):
+    self.upsample_primary = 1
+
+
 class LayerWithCopies(torch.nn.Module):
     """As fairseq 0.12.2 builds the layers of an encoder, and loads them."""
 

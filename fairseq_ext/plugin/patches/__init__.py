@@ -10,7 +10,8 @@ replaces ``eval()`` in fairseq. Then come the repairs:
 - :mod:`~fairseq_ext.plugin.patches.noise`: warnings, repeated log lines;
 - :mod:`~fairseq_ext.plugin.patches.loading`: the classes that a checkpoint may contain;
 - :mod:`~fairseq_ext.plugin.patches.batches`: no sentence is lost;
-- :mod:`~fairseq_ext.plugin.patches.indexes`: binarized data above 2 GiB;
+- :mod:`~fairseq_ext.plugin.patches.indexes`: binarized data above 2 GiB, and of the old layout;
+- :mod:`~fairseq_ext.plugin.patches.subsets`: several validation sets, sets in several parts;
 - :mod:`~fairseq_ext.plugin.patches.corpora`: the start of an epoch over millions of pairs;
 - :mod:`~fairseq_ext.plugin.patches.encoders`: weights are stored once;
 - :mod:`~fairseq_ext.plugin.patches.machine`: training on CPUs, with several processes, in bf16;
@@ -23,6 +24,7 @@ replaces ``eval()`` in fairseq. Then come the repairs:
 - :mod:`~fairseq_ext.plugin.patches.speed`: updates that take less time and memory;
 - :mod:`~fairseq_ext.plugin.patches.time_left`: how long a training still takes;
 - :mod:`~fairseq_ext.plugin.patches.engine`: ``--engine native``;
+- :mod:`~fairseq_ext.plugin.patches.search`: diverse beam search on any sentence.
 
 Then come the rows of the wings, from their ``patches.py``, and then the checks. These give
 fairseq's commands clear errors and complete results, also for stock architectures, without doing
@@ -83,6 +85,7 @@ from fairseq_ext.plugin.patches import (
     sharding,
     shards,
     speed,
+    subsets,
     table,
     time_left,
     training_options,
@@ -98,6 +101,7 @@ PATCHES: tuple[Patch, ...] = (
     *loading.PATCHES,
     *batches.PATCHES,
     *indexes.PATCHES,
+    *subsets.PATCHES,
     *corpora.PATCHES,
     *encoders.PATCHES,
     *machine.PATCHES,

@@ -14,9 +14,9 @@ from typing import IO, Any
 
 from fairseq_ext import files, text
 from fairseq_ext.checkpoints import storage
-from fairseq_ext.checkpoints.dictionaries import difference
+from fairseq_ext.checkpoints.dictionaries import difference, symbols
 from fairseq_ext.checkpoints.layout import architecture
-from fairseq_ext.data_folder import manifest
+from fairseq_ext.data_folder import alignments, manifest
 from fairseq_ext.decoding import generation_options
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.one_message import one_message
@@ -268,16 +268,11 @@ def _require_same_dictionaries(stage: Path, folder: Path) -> None:
     stay = sorted(path.name for path in folder.glob("*.idx") if path.name not in written)
     for new in stage.glob("dict.*txt") if stay else ():
         old = folder / new.name
-        if old.is_file() and (differing := difference(_words(new), _words(old), special=0)):
+        if old.is_file() and (differing := difference(symbols(new), symbols(old))):
             raise DataError(
                 f"{old} would be replaced, but {stay[0]} was made with it: {differing}. Use it "
                 "again with `--srcdict` or `--tgtdict`, or choose another `--destdir`."
             )
-
-
-def _words(dictionary: Path) -> list[str]:
-    lines = dictionary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    return [line.rsplit(" ", 1)[0] for line in lines]
 
 
 def _check_texts(args: Namespace) -> int:
@@ -294,6 +289,11 @@ def _check_texts(args: Namespace) -> int:
             target = f"{prefix}.{args.target_lang}" if args.target_lang else prefix
             empty_lines = split == "test"  # every test line must have its line in the output
             sentences += 2 * text.check_parallel(source, target, empty_lines=empty_lines)
+            if args.align_suffix:
+                aligned = f"{prefix}.{args.align_suffix}"
+                # fairseq passes over a missing one, but training cannot do without it
+                if split == "train" or Path(aligned).exists():
+                    alignments.check(aligned, source, target)
     return sentences
 
 
@@ -309,8 +309,8 @@ PATCHES = (
     ),
     Patch(
         name="how translations become text",
-        reason="the output of fairseq-generate does not tell which run it is of, and scoring needs "
-        "to undo what was done to the text",
+        reason="the output of fairseq-generate does not say how its text was made, which scoring "
+        "needs to undo",
         layers=(Layer("fairseq_cli.generate:_main", _name_text),),
     ),
     Patch(

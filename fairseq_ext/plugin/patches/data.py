@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fairseq_ext import files, text
 from fairseq_ext.data_folder import indexed, manifest
 from fairseq_ext.errors import DataError
@@ -99,8 +101,28 @@ def _load_dataset(original: Callable) -> Callable:
             raise DataError(f"{self.cfg.data}, split `{split}`: {error}. {again}") from error
         if split == self.cfg.train_subset and self.datasets[split].tgt is None:
             raise DataError(f"{self.cfg.data} has no target side for the split `{split}`. {again}")
+        if self.cfg.load_alignments:
+            _require_alignments(self, split)
 
     return load_dataset
+
+
+def _require_alignments(task: Any, split: str) -> None:
+    """Refuse a split whose alignments fairseq would do without, or run out of.
+
+    Those of a validation set may be missing: then its loss is that of the translation alone.
+    """
+    cfg, dataset = task.cfg, task.datasets[split]
+    alignments = getattr(dataset, "align_dataset", None)
+    name = f"{split}.align.{cfg.source_lang}-{cfg.target_lang}"
+    cure = "Run fairseq-preprocess with `--align-suffix`, or leave out `--load-alignments`."
+    if alignments is None and split == cfg.train_subset:
+        raise DataError(f"{cfg.data} has no {name}.idx with its .bin. {cure}")
+    if alignments is not None and len(alignments) != len(dataset):
+        raise DataError(
+            f"{cfg.data}: {name}.idx has alignments of {len(alignments):,} sentences, but the "
+            f"split `{split}` has {len(dataset):,}. {cure}"
+        )
 
 
 def _build_model(original: Callable) -> Callable:
@@ -156,7 +178,11 @@ def _filter_indices_by_size(original: Callable) -> Callable:
 
 def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
     """How long a sentence is and how long it may be, and what the user can do."""
+    from fairseq.tasks.translation import TranslationTask
+
     sizes = dataset.size(index)
+    if isinstance(sizes, np.ndarray):  # of a task with several languages
+        sizes = tuple(sizes.tolist())
     name = f"sentence {index + getattr(task, 'first_sentence', 1)}"
     if not isinstance(sizes, tuple) or not isinstance(limits, tuple):
         cure = "Raise `--max-positions`, or cut sentences with `--shorten-method truncate`"
@@ -164,6 +190,7 @@ def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
     over = [size > (limit or size) for size, limit in zip(sizes, limits, strict=True)].index(True)
     side, limit = ("source", "target")[over], limits[over]
     cut = f"cut {side}s with `--task translation_ext --truncate-{side} --max-{side}-positions"
+    cut = f", or {cut} {limit}`" if isinstance(task, TranslationTask) else ""
     model_limits = getattr(task, "model_limits", None)
     if model_limits and model_limits[over] == limit:
         allowed = "the model takes"
@@ -174,7 +201,7 @@ def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
     else:
         allowed, cure = "`--max-tokens` allows", "Raise it"
     fact = f"{name} has {sizes[over]} {side} tokens, but {allowed} at most {limit}"
-    return fact, f"{cure}, or {cut} {limit}`"
+    return fact, f"{cure}{cut}"
 
 
 def _batch_by_size(original: Callable) -> Callable:

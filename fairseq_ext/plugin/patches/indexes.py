@@ -1,4 +1,4 @@
-"""The positions of sentences in files of binarized data above 2 GiB."""
+"""Binarized data: files above 2 GiB, and the layout of old ones."""
 
 from __future__ import annotations
 
@@ -33,6 +33,16 @@ def add_in_int64(original: Callable) -> Callable:
     return writer
 
 
+def not_cached(original: Callable) -> Callable:
+    """Read sentences of the old layout from the file, instead of from a cache that is empty."""
+
+    def infer_dataset_impl(path: str) -> str | None:
+        found = original(path)
+        return "lazy" if found == "cached" else found
+
+    return infer_dataset_impl
+
+
 PATCHES = (
     Patch(
         name="data above 2 GiB",
@@ -44,5 +54,13 @@ PATCHES = (
         layers=(
             Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.writer", add_in_int64),
         ),
+    ),
+    Patch(
+        name="data of the old layout",
+        reason="training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError: "
+        "fairseq reads a batch before it fills the cache in which it looks for the sentences",
+        until="fairseq reads such data without a cache",
+        needed=probes.caches_the_old_layout,
+        layers=(Layer("fairseq.data.indexed_dataset:infer_dataset_impl", not_cached),),
     ),
 )

@@ -182,6 +182,26 @@ def asks_a_shell() -> bool:
     return has("fairseq.data.fasta_dataset:FastaDataset._build_index", "shell=True")
 
 
+def caches_the_old_layout() -> bool:
+    """Whether data of the old layout are read through a cache."""
+    return has("fairseq.data.indexed_dataset:infer_dataset_impl", r'return "cached"')
+
+
+# Subsets
+
+
+def takes_files_for_subsets() -> bool:
+    """Whether names of files are compared with those of validation sets."""
+    return has("fairseq.data.data_utils:_find_extra_valid_paths", r"splitext\(p\)\[0\]")
+
+
+def repeats_a_negative_number_of_times() -> bool:
+    """Whether the first part of a set is repeated as often as the default says, -1 times."""
+    from fairseq.tasks.translation import TranslationConfig
+
+    return TranslationConfig().upsample_primary < 0
+
+
 # Encoders
 
 

@@ -26,10 +26,20 @@ def refuse(cfg: Any) -> None:
     _require_basics(cfg)
     _require_packages(cfg)
     sharding.refuse(cfg)
-    _refuse_alignment_loss(cfg)
+    _check_alignment_loss(cfg)
     _check_bleu(cfg)
     _check_direction(cfg.checkpoint)
     dataset = cfg.dataset
+    if dataset.dataset_impl == "cached":
+        raise ConfigError(
+            "`--dataset-impl cached` does not go with fairseq-train, which reads a batch before "
+            "anything is cached. Leave it out, or give `--dataset-impl lazy`."
+        )
+    if dataset.combine_valid_subsets and dataset.valid_subset != "valid":
+        raise ConfigError(
+            "`--combine-valid-subsets` must have `--valid-subset valid`, the name of what it "
+            f"combines, but that is `{dataset.valid_subset}`."
+        )
     if getattr(cfg.task, "num_batch_buckets", 0) and not dataset.max_tokens:
         raise ConfigError("`--num-batch-buckets` must have `--max-tokens`, which is missing.")
     if dataset.train_subset in dataset.valid_subset.split(",") and not dataset.disable_validation:
@@ -84,15 +94,24 @@ def _require_packages(cfg: Any) -> None:
             )
 
 
-def _refuse_alignment_loss(cfg: Any) -> None:
+def _check_alignment_loss(cfg: Any) -> None:
+    """Refuse guided alignment of a model that has none, or without alignments to learn from."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     criterion = "label_smoothed_cross_entropy_with_alignment"
+    if getattr(cfg.criterion, "_name", None) != criterion:
+        return
     model = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))
     reason = getattr(model, "no_alignment", "")
-    if reason and getattr(cfg.criterion, "_name", None) == criterion:
+    if reason:
         raise ConfigError(
             f"`--criterion {criterion}` does not go with `--arch {cfg.model._name}`: {reason}."
+        )
+    if not getattr(cfg.task, "load_alignments", False):
+        raise ConfigError(
+            f"`--criterion {criterion}` must have `--load-alignments`: without it, fairseq trains "
+            "as if there were no alignments. Binarize them with `fairseq-preprocess "
+            "--align-suffix`."
         )
 
 

@@ -1,0 +1,45 @@
+"""Word alignments of a parallel text, as `fairseq-preprocess --align-suffix` reads them.
+
+A line has the alignments of a sentence pair: ``0-0 1-2`` aligns the first words of both sides, and
+the second source word with the third target word. It may be empty.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairseq_ext import text
+from fairseq_ext.errors import DataError
+
+
+def check(path: str | Path, source: str | Path, target: str | Path) -> None:
+    """Check that each line aligns words of the same lines of ``source`` and ``target``.
+
+    Raises:
+        DataError: the file is missing, is not text, has another number of lines than the text, or
+            aligns words that are not there; with the line.
+    """
+    text.check_parallel(source, path, empty_lines=True, max_tokens=None)
+    with (
+        Path(path).open(encoding="utf-8") as alignments,
+        Path(source).open(encoding="utf-8") as sources,
+        Path(target).open(encoding="utf-8") as targets,
+    ):
+        for number, lines in enumerate(zip(alignments, sources, targets, strict=True), start=1):
+            pairs, *lengths = (line.split() for line in lines)
+            wrong = next((one for one in pairs if not _aligns(one, *map(len, lengths))), None)
+            if wrong is not None:
+                raise DataError(
+                    f"{path}, line {number}: `{wrong:.40}` does not align a source word with a "
+                    f"target word: it must be I-J, with I below {len(lengths[0])} and J below "
+                    f"{len(lengths[1])} in this line. Align the text again."
+                )
+
+
+def _aligns(pair: str, source: int, target: int) -> bool:
+    """Whether a pair has the numbers of words of sentences of these lengths."""
+    try:
+        i, j = map(int, pair.split("-"))
+    except ValueError:
+        return False
+    return i < source and j < target

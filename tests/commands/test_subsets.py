@@ -1,0 +1,141 @@
+"""Parts of the data beside the text itself: alignments, more sets, and layouts of files."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import digits_corpus, fairseq, refused, write_lines
+
+pytestmark = pytest.mark.system
+
+TRAINING = (
+    *("--arch", "gru_tiny", "--optimizer", "adam", "--lr", 0.01, "--max-tokens", 400, "--cpu"),
+    *("--no-progress-bar", "--num-workers", 0, "--max-update", 2, "--no-save"),
+)
+GUIDED = ("--criterion", "label_smoothed_cross_entropy_with_alignment")
+LOADED = (*GUIDED, "--load-alignments")
+OTHER_IGNORED = ("--ignore-unused-valid-subsets",)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Digits, 60 and two sets of 12 and 8 pairs; each word of training is aligned with itself."""
+    folder = digits_corpus(
+        tmp_path_factory.mktemp("subsets") / "text", train=60, valid=12, test=8, seed=3
+    )
+    for side in ("src", "tgt"):
+        shutil.copy(folder / f"test.{side}", folder / f"other.{side}")
+    sentences = (folder / "train.src").read_text().splitlines()
+    lines = [" ".join(f"{n}-{n}" for n in range(len(line.split()))) for line in sentences]
+    write_lines(folder / "train.align", lines)
+    return folder
+
+
+def preprocess(text: Path, folder: Path, *options: object, ok: bool = True):
+    return fairseq(
+        *("preprocess", "--source-lang", "src", "--target-lang", "tgt", "--destdir", folder),
+        *("--trainpref", text / "train", "--validpref", f"{text / 'valid'},{text / 'other'}"),
+        *options,
+        ok=ok,
+    )
+
+
+@pytest.fixture(scope="module")
+def data(text: Path) -> Path:
+    preprocess(text, text.parent / "bin", "--align-suffix", "align")
+    return text.parent / "bin"
+
+
+def train(data: Path, *options: object, ok: bool = True):
+    return fairseq("train", data, *TRAINING, *options, ok=ok)
+
+
+def validated(said: str) -> list[str]:
+    return re.findall(r"INFO \| (valid\w*) \| epoch", said)
+
+
+# Alignments
+
+
+def test_guided_alignment(data: Path):
+    said = train(data, *LOADED, *OTHER_IGNORED).stdout
+    assert float(re.search(r"INFO \| train \| .* alignment_loss ([\d.]+)", said)[1]) > 0
+
+
+def test_guided_alignment_without_alignments(data: Path, text: Path, tmp_path: Path):
+    refused(train(data, *GUIDED, ok=False), f"`--criterion {GUIDED[1]}` must have `--load-align")
+    preprocess(text, tmp_path / "bin")
+    said = "has no train.align.src-tgt.idx", "fairseq-preprocess with `--align-suffix`"
+    refused(train(tmp_path / "bin", *LOADED, *OTHER_IGNORED, ok=False), *said)
+
+
+def test_alignments_of_another_text(data: Path, text: Path, tmp_path: Path):
+    """As those of stock fairseq, which takes a file of any length."""
+    other = digits_corpus(tmp_path / "text", train=50, valid=12, test=8)
+    for side in ("src", "tgt"):
+        shutil.copy(text / f"valid.{side}", other / f"other.{side}")
+    preprocess(other, tmp_path / "bin", "--srcdict", data / "dict.src.txt", "--joined-dictionary")
+    for ending in ("bin", "idx"):
+        shutil.copy(data / f"train.align.src-tgt.{ending}", tmp_path / "bin")
+    done = train(tmp_path / "bin", *LOADED, *OTHER_IGNORED, ok=False)
+    refused(done, "train.align.src-tgt.idx has alignments of 60 sentences, but the split `train`")
+
+
+def test_preprocess_requires_alignments_of_training(text: Path, tmp_path: Path):
+    done = preprocess(text, tmp_path / "bin", "--align-suffix", "algn", ok=False)
+    refused(done, "train.algn does not exist")
+    lines = (text / "train.align").read_text().splitlines()
+    write_lines(text / "train.short", lines[:3])
+    done = preprocess(text, tmp_path / "bin", "--align-suffix", "short", ok=False)
+    refused(done, "train.src has 60 lines but", "train.short has 3")
+    shutil.copy(text / "train.align", text / "train.part")
+    write_lines(text / "valid.part", ["0-99"] * 12)
+    done = preprocess(text, tmp_path / "bin", "--align-suffix", "part", ok=False)
+    refused(done, "valid.part, line 1: `0-99` does not align")
+    assert not (tmp_path / "bin").exists()
+
+
+# Sets
+
+
+def test_each_named_set_is_validated(data: Path):
+    assert validated(train(data, "--valid-subset", "valid,valid1").stdout) == ["valid", "valid1"]
+    refused(train(data, ok=False), "Valid paths ['valid1'] will be ignored")
+
+
+def test_combined_sets_are_validated_together(data: Path):
+    done = train(data, "--combine-valid-subsets")
+    assert validated(done.stdout) == ["valid"]
+    assert "valid src-tgt 12 examples" in done.stdout
+    assert "valid1 src-tgt 8 examples" in done.stdout
+    done = train(data, "--combine-valid-subsets", "--valid-subset", "valid,valid1", ok=False)
+    refused(done, "`--combine-valid-subsets` must have `--valid-subset valid`")
+
+
+@pytest.mark.parametrize(("upsample", "size"), [((), 72), (("--upsample-primary", 2), 132)])
+def test_training_on_two_parts(data: Path, tmp_path: Path, upsample: tuple, size: int):
+    """Of 60 and 12 pairs; the first one is repeated on demand alone."""
+    both = shutil.copytree(data, tmp_path / "bin")
+    for path in both.glob("valid.src-tgt.*"):
+        shutil.copy(path, both / path.name.replace("valid", "train1"))
+    options = ("--batch-size", 1, "--max-tokens", 40, "--max-update", 0, "--max-epoch", 1)
+    said = train(both, *options, *OTHER_IGNORED, *upsample, "--disable-validation").stdout
+    assert re.search(r"num_updates (\d+)", said)[1] == str(size)
+
+
+# Layouts
+
+
+def test_data_of_the_old_layout(data: Path, text: Path, tmp_path: Path):
+    preprocess(text, tmp_path / "bin", "--dataset-impl", "lazy")
+    loss = [
+        re.search(r"INFO \| train \| .* loss ([\d.]+)", train(folder, *OTHER_IGNORED).stdout)[1]
+        for folder in (data, tmp_path / "bin")
+    ]
+    assert loss[0] == loss[1]
+    done = train(tmp_path / "bin", *OTHER_IGNORED, "--dataset-impl", "cached", ok=False)
+    refused(done, "`--dataset-impl cached` does not go with fairseq-train", "--dataset-impl lazy`")
