@@ -62,6 +62,20 @@ def require_file(path: str | Path, what: str = "file") -> Path:
         raise DataError(f"{what} {str(path)!r} is no path: it has a NUL; check it.") from None
 
 
+def head(path: str | Path, size: int) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read or is not a regular file.
+
+    Opening a pipe would wait for someone to write to it.
+    """
+    try:
+        if not Path(path).is_file():
+            return b""
+        with Path(path).open("rb") as file:
+            return file.read(size)
+    except OSError:
+        return b""
+
+
 def is_name(name: object) -> bool:
     """Whether this is the name of a file in a folder, which leads nowhere else."""
     return (

@@ -1,7 +1,7 @@
 """A job in a folder that several processes and machines share: files that are whole or absent.
 
-The files in the folder are all there is to know about the progress, beside ``manifest.json``, which
-says what job they are of. A worker makes the next file that is missing and that nobody else makes.
+The files in the folder are the only record of progress, beside ``manifest.json``, which names the
+job that they belong to. A worker makes the next file that is missing and that nobody else makes.
 It holds a file by a lock of the kernel (:mod:`fairseq_ext.locks`), which a killed worker loses;
 another one makes the file.
 """
@@ -28,13 +28,13 @@ from fairseq_ext.files import atomic_write, explain
 from fairseq_ext.json_files import read_json
 
 MANIFEST = "manifest.json"
-WORKER = ".worker-"  # the lock that each of a job's workers holds begins so
-PAUSE = 0.5  # seconds between two looks at files that others make
+WORKER = ".worker-"  # how the name of each worker's lock begins
+PAUSE = 0.5  # seconds after which to look again at files that others make
 
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """Where the files of a job are.
+    """The folder of a job.
 
     Attributes:
         path: exists once :meth:`begun` has been entered.
@@ -53,7 +53,7 @@ class SharedFolder:
     called: Mapping[str, str] = field(default_factory=dict)
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Whether the job has been begun here; another one that has made nothing does not count.
+        """Whether the job has been begun here; another job without files does not count.
 
         Args:
             job: all that the files depend on, as JSON.
@@ -61,14 +61,14 @@ class SharedFolder:
         Raises:
             DataError: the folder has files of another job, or of none.
         """
-        return self._is_of(job, gives_way=not self._has_files())
+        return self._is_of(job, replaces=not self._has_files())
 
-    def _is_of(self, job: Mapping[str, Any], *, gives_way: bool) -> bool:
-        """The same; another job ``gives_way``, or is refused."""
+    def _is_of(self, job: Mapping[str, Any], *, replaces: bool) -> bool:
+        """Whether this job has been begun here; refuses another one unless it ``replaces`` it."""
         manifest = self.path / MANIFEST
         if manifest.exists():
             differing = self._difference(manifest, {**self.head, **job})
-            if differing and not gives_way:
+            if differing and not replaces:
                 raise DataError(differing)
             return not differing
         if any(self.path.glob("[!.]*")):
@@ -79,25 +79,25 @@ class SharedFolder:
     def begun(self, job: Mapping[str, Any]) -> Iterator[None]:
         """Begin the job, unless another worker has, and be one of its workers for the block.
 
-        A job that has made nothing and has no worker left gives way to another one. So what could
-        not be done at all, for an option that is wrong, leaves the folder free.
+        A job that has written nothing and has no running worker is replaced, so that one that
+        failed at once, for example because of a wrong option, does not block the folder.
 
         Raises:
-            DataError: the folder has files of another job, or another one is at work.
+            DataError: the folder has files of another job, or workers are at another job.
             EnvironmentProblem: the folder cannot be made or written to.
         """
         with contextlib.ExitStack() as stack:
             with self._manifest_held() as locked:  # without locks nobody knows who is at work
                 at_work = self._is_at_work()
                 free = locked and not at_work and not self._has_files()
-                self._begin(job, gives_way=free)
+                self._begin(job, replaces=free)
                 name = f"{WORKER}{secrets.token_hex(8)}.lock"
                 stack.enter_context(locks.held(self.path / name, wait=False))
             yield
 
     @contextlib.contextmanager
     def _manifest_held(self) -> Iterator[bool]:
-        """Make the folder, and hold the lock of its manifest; whether there are locks."""
+        """Make the folder and hold the lock of its manifest; yield whether locks work there."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -105,8 +105,8 @@ class SharedFolder:
         with locks.held(self.path / ".manifest.lock", wait=True) as locked:
             yield locked
 
-    def _begin(self, job: Mapping[str, Any], *, gives_way: bool) -> None:
-        if not self._is_of(job, gives_way=gives_way):
+    def _begin(self, job: Mapping[str, Any], *, replaces: bool) -> None:
+        if not self._is_of(job, replaces=replaces):
             with atomic_write(self.path / MANIFEST) as file:
                 json.dump({**self.head, **job}, file, indent=1, ensure_ascii=False)
                 file.write("\n")
@@ -116,7 +116,7 @@ class SharedFolder:
         return any(path.name != MANIFEST for path in self.path.glob("[!.]*"))
 
     def _is_at_work(self) -> bool:
-        """Whether a worker of :meth:`begun` is; what killed ones left is removed.
+        """Whether a worker is in :meth:`begun`; removes the locks that killed workers left.
 
         To be called with the manifest held, when nobody begins.
         """
@@ -130,10 +130,12 @@ class SharedFolder:
         return found
 
     def _difference(self, manifest: Path, job: Mapping[str, Any]) -> str | None:
-        """What to say of a manifest of another job, with the first difference."""
+        """Return a message that names the first difference to another job, or None."""
         found = read_json(manifest)
         if not isinstance(found, dict) or found.get("format") != self.head["format"]:
-            raise DataError(f"{manifest} is not the manifest of `{self.command}`; choose a folder.")
+            raise DataError(
+                f"{manifest} is not the manifest of `{self.command}`; choose another folder."
+            )
         before, now = _flat(found), _flat(job)
         for name in [*now, *before]:
             if before.get(name) != now.get(name):
@@ -145,20 +147,20 @@ class SharedFolder:
         return None
 
     def _called(self, name: str) -> str:
-        """What users call something in the job: `--flags`, of the second word of which we know."""
+        """Return the name by which users know a part of the job, such as `--flags`."""
         first, _, rest = name.partition(" ")
         if first == "options":
             return f"`--{rest.removeprefix('--').replace('_', '-')}`"
         return " ".join([f"`{self.called[first]}`", rest]).strip() if first in self.called else name
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Those of these files that nobody has made yet."""
+        """Return the names of files that nobody has made yet."""
         found = {path.name for path in self.path.iterdir()} if self.path.is_dir() else set()
         return [name for name in names if name not in found]
 
     @contextlib.contextmanager
     def _claimed(self, name: str) -> Iterator[bool]:
-        """Hold a file; whether this worker is to make it."""
+        """Hold the lock of a file; yield whether this worker is to make the file."""
         stem = Path(name).stem
         with contextlib.ExitStack() as stack:
             try:
@@ -167,13 +169,13 @@ class SharedFolder:
                 free = False
             else:
                 free = not (self.path / name).exists()
-                if alone and free:  # whoever wrote these was killed
+                if alone and free:  # their writers were killed
                     for leftover in self.path.glob(f".{stem}.*.tmp"):
                         leftover.unlink(missing_ok=True)
             yield free
 
     def make(self, name: str, do: Callable[[str], object]) -> bool:
-        """Make a file, unless it is there or another worker makes it; whether this one has."""
+        """Make a file, unless it exists or another worker makes it; return whether this one has."""
         with self._claimed(name) as free:
             if free:
                 do(name)
@@ -206,7 +208,7 @@ class SharedFolder:
         self.tidy(names)
 
     def tidy(self, names: Sequence[str]) -> None:
-        """Remove what workers left that were killed just after the last of these files was made."""
+        """Remove locks of workers that were killed just after the last of these files was made."""
         left = {path.name for path in self.path.glob(".*.lock")}
         for name in names:
             if _lock(name) in left:
@@ -222,10 +224,10 @@ def _lock(name: str) -> str:
 
 
 def shard(text: str | None) -> tuple[int, int]:
-    """The number of a shard, and of how many.
+    """Parse ``I/N``: the number of a shard, and the count of shards.
 
     Raises:
-        ConfigError: not such a pair.
+        ConfigError: the text is not of this form.
     """
     if text is None:
         return 0, 1
@@ -242,10 +244,10 @@ def check_options(parts: Path | None, **others: object) -> None:
 
     Args:
         parts: the value of ``--parts``.
-        others: those of ``part_lines``, ``shard`` and ``ray``, None where they are not given.
+        others: the values of ``part_lines``, ``shard`` and ``ray``, None where they are not given.
 
     Raises:
-        ConfigError: the first of them.
+        ConfigError: one of them is given without the other, or has an impossible value.
     """
     for name, value in others.items() if parts is None else ():
         if value is not None:
@@ -259,9 +261,10 @@ def check_options(parts: Path | None, **others: object) -> None:
 
 
 def _named(job: Mapping[str, Any], name: str) -> str:
-    if name == "details":  # whether an option was there, which has no value of that kind
-        return "given" if job.get(name) else "not given"
-    return f"`{job[name]}`" if name in job else "not given"
+    value = job.get(name)
+    if value is None or isinstance(value, bool):  # an option that is not given, or has no value
+        return "given" if value else "not given"
+    return f"`{value}`"
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairseq_ext.checkpoints import layout, registered, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES, difference, recorded
+from fairseq_ext.checkpoints.tied import memory
 from fairseq_ext.errors import CheckpointError, ConfigError
 
 _SHOWN = 4  # names shown in a message
@@ -144,12 +145,11 @@ def _set_means(
 
 
 def _ties(model: Mapping[str, Tensor]) -> set[frozenset[str]]:
-    """Groups of names whose tensors are one and the same piece of memory."""
+    """Return the groups of names whose tensors share their memory."""
     groups: dict[tuple[Any, ...], set[str]] = {}
     for name, weight in model.items():
         if weight.numel():
-            view = (weight.data_ptr(), weight.dtype, tuple(weight.shape), weight.stride())
-            groups.setdefault(view, set()).add(name)
+            groups.setdefault(memory(weight), set()).add(name)
     return {frozenset(names) for names in groups.values() if len(names) > 1}
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, in numbers."""
+"""Size and history of a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 from fairseq_ext.checkpoints import bundle, storage
 from fairseq_ext.checkpoints.layout import architecture, num_updates
+from fairseq_ext.checkpoints.tied import memory
 from fairseq_ext.errors import CheckpointError
 
 BOOKKEEPING = ("version", "_float_tensor")  # names with which fairseq's own buffers end
@@ -16,7 +17,7 @@ BOOKKEEPING = ("version", "_float_tensor")  # names with which fairseq's own buf
 
 @dataclass(frozen=True)
 class Weights:
-    """What a checkpoint says.
+    """Size and history of a checkpoint.
 
     Attributes:
         architecture: its name in fairseq.
@@ -38,17 +39,19 @@ def read_weights(path: str | Path) -> Weights:
         CheckpointError: it cannot be read.
     """
     state = storage.load(path)
-    views, storages = {}, {}  # tied weights are one view, and parts of one matrix one storage
+    weights, storages = {}, {}  # tied weights count once; parts of one matrix share a storage
     for name, weight in state["model"].items():
         if not isinstance(weight, torch.Tensor):
-            raise CheckpointError(f"{path}: `{name!s:.60}` of its model is no tensor. Use another.")
-        address = weight.untyped_storage().data_ptr()
+            raise CheckpointError(
+                f"{path}: `{name!s:.60}` of its model is not a tensor. Use another."
+            )
+        storage_of = weight.untyped_storage()
         if weight.numel():
-            storages[address] = weight.untyped_storage().nbytes()
+            storages[storage_of.data_ptr()] = storage_of.nbytes()
         if weight.is_floating_point() and not name.endswith(BOOKKEEPING):
-            views[address, weight.storage_offset(), weight.shape] = weight.numel()
+            weights[memory(weight)] = weight.numel()
     size, updates = sum(storages.values()), num_updates(state)
     if bundle.is_bundle(path):  # read as fp32, whatever its numbers are
         size = (bundle.home(path) / bundle.WEIGHTS).stat().st_size
         updates = bundle.read(path).updates
-    return Weights(architecture(state), sum(views.values()), size, updates)
+    return Weights(architecture(state), sum(weights.values()), size, updates)

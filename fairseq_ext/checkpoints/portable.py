@@ -1,22 +1,23 @@
-"""What of a trained model goes to other machines: its options without paths, each weight once."""
+"""The shippable part of a trained model: its options without paths, and each weight once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from fairseq_ext.checkpoints.tied import memory
+
 
 def ties(state: dict[str, Tensor]) -> dict[str, str]:
     """For each tensor that shares the memory of an earlier one: its name, and that one's name."""
-    first: dict[tuple[int, torch.Size], str] = {}
-    names = {n: first.setdefault((t.data_ptr(), t.shape), n) for n, t in state.items() if t.numel()}
+    first: dict[tuple[Any, ...], str] = {}
+    names = {n: first.setdefault(memory(t), n) for n, t in state.items() if t.numel()}
     return {name: one for name, one in names.items() if name != one}
 
 

@@ -22,7 +22,7 @@ import torch
 from fairseq_ext.checkpoints import bundle, untrusted
 from fairseq_ext.checkpoints.numpy_pickles import STAND_INS
 from fairseq_ext.errors import CheckpointError, DataError
-from fairseq_ext.files import atomic_write, explain, require_file
+from fairseq_ext.files import atomic_write, explain, head, require_file
 
 # What unpickling and torch's own checks raise on damaged data.
 _UNREADABLE = (
@@ -32,7 +32,7 @@ _UNREADABLE = (
 
 
 def harmless_classes() -> list[Any]:
-    """What stock fairseq stores besides tensors and plain Python values.
+    """Return the classes that stock fairseq stores besides tensors and plain Python values.
 
     ``argparse.Namespace`` holds the options of legacy architectures; numpy arrays of numbers are
     the n-gram counts of ``--eval-bleu``, kept by the meters. The list stays as short as real
@@ -55,13 +55,7 @@ def _harmless_classes_allowed() -> AbstractContextManager[Any]:
 
 def is_archive(path: str | Path) -> bool:
     """Whether a file starts as torch's checkpoints do."""
-    try:
-        if not Path(path).is_file():  # opening a pipe would wait for someone to write to it
-            return False
-        with Path(path).open("rb") as file:
-            return file.read(2) == b"PK"
-    except OSError:
-        return False
+    return head(path, 2) == b"PK"
 
 
 def is_checkpoint(path: str | Path) -> bool:
@@ -136,12 +130,12 @@ def _whole_archive(path: str | Path, checksums: bool = True) -> Path:
     except DataError as error:
         raise CheckpointError(str(error)) from None
     with path.open("rb") as file:
-        head = file.read(64)
+        start = file.read(64)
     again = "Copy or download it again, or use an earlier checkpoint."
-    if not head:
+    if not start:
         raise CheckpointError(f"{path} is empty. {again}")
-    if not head.startswith(b"PK"):
-        raise CheckpointError(_foreign(path, head))
+    if not start.startswith(b"PK"):
+        raise CheckpointError(_foreign(path, start))
     try:
         with zipfile.ZipFile(path) as archive:
             _require_as_written(archive, path)
@@ -170,7 +164,7 @@ def _require_as_written(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
-    """What is wrong with an archive; what comes later relies on what comes before."""
+    """Yield the faults of an archive; each check relies on those before it."""
     parts = archive.infolist()
     if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
         yield "compressed parts"
@@ -189,21 +183,21 @@ def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
                 yield "a `bytearray` in it"  # it takes as many bytes as it names, at once
 
 
-def _foreign(path: Path, head: bytes) -> str:
-    """Say what a file is that is not a zip archive."""
-    if head.lstrip()[:1] == b"<":
+def _foreign(path: Path, start: bytes) -> str:
+    """Say what a file is that is not a zip archive, by its first bytes."""
+    if start.lstrip()[:1] == b"<":
         return (
             f"{path} is a web page, not a checkpoint: a download link gave an error page. "
             "Download the file itself."
         )
-    if head[:1] == b"\x80":  # a pickle's first opcode
+    if start[:1] == b"\x80":  # a pickle's first opcode
         return (
             f"{path} is in the format of torch before 1.6, which cannot be checked for damage. "
             "If you trust its origin, load and save it once with a current torch."
         )
-    if head[8:9] == b"{":  # safetensors: a length, then JSON
+    if start[8:9] == b"{":  # safetensors: a length, then JSON
         return f"{path} is a packed model; `fairseq-ext unpack` makes a checkpoint of it."
-    return f"{path} is not a checkpoint (it starts with the bytes {head[:8]!r}). Check the path."
+    return f"{path} is not a checkpoint (it starts with the bytes {start[:8]!r}). Check the path."
 
 
 def _refusal(path: Path, reason: str) -> str:

@@ -176,6 +176,16 @@ def test_a_path_with_a_nul():
         files.require_file("a\0b")
 
 
+def test_the_head_of_a_file(tmp_path: Path):
+    """None of a pipe, which has no writer, and none of what cannot be read."""
+    (tmp_path / "a").write_bytes(b"abc")
+    os.mkfifo(tmp_path / "pipe")
+    assert files.head(tmp_path / "a", 2) == b"ab"
+    assert files.head(tmp_path / "a", 9) == b"abc"
+    for other in ("pipe", "none", "a/b", "a\0", "x" * 300, "."):
+        assert files.head(tmp_path / other, 2) == b""
+
+
 def test_sha256(tmp_path: Path):
     (tmp_path / "abc").write_bytes(b"abc")  # the example of FIPS 180-2, appendix B.1
     assert files.sha256(tmp_path / "abc") == (

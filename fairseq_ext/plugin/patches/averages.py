@@ -7,7 +7,7 @@ had no final layer norm, so the average of any pre-norm Transformer loses its fi
 Tied weights are averaged under each of their names, in place: under two names, their decay is
 squared.
 
-A checkpoint of fairseq does not tell how many updates have passed since the average was last
+A checkpoint of fairseq does not store how many updates have passed since the average was last
 brought up to date (``--ema-update-freq``). And fairseq deletes the weights of a checkpoint without
 an average before it would begin one at them.
 """
@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from fairseq_ext.checkpoints.tied import memory
 from fairseq_ext.plugin.patches import probes
 from fairseq_ext.plugin.patches.table import Layer, Patch
 
@@ -57,7 +58,7 @@ def average_once(original: Callable) -> Callable:
         averages = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
         first: dict[Any, str] = {}
         for name, average in averages.items():
-            first.setdefault((average.data_ptr(), average.shape), name)
+            first.setdefault(memory(average), name)
         repeated = averages.keys() - first.values()
         state = {name: v for name, v in new_model.state_dict().items() if name not in repeated}
         original(self, SimpleNamespace(state_dict=lambda: state), updates)
