@@ -78,7 +78,7 @@ read_options() {
             shift
             ;;
         --help | -h) usage && exit ;;
-        -*) die "\`$1\` is no option; --help lists them." ;;
+        -*) die "\`$1\` is not an option; --help lists them." ;;
         *) names+=("$1") ;;
         esac
         shift
@@ -393,15 +393,16 @@ compare_on() {
 }
 
 draw_all() {
-    local name logs=() systems=()
+    local name logs=() systems=() relative=()
     for name in "${finished[@]}"; do
         [[ "$name" != *@* ]] || continue
+        [[ "$name" != transformer ]] || relative=(--relative-to transformer)
         logs+=(--log "$name=models/$name/train.log")
         systems+=(--system "$name=models/$name/test/generated.txt")
     done
     run fairseq-ext plot curves "${logs[@]}" -o curves.png
     run fairseq-ext plot lengths "${systems[@]}" --tokenized-ref "text/test.$tgt" \
-        --buckets "$buckets" -o lengths.png
+        --buckets "$buckets" "${relative[@]}" -o lengths.png
     [[ " ${finished[*]} " != *" muse "* ]] ||
         run fairseq-ext plot gates models/muse/average.pt -o gates.png
 }

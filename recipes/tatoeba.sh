@@ -58,7 +58,7 @@ read_options() {
             shift
             ;;
         --help | -h) usage && exit ;;
-        -*) die "\`$1\` is no option; --help lists them." ;;
+        -*) die "\`$1\` is not an option; --help lists them." ;;
         *) words+=("$1") ;;
         esac
         shift
@@ -166,10 +166,11 @@ same collection, of which neither side is in the training."
 }
 
 compare_finished() {
-    local name folder text systems=() texts=() logs=()
+    local name folder text systems=() texts=() logs=() relative=()
     for name in "${order[@]}"; do
         folder="models/$name"
         [[ -e "$folder/.stages/translate" ]] || continue
+        [[ "$name" != transformer ]] || relative=(--relative-to transformer)
         text="$name=$folder/generated.txt"
         texts+=(--system "$text")
         systems+=(--system "$text,checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log")
@@ -177,7 +178,7 @@ compare_finished() {
     done
     run fairseq-ext plot curves "${logs[@]}" -o curves.png
     run fairseq-ext plot lengths "${texts[@]}" --ref "reference/test.$tgt" --detokenize "$tgt" \
-        --buckets 4,6,8,10,12,15 -o lengths.png
+        --buckets 4,6,8,10,12,15 "${relative[@]}" -o lengths.png
     run fairseq-ext compare "${systems[@]}" --ref "reference/test.$tgt" --detokenize "$tgt" \
         --tokenized-ref "text/test.$tgt" -o compare --pictures curves.png lengths.png
 }
