@@ -20,4 +20,4 @@ Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
 
 COMMANDS = {"checkpoints": ("fuse",)}
 PICTURES = ("plot_gates",)
-PORTRAIT = "gates"  # its portrait() draws a model for the demo
+PORTRAIT = "commands.drawing"  # its portrait() draws a model for the demo

@@ -31,8 +31,9 @@ def _plot_gates(args: argparse.Namespace) -> int:
     extras.need("matplotlib")
     from fairseq_ext.evaluation import tables
     from fairseq_ext.muse import gates
+    from fairseq_ext.muse.commands import drawing
 
     found = gates.read_gates(args.checkpoint)
-    options.print_paths(gates.plot_gates(found, args.output))
+    options.print_paths(drawing.plot_gates(found, args.output))
     print(tables.aligned(found.rows()))
     return 0
