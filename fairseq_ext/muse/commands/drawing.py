@@ -1,0 +1,62 @@
+"""Draw the share of each kernel in the layers of a MUSE model (Figure 4 of its paper)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_ext.errors import CheckpointError
+from fairseq_ext.evaluation import looks, plots
+from fairseq_ext.muse.gates import SIDES, Gates, read_gates
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_gates(gates: Gates, output: str | Path) -> list[Path]:
+    """Draw the share of each kernel over the layers; returns the files written."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(plots.STYLE):
+        figure = Figure(figsize=(9.6, 4.2), layout="constrained")
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, side in zip(panels, SIDES, strict=True):
+            _draw_side(axes, getattr(gates, side), gates.sizes())
+            axes.set(title=side.capitalize(), xlabel="layer (1 reads the words)")
+        panels[0].set_ylabel("share of the kernel (sums to 1)")
+        low, high = panels[0].get_ylim()
+        room = max(0.0, 0.1 - (high - low)) / 2  # do not let noise look like a decision
+        panels[0].set_ylim(low - room, high + room)
+        lines, labels = panels[0].get_legend_handles_labels()
+        figure.legend(lines, labels, loc="outside lower center", ncols=4, fontsize=8.5)
+        return plots.save_picture(figure, output, asdict(gates))
+
+
+def portrait(path: str | Path) -> dict[str, bytes]:
+    """The gates of a checkpoint as a PNG by title; nothing of one without."""
+    try:
+        gates = read_gates(path)
+    except CheckpointError:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        picture = plot_gates(gates, Path(folder, "gates"))[0].read_bytes()
+    return {"Gates (the share of each kernel in each layer)": picture}
+
+
+def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[int]) -> None:
+    """Draw a line for each kernel size, and one where all shares would be equal."""
+    numbers = range(1, len(layers) + 1)
+    for size, colour in zip(sizes, cycle(looks.PALETTE), strict=False):
+        line: dict[str, Any] = {"marker": "o", "ms": 5, "lw": 1.8, "color": colour}
+        values = [layer.get(size, float("nan")) for layer in layers]
+        axes.plot(numbers, values, label=f"k = {size}", **line)
+    equal = {1 / len(layer) for layer in layers if len(layer) > 1}
+    if len(equal) == 1:
+        axes.axhline(equal.pop(), color="#777777", lw=1, ls="--", label="equal shares (at first)")
+    axes.set_xticks(numbers)
+    axes.grid(True, axis="y")
