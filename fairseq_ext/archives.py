@@ -29,15 +29,15 @@ try:
 except ImportError:  # a Python built without it reads no .xz
     lzma = None  # type: ignore[assignment]
 
-# All that tarfile, zipfile and the decompressors raise on bytes that are no archive.
+# Everything that tarfile, zipfile and the decompressors raise for bytes that are not an archive.
 _DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError),
     *(LookupError, ValueError, ArithmeticError, RuntimeError),
-    MemoryError,  # a compressed file says itself how much is needed to read it
+    MemoryError,  # a compressed file declares how much memory reading it takes
     *((lzma.LZMAError,) if lzma else ()),
 )
 _MOST_MEMBERS = 100_000  # tarfile remembers all of them
-_HEADER = 1 << 24  # bytes; of a longer one the archive would choose how much memory is taken
+_HEADER = 1 << 24  # bytes; with a longer header, the archive would decide how much memory is used
 _MOST_HEADERS = 1 << 28  # bytes, of all members of a tar file
 _TAR_END = 1024  # bytes of zeros
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -142,7 +142,9 @@ def _decompressed(path: Path, folder: Path, max_bytes: int) -> IO[bytes]:
 
 
 def _from_zstd(path: Path, folder: Path, max_bytes: int) -> IO[bytes]:
-    """All of a tar file, in one without a name: tarfile goes back and forth, which zstd cannot."""
+    """Decompress a whole tar file into an unnamed temporary file: tarfile seeks, and a zstd stream
+    cannot.
+    """
     extras.need("zstandard")
     import zstandard
 
@@ -189,7 +191,9 @@ def _untar(archive: Path, folder: Path, max_bytes: int) -> None:
 
 
 def _forwards(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members; a negative size somewhere would lead back to an earlier one, again and again."""
+    """Yield the members; refuse negative sizes, with which tarfile would read the same member
+    forever.
+    """
     place = -1
     for member in tar:
         if member.offset_data <= place:

@@ -1,4 +1,4 @@
-"""One family of errors: whatever a user can cause, and cure.
+"""One family of errors: everything that a user can cause and fix.
 
 Each message names the file, line or option and says what to do. Commands print the message
 alone, without a traceback, and exit with status 1 (see :func:`install_excepthook`).
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 TRACEBACK = "FAIRSEQ_EXT_TRACEBACK"
-"""The environment variable that asks for tracebacks, whatever the error."""
+"""The environment variable that asks for tracebacks of all errors."""
 # Control characters, line ends of Unicode, marks that turn the direction of text, lone surrogates.
 _UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _REFUSALS = (AssertionError, ValueError, NotImplementedError, ImportError, FileNotFoundError)
@@ -22,7 +22,7 @@ _AT_WORK = {"train_step", "valid_step", "inference_step"}
 
 
 def printable(text: str) -> str:
-    """``text`` in one line, with escapes for all that a terminal would obey instead of show."""
+    """Return ``text`` in one line, with escapes for characters that control a terminal."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -30,7 +30,7 @@ class FairseqExtError(Exception):
     """Base of every error this package raises for a cause outside its code."""
 
     def __str__(self) -> str:
-        return printable(super().__str__())  # the name of a file may hold anything
+        return printable(super().__str__())  # the name of a file may contain any character
 
 
 class ConfigError(FairseqExtError, ValueError):
@@ -54,7 +54,7 @@ class EnvironmentProblem(FairseqExtError, RuntimeError):
 
 
 def one_line(error: BaseException) -> str | None:
-    """What to tell the user about an error instead of its traceback; None where that is needed."""
+    """Return the message to show instead of a traceback, or None if the traceback is needed."""
     if isinstance(error, FairseqExtError):
         return f"error: {error}"
     if isinstance(error, KeyboardInterrupt):
@@ -66,7 +66,7 @@ def one_line(error: BaseException) -> str | None:
 
 
 def _refuses_options(error: BaseException) -> bool:
-    """Whether fairseq, or a library that it uses, says in words what it cannot do with options.
+    """Whether fairseq, or a library that it uses, refuses options with a message of its own.
 
     An error in the middle of the work is another matter, and so is a fault of this package.
     """

@@ -29,7 +29,7 @@ EXTRAS: dict[str, str] = {
 
 
 def need(*modules: str) -> None:
-    """Refuse to begin work that would end for want of a library.
+    """Refuse to begin work for which a library is missing.
 
     Raises:
         EnvironmentProblem: one of the modules is not installed.

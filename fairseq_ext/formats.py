@@ -1,4 +1,4 @@
-"""What a file of this project says of itself, checked before anything else of it is used."""
+"""Check the format and version that a file of this project declares, before reading the rest."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def read_json(path: str | Path) -> Any:
     """The content of a JSON file in UTF-8.
 
     Raises:
-        DataError: unreadable, or as of :func:`parse_json`; names file and line.
+        DataError: unreadable, or as for :func:`parse_json`; names file and line.
     """
     try:
         text = require_file(path).read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """What a JSON text says: finite numbers, and strings that can be written as UTF-8.
+    """Parse JSON; refuse numbers that are not finite and strings that UTF-8 cannot encode.
 
     Args:
         text: the JSON.

@@ -17,7 +17,7 @@ from fairseq_ext.errors import ConfigError
 
 MOST_CHARACTERS = 100_000
 MOST_ELEMENTS = 100_000  # of the result: numbers, characters, containers
-MOST_OPERATORS = 100  # but for the sign of a list's element
+MOST_OPERATORS = 100  # not counting the signs of list elements
 MOST_BRACKETS = 50  # one within the other
 MOST_BITS = 1024  # of an integer; Python would refuse to print one of 4,300 digits
 
@@ -40,7 +40,7 @@ class LiteralError(ConfigError):
 
 
 def literal(text: str) -> Any:
-    """What a Python expression of literals stands for; nothing in it can run.
+    """Evaluate a Python expression of literals, without running code.
 
     Args:
         text: as ``[(512, 3)] * 4``, ``{"left": True}`` or ``-1.5e-3``.
@@ -51,7 +51,7 @@ def literal(text: str) -> Any:
     Raises:
         LiteralError: anything else (a name, a call, an index …), or a text or result that is too
             large or too deep.
-        TypeError: it is no string, as from ``eval``.
+        TypeError: it is not a string, as from ``eval``.
     """
     if not isinstance(text, str):
         raise TypeError(f"a literal must be written in a string, but is a {type(text).__name__}")
@@ -78,7 +78,7 @@ def shown(text: str, most: int = 60) -> str:
 
 
 class _Refusal(ValueError):
-    """Why a text is no literal, as the end of a sentence."""
+    """Say why a text is not a literal, as the end of a sentence."""
 
 
 def _check_tokens(text: str) -> None:

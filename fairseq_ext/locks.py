@@ -21,13 +21,13 @@ UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
 
 @contextlib.contextmanager
 def held(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock ``path``, whose folder exists; its file is removed with the lock.
+    """Hold the lock ``path``, whose folder exists; releasing it removes its file.
 
     Yields:
         Whether this file system has locks; where it has none, nothing is held.
 
     Raises:
-        filelock.Timeout: another process holds it, and this one is not to ``wait``.
+        filelock.Timeout: another process holds it, and ``wait`` is False.
     """
     timeout = -1 if wait else 0
     lock = filelock.FileLock(path, timeout=timeout, fallback_to_soft=False, is_singleton=True)
@@ -43,5 +43,6 @@ def held(path: Path, *, wait: bool) -> Iterator[bool]:
         yield True
     finally:
         if lock.lock_counter == 1:
-            path.unlink(missing_ok=True)  # still locked: who opened it finds that it has no name
+            # still locked, so a process that has already opened it will find it unlinked
+            path.unlink(missing_ok=True)
         lock.release()

@@ -1,4 +1,4 @@
-"""What a process keeps of the memory that it frees: switches of glibc's allocator.
+"""Whether a process keeps the memory that it frees: settings of glibc's allocator.
 
 glibc maps every block above its threshold anew, 32 MiB at the most, and returns what is free at the
 end of its heap. Other C libraries have no such switches, and are left alone.
@@ -16,17 +16,17 @@ LARGEST = 2**30
 INITIAL = 128 * 1024
 """Bytes from which glibc at first takes blocks from the system, and returns them to it."""
 CHOICES = ("MALLOC_", "GLIBC_TUNABLES")
-"""How the environment chooses otherwise."""
+"""Environment variables by which a user configures the allocator."""
 
 
 def keep() -> bool:
-    """Let this process keep the memory that it frees, for its next blocks; whether it does now.
+    """Let this process keep the memory that it frees; return whether it now does.
 
     A training soon asks again for what it gives back, and the system clears it each time: gradients
     and products the size of an embedding of many words are blocks above the threshold, and each of
     their pages is a fault and a page of zeros in every update. What was resident once stays so
-    until the process ends, and small blocks in the gaps of large ones may add a few percent. An
-    environment that sets the allocator has its way.
+    until the process ends, and small blocks in the gaps of large ones may add a few percent.
+    Allocator settings in the environment take precedence.
     """
     mallopt = _mallopt()
     if mallopt is None or any(name.startswith(CHOICES) for name in os.environ):
@@ -37,7 +37,7 @@ def keep() -> bool:
 
 
 def give_back() -> None:
-    """Have all threads allocate from one heap, and large blocks from the system.
+    """Make all threads allocate from one heap, and take large blocks from the system.
 
     By default glibc gives each thread a heap of its own, which keeps what an answer has freed, and
     raises the size from which a block comes from the system as soon as such a block is freed. A
@@ -51,7 +51,7 @@ def give_back() -> None:
 
 
 def _mallopt() -> Callable[[int, int], int] | None:
-    """glibc's function of that name; None with another library."""
+    """Return glibc's function of that name; None with another library."""
     try:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018  (other libraries lack it)

@@ -1,7 +1,7 @@
 """Workers on a Ray cluster, each a process that takes parts until none is missing.
 
-Ray places the workers and starts a killed one again; which part is whose they settle themselves, in
-the folder that they share (:mod:`fairseq_ext.shared_folder`).
+Ray places the workers and starts a killed one again; the workers agree among themselves who takes
+which part, in the folder that they share (:mod:`fairseq_ext.shared_folder`).
 """
 
 from __future__ import annotations

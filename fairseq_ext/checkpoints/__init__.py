@@ -1,11 +1,22 @@
 """Checkpoints: the only room that knows what such a file looks like.
 
-- ``storage.py`` loads and saves them safely;
-- ``untrusted.py`` says what a file may hold, ``registered.py`` what it may name;
-- ``layout.py`` names the parts of a checkpoint, and those that this plugin adds;
-- ``describe.py`` counts what is in one;
-- ``dictionaries.py`` compares the words that a model was trained with;
-- ``averaging.py`` takes the mean of several.
+A checkpoint is loaded and saved by :mod:`~fairseq_ext.checkpoints.storage`:
+
+- :mod:`~fairseq_ext.checkpoints.untrusted`: the contents that a file may have;
+- :mod:`~fairseq_ext.checkpoints.registered`: the classes and options of fairseq that it may name;
+- :mod:`~fairseq_ext.checkpoints.numpy_pickles`: numbers of numpy's in it;
+- :mod:`~fairseq_ext.checkpoints.layout`: its parts, and those that this plugin adds;
+- :mod:`~fairseq_ext.checkpoints.dictionaries`: the words that its model was trained with;
+- :mod:`~fairseq_ext.checkpoints.tied`: weights that share their memory;
+- :mod:`~fairseq_ext.checkpoints.describe`: the size and history of one;
+- :mod:`~fairseq_ext.checkpoints.averaging`: the mean of several.
+
+A trained model that goes to other machines is a :mod:`~fairseq_ext.checkpoints.bundle`:
+
+- :mod:`~fairseq_ext.checkpoints.portable`: the options and weights of a model that go into one;
+- :mod:`~fairseq_ext.checkpoints.archived`: bundles as single files;
+- :mod:`~fairseq_ext.checkpoints.hub`: bundles on the Hugging Face Hub;
+- :mod:`~fairseq_ext.checkpoints.names`: models that have a name.
 
 Packed binary models are files of their own: :mod:`fairseq_ext.binary.packed`.
 """

@@ -21,7 +21,8 @@ from fairseq_ext.errors import CheckpointError, ConfigError, DataError, Environm
 SUFFIXES = (".zip", ".tar.zst")
 OTHERS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".7z")
 """Endings of archives that are not written; a folder of such a name would mislead."""
-MOST_TIMES, SPARE = 100, 64 << 20  # what an archive may unpack to: so often its size, and bytes
+# An archive may unpack to this many times its size, plus this many bytes.
+MOST_TIMES, SPARE = 100, 64 << 20
 LEVEL = 10  # of zstd
 
 Check = Callable[[Path], None]
@@ -88,7 +89,7 @@ def write(folder: Path, path: Path, first: str) -> None:
 
 
 def unpacked(path: str | Path, manifest: str, check: Check) -> Path | None:
-    """The folder that an archive holds, unpacked in the cache; None if that is not what it is.
+    """Unpack an archived bundle into the cache and return its folder; None if it is not an archive.
 
     Args:
         path: by its name an archive, or any other path.
@@ -97,7 +98,7 @@ def unpacked(path: str | Path, manifest: str, check: Check) -> Path | None:
 
     Raises:
         CheckpointError: the archive is damaged or unsafe.
-        EnvironmentProblem: it cannot be unpacked for want of space or of a library.
+        EnvironmentProblem: it cannot be unpacked: space or a library is missing.
     """
     path = Path(path)
     if not suffix(path) or not path.is_file():

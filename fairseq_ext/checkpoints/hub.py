@@ -56,7 +56,7 @@ def name(path: str | Path) -> Name | None:
 
 
 def fetched(path: Path) -> Path:
-    """The folder of a bundle on the Hub, checked; what is no name there is returned as it is.
+    """Return the folder of a bundle on the Hub, checked; return any other path unchanged.
 
     Raises:
         CheckpointError: there is no such bundle, or it is damaged.
@@ -101,7 +101,7 @@ def _download(wanted: Name, *, again: bool) -> Path:
 
 
 def push(path: Path, repo: str, *, private: bool = False, message: str | None = None) -> str:
-    """Put a bundle on the Hub, in one commit, in which files of the bundle before it go.
+    """Put a bundle on the Hub, in one commit, which also deletes files of the previous bundle.
 
     Args:
         path: of the bundle, which is checked first.
@@ -114,7 +114,7 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
 
     Raises:
         CheckpointError: the bundle is damaged.
-        ConfigError: it is none, or not a name.
+        ConfigError: the path is not a bundle, or the name is not valid.
         EnvironmentProblem: the Hub's library is missing, or the Hub refuses or cannot be reached.
     """
     if not _NAME.fullmatch(repo) or "@" in repo:
@@ -138,7 +138,10 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
 
 
 def _stale(repo: str, kept: Collection[str]) -> list[str]:
-    """Files of the bundle that is there, but for ``kept``; others put beside it are not in this."""
+    """Return the files of the bundle on the Hub that are not in ``kept``.
+
+    Files that others added are left out.
+    """
     from huggingface_hub import HfApi, errors, hf_hub_download
 
     try:
@@ -146,7 +149,7 @@ def _stale(repo: str, kept: Collection[str]) -> list[str]:
     except errors.LocalEntryNotFoundError:  # the Hub cannot be reached
         raise
     except (errors.EntryNotFoundError, errors.RevisionNotFoundError, CheckpointError, DataError):
-        return []  # an empty repository, or no bundle of ours
+        return []  # an empty repository, or not a bundle of ours
     api = HfApi()
     return [one for one in found.files if one not in kept and api.file_exists(repo, one)]
 

@@ -99,12 +99,12 @@ def num_updates(checkpoint: Mapping[str, Any]) -> int | None:
     return history[-1].get("num_updates")
 
 
-# What `fairseq-validate` tells of a model that is stored without its training.
+# The criterion of `fairseq-validate` for a model stored without its training state.
 PLAIN_LOSS = {"_name": "cross_entropy", "sentence_avg": False}
 
 
 def before_training() -> dict[str, Any]:
-    """What fairseq needs beside weights and options to use a checkpoint: a training's update 0."""
+    """Return the rest of a checkpoint, beside weights and options: the state of update 0."""
     start = {
         "criterion_name": "none",
         "optimizer_name": "none",
@@ -132,7 +132,7 @@ def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(report: str) -> str:
-    """What torch reports on a state that does not fit, in one line: two names of each kind."""
+    """Shorten torch's report on a state that does not fit to one line: two names of each kind."""
     shapes = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\).*?Size\((.*?)\)", report)
     kinds = {"other sizes": [f"{key} {theirs}, not {ours}" for key, theirs, ours in shapes]}
     for heading, kind in (("Missing", "not in it"), ("Unexpected", "only in it")):

@@ -1,4 +1,4 @@
-"""What a model's name stands for: a bundle that comes with the plugin, or one on the Hub.
+"""Names of models: bundles that come with the plugin, and bundles on the Hub.
 
 ``fairseq_ext/shipped`` leads to ``models`` at the root of the repository; an installation that is
 not editable has copies.
@@ -19,12 +19,12 @@ def shipped(folder: Path = SHIPPED) -> list[str]:
 
 
 def resolved(path: Path, folder: Path = SHIPPED) -> Path:
-    """The folder of the bundle that a name stands for; what is no name is returned as it is.
+    """Return the folder of the bundle that a name stands for; return any other path unchanged.
 
-    What exists under that path is no name.
+    A path that exists is not taken for a name.
 
     Raises:
-        CheckpointError, EnvironmentProblem: it is a name on the Hub, and cannot be had from there.
+        CheckpointError, EnvironmentProblem: it is a name on the Hub, and cannot be downloaded.
     """
     if not path.exists() and str(path) == path.name and path.name in shipped(folder):
         return folder / path.name

@@ -58,7 +58,7 @@ def reconstruct(kind: object, *shape: object) -> NumberArray:
     """An empty array, which gets its numbers by :meth:`NumberArray.__setstate__`.
 
     Raises:
-        UnpicklingError: of another class.
+        UnpicklingError: the array is of another class.
     """
     if kind is not NumberArray:
         raise _refused("ndarray")
@@ -66,10 +66,10 @@ def reconstruct(kind: object, *shape: object) -> NumberArray:
 
 
 def scalar(kind: object, data: object) -> np.generic:
-    """A number.
+    """Return a number.
 
     Raises:
-        UnpicklingError: it is none.
+        UnpicklingError: the data are not a number.
     """
     if not (isinstance(kind, NumberKind) and isinstance(data, bytes)):
         raise _refused("dtype")
@@ -87,4 +87,4 @@ STAND_INS: list[tuple[Any, str]] = [
     *((reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
     *((scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
 ]
-"""What unpickling takes for each name of numpy's; numpy 1 has ``core``, numpy 2 ``_core``."""
+"""Stand-ins with numpy's names for them, for unpickling; numpy 1 has ``core``, 2 has ``_core``."""

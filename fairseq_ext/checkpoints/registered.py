@@ -1,4 +1,4 @@
-"""What a checkpoint names: registered with fairseq here, and fit for the command.
+"""Check that what a checkpoint names is registered with fairseq, and fits the command.
 
 A checkpoint names its architecture, its task, its criterion and hundreds of options. Each must be
 what the command needs before fairseq builds from it. fairseq is imported by the functions that ask
@@ -80,7 +80,9 @@ def unknown(path: str | Path, kind: str, name: Any) -> CheckpointError:
 
 @contextmanager
 def about(path: str | Path) -> Iterator[None]:
-    """Errors of the block as one message about a file; ours, and the system's, as they are."""
+    """Turn unexpected errors in the block into one message that names the file; pass on our own and
+    the system's.
+    """
     try:
         yield
     except LiteralError as error:
@@ -92,7 +94,7 @@ def about(path: str | Path) -> Iterator[None]:
         raise CheckpointError(f"{path} {str(error).rstrip('.')}. {ADVICE}") from error
     except (FairseqExtError, OSError):
         raise
-    except Exception as error:  # whatever a made-up configuration leads to
+    except Exception as error:  # anything that a made-up configuration leads to
         reason = (str(error).strip() or "no reason given").splitlines()[0]
         raise CheckpointError(
             f"{path} cannot be used here ({type(error).__name__}: {reason:.200}). Check that it "

@@ -1,6 +1,6 @@
-"""What a file may hold besides its numbers: plain data of bounded size that names nothing to run.
+"""The contents that a checkpoint may have: plain data of bounded size that names no code to run.
 
-torch's safe loading keeps code out. What it lets through can still hurt whoever walks over it
+torch's safe loading keeps code out. What it lets through can still do harm when it is traversed
 later: parts that contain themselves or each other (a few hundred bytes that stand for 2^40
 entries), a tensor of one number that claims to be 10^12, an interpolation that OmegaConf would
 answer from the environment, and ``_target_``, which hydra would import and call. Nothing in
@@ -175,7 +175,7 @@ def _options(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def require_sizes(settings: Mapping[str, Any]) -> None:
-    """Check numbers of positions: tables of them are filled that are no parameters.
+    """Check numbers of positions, because fairseq fills tables of that size.
 
     Args:
         settings: a model's options, and those that they refer to; sections may be nested.
@@ -192,7 +192,7 @@ def require_sizes(settings: Mapping[str, Any]) -> None:
             if not name.endswith(end) or value is None or refers:
                 continue
             if not isinstance(value, int):
-                raise CheckpointError(f"has `{name}` {value!r:.40}, which is no whole number")
+                raise CheckpointError(f"has `{name}` {value!r:.40}, which is not a whole number")
             found.append((value, name))
         return max(found)
 

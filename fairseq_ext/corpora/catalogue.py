@@ -80,8 +80,8 @@ class Corpus:
         src, tgt: languages, the endings of the files.
         train, valid, test: their texts, each in this order. For ``valid`` also a number n: every
             n-th training pair that is left after cleaning.
-        more_tests: further test sets, each a split of its own name. One whose files cannot be had
-            is left out.
+        more_tests: further test sets, each a split of its own name. One whose files cannot be
+            downloaded is left out.
         normalize: Moses' normalization of punctuation, and no non-printing characters.
         tokenize: Moses' tokenization, with its XML escapes.
         aggressive: hyphens within words are tokens, written ``@-@``.
@@ -139,7 +139,7 @@ def _newstest2014(pair: str, src: str, tgt: str) -> Source:
 def _parallel(
     pair: str, src: str, tgt: str, *, edition: str, archive: str
 ) -> tuple[Source, Source, Source]:
-    """What WMT's language pairs have in common; ``pair`` is how the files call them.
+    """Return the sources that WMT's language pairs share; ``pair`` is how the files call them.
 
     ``edition`` is that of the news commentary, and ``archive`` where it is.
     """

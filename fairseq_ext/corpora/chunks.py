@@ -28,7 +28,7 @@ class Tally:
     counts: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, fate: str, pairs: int, source: int, target: int) -> None:
-        """Count so many pairs and tokens: ``kept``, or the reason why they were dropped."""
+        """Count pairs and tokens: ``kept``, or the reason why they were dropped."""
         entry = self.counts.setdefault(fate, [0, 0, 0])
         for place, number in enumerate((pairs, source, target)):
             entry[place] += number
@@ -59,7 +59,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Lines:
-    """What became of a chunk: two lists of lines, and the count."""
+    """The outcome for a chunk: two lists of lines, and the count."""
 
     source: list[str]
     target: list[str]
@@ -68,7 +68,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Tokenize:
-    """What is done with each pair of a text; it can be sent to another process.
+    """Tokenize the pairs of a chunk; can be sent to another process.
 
     Attributes:
         pipeline: from text to words.

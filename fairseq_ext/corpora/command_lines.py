@@ -86,7 +86,7 @@ def add_corpus(parser: argparse.ArgumentParser) -> None:
 
 
 def add_official(parser: argparse.ArgumentParser) -> None:
-    """What all corpora of the catalogue have in common."""
+    """Options that all corpora of the catalogue have."""
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder to write into")
     add("--download", type=Path, metavar="DIR", help="keep the archives in DIR (OUT/download)")
@@ -273,7 +273,7 @@ def add_csv(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=1000,
         metavar="N",
-        help="cut lines to so many ids (default: %(default)s)",
+        help="cut lines to this many ids (default: %(default)s)",
     )
     add(
         "--pad-to-multiple",

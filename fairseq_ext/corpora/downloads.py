@@ -41,8 +41,8 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
     """The file of that address in ``folder``, downloaded unless it is there already.
 
     ``sha256.json`` in the folder keeps the checksum of what came first, so that a file damaged or
-    exchanged later is noticed. Whether the first one is right, only a checksum from elsewhere
-    can tell.
+    exchanged later is noticed. Only a checksum from elsewhere can tell whether the first
+    download was right.
 
     Args:
         url: official address; its last part names the file.
@@ -125,7 +125,7 @@ class Part:
     total: int | None = None
 
     def load(self) -> None:
-        """Take up what an earlier process left, or nothing."""
+        """Continue from what an earlier process left, if anything."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             state = read_json(self.state)
             self.version, self.total = state["version"], state["total"]

@@ -34,7 +34,7 @@ _LETTERS = _Letters()
 
 
 def normalized(sentence: str) -> str:
-    """What makes two sentences the same: letters and digits, whatever the case or punctuation."""
+    """Reduce a sentence to its letters and digits, without case and punctuation, for comparison."""
     return " ".join(sentence.casefold().translate(_LETTERS).split()) or sentence
 
 

@@ -1,4 +1,4 @@
-"""What Babel (Unicode CLDR) and num2words can name in two languages at once."""
+"""Things that Babel (Unicode CLDR) and num2words can name in both of two languages."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def language(code: str) -> Language:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What both languages can name, sorted, so that a seed always draws the same."""
+    """Things that both languages can name, sorted, so that a seed always draws the same."""
 
     territories: tuple[str, ...]
     languages: tuple[str, ...]

@@ -20,7 +20,9 @@ def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
         DataError: ``folder`` or one of its six files is missing or cannot be trained on.
     """
     if not folder.is_dir():
-        raise DataError(f"`--data {folder}` is no folder; give one with train.{src}, train.{tgt} …")
+        raise DataError(
+            f"`--data {folder}` is not a folder; give one with train.{src}, train.{tgt} …"
+        )
     absent = [
         f"{split}.{side}"
         for split in SPLITS
@@ -39,7 +41,7 @@ def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
 
 
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
-    """How the text that will be written is made of text: the folder's ``text.json``, or ours.
+    """Return the pipeline for the text to write: the folder's ``text.json``, or ours.
 
     Raises:
         DataError: it is to be tokenized twice, or is split into subwords already.

@@ -74,7 +74,7 @@ def unpack(text: Text, file: int, to: Path) -> None:
 
 
 def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[PairPart]:
-    """Parts of so many lines, none with those of two texts.
+    """Parts of this many lines, each from one text.
 
     Args:
         texts: whose packed files have been unpacked.

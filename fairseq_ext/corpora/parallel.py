@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Iterator[Result]:
-    """``map(function, items)`` on so many processes; one works in this process.
+    """``map(function, items)`` on this many processes; with one, in this process.
 
     At most three items for each process are taken ahead of the results.
 

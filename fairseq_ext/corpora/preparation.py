@@ -38,10 +38,10 @@ from fairseq_ext.text.writing import staged, write_all, writers
 
 
 class Preparation:
-    """One corpus on its way into one folder.
+    """The preparation of one corpus in one folder.
 
-    A step asks for what it needs, so that whoever deletes ``raw/`` and ``parts/`` afterwards can
-    still run the command again, and nothing is repeated.
+    A step asks for what it needs, so that the command can be run again after ``raw/`` and
+    ``parts/`` have been deleted, and nothing is repeated.
 
     Attributes:
         name: in :data:`fairseq_ext.corpora.catalogue.CORPORA`.
@@ -209,7 +209,7 @@ class Preparation:
         return self._steps.run("text", self._settings(), outputs, make)
 
     def _more_text(self, source: Source) -> Report:
-        """The same of a further test set; empty where its files cannot be had."""
+        """Do the same for a further test set; empty where its files cannot be downloaded."""
         folders, names = (self.out / "reference", self.out / "text"), self._names([source.name])
 
         def make() -> Report:
@@ -316,7 +316,7 @@ class Preparation:
 
 
 def _existing(paths: list[Path]) -> Iterator[Path]:
-    """Those that are there by the time a step records its files; readers name the others."""
+    """Yield the paths that exist by the time a step records its files; readers name the others."""
     return (path for path in paths if path.is_file())
 
 

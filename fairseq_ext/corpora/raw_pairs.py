@@ -66,7 +66,7 @@ def _tagged(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _segments(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """What is inside ``<seg id="…">``. Entities stay, as in the scripts of the papers."""
+    """Yield the text inside ``<seg id="…">``. Entities stay, as in the scripts of the papers."""
     for line in lines:
         if found := SEGMENT.search(line):
             yield found[1]

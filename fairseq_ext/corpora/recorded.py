@@ -33,7 +33,7 @@ class Steps:
         outputs: Iterable[Path],
         work: Callable[[], Report],
     ) -> Report:
-        """What ``work`` returns, or returned when it was done before.
+        """Return what ``work`` returns, or returned when it was done before.
 
         Args:
             name: of the step.

@@ -1,4 +1,4 @@
-"""What ``corpus.py`` says at the end: a manifest to compare runs by, and a table to read."""
+"""The report of a preparation: a manifest to compare runs by, and a table to read."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ RULES: dict[str, Rule] = {
     "letters": letters,
     "ratio": ratio,
 }
-"""Those of this package, by name."""
+"""The rules of this package, by name."""
 
 
 @functools.lru_cache

@@ -16,7 +16,7 @@ REPEATED, FURTHER, LEAKED = range(len(SPLITS), len(SPLITS) + 3)  # fates beside 
 
 @dataclass(frozen=True)
 class Settings:
-    """What becomes of the pairs.
+    """How pairs are cleaned, filtered and split.
 
     Attributes:
         texts: where they come from; of repeated pairs the first is kept.
@@ -71,5 +71,5 @@ class SplitJob:
         return self.folder / f"{Path(name).stem}.{ending}"
 
     def load(self, name: str) -> Any:
-        """What the file called ``name`` says."""
+        """Read the file called ``name``."""
         return read_json(self.folder / name)

@@ -98,14 +98,14 @@ def _texts(args: argparse.Namespace) -> tuple[Text, ...]:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    """What the options ask for.
+    """Return the settings that the options ask for.
 
     Raises:
         ConfigError: options that do not go together.
         DataError: a text that is not there.
     """
     shared_folder.check_options(args.parts, shard=args.shard, ray=args.ray)
-    shared_folder.shard(args.shard)  # refuses what is none
+    shared_folder.shard(args.shard)  # refuses what is not a shard
     for option, language in (("--src-lang", args.src_lang), ("--tgt-lang", args.tgt_lang)):
         if not re.fullmatch(r"[\w-]+", language):  # it is the ending of file names
             raise ConfigError(
@@ -114,7 +114,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     if args.src_lang == args.tgt_lang:
         raise ConfigError("--src-lang and --tgt-lang are the same; their files would collide.")
     langs = (args.src_lang, args.tgt_lang)
-    rules.checks(tuple(args.rule), langs, args.max_words)  # refuses what cannot be
+    rules.checks(tuple(args.rule), langs, args.max_words)  # refuses impossible rules
     texts = _texts(args)
     if args.as_split is not None and any(text.weight != 1 for text in texts):
         raise ConfigError("`--as` writes every pair once; leave the weights of the corpora out.")
@@ -183,7 +183,7 @@ def work_on_ray(args: argparse.Namespace) -> None:
 
 
 def _record(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
-    """What the manifest says of the options and the inputs."""
+    """Return the manifest's record of the options and the inputs."""
     options = {name: value for name, value in vars(args).items() if name not in ELSEWHERE}
     options = {name: one for name, one in options.items() if LATER.get(name, ...) != one}
     inputs = [(text.name, path) for text in settings.texts for path in text.files]
@@ -234,7 +234,7 @@ def _work(
 
 
 def _described(text: Text) -> dict[str, Any]:
-    """What else the record says of a text of a list."""
+    """Return the further record of a text of a list."""
     named = {"name": text.name, "licence": text.licence, "weight": text.weight}
     return {**named, "columns": list(text.columns), "member": text.member, "swap": text.swap}
 

@@ -1,4 +1,4 @@
-"""What :mod:`fairseq_ext.corpora.splitting` has found, read from the files of its stages."""
+"""Results of :mod:`fairseq_ext.corpora.splitting`, read from the files of its stages."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SplitResults(SplitJob):
         return self._key(), {"train": train, "valid and test": self.load("held.json")["leaks"]}
 
     def sizes(self) -> dict[str, dict[str, list[int]]]:
-        """Of each split that is written: pairs, and words and types of both sides."""
+        """Count, for each split that is written: pairs, and words and types of both sides."""
         reports = [self.load(name) for name in self.of_parts("fate")]
         pairs = np.sum([one["counts"][: len(SPLITS)] for one in reports], axis=0).tolist()
         pairs[0] = sum(one["copies"] for one in reports)
@@ -76,7 +76,7 @@ class SplitResults(SplitJob):
         }
 
     def of_texts(self) -> list[dict[str, int]]:
-        """Of each text: pairs read, and lines that are written of it as train."""
+        """Count, for each text: pairs read, and lines that are written of it as train."""
         found = [{"read": 0, "train": 0} for _ in self.settings.texts]
         for part, clean, fate in zip(
             self.parts, self.of_parts("clean"), self.of_parts("fate"), strict=True
@@ -102,5 +102,5 @@ class SplitResults(SplitJob):
 
 
 def leak(side: str) -> str:
-    """What is wrong with a pair of train whose sentence on this side is held out too."""
+    """Name the fault of a pair of train whose sentence on this side is held out too."""
     return f"{side} sentence also in valid or test"

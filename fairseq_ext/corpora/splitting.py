@@ -343,7 +343,7 @@ def _best(found: np.ndarray) -> np.ndarray:
 
 
 def _number(name: str) -> int:
-    """Of the part or range whose file it is."""
+    """Return the number of the part or range that a file belongs to."""
     return int(Path(name).stem.rpartition("-")[2])
 
 

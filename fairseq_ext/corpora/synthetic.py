@@ -32,7 +32,7 @@ REPORT = "synthetic.json"
 
 @dataclass(frozen=True)
 class Encode:
-    """What is done with each pair; it can be sent to another process.
+    """Encode the pairs of a chunk; can be sent to another process.
 
     Attributes:
         pipeline: from text to tokens.
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> str:
         args: of :func:`fairseq_ext.corpora.command_lines.add_mix`.
 
     Raises:
-        ConfigError: a tag that is no word.
+        ConfigError: a tag that is not a word.
         DataError: texts of unequal length, a corpus without its pipeline or in the folder to be
             written, or nothing to train on.
     """

@@ -60,7 +60,7 @@ class Side:
 
 @dataclass
 class Split:
-    """What became of one split."""
+    """The counts of one split."""
 
     pairs: int = 0
     dropped: dict[str, int] = field(default_factory=dict)

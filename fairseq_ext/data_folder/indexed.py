@@ -95,13 +95,13 @@ def read(prefix: str | Path) -> tuple[Any, Any]:
     """Tokens of all sentences, one after another and not yet in memory, and where each begins.
 
     Args:
-        prefix: as of :func:`check`.
+        prefix: as for :func:`check`.
 
     Returns:
         Tokens, as numpy has them in a file, and ``[sentences + 1]`` places in them, int64.
 
     Raises:
-        DataError: as of :func:`check`; or no such data, or of another layout than ``mmap``.
+        DataError: as for :func:`check`; or no such data, or of another layout than ``mmap``.
     """
     import numpy as np
 

@@ -59,7 +59,7 @@ def write(stage: Path, folder: Path) -> None:
 
 
 def read(folder: Path) -> dict[str, Entry]:
-    """What a folder's manifest lists, by name; empty without a manifest.
+    """Return the entries of a folder's manifest, by file name; empty without a manifest.
 
     Raises:
         DataError: it is damaged, too large, or something else.

@@ -1,4 +1,4 @@
-"""What was found out about a file, remembered until its size, time or inode changes.
+"""Facts about files, remembered until the size, time or inode of the file changes.
 
 The notes are a small file beside the data or, where that cannot be written, in the user's cache
 folder. Where neither can, every start reads the file again.
@@ -23,7 +23,7 @@ Facts = dict[str, Any]
 
 
 def examine(path: Path, measure: Callable[[Path], Facts], wanted: dict[str, type]) -> Facts:
-    """What ``measure(path)`` returns, or returned when it was called for this very file.
+    """Return ``measure(path)``, from notes if it has been called for this very file before.
 
     Args:
         path: a file.

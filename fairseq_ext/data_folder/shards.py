@@ -34,7 +34,7 @@ OURS = (
 
 @dataclass(frozen=True)
 class Shards:
-    """What is binarized, and into how many shards.
+    """A text to binarize, and the number of shards.
 
     Attributes:
         text: folder with ``train``, and perhaps ``valid`` and ``test``, as tokens.
@@ -55,7 +55,7 @@ class Shards:
         return [self.text / f"{split}.{side}" for side in (self.src, self.tgt)]
 
     def folders(self) -> list[Path]:
-        """Of the shards, in order."""
+        """Return the folders of the shards, in order."""
         return [self.out / f"{number:03d}" for number in range(self.count)]
 
     def job(self) -> dict[str, object]:
@@ -153,7 +153,7 @@ def write(shards: Shards, own: tuple[int, int] = (0, 1)) -> list[str]:
         The shards that are missing still, which are of others.
 
     Raises:
-        ConfigError, DataError: as of :meth:`Shards.job`, or of fairseq-preprocess.
+        ConfigError, DataError: as for :meth:`Shards.job`, or fairseq-preprocess.
     """
     folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output", CALLED)
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -100,3 +101,28 @@ def test_importing_the_package_is_quick_and_changes_nothing():
     count, heavy = run(sys.executable, "-c", code).stdout.split(maxsplit=1)
     assert heavy == "set()\n"
     assert int(count) < 20
+
+
+@pytest.mark.parametrize("room", ["checkpoints", "plugin/patches"])
+def test_the_overview_of_a_room_names_every_module(room: str):
+    """For the patches: every module that has some."""
+    folder = PACKAGE / room
+    overview = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    own = re.escape(f"fairseq_ext.{room.replace('/', '.')}.")
+    modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+    if room == "plugin/patches":
+        modules = [path for path in modules if "\nPATCHES = " in path.read_text(encoding="utf-8")]
+    named = [name for name in re.findall(rf":mod:`~{own}(\w+)`", overview) if name != "table"]
+    assert sorted(named) == sorted(path.stem for path in modules)
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    """Then they are understood without the name of the function."""
+    fragment = re.compile(r'^ *"""(What|Whatever|Who|Of|Those)\b.*', re.MULTILINE)
+    found = {
+        f"{path.relative_to(REPO)}: {match[0].strip()}"
+        for folder in ("fairseq_ext", "recipes", "benchmarks")
+        for path in (REPO / folder).rglob("*.py")
+        for match in fragment.finditer(path.read_text(encoding="utf-8"))
+    }
+    assert not found

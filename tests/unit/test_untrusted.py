@@ -162,7 +162,7 @@ def test_positions():
         untrusted.require_sizes(nested)
     untrusted.require_sizes({"max_positions": "${task.max_positions}", "decoder_embed_dim": None})
     for number in ("300000000", 3e8, [1]):
-        with pytest.raises(CheckpointError, match="which is no whole number"):
+        with pytest.raises(CheckpointError, match="which is not a whole number"):
             untrusted.require_sizes({"max_source_positions": number})
 
 

@@ -57,7 +57,7 @@ class Writer:
             self.wait()
 
     def taken(self) -> None:
-        """What is saved does not depend on the training any more."""
+        """Note that the copy to save does not depend on the training any more."""
         self._taken.set()
 
     def wait(self) -> None:
@@ -75,11 +75,11 @@ class Writer:
 
 
 WRITER = Writer()
-"""Of this process, which has one training at a time."""
+"""The writer of this process, which has one training at a time."""
 
 
 def finish() -> None:
-    """At the end of a process that has another reason to end: errors are of no use any more."""
+    """Wait for the last checkpoint when the process is ending for another reason; ignore errors."""
     with contextlib.suppress(Exception):
         WRITER.wait()
 
@@ -142,7 +142,7 @@ def _async_close(original: Callable) -> Callable:
 
 PATCHES = (
     Patch(
-        name="checkpoints behind the training",
+        name="checkpoints written asynchronously",
         reason="--write-checkpoints-asynchronously leaves a torn file where a training is killed, "
         "writes no checkpoint_last.pt, and needs a package that nothing else needs",
         layers=(

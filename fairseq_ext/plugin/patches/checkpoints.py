@@ -30,7 +30,7 @@ def _load_checkpoint_to_cpu(original: Callable) -> Callable:
 
 
 def _as_loaded(state: dict[str, Any], arg_overrides: dict[str, Any] | None) -> dict[str, Any]:
-    """What fairseq makes of a checkpoint that it has read."""
+    """Convert a checkpoint that has been read, as fairseq does."""
     from fairseq import checkpoint_utils
     from fairseq.dataclass.utils import overwrite_args_by_name
     from omegaconf import OmegaConf
@@ -265,7 +265,7 @@ PATCHES = (
     ),
     Patch(
         name="how the text was made",
-        reason="a checkpoint does not tell, and translating needs the same tokens and subwords",
+        reason="a checkpoint does not store it, and translating needs the same tokens and subwords",
         layers=(Layer("fairseq.checkpoint_utils:load_checkpoint", _keep_pipeline),),
     ),
     Patch(

@@ -88,13 +88,13 @@ def save_early_stopping(original: Callable) -> Callable:
 
 
 def aim(cfg: Any) -> str:
-    """What counts as best by ``cfg.checkpoint``, for instance ``lowest loss``."""
+    """Return what ``cfg.checkpoint`` takes for best, for instance ``lowest loss``."""
     extreme = "highest" if cfg.maximize_best_checkpoint_metric else "lowest"
     return f"{extreme} {cfg.best_checkpoint_metric}"
 
 
 def _former_aim(cfg: Any, trainer: Any) -> str:
-    """The aim of a checkpoint that does not tell it, by the options of its run."""
+    """Return the aim of a checkpoint that does not store it, by the options of its run."""
     path, _ = start(cfg, trainer)
     if not storage.is_archive(path):  # another process has read it for all
         return aim(cfg)
@@ -281,8 +281,8 @@ PATCHES = (
     Patch(
         name="validation after resume",
         reason="--patience and reduce_lr_on_plateau start counting again after a resume, and with "
-        "another --best-checkpoint-metric values are compared with those of the former one",
-        until="fairseq stores these counters, and what they are of",
+        "another --best-checkpoint-metric values are compared with those of the earlier metric",
+        until="fairseq stores these counters, and the metric that they count",
         needed=probes.forgets_validation,
         layers=(
             Layer("fairseq.trainer:Trainer.save_checkpoint", save_early_stopping),

@@ -132,7 +132,10 @@ def update_in_one_pass(original: Callable) -> Callable:
 
 
 def fold_factors(original: Callable) -> Callable:
-    """Where the trainer goes from its factors straight to fairseq's Adam of fp32 weights."""
+    """Defer the factors only where the trainer passes them straight to fairseq's Adam.
+
+    Its weights must be in fp32.
+    """
 
     def _build_optimizer(self: Any) -> None:
         from fairseq.optim.adam import Adam, FairseqAdam

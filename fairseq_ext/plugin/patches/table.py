@@ -41,7 +41,7 @@ class Patch:
     name: str
     """The short name that ``fairseq-ext doctor`` prints."""
     reason: str
-    """What goes wrong without it."""
+    """The problem that occurs without it."""
     until: str | None = None
     """When a repair can be deleted; None for a check, which stays."""
     layers: tuple[Layer, ...] = ()

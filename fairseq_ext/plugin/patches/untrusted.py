@@ -165,8 +165,8 @@ def _merges_checked(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="files are checked before they are built",
-        reason="whatever architecture, task, criterion or size a file names is built, and what "
-        "goes wrong is a traceback",
+        reason="fairseq builds any architecture, task, criterion or size that a file names, and "
+        "errors are tracebacks",
         layers=(
             Layer("fairseq.checkpoint_utils:load_checkpoint_to_cpu", _checked),
             Layer("fairseq.checkpoint_utils:load_model_ensemble_and_task", _one_by_one),
@@ -179,8 +179,8 @@ PATCHES = (
     ),
     Patch(
         name="merges are checked before they are read",
-        reason="merges that cannot be read, as a checkpoint may name them, end the program with "
-        "the usage of another one",
+        reason="a damaged file of merges, which a checkpoint may name, ends the program with the "
+        "usage of subword-nmt",
         layers=(
             Layer("fairseq.data.encoders.subword_nmt_bpe:SubwordNMTBPE.__init__", _merges_checked),
         ),
