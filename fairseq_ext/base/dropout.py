@@ -34,7 +34,7 @@ def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
         ``1 / (1 - p)`` by which kept values are multiplied (0 if all are dropped).
     """
     dropped = round(p * STEPS)
-    if dropped >= STEPS:  # 2^15 is no int16, so no draw could be below it
+    if dropped >= STEPS:  # 2^15 is not an int16, so no draw could be below it
         return torch.zeros_like(x, dtype=torch.int8), 0.0
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)
     draws.random_(-(2**63), None)  # all 64 bits are random

@@ -1,4 +1,4 @@
-"""What binary layers compute, for the engine, from checkpoints and from packed models."""
+"""Binary layers as operations of the engine, from checkpoints and from packed models."""
 
 from __future__ import annotations
 

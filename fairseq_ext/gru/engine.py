@@ -1,4 +1,4 @@
-"""What the GRU with attention computes, for the engine."""
+"""The GRU with attention as operations of the engine."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 One sentence, one word at a time, no padding. It is slow and meant to be read; the tests compare the
 fast layers with it, values and all gradients. The paper does not number its equations, so the
-comments name its sections. Parameters have the names that they
-have in :class:`~fairseq_ext.gru.decoding.AttentiveGRU`.
+comments name its sections. Parameters have the names that they have in
+:class:`~fairseq_ext.gru.decoding.AttentiveGRU`.
 
 Letters: ``T`` words, ``S`` source tokens, ``E`` embedding, ``H`` state, ``C`` annotation size.
 """

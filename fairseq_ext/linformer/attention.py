@@ -18,7 +18,7 @@ from fairseq_ext.errors import ConfigError
 from fairseq_ext.linformer.projection import LengthProjection
 
 SCALES = ("head-dim", "model-dim")
-# In inference on a CPU, two plain products are faster than the fused kernel up to so many slots.
+# In inference on a CPU, two plain products are faster than the fused kernel up to this many slots.
 FEW_SLOTS = 64
 
 
@@ -57,7 +57,9 @@ class LinformerAttention(nn.Module):
                 f"`num_heads` must divide `embed_dim` ({embed_dim}), but is {num_heads} instead."
             )
         if scale not in SCALES:
-            raise ConfigError(f"`scale` must be one of {SCALES}, but is {scale} instead.")
+            raise ConfigError(
+                f"`scale` must be one of {', '.join(SCALES)}, but is {scale} instead."
+            )
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.head_dim = embed_dim // num_heads
         self.scaling = 1 / sqrt(self.head_dim if scale == "head-dim" else embed_dim)

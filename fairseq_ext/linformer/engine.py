@@ -1,4 +1,4 @@
-"""What Linformer attention computes, for the engine."""
+"""Linformer attention as operations of the engine."""
 
 from __future__ import annotations
 

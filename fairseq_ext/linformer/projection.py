@@ -29,6 +29,9 @@ class LengthProjection(nn.Module):
     - ``convolution``: the same windows with ``w`` learned weights, which all slots share. This is a
       convolution over time with kernel and stride ``w``.
 
+    If ``K`` does not divide ``N``, windows of ``w`` tokens may need fewer than ``K`` slots: the
+    last slots are then empty for every source, and only add ``e^0`` to the softmax.
+
     Initialization of ``learned``. Both ways keep slots and scores bounded for every length:
 
     - ``identity``: ``E_ij = 1 / (1 + ⌊j / K⌋)`` where ``j mod K = i``, else 0. The first ``K``
@@ -64,8 +67,11 @@ class LengthProjection(nn.Module):
                 f"`linformer_k` must be from 1 to `linformer_max_len` ({max_len}), "
                 f"but is {slots} instead."
             )
-        if kind not in KINDS or init not in INITS:
-            raise ConfigError(f"unknown projection `{kind}` or initialization `{init}`.")
+        for name, value, choices in (("projection", kind, KINDS), ("init", init, INITS)):
+            if value not in choices:
+                raise ConfigError(
+                    f"`{name}` must be one of {', '.join(choices)}, but is `{value}` instead."
+                )
         self.slots, self.max_len = slots, max_len
         self.kind, self.init = kind, init
         self.matrices = 1 if shared else 2

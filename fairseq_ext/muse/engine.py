@@ -1,4 +1,4 @@
-"""What a MUSE block computes, for the engine."""
+"""A MUSE block as operations of the engine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def block(
 
 
 def read(layer: ParallelBlock, x: Columns, program: Writer) -> tuple[list[Columns], list[int]]:
-    """What the branches begin with, and the sizes of what they end with: ``W_Enc``, section 3.5."""
+    """The first products of the branches, and the sizes of their last: ``W_Enc``, section 3.5."""
     if not one_product(layer):
         own = layer.projections
         parts = [linear(getattr(own, name), x, program) for name in own.inward]

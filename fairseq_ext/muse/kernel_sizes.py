@@ -14,7 +14,7 @@ def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list
         ordinary: the convolution is the ordinary one, which has one size.
 
     Raises:
-        ConfigError: a size is below 1 or no number, there are more groups than layers, or the
+        ConfigError: a size is below 1 or not a number, there are more groups than layers, or the
             ordinary convolution has several sizes.
     """
     if text == "none":

@@ -1,4 +1,4 @@
-"""What makes an update quick without changing its numbers: the loss in chunks, and Adam's step.
+"""Faster updates with the same numbers: the loss in chunks, and Adam's step.
 
 The mathematics is in :mod:`~fairseq_ext.training.loss` and :mod:`~fairseq_ext.training.adam`
 (torch only); the rows of :mod:`fairseq_ext.plugin.patches.speed` give it to fairseq.

@@ -40,7 +40,8 @@ def can_fuse(optimizer: Optimizer) -> bool:
 
 
 def fold(optimizer: Optimizer) -> None:
-    """From now on :func:`multiply` and :func:`clip` leave their factors to the step, where it can.
+    """From now on, :func:`multiply` and :func:`clip` leave their factors to the step if it can
+    apply them.
 
     Only for an owner who does not read gradients between the two and the step.
     """
@@ -122,7 +123,7 @@ def _advance(state: dict[str, Any], weight: Tensor) -> int:
     for name in ("exp_avg", "exp_avg_sq"):
         state[name] = _fitted(state.get(name), weight)
     if not isinstance(state.get("step"), int | float | Tensor):
-        raise _unfit("a step that is no number")
+        raise _unfit("a step that is not a number")
     state["step"] += 1
     return int(state["step"])
 

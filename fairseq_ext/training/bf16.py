@@ -21,7 +21,7 @@ def times_as_long(model: nn.Module, repeats: int = 3) -> float | None:
     Args:
         model: whose matrices are multiplied; timed is the shape that most of its weights have,
             embeddings left out.
-        repeats: the fastest of so many counts.
+        repeats: the fastest of this many counts.
 
     Returns:
         The ratio; None for a model without matrices.

@@ -84,10 +84,10 @@ def distilled_nll(
         target: ``[...]``.
         temperature: τ.
         teacher_weight: w.
-        padding_idx, chunk: as of :func:`smoothed_nll`.
+        padding_idx, chunk: as for :func:`smoothed_nll`.
 
     Returns:
-        As :func:`smoothed_nll`.
+        As for :func:`smoothed_nll`.
     """
     words, target = _counted(target, padding_idx)
     chunk_loss = functools.partial(
@@ -103,7 +103,7 @@ def distilled_nll(
 def count_correct(
     output: OutputLayer, target: Tensor, padding_idx: int | None = None, chunk: int = CHUNK
 ) -> Tensor:
-    """How many words have the target as their most probable prediction, a scalar."""
+    """The number of words whose most probable prediction is the target, a scalar."""
     words, target = _counted(target, padding_idx)
     output, correct = output.of_words(words), target.new_zeros(())
     with torch.no_grad():
@@ -113,7 +113,7 @@ def count_correct(
 
 
 def _counted(target: Tensor, padding_idx: int | None) -> tuple[Tensor | slice, Tensor]:
-    """Which words are no pads, and their targets, ``[N]``."""
+    """The words that are not pads, and their targets, ``[N]``."""
     target = target.reshape(-1)
     if padding_idx is None or (counted := target.ne(padding_idx)).all():
         return slice(None), target
@@ -204,7 +204,7 @@ class _Gradients:
             self.of_bias += grad_logits.sum(dim=0)
 
     def sums(self) -> tuple[Tensor | None, ...]:
-        """In the types of the features, the weight and the bias."""
+        """The gradients, in the types of the features, the weight and the bias."""
         of_weight = None if self.of_weight is None else self.of_weight.t()
         rounded = [
             None if one is None else one.to(self.output.weight.dtype)

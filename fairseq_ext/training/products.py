@@ -24,8 +24,8 @@ LEAST = 1_500_000
 """Multiplications below which the way through Python takes longer than oneDNN saves."""
 
 CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
-"""How many programs oneDNN and torch's layer above it keep; both read it from the environment at
-their first product. Each number of rows has its own program, some 0.3 MiB, and an update needs
+"""The number of programs that oneDNN and torch's layer above it keep; both read it from the
+environment at their first product. Each number of rows has its own program, some 0.3 MiB, and an update needs
 thirty. Of the 1,024 that both keep by default, a training would fill gigabytes."""
 
 

@@ -14,7 +14,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
 class ShardedOptimizer(ZeroRedundancyOptimizer):
-    """What fairseq asks of an optimizer whose state is shared out.
+    """An optimizer whose state is shared out, with all that fairseq asks of one.
 
     The state that :meth:`state_dict` gives is whole, and in the form of the optimizer inside, so
     that a checkpoint does not show by how many processes it was written.
@@ -24,7 +24,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
     """The state stays float32 where the weights are not; fairseq need not repair that."""
 
     def __getattr__(self, name: str) -> Any:
-        """What the optimizer inside can do: ``supports_step_with_scale`` and the like."""
+        """The abilities of the optimizer inside: ``supports_step_with_scale`` and the like."""
         if name.startswith("supports"):
             return getattr(self.optim, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -50,7 +50,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         return state
 
     def share(self) -> tuple[int, int]:
-        """How many weights this process keeps the state of, and how many there are."""
+        """The number of weights whose state this process keeps, and the number of all weights."""
         own, whole = (
             sum(one.numel() for group in groups for one in group["params"])
             for groups in (self.optim.param_groups, self.param_groups)

@@ -205,7 +205,7 @@ class TestBinaryLinear:
     def test_gradients_are_those_of_the_binarized_operands(
         self, options: dict, granularity: str, inputs: bool
     ) -> None:
-        """Of every kind, with dropped inputs, against torch's own product of both."""
+        """All kinds, with dropped inputs, against torch's own product of both operands."""
         form = Binarizer(**options)
         how = {"granularity": granularity, "weight_binarizer": form, "input_binarizer": form}
         layer = BinaryLinear(33, 5, inputs=inputs, scale=3.0, **how).double()

@@ -370,7 +370,7 @@ def test_fused_projections_cannot_be_binarized() -> None:
 
 
 class FusedLayerNorm(nn.Module):
-    """As apex has it: no subclass of torch's."""
+    """The layer norm of apex: not a subclass of torch's."""
 
     def __init__(self, shape: int, eps: float = 1e-5, elementwise_affine: bool = True) -> None:
         super().__init__()

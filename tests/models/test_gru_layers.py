@@ -170,7 +170,7 @@ def test_decoding_from_tables_equals_steps(kind: str, order: str, feeding: bool)
 
 
 def test_update_is_torchs_cell_and_not_the_papers_reset() -> None:
-    """Which of the two GRUs the parameter count implies (docs/gru.md) decides this."""
+    """The parameter count of the paper decides between the two GRUs (docs/gru.md)."""
     torch.manual_seed(0)
     cell = nn.GRUCell(5, 7).double()
     x, s = torch.randn(4, 5, dtype=torch.double), torch.randn(4, 7, dtype=torch.double)

@@ -1,4 +1,4 @@
-"""What the GRU paper fixes, and what its options mean."""
+"""The numbers that the GRU paper fixes, and the meaning of the options."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def logits(model, source: Tensor, target: Tensor) -> Tensor:
 
 
 def both_outputs(model, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """What the encoder gives, and the logits."""
+    """The encoder's output, and the logits."""
     encoded = model.encoder(source, source.ne(1).sum(1))
     return encoded["encoder_out"][0], model.decoder(previous(target), encoder_out=encoded)[0]
 
@@ -213,7 +213,7 @@ def test_beam_search_in_a_batch_equals_one_by_one(name: str) -> None:
 
 
 def attentive(name: str):
-    """In fp32; a GRU's weights are sharper than at initialization, where attention is uniform."""
+    """The model in fp32; a GRU has sharper weights than at first, when attention is uniform."""
     model, _ = build(ARCHITECTURES[name])
     if name.startswith("gru"):
         for parameter in model.parameters():

@@ -161,7 +161,7 @@ def test_given_embeddings_are_brought_to_the_left_edge_too() -> None:
 
 @pytest.mark.parametrize("junk", [math.nan, math.inf, 1e4])
 def test_pads_of_the_source_change_no_logits(junk: float) -> None:
-    """In every layer: the decoder's attentions, and the second layer of the encoder."""
+    """Pads reach neither the decoder's attentions nor the second layer of the encoder."""
     model, _ = build(LINFORMER)
     model = model.double()
     source, target = padded(SOURCE, left=False), previous(padded(TARGET, left=False))

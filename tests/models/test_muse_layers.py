@@ -358,7 +358,7 @@ def test_decoder_block_reads_no_later_position(variant: str) -> None:
 
 
 def test_cross_attention_reads_the_blocks_input() -> None:
-    """What self-attention and convolution return does not reach it."""
+    """The results of self-attention and convolution do not reach it."""
     seen = []
     for scale in (1.0, 0.0, 3.0):
         block = build("gated", decoder=True)

@@ -1,4 +1,4 @@
-"""What the MUSE paper and its authors' runs fix, and what the options mean."""
+"""The numbers that the MUSE paper and its authors' runs fix, and the meaning of the options."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_recomputed_activations_give_the_same_gradients(flags: list[str]) -> Non
 
 @pytest.mark.long
 def test_300_updates_learn_by_heart() -> None:
-    """In twelve post-norm layers, which a larger initialization does not survive."""
+    """Twelve post-norm layers do not survive a larger initialization."""
     layers = ["--encoder-layers", "12", "--decoder-layers", "12"]
     model, _ = build([*MUSE, *layers, "--dropout", "0.1"])
     sentences = random_sentences([4, 6, 3], seed=4)

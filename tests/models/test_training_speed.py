@@ -1,4 +1,4 @@
-"""What makes an update quick gives fairseq's own numbers: the loss in chunks, Adam, dropout."""
+"""Faster updates have fairseq's own numbers: the loss in chunks, Adam, dropout."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def without_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outcome(criterion: Any, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What the criterion logs, and the gradient of every parameter."""
+    """The numbers that the criterion logs, and the gradient of every parameter."""
     model.zero_grad()
     torch.manual_seed(5)  # for the dropout
     found, sample_size, logged = criterion(model, models.batch())
@@ -367,7 +367,7 @@ def test_factors_of_gradients_in_the_step(clip_norm: float) -> None:
 
 
 def test_factors_are_settled_or_forgotten() -> None:
-    """For a step with a closure, a hook that reads gradients, and gradients that are dropped."""
+    """A closure and a hook read multiplied gradients; gradients that are dropped drop theirs."""
     *_, folded = optimizers()
     adam.fold(folded.optimizer)
 

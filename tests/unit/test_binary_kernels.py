@@ -289,7 +289,7 @@ def test_without_compiled_kernels_torch_does_it(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_many_rows_are_unpacked_where_c_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those rows take BLAS's way: the same bits as by `torch`."""
+    """Many rows are multiplied by BLAS: the same bits as by `torch`."""
     if "c" not in available_paths():
         pytest.skip("the kernels are not compiled here")
     x, weight, _ = random_case(functional.MANY_ROWS, 300, 70)

@@ -58,7 +58,7 @@ def _team() -> int | None:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """Those of :data:`PATHS` that this processor and this installation can run."""
+    """The paths out of :data:`PATHS` that this processor and this installation can run."""
     kernels = library()
     return PATHS[:1] if kernels is None else PATHS[: kernels.best_path() + 2]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_ext.binary.kernels.packing import TILE, PackedWeight
 
-ROWS = 16  # at a time; a product on tensor cores takes at least so many
+ROWS = 16  # at a time; a product on tensor cores takes at least this many
 WORD_BITS = 32
 
 

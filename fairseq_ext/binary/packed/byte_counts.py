@@ -27,11 +27,11 @@ def count(path: str | Path) -> dict[str, Any]:
     """Sizes of a packed model, in bytes if nothing else is said.
 
     Returns:
-        ``architecture``, ``stage``, ``binary_inputs``, whether any layer or product has them,
-        ``languages``; ``bytes``: for each kind of tensor and
-        in total; ``binary``: the numbers in packed layers, their bytes packed, in fp32 and in bf16,
-        and the two factors by which packing makes them smaller; ``file``: the same for all numbers
-        and the whole file.
+        ``architecture``, ``stage``, ``languages`` and ``layers``; ``binary_inputs``: whether any
+        layer or product has them; ``bytes``: for each kind of tensor and in total; ``binary``: the
+        numbers in packed layers, their bytes packed, in fp32 and in bf16, and the two factors by
+        which packing makes them smaller; ``signs_alone``: the same without levels;
+        ``whole_file``: the same for all numbers and the whole file.
 
     Raises:
         CheckpointError: as :func:`fairseq_ext.binary.packed.model_file.read`.
@@ -66,7 +66,7 @@ def binary_numbers(packed: PackedModel) -> int:
 
 
 def _has_binary_inputs(packed: PackedModel) -> bool:
-    """In stage 2 the inputs are binary that the options name, which may be none."""
+    """In stage 2, the inputs named by the options are binary; there may be none."""
     options = packed.cfg["model"]
     named = str(options.get("binary_activations") or "")
     row = switches.PRESETS.get(str(options.get("bmt_preset")), switches.Switches())

@@ -188,7 +188,7 @@ def read(path: str | Path) -> PackedModel:
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{error!s:.200}" if isinstance(error, DataError) else type(error).__name__
         raise CheckpointError(
-            f"{path} is no packed model that could be used ({reason}). Pack the checkpoint again."
+            f"{path} is not a packed model that can be used ({reason}). Pack the checkpoint again."
         ) from None
     try:
         untrusted.require_plain(packed.cfg, 0)

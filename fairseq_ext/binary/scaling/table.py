@@ -75,7 +75,7 @@ def read_table(path: str | Path) -> list[Model]:
     """The models of a ``.json``, ``.csv`` or ``.tsv`` table.
 
     Raises:
-        DataError: unreadable, a column missing, or a value that cannot be (named by row).
+        DataError: unreadable, a column missing, or a value out of range (named by row).
         ConfigError: another kind of file.
     """
     path = Path(path)
