@@ -23,20 +23,22 @@ DESCRIPTION = "What is needed around fairseq's own commands."
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one subcommand; a user's error is one message on standard error and exit status 1."""
+    _open_closed_streams()
     args = build_parser().parse_args(arguments)
     try:
         options.keep_inputs(args)
         options.require_folders(args)
         status = args.run(args)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
     except FairseqExtError as error:
         status = _fail(str(error))
     except ModuleNotFoundError as error:
         status = _fail(extras.missing(error.name or str(error)))
-    except OSError as error:  # of a library, such as a font that matplotlib cannot open
+    except OSError as error:
+        # raised inside a library, for example for a font that matplotlib cannot open
         if error.errno not in files.FULL_DISK | files.TOO_MANY_FILES:
             raise
         status = _fail(files.explain(error))
@@ -44,6 +46,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("fairseq-ext: interrupted.", file=sys.stderr)
         status = 130
     sys.exit(status)
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for each standard stream that the caller has closed, as daemons do.
+
+    Python has None there, which libraries such as tqdm do not expect. ``sys.__stdout__`` and
+    ``sys.__stdin__`` stay None and tell a command that its text would be lost.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
 def _fail(message: str) -> int:

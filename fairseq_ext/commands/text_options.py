@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text.pipeline import Pipeline
 
-SWITCHES = {
+TEXT_FLAGS = {
     "normalize": "Moses' normalization of punctuation first",
     "tokenize": "Moses tokens before, and undone after",
     "escape": "with XML entities in tokens, Moses' default",
@@ -33,7 +33,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
         "how the training corpus was prepared",
         "Needed only where neither the run nor the data has a text.json, or to override it.",
     ).add_argument
-    for name, text in SWITCHES.items():
+    for name, text in TEXT_FLAGS.items():
         option(f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
     option("--keep-tokens", action="store_true", help="leave the translation as tokens")
     option("--bpe-codes", type=Path, metavar="FILE", help="subword-nmt's merges")
@@ -74,7 +74,7 @@ def _overridden(
     args: argparse.Namespace, saved: Pipeline | None, plain: Pipeline, codes: Path | None
 ) -> Pipeline:
     """The saved steps, or none, with the options in their place."""
-    given = {name: getattr(args, name) for name in SWITCHES if getattr(args, name) is not None}
+    given = {name: getattr(args, name) for name in TEXT_FLAGS if getattr(args, name) is not None}
     if codes is not None:
         given |= {"subwords": "subword-nmt", "files": (_checked(codes),)}
     elif args.remove_bpe:

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from fairseq_ext.commands import options, translate_options, translate_parts
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.text_options import add_text_options, chosen_codec
+from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.parts import Writes
@@ -32,8 +33,8 @@ def add(commands: Subparsers) -> None:
         help="translate a file or standard input with trained models",
         description="Translate text, a sentence per line: one line out for each line in, in the "
         "same order. With --nbest above 1 each translation is a line of four columns, separated "
-        "by tabs: line number (from 1), rank (from 1), score (log-probability in base 2, as of "
-        "fairseq-generate), text.",
+        "by tabs: line number (from 1), rank (from 1), score (log-probability in base 2, as "
+        "fairseq-generate prints it), text.",
     )
     option = parser.add_argument
     option(
@@ -74,12 +75,19 @@ def add(commands: Subparsers) -> None:
     translate_options.add_search(parser.add_argument_group("search"))
     translate_options.add_samples(parser.add_argument_group("samples instead of search"))
     translate_parts.add_part_options(parser.add_argument_group("large texts"))
-    options.add_json(parser, "source, translations, tokens and scores, a line each,")
+    option(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="also write source, translations, tokens and scores as JSON, one line per sentence",
+    )
     parser.set_defaults(run=_translate, data=None, text=None)
 
 
 def _translate(args: argparse.Namespace) -> int:
-    logging.getLogger("fairseq_ext.engine").setLevel(logging.INFO)  # who translates, if it does not
+    logging.getLogger("fairseq_ext.engine").setLevel(
+        logging.INFO
+    )  # logs why fairseq translates instead of the engine
     from fairseq_ext import files
 
     translate_parts.check(args)
@@ -108,7 +116,6 @@ def _find_models(args: argparse.Namespace) -> None:
     """
     from fairseq_ext.checkpoints import names
     from fairseq_ext.decoding.loading import in_run
-    from fairseq_ext.errors import ConfigError
 
     name, args.model = args.model, None
     given = args.path or [name]
@@ -126,8 +133,6 @@ def _find_models(args: argparse.Namespace) -> None:
 
 def _require_no_text(paths: Iterable[Path]) -> None:
     """Refuse text that ``--path`` has taken for models, as it takes all that follows it."""
-    from fairseq_ext.errors import ConfigError
-
     for path in paths:
         if not os.path.exists(path):  # noqa: PTH110  # of any text, also a long one
             raise ConfigError(
@@ -146,7 +151,6 @@ def _tell_apart(args: argparse.Namespace) -> None:
     """
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.engine.files import is_engine_model
-    from fairseq_ext.errors import ConfigError
 
     words, args.words = args.words, []
     if len(words) == 1 and os.path.isdir(words[0]):  # noqa: PTH112  # of any text, also a long one
@@ -175,7 +179,7 @@ def _lines(args: argparse.Namespace) -> int | None:
 
 
 def _parts(args: argparse.Namespace, stack: contextlib.ExitStack) -> Writes:
-    """What writes the translations of a part."""
+    """A function that writes the translations of a part."""
     translator, codec = _opened(args, stack)
     choose = _choice(args)
 
@@ -216,9 +220,10 @@ def _of_all_inputs(
 
     if args.input is None:
         name = "standard input"
-        raw = stream.unmarked(sys.stdin.buffer, name)
         if args.text is not None:
             raw, name = [os.fsencode(f"{line}\n") for line in args.text], "the command line"
+        else:
+            raw = stream.unmarked(_stdin().buffer, name)
         yield from _translations(args, translator, codec, raw, name)
         return
     before = 0
@@ -251,7 +256,7 @@ def _translations(
 
 
 def _choice(args: argparse.Namespace) -> Callable[[Iterator[Translation]], Iterator[Translation]]:
-    """What to do with the samples of ``--mbr``; without it, nothing.
+    """A function that chooses among the samples of ``--mbr``; without it, the identity.
 
     Raises:
         ConfigError: an unknown utility, or one that is not installed.
@@ -300,7 +305,15 @@ def _as_dict(one: Translation) -> dict[str, Any]:
     }
 
 
+def _stdin() -> IO[str]:
+    if sys.__stdin__ is None:
+        raise ConfigError("standard input is closed; name a file with text by `--input`.")
+    return sys.stdin
+
+
 def _stdout() -> IO[str]:
+    if sys.__stdout__ is None:
+        raise ConfigError("standard output is closed; name a file for the text by `--output`.")
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     return sys.stdout
 

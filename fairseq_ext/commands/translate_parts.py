@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.commands.text_options import SWITCHES
+from fairseq_ext.commands.text_options import TEXT_FLAGS
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from fairseq_ext.text.parts import Part
 
 PART_LINES = 10_000
-# What translations do not depend on, or what may differ between workers: devices, memory, places,
-# and whether a part may be made whose lines are too long, which without it is not made at all.
+# Options that do not change the translations or may differ between workers: devices, memory, paths,
+# and --skip-long, without which a part with lines that are too long is not made at all.
 ELSEWHERE = {
     *("run", "data", "path", "input", "output", "json"),
     *("parts", "part_lines", "shard", "ray", "cpu", "fp16", "max_tokens", "skip_long"),
@@ -70,7 +70,7 @@ def run(
     check_inputs: Callable[[], object],
     opened: Callable[[contextlib.ExitStack], Writes],
 ) -> int:
-    """Translate this worker's parts, and write the whole if no part is missing then.
+    """Translate this worker's parts; write the complete output once no part is missing.
 
     Args:
         args: of the command.
@@ -110,7 +110,7 @@ def run(
 
 
 def _job(args: argparse.Namespace) -> dict[str, Any]:
-    """What else translations depend on: files by checksum, and the options given."""
+    """Everything else that translations depend on: files by checksum, and the options given."""
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import data_of, in_run
     from fairseq_ext.engine.files import is_engine_model
@@ -136,7 +136,7 @@ def _job(args: argparse.Namespace) -> dict[str, Any]:
 def _was_given(name: str, value: Any) -> bool:
     """Whether an option that is no file was given; 0 and ``--no-tokenize`` say something too."""
     if value is False:
-        return name in SWITCHES
+        return name in TEXT_FLAGS
     return value is not None and value != [] and not isinstance(value, Path)
 
 

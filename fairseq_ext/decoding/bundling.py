@@ -84,11 +84,11 @@ def copy(source: bundle.Bundle, output: Path) -> bundle.Bundle:
 
     Args:
         source: what is copied.
-        output: as of :func:`write`.
+        output: as for :func:`write`.
 
     Raises:
         CheckpointError: a file is damaged.
-        ConfigError, EnvironmentProblem: as of :func:`write`.
+        ConfigError, EnvironmentProblem: as for :func:`write`.
     """
     source.check()
     with _becoming(output) as folder:
@@ -107,7 +107,7 @@ def _own_engine(checkpoint: Path) -> Path | None:
 
 
 def card_of(source: bundle.Bundle) -> Card:
-    """What the model card of a bundle says; an empty one where that was deleted."""
+    """The content of a bundle's model card; an empty card where that was deleted."""
     path = source.folder / CARD
     try:
         return Card.read(path.read_text(encoding="utf-8")) if path.is_file() else Card()

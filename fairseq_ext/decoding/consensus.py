@@ -1,4 +1,4 @@
-"""Of the samples of each line, the one that agrees best with the others: ``translate --mbr``.
+"""The sample of each line that agrees best with the others: ``translate --mbr``.
 
 Minimum Bayes risk decoding is :mod:`fairseq_ext.decoding.mbr`; here it reads what
 :func:`fairseq_ext.decoding.stream.translations` yields, instead of files.

@@ -42,7 +42,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was chosen for a sentence.
+    """The choice for a sentence.
 
     Attributes:
         index: number of the sentence in the corpus.

@@ -32,7 +32,7 @@ SOURCELESS = {"bertscore", "bleu", "bleurt", "chrf", "ter"}
 
 
 class Utility(Protocol):
-    """What a decision needs: u for all pairs of candidates.
+    """A utility: u for all pairs of candidates.
 
     Attributes:
         signature: name to report.
@@ -194,7 +194,7 @@ class NeuralUtility:
 
     @property
     def signature(self) -> str:
-        """Of the metric, its name first."""
+        """Signature of the metric, beginning with its name."""
         return f"{self.metric.name}|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:

@@ -46,7 +46,7 @@ _IN = re.compile(rf"^{re.escape(_MEASURED).replace(re.escape('{numbers}'), '([a-
 
 @dataclass(frozen=True)
 class Card:
-    """What only its maker can say of a model.
+    """The part of a model card that only the model's maker can give.
 
     Attributes:
         about: the model and its data.
@@ -132,7 +132,7 @@ class Card:
 
 
 def _scores(text: str) -> Iterator[Score]:
-    """Those of a card's table, with the decimals that it shows."""
+    """Yield the scores in a card's table, with the decimals shown."""
     for row in re.findall(r"^\| (.*) \|$", text, re.MULTILINE):
         cells = [cell.replace("\\|", "|") for cell in re.split(r" (?<!\\)\| ", row)]
         if len(cells) == 4 and re.fullmatch(r"-?\d+(\.\d+)?", cells[1]):

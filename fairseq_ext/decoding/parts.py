@@ -1,6 +1,6 @@
 """Translation of large texts in parts, by any number of workers that share a folder.
 
-The text is cut into parts of so many lines. A part's translation is a file that is whole or absent
+The text is cut into parts of N lines. A part's translation is a file that is whole or absent
 (:mod:`fairseq_ext.shared_folder`)::
 
     manifest.json       the job: texts and models by checksum, options, lines of a part
@@ -64,7 +64,7 @@ class Folder:
         return self._shared.begun(job)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
-        """Those of the parts, or of all, that have not been translated yet."""
+        """The parts, of those given or of all, that have not been translated yet."""
         chosen = {self.text(part).name: part for part in (self.parts if parts is None else parts)}
         return [chosen[name] for name in self._shared.missing([*chosen])]
 

@@ -22,19 +22,21 @@ WHOLE = {
     "seed": ("--seed", 0, 2**32 - 1),  # as fairseq's, which also seeds numpy
 }
 
+STEEPEST = 100  # exponent of a length penalty; scores of far larger ones are 0 or infinite
+
 
 @dataclass(frozen=True)
 class Search:
     """How to search for translations, or how to sample them.
 
     Attributes:
-        beam: hypotheses followed, or samples drawn.
+        beam: beam size, or number of samples.
         nbest: translations returned for each sentence.
         lenpen: exponent of the length that a score is divided by.
         gnmt_lenpen: α of GNMT's length penalty instead; 0 leaves the score to ``lenpen``.
         sampling: draw tokens instead of searching.
         epsilon: draw only among tokens of at least this probability.
-        top_k: draw only among so many of the most probable tokens; 0: all.
+        top_k: draw only among this many of the most probable tokens; 0: all.
         seed: of the samples.
         attention: give attention weights, if all models have them.
         max_len_a, max_len_b: a translation has at most ``a × source length + b`` tokens.
@@ -65,7 +67,7 @@ class Search:
     flags: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Refuse numbers that cannot be.
+        """Refuse numbers out of range.
 
         Raises:
             ConfigError: the first of them.
@@ -78,10 +80,10 @@ class Search:
                 raise ConfigError(f"`{option}` must be at least {least}, but is {value} instead.")
             if value > most:
                 raise ConfigError(f"`{option}` must be at most {most}, but is {value} instead.")
-        for name, least in (("lenpen", -math.inf), ("max_len_a", 0.0)):
+        for name, least, most in (("lenpen", -STEEPEST, STEEPEST), ("max_len_a", 0.0, math.inf)):
             value = getattr(self, name)
-            if not (isinstance(value, Real) and math.isfinite(value) and value >= least):
-                what = "a number" if least < 0 else f"a number from {least:g} on"
+            if not (isinstance(value, Real) and math.isfinite(value) and least <= value <= most):
+                what = f"a number from {least:g} " + (f"to {most:g}" if most < math.inf else "on")
                 raise ConfigError(
                     f"`--{name.replace('_', '-')}` must be {what}, but is {value} instead."
                 )
@@ -120,7 +122,7 @@ class Counts:
 
 
 class Translates(Protocol):
-    """What translates lines of tokens; several threads may call it.
+    """A translator of lines of tokens; several threads may call it.
 
     Attributes:
         src, tgt: languages.
@@ -187,10 +189,10 @@ def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) 
 
 def check_gnmt_lenpen(alpha: float, generation: Any) -> None:
     """Raise :class:`ConfigError` where GNMT's penalty cannot work with the generation options."""
-    if not 0 <= alpha < math.inf:
+    if not 0 <= alpha <= STEEPEST:
         raise ConfigError(
-            f"`--gnmt-lenpen` must be a number from 0 up, but is {alpha} instead; 0 leaves the "
-            "score to `--lenpen`."
+            f"`--gnmt-lenpen` must be a number from 0 to {STEEPEST}, but is {alpha} instead; 0 "
+            "leaves the score to `--lenpen`."
         )
     if not alpha:
         return

@@ -85,7 +85,7 @@ class Model:
 
         Args:
             texts: lines; an empty one has an empty translation.
-            beam: hypotheses followed; None for the model's default, as for all that follow.
+            beam: beam size; None for the model's default, as for all that follow.
             nbest: translations of a line, at most ``beam``.
             lenpen: scores are divided by length to this power.
             max_len_a, max_len_b: a translation has at most ``a × source tokens + b`` tokens.
@@ -95,13 +95,11 @@ class Model:
             A result for each line, in their order; for a single string the result itself.
 
         Raises:
-            ConfigError: a search that cannot be.
-            DataError: a line that is longer than :attr:`limit`, by number.
+            ConfigError: a search that is not possible.
+            DataError: a line that is not a string or is longer than :attr:`limit`, by number.
         """
-        if isinstance(texts, str):
-            texts, single = [texts], True
-        else:
-            texts, single = list(texts), False
+        single = isinstance(texts, str)
+        texts = [texts] if single else _listed(texts, "texts")
         chosen = {"beam": beam, "lenpen": lenpen, "max_len_a": max_len_a, "max_len_b": max_len_b}
         found = list(
             self.stream(
@@ -143,7 +141,7 @@ class Model:
         )
         search.check()
         options = {"search": search, "name": "the text", "buffer": buffer, "skip_long": skip_long}
-        return stream.translations(lines, self._translator, self._codec, **options)
+        return stream.translations(_strings(lines), self._translator, self._codec, **options)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """How probable translations are.
@@ -157,19 +155,43 @@ class Model:
             the ``</s>`` behind them.
 
         Raises:
-            DataError: another number of targets, an empty source, or a line that is too long.
+            ConfigError: a string instead of a list of them.
+            DataError: another number of targets, an empty source, or a line that is too long or
+                is not a string.
         """
+        sources, targets = _listed(sources, "sources"), _listed(targets, "targets")
         if len(sources) != len(targets):
             raise DataError(f"{len(sources):,} sources cannot have {len(targets):,} targets.")
-        read = [self._codec.encode(one) for one in sources]
+        read = [self._codec.encode(one) for one in _strings(sources, "source")]
         for number, length in enumerate(self._translator.lengths(read), start=1):
             if not read[number - 1] or length > self._translator.limit:
                 raise DataError(
                     f"source {number} has {length:,} tokens, but must have 2 to "
                     f"{self._translator.limit:,}, `</s>` included."
                 )
-        found = self._translator.score(read, [self._target(one) for one in targets])
+        found = self._translator.score(
+            read, [self._target(one) for one in _strings(targets, "target")]
+        )
         return [float(sum(map(float, one))) for one in found]
+
+
+def _listed(texts: Iterable[str], argument: str) -> list[str]:
+    """The texts as a list; one string would otherwise be read as a list of its letters."""
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        raise ConfigError(
+            f"`{argument}` must be a list of strings, but is of the type {type(texts).__name__}."
+        )
+    return list(texts)
+
+
+def _strings(lines: Iterable[str], name: str = "line") -> Iterator[str]:
+    """Yield the lines; the first that is not a string is an error."""
+    for number, line in enumerate(lines, start=1):
+        if not isinstance(line, str):
+            raise DataError(
+                f"{name} {number} must be a string, but is of the type {type(line).__name__}."
+            )
+        yield line
 
 
 def load(

@@ -148,7 +148,7 @@ class Translator:
                 are the translator's.
 
         Raises:
-            ConfigError: a search that cannot be.
+            ConfigError: a search that is not possible.
         """
         search = search or self._search
         found: list[list[Candidate]] = [[] for _ in sentences]
@@ -247,7 +247,7 @@ def _flags(search: Search) -> list[str]:
     """The search as flags of fairseq-interactive.
 
     Raises:
-        ConfigError: a number that cannot be.
+        ConfigError: a number out of range.
     """
     search.check()
     names = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "max_tokens", "seed", "engine")

@@ -20,7 +20,7 @@ NUMBERS = tuple(NATIVE.values())
 
 TORCH = "torch"
 ENGINES = {**NATIVE, TORCH: TORCH}
-"""What ``--engine`` may be besides :data:`FAIRSEQ`, and the numbers that weights are stored as;
+"""Choices of ``--engine`` besides :data:`FAIRSEQ`, and the numbers that weights are stored as;
 :data:`TORCH` leaves them as they are, and where they are."""
 
 FAIRSEQ, DEFAULT = "fairseq", "native"

@@ -41,7 +41,7 @@ class Native:
     """
 
     instead: str
-    """Who does what where the engine does not."""
+    """Words for the log: what works where the engine does not."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Native:
             self._left.add(reason)
 
     def __getattr__(self, name: str) -> Any:
-        """What commands ask fairseq's for, such as ``eos``."""
+        """Return an attribute of fairseq's, such as ``eos``, which its commands ask for."""
         if name == "_fallback":  # while an object is copied it has none yet
             raise AttributeError(name)
         return getattr(self._fallback, name)
@@ -100,7 +100,7 @@ class Native:
 
 
 def leave(instead: str, reason: str, numbers: str, shortlist: Shortlist | None) -> None:
-    """Tell the log who works instead of the engine, and why.
+    """Log what translates instead of the engine, and why.
 
     Raises:
         ConfigError: a shortlist, which is the engine's alone.

@@ -62,7 +62,7 @@ _TEXT, _SHORTLIST = "text/", "shortlist."
 
 @dataclass(frozen=True)
 class Settings:
-    """What else a translation needs to know.
+    """Languages, vocabulary treatment and defaults: whatever else a translation depends on.
 
     Attributes:
         architecture: name of the model in fairseq.
@@ -318,7 +318,7 @@ def _weight(entry: dict[str, Any], prefix: str, arrays: dict[str, np.ndarray]) -
 
 
 def _check(model: EngineModel) -> None:
-    """What is not of the program."""
+    """Check everything except the program."""
     settings = model.settings
     names = (settings.architecture, settings.numbers, settings.src, settings.tgt)
     _require(all(isinstance(name, str) for name in names), "a name in its settings is no text")

@@ -69,7 +69,7 @@ def with_engine(
 
 
 def obstacle(generator: Any) -> str | None:
-    """What was asked for that the engine does not do, or None."""
+    """The reason why the engine cannot do what was asked for, or None."""
     if type(generator) not in GENERATORS or type(generator.search) not in SEARCHES:
         return "the engine has no constraints, diverse search or other generators."
     if generator.lm_model is not None:
@@ -92,7 +92,7 @@ def _followed(generator: SequenceGenerator) -> int:
 
 
 def obstacle_in(models: Sequence[BaseFairseqModel], numbers: str) -> str | None:
-    """What the engine does not do with these models, whatever they are; or None.
+    """The reason why the engine cannot run these models, or None.
 
     Raises:
         ConfigError: the engine was not compiled, or not for this processor, and would be needed.
@@ -115,7 +115,7 @@ def _obstacle_in_one(model: BaseFairseqModel) -> str | None:
 
 
 def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None:
-    """What the engine does in C alone, or None."""
+    """The reason why `--engine torch` cannot do what was asked for, or None."""
     if type(generator) is SequenceScorer:
         return "`--engine torch` scores no references; fairseq's scorer reads whole ones at once."
     if shortlist is not None:
@@ -126,7 +126,7 @@ def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None
 
 
 def rules_of(generator: SequenceGenerator) -> rules.Rules:
-    """What a generator was told; samples have their seed from torch's numbers."""
+    """The rules that a generator was given; the seed of samples is drawn from torch."""
     alpha = getattr(generator, "gnmt_alpha", None)
     lenpen, blocker = generator.len_penalty, generator.repeat_ngram_blocker
     if alpha is None and not generator.normalize_scores:
@@ -220,7 +220,7 @@ class NativeGenerator(Native):
         ]
 
     def _numbers_of(self, sample: dict[str, Any], count: int) -> Sequence[int]:
-        """Of the sentences, so that samples do not depend on batches; without ids in order."""
+        """Return the sentence numbers (0, 1, … without ids): samples do not depend on batches."""
         first, self._seen = self._seen, self._seen + count
         return sample["id"].tolist() if "id" in sample else range(first, self._seen)
 

@@ -61,7 +61,7 @@ class Table(NamedTuple):
 
 
 def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table:
-    """Probabilities of translations after so many iterations of EM, at least one.
+    """Probabilities of translations after ``iterations`` of EM, at least one.
 
     Args:
         source, target: the same sentences.
@@ -137,7 +137,7 @@ def _pairs(source: Side, target: Side, first: int, last: int) -> tuple[np.ndarra
 
 
 def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndarray]:
-    """For each source word its most probable target words, at most so many, best first."""
+    """For each source word its most probable target words, at most ``count``, best first."""
     origins, words = np.divmod(table.keys, target.vocabulary)
     kept = (origins < source.vocabulary) & (table.values > 0) & ~np.isin(words, SPECIAL)
     origins, words, values = origins[kept], words[kept], table.values[kept]
@@ -148,7 +148,7 @@ def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndar
 
 
 def frequent(target: Side, count: int) -> np.ndarray:
-    """The most frequent words, at most so many, most frequent first."""
+    """The most frequent words, at most ``count``, most frequent first."""
     counts = np.zeros(target.vocabulary, np.int64)
     for first in range(0, len(target.tokens), BLOCK):
         block = np.asarray(target.tokens[first : first + BLOCK], np.int64)

@@ -63,7 +63,7 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """Those of :data:`PATHS` that this processor can run; none without the compiled machine."""
+    """The paths of :data:`PATHS` that this processor can run; none without the compiled machine."""
     machine = library()
     return () if machine is None else PATHS[: machine.engine_best_path() + 1]
 
@@ -204,7 +204,7 @@ class Worker:
 
         Raises:
             ConfigError: the shortlist has too few tokens for the rules.
-            DataError: a sentence that is empty or too long, or a number that is no token's.
+            DataError: a sentence that is empty or too long, or a token id outside the vocabulary.
             MemoryError: the batch is too large.
         """
         lists = self._machine.lists(sentences, prefixes) if rules.listed else None
@@ -260,7 +260,7 @@ class Worker:
 
 
 class Team:
-    """Workers of one machine that share out the sentences of a batch; the result is one worker's.
+    """Workers of one machine that share out a batch; the result equals that of a single worker.
 
     Args:
         machine: what they run.
@@ -325,7 +325,7 @@ def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, siz
         size: of the source's vocabulary.
 
     Raises:
-        DataError: a sentence that is empty or too long, or a number that is no token's.
+        DataError: a sentence that is empty or too long, or a token id outside the vocabulary.
     """
     lengths, longest = np.diff(begins), program.longest_source
     if len(lengths) and (lengths.min() < 1 or lengths.max() > longest):
@@ -341,7 +341,7 @@ def check_prefixes(prefixes: Sequence[Sequence[int]] | None, size: int) -> None:
     """Refuse prefixes with token ids outside the target vocabulary, which has ``size`` tokens.
 
     Raises:
-        DataError: a number that is no token's.
+        DataError: a token id outside the vocabulary.
     """
     for prefix in prefixes or ():
         if len(prefix) and not 0 <= min(prefix) <= max(prefix) < size:

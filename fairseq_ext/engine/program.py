@@ -1,4 +1,4 @@
-"""What a model computes, as a list of operations on registers (numpy only).
+"""A model's computation as a list of operations on registers (numpy only).
 
 A register is a matrix of floats; its phase says what a row stands for: a source token, a sentence,
 a hypothesis, or one of a fixed number of slots of a sentence. The encoder's operations run once for
@@ -18,7 +18,7 @@ import numpy as np
 
 
 class Phase(enum.IntEnum):
-    """What a row of a register stands for."""
+    """The meaning of a row of a register."""
 
     TOKENS = 0
     SENTENCES = 1
@@ -57,7 +57,7 @@ ACTIVATIONS = {"linear": 0, "relu": 1, "gelu": 2, "tanh": 3, "gelu_accurate": 4}
 
 
 class Shape(NamedTuple):
-    """Of a register: columns, phase, and in :attr:`Phase.SLOTS` rows of a sentence."""
+    """Shape of a register: columns, phase, and in :attr:`Phase.SLOTS` rows of a sentence."""
 
     width: int
     phase: Phase

@@ -36,7 +36,7 @@ def encode(program: Program) -> dict[str, Any]:
 
 
 def decode(found: dict[str, Any]) -> Program:
-    """What :func:`encode` made; nothing but the types of its parts is checked.
+    """Undo :func:`encode`; nothing but the types of its parts is checked.
 
     Raises:
         DataError: a number that is not whole where it must be, or too large for the machine.

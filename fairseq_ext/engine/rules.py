@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from fairseq_ext.engine.program import Program
 from fairseq_ext.errors import ConfigError
 
+INT32 = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -18,7 +20,7 @@ class Sampling:
     in its sentence, and on nothing else.
 
     Attributes:
-        top_k: draw only among so many of the most probable tokens; 0: all.
+        top_k: draw only among this many of the most probable tokens; 0: all.
         top_p: draw only among the most probable tokens that together have this probability; 0: all.
         epsilon: draw only among tokens of this probability, or the most probable one; 0: all.
         seed: 0 to 2^64 - 1.
@@ -40,7 +42,7 @@ class Rules:
             GNMT's penalty.
         match_source_len: a translation has as many tokens as the source, ``</s>`` included, and
             then its own ``</s>``, which costs nothing.
-        no_repeat_ngram_size: no so many tokens come twice in a translation; 0: any.
+        no_repeat_ngram_size: no n-gram of this size occurs twice; 0: no limit.
         sampling: None searches.
         attention: return it.
         listed: search the tokens of the machine's shortlist alone, if it has one.
@@ -73,12 +75,13 @@ class Rules:
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:
-        """The most tokens of a translation, without ``</s>``, of so many source tokens."""
-        most = source if self.match_source_len else int(self.max_len_a * source + self.max_len_b)
+        """The most tokens of a translation of ``source`` tokens, without ``</s>``."""
+        a, b = (min(one, program.longest_target) for one in (self.max_len_a, self.max_len_b))
+        most = source if self.match_source_len else int(a * source + b)
         return min(most, program.longest_target - 1)
 
     def score(self, total: float, length: int) -> float:
-        """Of a translation of so many tokens with this sum of log-probabilities."""
+        """Return the score of ``length`` tokens whose log-probabilities sum to ``total``."""
         if self.lenpen is None:
             return total
         return total / ((self.length_offset + length) / (self.length_offset + 1)) ** self.lenpen
@@ -86,14 +89,15 @@ class Rules:
     def settings(self, program: Program) -> ctypes.Structure:
         """These rules as the C structure that the engine reads."""
         drawn = self.sampling or Sampling()
+        # Larger numbers mean the same, and would not fit into the machine's.
         lengths = (self.min_len, self.max_len_a, self.max_len_b, self.no_repeat_ngram_size)
-        # No translation is longer, and larger numbers would not fit into the machine's.
         min_len, a, b, no_repeat = (min(one, program.longest_target) for one in lengths)
+        top_k = min(drawn.top_k, INT32)
         return _Rules(
             *(self.beam, min_len, b, program.longest_target - 1),
             self.attention and program.has_alignment,
             *(self.match_source_len, no_repeat),
-            *(self.sampling is not None, drawn.top_k),
+            *(self.sampling is not None, top_k),
             *(a, self.unkpen, self.temperature),
             *(math.nan if self.lenpen is None else self.lenpen, self.length_offset),
             *(drawn.top_p, drawn.epsilon, drawn.seed),

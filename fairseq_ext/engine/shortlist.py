@@ -48,10 +48,10 @@ class Shortlist:
         return np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
 
     def check(self, vocabulary: int) -> None:
-        """Refuse what is not of this target vocabulary.
+        """Refuse a shortlist of another target vocabulary.
 
         Raises:
-            ConfigError: a number that is no token's, or counts of other tokens.
+            ConfigError: a token id outside the vocabulary, or counts that do not match its tokens.
         """
         arrays = (self.frequent, self.counts, self.tokens)
         fits = all(one.dtype == np.int32 and one.ndim == 1 for one in arrays)

@@ -14,7 +14,7 @@ from fairseq_ext.text import pipeline
 
 
 def count(path: str | Path) -> dict[str, Any]:
-    """What an engine model is made of.
+    """Bytes of an engine model, by what they are for.
 
     Returns:
         ``architecture``, ``numbers``, ``languages``, ``text`` (how text becomes tokens, in words,
@@ -23,7 +23,7 @@ def count(path: str | Path) -> dict[str, Any]:
         it stores, tables of positions included; ``bytes`` by kind and in total.
 
     Raises:
-        CheckpointError: as of :func:`fairseq_ext.engine.files.read`.
+        CheckpointError: as for :func:`fairseq_ext.engine.files.read`.
     """
     model = files.read(path)
     program, settings = model.program, model.settings

@@ -33,7 +33,7 @@ QUANT_NOISE = "fairseq.modules.quant_noise"  # its hook does nothing outside tra
 
 
 def require(condition: bool, what: str) -> None:
-    """Refuse a model that has something which the engine has not.
+    """Refuse a model that uses something the engine does not support.
 
     Raises:
         ConfigError: the condition does not hold.

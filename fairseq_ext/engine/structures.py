@@ -66,7 +66,7 @@ class Results(ctypes.Structure):
 
 
 def address(array: np.ndarray | None) -> int | None:
-    """Of an array's numbers; None for none."""
+    """Return the address of an array's data, or None."""
     return None if array is None else array.ctypes.data
 
 

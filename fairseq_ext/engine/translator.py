@@ -93,7 +93,7 @@ class EngineTranslator:
                 translator was told.
 
         Raises:
-            ConfigError: a search that cannot be, or options that the engine does not have.
+            ConfigError: a search that is not possible, or options that the engine does not have.
         """
         search = search or self._search
         rules = self._rules(search)
@@ -169,7 +169,7 @@ def _rules(search: Search, vocabulary: int) -> Rules:
     """The search as the engine's :class:`Rules`.
 
     Raises:
-        ConfigError: a number that cannot be, or an option of fairseq's generator alone.
+        ConfigError: a number out of range, or an option of fairseq's generator alone.
     """
     search.check()
     for option, given in (("--fp16", search.fp16), (" ".join(search.flags), search.flags)):
@@ -192,7 +192,7 @@ def _rules(search: Search, vocabulary: int) -> Rules:
 
 
 def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Places of sentences of about equal length, of at most so many tokens together."""
+    """Places of sentences of about equal length, of at most ``most`` tokens together."""
     batch: list[int] = []
     tokens = 0
     for place in sorted(range(len(lengths)), key=lengths.__getitem__):

@@ -118,7 +118,7 @@ class _Verifier:
         return self.weights[layers[0].weight].outputs
 
     def _check_numbers(self) -> None:
-        """What is not of one operation."""
+        """Check what does not belong to a single operation."""
         program = self.program
         for name in ("longest_source", "longest_target"):
             _require(1 <= getattr(program, name) < 1 << 31, f"its `{name}` is out of range")
@@ -181,7 +181,7 @@ class _Verifier:
         _require(fits, "its weight has another size or kind")
 
     def plain(self, number: int, rows: int, columns: int = 1) -> np.ndarray:
-        """A table of at least so many rows that is read in fp32: ``[rows, columns]``."""
+        """A table of at least this many rows that is read in fp32: ``[rows, columns]``."""
         one = self.weight(number)
         fits = one.kind == PLAIN and one.inputs == columns and one.outputs >= rows
         _require(fits, "its vector or table has another size or kind")
@@ -204,7 +204,7 @@ class _Verifier:
     def divides(self, parts: int, *widths: int) -> None:
         """Widths that can be cut into heads or groups."""
         equal = parts >= 1 and not any(width % parts for width in widths)
-        _require(equal, "a width cannot be cut into so many parts")
+        _require(equal, "a width cannot be cut into equal parts")
 
     def memory(self, one: Operation) -> None:
         """Query, transposed keys and values of an attention over a sentence."""

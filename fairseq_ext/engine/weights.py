@@ -82,7 +82,7 @@ def pack_all(matrices: Iterable[Matrix | Signs], numbers: str = "fp32") -> list[
     with pages of 4 KB a quarter of a step's time can go into finding them.
 
     Raises:
-        ConfigError: as of :func:`pack`.
+        ConfigError: as for :func:`pack`.
     """
     found, free = [], np.empty(0, np.uint8)
     for matrix in matrices:

@@ -44,7 +44,7 @@ class Writer(Program):
         return self.once(parameter, lambda: parameter.detach().float().cpu().numpy())
 
     def once(self, tensor: Tensor, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """What is made of a tensor, the same array each time."""
+        """The array made from a tensor, the same one each time."""
         key = tensor.data_ptr()
         if key not in self._known:  # the tensor is kept, so that no other one gets its address
             self._known[key] = tensor, make()
@@ -71,7 +71,7 @@ class Writer(Program):
         return Columns(len(self.shapes) - 1, 0, width)
 
     def phase(self, place: Columns) -> Phase:
-        """What a row of these columns stands for."""
+        """The meaning of a row of these columns."""
         return self.shapes[place.register].phase
 
     def write(

@@ -31,7 +31,7 @@ READERS = {
     b"\x28\xb5\x2f\xfd": "zstdcat",
     b"PK\x03\x04": "unzip -p",
 }
-"""What prints the text of a compressed file, by the file's first bytes."""
+"""The command that prints the text of a compressed file, by the file's first bytes."""
 
 
 class _Lines:
@@ -54,7 +54,7 @@ class _Lines:
 
 @dataclass
 class _Scan:
-    """What one pass over a text has found."""
+    """The findings of one pass over a text."""
 
     lines: int = 0
     returns: _Lines = field(default_factory=_Lines)

@@ -57,7 +57,9 @@ class Undoing:
 
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
-    """What fairseq-generate writes about the ``text.json`` of the first folder that has one.
+    """The line that fairseq-generate writes about the first folder's ``text.json``.
+
+    That is the first one that has such a file.
 
     Args:
         folders: of the checkpoint, and of the data.
@@ -69,7 +71,7 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
-    """The folder of the ``text.json`` that an output names, or that is beside it; and its content.
+    """Return folder and content of the ``text.json`` that an output names or that lies beside it.
 
     Raises:
         DataError: the file is damaged, or one that it names.

@@ -1,4 +1,4 @@
-"""Texts cut into parts of so many lines, each of which can be read by itself."""
+"""Texts cut into parts of N lines, each of which can be read by itself."""
 
 from __future__ import annotations
 

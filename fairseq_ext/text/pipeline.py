@@ -1,4 +1,4 @@
-"""How a corpus was made, to be done to new text and undone on translations.
+"""The steps that made a corpus, to apply to new text and undo on translations.
 
 A corpus is made by these steps, each optional: clean → Moses' punctuation → Moses' tokens → case →
 subwords. They are saved beside the data as ``text.json`` with the files of the subwords;

@@ -72,7 +72,7 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
     Only a line feed (with or without a carriage return before it) ends a line.
 
     Args:
-        path: a file in UTF-8, as of :func:`raw_lines`.
+        path: a file in UTF-8, as for :func:`raw_lines`.
         member: the file inside a ``.zip``; not needed when it holds just one text.
 
     Raises:

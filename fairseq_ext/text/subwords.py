@@ -108,7 +108,7 @@ def _sentencepiece(model: Path) -> Subwords:
         raise _unreadable(model, "a model of SentencePiece", error) from error
     return Subwords(
         lambda line: " ".join(processor.encode(line, out_type=str)),
-        lambda line: processor.decode_pieces(line.split(" ")).strip(),
+        lambda line: one_spaced(processor.decode_pieces(line.split(" "))),  # bytes may be "\n"
         METASPACE,
     )
 
@@ -125,7 +125,8 @@ def _tokenizers(description: Path) -> Subwords:
 
     def decode(line: str) -> str:
         pieces = line.split(" ")
-        return (tokenizer.decoder.decode(pieces) if tokenizer.decoder else "".join(pieces)).strip()
+        text = tokenizer.decoder.decode(pieces) if tokenizer.decoder else "".join(pieces)
+        return one_spaced(text)  # pieces of bytes may be a line feed
 
     return Subwords(
         lambda line: " ".join(tokenizer.encode(line, add_special_tokens=False).tokens),
@@ -196,7 +197,7 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
 
 
 def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
-    """Write at most that many merges, learnt from all texts together.
+    """Write at most ``merges`` merges, learnt from all texts together.
 
     They are those of ``subword-nmt learn-bpe`` on the texts one after the other; the words are
     counted here, so that memory holds each only once.
@@ -269,7 +270,7 @@ class Learner(NamedTuple):
         kind: of :data:`KINDS`, which applies what was learnt.
         file: name of what is written.
         library: the distribution that does the work.
-        learn: from texts, into a file, so many merges or pieces.
+        learn: from texts, into a file, a number of merges or pieces.
     """
 
     kind: str
@@ -288,4 +289,4 @@ LEARNT: dict[str, Learner] = {
     },
     "tokenizers": Learner("tokenizers", "tokenizer.json", "tokenizers", _learn_tokenizers),
 }
-"""What can be learnt from text, by the name that ``--subwords`` has for it."""
+"""The kinds that can be learnt from text, by the name that ``--subwords`` has for it."""

@@ -182,3 +182,39 @@ def test_nobody_reads_the_table():
     done = subprocess.run([*map(str, command)], stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_streams_stop_nobody(closed: str, tmp_path: Path):
+    write_lines(tmp_path / "in.txt", ["El perro duerme."])
+    command = f"{BIN}/fairseq-ext translate --model tatoeba-es-en --input in.txt -o out.txt"
+    done = subprocess.run(
+        ["sh", "-c", f"{command} {closed}"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out.txt").read_text("utf-8") == "The dog sleeps.\n"
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ("--input in.txt 1>&-", "standard output is closed; name a file for the text by `--output"),
+        ("-o out.txt 0<&-", "standard input is closed; name a file with text by `--input`"),
+    ],
+)
+def test_text_from_or_to_a_closed_stream_is_refused(rest: str, message: str, tmp_path: Path):
+    write_lines(tmp_path / "in.txt", ["El perro duerme."])
+    command = f"{BIN}/fairseq-ext translate --model tatoeba-es-en {rest}"
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"fairseq-ext: error: {message}")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out.txt").exists()

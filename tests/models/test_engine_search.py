@@ -97,6 +97,20 @@ def test_samples_have_the_models_probabilities(name: str, drawn: Sampling):
     assert len(firsts) == 1 or drawn.epsilon < 0.9
 
 
+def test_huge_numbers_mean_no_limit():
+    model, task = sharpened("transformer")
+    huge, free = (
+        Rules(beam=4, max_len_a=a, max_len_b=b, sampling=Sampling(top_k=top_k))
+        for a, b, top_k in ((1e308, 10**400, 2**32 + 1), (0, 10**6, 1000))
+    )
+    machine = Machine(compile_model(model, task.target_dictionary))
+    assert machine.program.longest_target == huge.longest(5, machine.program) + 1
+    worker = machine.worker()
+    (found,), (wanted,) = (worker.translate([SENTENCE], rules) for rules in (huge, free))
+    for one, other in zip(found, wanted, strict=True):
+        assert one.tokens.tolist() == other.tokens.tolist()
+
+
 def test_scores_are_those_of_the_model():
     model, task = sharpened("muse")
     rules = Rules(beam=30, max_len_b=12, sampling=Sampling(top_k=20))

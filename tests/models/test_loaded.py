@@ -269,6 +269,24 @@ def test_texts_that_cannot_be(loaded: dict[str, Model], kind: str):
         model.score(["w1"], [long])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_of_other_types(loaded: dict[str, Model], kind: str):
+    model = loaded[kind]
+    for given, type_ in ((b"w1", "bytes"), (None, "NoneType"), (5, "int")):
+        with pytest.raises(ConfigError, match=f"`texts` must be a list .* of the type {type_}"):
+            model.translate(given)
+    for given, type_ in ((b"w1", "bytes"), (None, "NoneType"), (5, "int")):
+        with pytest.raises(DataError, match=f"line 2 must be a string, but .* type {type_}"):
+            model.translate(["w1", given])
+        with pytest.raises(DataError, match=f"target 1 must be a string, but .* type {type_}"):
+            model.score(["w1"], [given])
+    with pytest.raises(ConfigError, match=r"`sources` must be a list .* of the type str"):
+        model.score("w1 ", ["w1", "w2", "w3"])
+    with pytest.raises(ConfigError, match=r"`targets` must be a list .* of the type str"):
+        model.score(["w1", "w2"], "w1")
+    assert model.score(iter(["w1"]), iter(["w2"])) == model.score(["w1"], ["w2"])
+
+
 def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match="`engine` must be one of"):
         fairseq_ext.load(run, engine="fast")

@@ -124,9 +124,9 @@ def test_it_is_not_fairseqs_penalty() -> None:
 @pytest.mark.parametrize(
     ("alpha", "given", "message"),
     [
-        (-0.1, {}, "must be a number from 0 up, but is -0.1 instead"),
-        (math.nan, {}, "must be a number from 0 up, but is nan instead"),
-        (math.inf, {}, "must be a number from 0 up, but is inf instead"),
+        (-0.1, {}, "must be a number from 0 to 100, but is -0.1 instead"),
+        (math.nan, {}, "must be a number from 0 to 100, but is nan instead"),
+        (math.inf, {}, "must be a number from 0 to 100, but is inf instead"),
         (0.6, {"lenpen": 0.6}, "does not go with `--lenpen`"),
         (0.6, {"unnormalized": True}, "does not go with `--unnormalized`"),
         (0.6, {"score_reference": True}, "does not go with `--score-reference`"),

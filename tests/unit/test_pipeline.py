@@ -76,6 +76,28 @@ def test_text_comes_back_from_every_kind_of_subwords(kind: str, tmp_path: Path):
         assert sum(map(len, map(str.split, pieces))) > sum(map(len, map(str.split, words)))
 
 
+def test_bytes_of_a_model_make_no_further_lines(tmp_path: Path):
+    """Pieces of single bytes let a model write any character, line feeds among them."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    tokenizers = pytest.importorskip("tokenizers")
+    text = write_corpus(tmp_path / "text") / "train.en"
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text),
+        model_prefix=str(tmp_path / "bytes"),
+        vocab_size=400,
+        byte_fallback=True,
+        minloglevel=2,
+        hard_vocab_limit=False,
+    )
+    decode = subwords.load("sentencepiece", [tmp_path / "bytes.model"]).decode
+    assert decode("<0x61> <0x0A> <0x62> <0x09> <0x63> <0x0D>") == "a b c"
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "bytes.json"))
+    decode = subwords.load("tokenizers", [tmp_path / "bytes.json"]).decode
+    assert decode("a Ċ Ġb ĉ c č") == "a b c"
+
+
 def test_a_text_too_small_for_the_size(tmp_path: Path):
     pytest.importorskip("sentencepiece")
     text = write_corpus(tmp_path / "text")

@@ -1,4 +1,7 @@
-"""Steps as CUDA graphs. Written without a GPU at hand: what is tested is all but this file."""
+"""Steps as CUDA graphs.
+
+The tests cover everything but this file, which was written without a GPU.
+"""
 
 from __future__ import annotations
 

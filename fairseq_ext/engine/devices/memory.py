@@ -1,4 +1,4 @@
-"""What a search keeps from step to step, as tensors of fixed places and sizes."""
+"""The state of a search from step to step, as tensors of fixed places and sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Dimensions = tuple["str | int", ...]
 
 
 class Sizes(NamedTuple):
-    """Of the memory.
+    """Sizes of the memory.
 
     Attributes:
         sentences, source, steps: B, the tokens S of the longest source, T.

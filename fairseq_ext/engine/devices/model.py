@@ -45,7 +45,7 @@ class Model:
 
 @dataclass
 class Frame:
-    """What operations read and write.
+    """The tensors that operations read and write.
 
     Attributes:
         model: the weights.
@@ -108,7 +108,7 @@ class Frame:
         return (line.unsqueeze(3).eq(rows) & times.le(self.step).unsqueeze(1)).flatten(2)
 
     def own_rows(self, kept: Tensor, times: Tensor) -> Tensor:
-        """Of what :meth:`keep` has, each hypothesis's own at some steps: ``[B, W, n, …]``."""
+        """Return each hypothesis's own rows of :meth:`keep` at some steps: ``[B, W, n, …]``."""
         rows = self.state["line"].index_select(2, times)
         sentences = torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
         places = (sentences * kept.size(1) + times) * kept.size(2) + rows

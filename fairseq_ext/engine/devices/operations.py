@@ -1,4 +1,4 @@
-"""What the operations of a program compute, in torch; machine.h names them and their operands.
+"""The operations of a program in torch; machine.h names them and their operands.
 
 Rows of registers lie in padded batches: tokens ``[B, S]``, sentences ``[B]``, slots ``[B, K]``,
 hypotheses ``[B, W]``. Nothing here asks the device for a number, so that steps can be captured.
@@ -181,7 +181,7 @@ def mix(op: Operation, at: Frame) -> Tensor:
 
 
 def window(op: Operation, at: Frame, place: Columns, cache: int, taps: int) -> Tensor:
-    """The rows that a kernel of so many taps reads, 0 outside of the sentence: ``[…, taps, D]``."""
+    """The rows that a kernel of width ``taps`` reads, 0 outside the sentence: ``[…, taps, D]``."""
     x = at.read(place)
     if at.state is None:
         left = left_of(at, taps)

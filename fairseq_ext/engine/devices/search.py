@@ -46,7 +46,7 @@ def advance(
 
 
 def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
-    """What hypotheses ``[B, W]`` are before this step: their newest token and their sum."""
+    """Hypotheses ``[B, W]`` before this step: their newest token and their sum."""
     step, line = state["step"], state["line"]
     own = torch.arange(line.size(1), device=line.device).view(1, -1, 1)
     line.index_copy_(2, step, own.expand(len(line), -1, 1))
