@@ -25,8 +25,8 @@ LEAST = 1_500_000
 
 CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 """The number of programs that oneDNN and torch's layer above it keep; both read it from the
-environment at their first product. Each number of rows has its own program, some 0.3 MiB, and an update needs
-thirty. Of the 1,024 that both keep by default, a training would fill gigabytes."""
+environment at their first product. Each number of rows has its own program, some 0.3 MiB, and an
+update needs thirty. Of the 1,024 that both keep by default, a training would fill gigabytes."""
 
 
 @functools.cache
