@@ -7,9 +7,8 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from fairseq_ext.commands import options
+from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.commands.translate_options import OF_A_MODEL
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.errors import ConfigError
 
@@ -40,14 +39,14 @@ def add(commands: Subparsers) -> None:
     option(
         "--numbers",
         choices=(*NUMBERS, "bits", "bits-int8"),
-        help="of the weights; bits: one for each that is binary, all others in fp32; bits-int8: "
-        "embeddings and output projection in int8 (fp32; of a bundle its own)",
+        help="number format of the weights; bits: binary weights in one bit, all others in fp32; "
+        "bits-int8: also embeddings and output projection in int8 (fp32, or that of the bundle)",
     )
     option(
         "--engine",
         choices=NUMBERS,
-        help="with a model for the engine too, its weights in these numbers, for translating "
-        "without torch and fairseq (of a bundle its own)",
+        help="also write a model for the engine, with weights in this format, to translate without "
+        "torch and fairseq (that of the bundle)",
     )
     option("--about", metavar="TEXT", help="what the model card says of model and data")
     option("--licence", metavar="NAME", help="of the model (unknown; of a bundle its own)")
@@ -58,10 +57,9 @@ def add(commands: Subparsers) -> None:
         help="JSON of `fairseq-ext score` or `fairseq-ext compare`, for the model card",
     )
     option("--system", metavar="NAME", help="whose scores they are, of several in that file")
-    group = parser.add_argument_group("how it searches unless it is told otherwise")
-    for name, (usual, text) in OF_A_MODEL.items():
-        flag = f"--{name.replace('_', '-')}"
-        group.add_argument(flag, type=type(usual), metavar="N", help=f"{text} ({usual})")
+    search_options.add(
+        parser.add_argument_group("default search options"), search_options.OF_A_MODEL
+    )
     options.add_output(
         parser, "OUT", "the bundle: a folder, or an archive by the name OUT.zip or OUT.tar.zst"
     )
@@ -85,7 +83,7 @@ def _bundle(args: argparse.Namespace) -> int:
         raise ConfigError("`--system` goes with `--scores`, which is missing.")
     scores = read_scores(args.scores, args.system) if args.scores else []
     checkpoint = in_run(args.model)
-    search = {name: one for name in OF_A_MODEL if (one := getattr(args, name)) is not None}
+    search = search_options.given(args)
     own = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
     changes = (args.data, args.numbers, args.engine, args.about, args.licence, scores, search)
     with one_message():

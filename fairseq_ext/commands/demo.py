@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_ext.commands import search_options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.text_options import add_text_options, chosen_codec
 from fairseq_ext.errors import ConfigError
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from fairseq_ext.decoding.translator import Translator
     from fairseq_ext.demo.answers import Answer
     from fairseq_ext.demo.systems import Named, System
+
+SEARCH = ("beam", "lenpen")
 
 
 def add(commands: Subparsers) -> None:
@@ -48,8 +51,7 @@ def add(commands: Subparsers) -> None:
         help="folder of fairseq-preprocess with the dictionaries (a model's own, or those of its "
         "training)",
     )
-    option("--beam", type=int, default=5, metavar="N", help="hypotheses followed (%(default)s)")
-    option("--lenpen", type=float, default=1.0, metavar="X", help="length penalty (%(default)s)")
+    search_options.add(parser, SEARCH)
     option("--max-words", type=int, default=60, metavar="N", help="of a sentence (%(default)s)")
     option("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
     option("--port", type=int, default=7860, metavar="N", help="0: any free one (%(default)s)")
@@ -97,7 +99,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _leaving_nothing() -> Iterator[None]:
-    """Keep temporary files, gradio's too, in a folder that goes at the end, and by SIGTERM too."""
+    """Keep all temporary files, gradio's too, in a folder removed at the end, as by SIGTERM."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -136,7 +138,7 @@ def _load(named: Sequence[Named], args: argparse.Namespace) -> dict[str, System]
         folders = (bundle.home(one.checkpoint), one.data)
         return chosen_codec(args, translator.src, translator.tgt, folders, one.codes)
 
-    search = Search(beam=args.beam, lenpen=args.lenpen, cpu=args.cpu, attention=True)
+    search = Search(**search_options.given(args, SEARCH), cpu=args.cpu, attention=True)
     with (
         one_message(),
         tqdm(named, desc="load", unit=" systems", file=sys.stderr, disable=None) as shown,

@@ -14,7 +14,8 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "hypotheses",
         help="extract the translations from fairseq-generate's output, in corpus order",
-        description="One line per sentence of the corpus, in its order; a hole is an error.",
+        description="One line per sentence of the corpus, in its order; a missing sentence is an "
+        "error.",
     )
     options.add_generated(parser)
     add_undoing(parser, pieces=True)

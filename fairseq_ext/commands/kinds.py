@@ -16,7 +16,7 @@ OF = {
 
 
 def kind_of(args: argparse.Namespace) -> str:
-    """What is asked for: a key of :data:`OF`.
+    """The kind that is asked for: a key of :data:`OF`.
 
     Raises:
         ConfigError: an option that goes with another one only.

@@ -55,7 +55,7 @@ def add_process(option: Any) -> None:
 
 
 def process(args: argparse.Namespace) -> dict[str, Any]:
-    """What :class:`fairseq_ext.evaluation.neural.NeuralMetric` is told of its process."""
+    """The arguments of :class:`fairseq_ext.evaluation.neural.NeuralMetric` about its process."""
     given = {"python": args.metric_python, "batch_size": args.metric_batch_size}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -78,7 +78,7 @@ def chosen_source(args: argparse.Namespace) -> Path | None:
 
     Raises:
         ConfigError: no ``--metric`` uses it.
-        DataError: a test set that cannot be had.
+        DataError: a test set that is not available.
     """
     if not args.metric:
         refuse_process(args, "--metric")

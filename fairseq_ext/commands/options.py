@@ -18,7 +18,7 @@ OUTPUTS = ("output", "json")
 NAMED = ("system", "log")
 """Options whose values are NAME=FILE, with further files behind commas."""
 PICTURE = (".png", ".svg", ".json")
-"""What is written of a picture."""
+"""Endings of the files of a picture."""
 # What commands read from a folder that is an argument, besides all of a bundle.
 READ = ("dict.*.txt", "text.json", "*.pt")
 
@@ -96,7 +96,7 @@ def print_paths(paths: Sequence[Path]) -> int:
 
 
 def keep_inputs(args: argparse.Namespace) -> None:
-    """Refuse a command line that would write over something that it reads, or twice to one file.
+    """Refuse a command line that would overwrite an input, or write two outputs to one file.
 
     Args:
         args: files to write are its :data:`OUTPUTS`; every other path is read. Of a command that
@@ -141,7 +141,7 @@ def _written(name: str, path: Path, args: argparse.Namespace) -> list[Path]:
     """The files of an output: of a command with ``endings``, one for each of them.
 
     Raises:
-        ConfigError: as of :func:`fairseq_ext.evaluation.plots.stem`.
+        ConfigError: as for :func:`fairseq_ext.evaluation.plots.stem`.
     """
     if name != "output" or not hasattr(args, "endings"):
         return [path]

@@ -5,30 +5,17 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fairseq_ext.commands import search_options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fairseq_ext.serving.limits import Limits
+from fairseq_ext.serving.limits import Limits
 
 KEY = "FAIRSEQ_EXT_API_KEY"
 LIBRARIES = ("fastapi", "uvicorn", "prometheus_client", "python_multipart")
-LIMITS = {
-    "max_chars": (10_000, "characters of a request's texts"),
-    "max_sentences": (100, "lines of a request's texts"),
-    "max_body": (1_000_000, "bytes of a request"),
-    "max_queue": (1_000, "sentences that wait, in a process; above it the answer is 429"),
-    "timeout": (60.0, "seconds that a request may take to come, and again to be answered"),
-}
-SEARCH = {
-    "beam": (int, "hypotheses followed; there is one alternative less than that"),
-    "lenpen": (float, "length penalty: scores are divided by length to this power"),
-    "max_len_a": (float, "at most this times the source tokens, plus --max-len-b, are written"),
-    "max_len_b": (int, "see --max-len-a"),
-}
 
 
 def add(commands: Subparsers) -> None:
@@ -38,7 +25,7 @@ def add(commands: Subparsers) -> None:
         help="translations over HTTP, with LibreTranslate's interface",
         description="Answer /translate and /languages as LibreTranslate does, and /health and "
         "/metrics (for Prometheus). Concurrent requests are translated together. SIGTERM or Ctrl-C "
-        "lets the requests that are there end; a second one ends everything at once.",
+        "lets running requests finish; a second signal stops at once.",
     )
     option = parser.add_argument
     option(
@@ -71,24 +58,32 @@ def add(commands: Subparsers) -> None:
         type=int,
         default=30,
         metavar="S",
-        help="seconds for the requests that are there when it is to end (%(default)s)",
+        help="seconds that running requests get to finish at shutdown (%(default)s)",
     )
-    option("--api-key", metavar="KEY", help=f"requests need it; rather by {KEY} or the next option")
+    option(
+        "--api-key",
+        metavar="KEY",
+        help=f"key that requests must send; safer in {KEY} or by the next option, because the "
+        "process list shows this one",
+    )
     option("--api-key-file", type=Path, metavar="FILE", help="requests need one of its lines")
     _add_limits(parser.add_argument_group("limits"))
-    _add_batches(parser.add_argument_group("search", "Without these, as the model's file says."))
+    _add_batches(
+        parser.add_argument_group("search", "Defaults in the model's file come before those shown.")
+    )
     parser.set_defaults(run=_serve)
 
 
 def _add_limits(group: Any) -> None:
-    for name, (default, text) in LIMITS.items():
-        kind = {"type": type(default), "default": default, "metavar": "N"}
-        group.add_argument(f"--{name.replace('_', '-')}", **kind, help=f"{text} (%(default)s)")
+    for one in fields(Limits):
+        kind = {"type": type(one.default), "default": one.default, "metavar": "N"}
+        text = f"{one.metadata['help']} (%(default)s)"
+        group.add_argument(f"--{one.name.replace('_', '-')}", **kind, help=text)
 
 
 def _add_batches(group: Any) -> None:
-    for name, (kind, text) in SEARCH.items():
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=text)
+    beam = "beam size; a request may ask for one alternative fewer"
+    search_options.add(group, search_options.OF_A_MODEL, beam=beam)
     for name, default, text in (
         ("--batch-size", 64, "sentences translated together"),
         ("--max-tokens", 4000, "source tokens translated together"),
@@ -107,7 +102,7 @@ def _serve(args: argparse.Namespace) -> int:
     from fairseq_ext.decoding.loading import in_run
     from fairseq_ext.serving import server
 
-    search = {name: getattr(args, name) for name in SEARCH if getattr(args, name) is not None}
+    search = search_options.given(args)
     models = [in_run(path) for path in args.models]  # of a name on the Hub, one commit for all
     settings = server.Settings(
         models, args.data, search, limits, keys, args.batch_size, args.max_tokens
@@ -124,15 +119,13 @@ def _checked(args: argparse.Namespace) -> Limits:
     """The limits.
 
     Raises:
-        ConfigError: a number that cannot be.
+        ConfigError: a number out of range.
     """
-    from fairseq_ext.serving.limits import Limits
-
     for name, least in (("workers", 1), ("grace", 0), ("batch_size", 1), ("max_tokens", 1)):
         if (value := getattr(args, name)) < least:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"`{option}` must be at least {least}, but is {value} instead.")
-    limits = Limits(**{name: getattr(args, name) for name in LIMITS})
+    limits = Limits(**{one.name: getattr(args, one.name) for one in fields(Limits)})
     limits.check()
     return limits
 

@@ -58,7 +58,10 @@ def _shortlist(args: argparse.Namespace) -> int:
         for language, known in zip(languages, symbols, strict=True)
     ]
     if len(sides[0].begins) != len(sides[1].begins):
-        raise DataError(f"{prefix}: both sides must have as many sentences, but have not.")
+        raise DataError(
+            f"{prefix}: source and target must have the same number of sentences, but have "
+            f"{len(sides[0].begins) - 1:,} and {len(sides[1].begins) - 1:,}."
+        )
     table = lexicon.ibm1(*sides, args.iterations)
     lists = lexicon.likely(table, *sides, args.per_token)
     common = lexicon.frequent(sides[1], args.frequent)
@@ -106,7 +109,7 @@ def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[s
 
 
 def _symbols(path: Path) -> list[str]:
-    """Of a dictionary, by their numbers."""
+    """Return the symbols of a dictionary, by their numbers."""
     from fairseq.data import Dictionary
 
     from fairseq_ext.files import require_file

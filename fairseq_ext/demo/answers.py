@@ -1,4 +1,4 @@
-"""What several systems make of one sentence: translations, scores, attention."""
+"""The answers of several systems to one sentence: translations, scores, attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo's page does in the browser, and how it looks, beside what gradio gives.
+"""The behaviour of the demo's page in the browser and its looks, beside what gradio gives.
 
 ``html[data-demo]`` says what the results are: ``busy`` while a sentence is being translated, and
 ``stale`` once the sentence or the choice of systems is another than that which they belong to.

@@ -1,4 +1,4 @@
-"""What the demo's server answers: requests of its own page, under its own name, and no others."""
+"""The demo's server answers requests of its own page, under its own name, and no others."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Gate:
         return {str(address), *self.names, *own}
 
     async def _checked(self, scope: Scope, receive: Receive) -> Receive:
-        """What the page is to receive of a request."""
+        """The body of a request as the page is to receive it."""
         method, path = scope["method"], scope["path"]
         if method == "POST" and path == JOIN:
             body = self._request(await _body(Request(scope, receive)))

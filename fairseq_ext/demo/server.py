@@ -52,7 +52,7 @@ def serve(blocks: gr.Blocks, listener: socket.socket, host: str) -> None:
     Args:
         blocks: the page.
         listener: from :func:`fairseq_ext.address.listen`.
-        host: as of :func:`application`.
+        host: as for :func:`application`.
     """
     settings: dict[str, Any] = {"log_level": "warning", "access_log": False}
     settings["timeout_graceful_shutdown"] = 1  # seconds: a page that is open holds a connection

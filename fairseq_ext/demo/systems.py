@@ -40,7 +40,7 @@ class Named:
 
 @dataclass(frozen=True)
 class About:
-    """What the page says of a system.
+    """The page's description of a system.
 
     Attributes:
         line: languages and size.
@@ -81,7 +81,7 @@ def parse_systems(given: Sequence[str], data: Path | None) -> list[Named]:
     Raises:
         ConfigError: another form, a name that is there twice, a model for the engine, or no folder.
         DataError: no such checkpoint.
-        CheckpointError, EnvironmentProblem: a model on the Hub that cannot be had.
+        CheckpointError, EnvironmentProblem: a model that the Hub does not give.
     """
     found: dict[str, Named] = {}
     for one in given:
@@ -146,7 +146,7 @@ def _size(checkpoint: Path) -> str:
 
 
 def _pictures(checkpoint: Path) -> dict[str, bytes]:
-    """Those of the wings that have something to show of this model."""
+    """Pictures of this model, of every wing that draws some."""
     found: dict[str, bytes] = {}
     for package, module in wings.declared("PORTRAIT"):
         found |= importlib.import_module(f"{package}.{module}").portrait(checkpoint)

@@ -18,9 +18,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from fairseq_ext.decoding.search import Candidate
-from fairseq_ext.serving.asking import AUTO, FORMS, JSON, Asked, asked, check_key, parsed
+from fairseq_ext.serving.asking import (
+    AUTO,
+    CLOSE,
+    FORMS,
+    JSON,
+    Asked,
+    Gone,
+    asked,
+    check_key,
+    parsed,
+    whole_body,
+)
 from fairseq_ext.serving.batching import Batcher, Failed, Full
-from fairseq_ext.serving.limits import CLOSE, Gone, Limits, Refusal
+from fairseq_ext.serving.limits import Limits, Refusal
 from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.version import __version__
@@ -39,7 +50,7 @@ class _Nothing(Response):
 
 
 class Service:
-    """What answers ``/translate``.
+    """The handler of ``/translate``.
 
     Args:
         pairs: the models.
@@ -79,7 +90,7 @@ class Service:
             raise Refusal(429, BUSY, {**WAIT, **CLOSE})  # before there is a body in memory
         self._reading += 1
         try:
-            fields = await parsed(request, await self._limits.body(request))
+            fields = await parsed(request, await whole_body(request, self._limits))
         finally:
             self._reading -= 1
         check_key(fields, self._keys)
@@ -126,12 +137,12 @@ class Service:
 
 
 def _lines(text: str) -> list[str]:
-    """Those of a text; only a line feed, or carriage return and line feed, ends one."""
+    """Split a text at LF or CRLF only."""
     return [line.removesuffix("\r") for line in text.split("\n")]
 
 
 def _too_long(split: Sequence[Sequence[str]], place: int, length: int, model: Served) -> str:
-    """What is wrong with the line at a place among those of all texts."""
+    """The message about a line that is too long, by its place among those of all texts."""
     number = 0
     while place >= len(split[number]):
         place -= len(split[number])

@@ -1,7 +1,8 @@
-"""What a request to ``/translate`` asks for, as JSON or as a form."""
+"""Read and parse a request to ``/translate``, which is JSON or a form and may be hostile."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Sequence
 from typing import Any
@@ -9,17 +10,25 @@ from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from fairseq_ext.errors import DataError, printable
 from fairseq_ext.json_files import parse_json
-from fairseq_ext.serving.limits import Refusal
+from fairseq_ext.serving.limits import Limits, Refusal
 
 AUTO = "auto"
 JSON = "application/json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 FIELDS = 1000  # of a form
+# A connection that is closed with bytes of the client unread resets it, and many clients then never
+# see the answer. This much of a body that is too large is read and dropped before the answer.
+DRAINED = 1 << 24
+CLOSE = {"Connection": "close"}
+
+
+class Gone(Exception):
+    """The client has closed the connection before there was an answer."""
 
 
 class Asked(BaseModel):
@@ -36,6 +45,39 @@ class Asked(BaseModel):
     def texts(self) -> list[str]:
         """One or several."""
         return [self.q] if isinstance(self.q, str) else self.q
+
+
+async def whole_body(request: Request, limits: Limits) -> bytes:
+    """A request's body.
+
+    Raises:
+        Refusal: 413, if it is too large, or 408, if it comes too slowly.
+        Gone: it does not come whole.
+    """
+    try:
+        return await asyncio.wait_for(_read(request, limits.max_body), limits.timeout)
+    except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+        text = f"The request did not come whole within {limits.timeout:g} seconds."
+        raise Refusal(408, text, CLOSE) from None
+    except ClientDisconnect:
+        raise Gone from None
+
+
+async def _read(request: Request, most: int) -> bytes:
+    refusal = Refusal(413, f"A request must have at most {most:,} bytes.", CLOSE)
+    declared = int(request.headers.get("content-length", "0"))  # h11 lets numbers pass alone
+    if declared > most and "expect" in request.headers:
+        raise refusal  # the client asks first, and has sent nothing yet
+    body, size = bytearray(), 0
+    async for part in request.stream():
+        size += len(part)
+        if max(size, declared) <= most:
+            body += part
+        elif size > most + DRAINED:
+            break
+    if max(size, declared) > most:
+        raise refusal
+    return bytes(body)
 
 
 async def parsed(request: Request, body: bytes) -> dict[str, Any]:
@@ -67,7 +109,7 @@ def _from_json(body: bytes) -> dict[str, Any]:
 
 
 def _from_pairs(body: bytes) -> dict[str, Any]:
-    """Of a form whose text may be UTF-8 as it is, as curl sends it, or percent-encoded."""
+    """Parse a form whose text is raw UTF-8 (as curl sends it) or percent-encoded."""
     try:
         pairs = parse_qsl(
             body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=FIELDS
@@ -80,7 +122,7 @@ def _from_pairs(body: bytes) -> dict[str, Any]:
 
 
 def _fields(form: dict[str, Any], texts: list[Any]) -> dict[str, Any]:
-    """Those of a form, of which ``q`` may be there several times."""
+    """Return the fields of a form; ``q`` may occur several times."""
     return {**form, "q": texts[0] if len(texts) == 1 else texts} if texts else form
 
 
@@ -113,7 +155,7 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
 
 
 def asked(fields: dict[str, Any]) -> Asked:
-    """What is asked for.
+    """A request's wishes.
 
     Raises:
         Refusal: 400.

@@ -1,19 +1,12 @@
-"""How large a request may be, and the reading of a body that may be hostile."""
+"""How large a request may be, and the answer to one that is refused."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-
-from starlette.requests import ClientDisconnect, Request
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from fairseq_ext.errors import ConfigError
-
-# A connection that is closed with bytes of the client unread resets it, and many clients then never
-# see the answer. So much of a body that is too large is thrown away before the answer says so.
-DRAINED = 1 << 24
-CLOSE = {"Connection": "close"}
 
 
 class Refusal(Exception):
@@ -30,30 +23,24 @@ class Refusal(Exception):
         self.status, self.text, self.headers = status, text, headers or {}
 
 
-class Gone(Exception):
-    """The client has closed the connection before there was an answer."""
+def _limit(default: float, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may ask for; the names are those of the command's options.
+    """The most that a request may ask for; names and help are those of the command's options."""
 
-    Attributes:
-        max_chars: characters of a request's texts together.
-        max_sentences: lines of a request's texts together, empty ones included.
-        max_body: bytes.
-        max_queue: sentences of all requests that wait.
-        timeout: seconds for reading a request, and again for answering it.
-    """
-
-    max_chars: int = 10_000
-    max_sentences: int = 100
-    max_body: int = 1_000_000
-    max_queue: int = 1_000
-    timeout: float = 60.0
+    max_chars: int = _limit(10_000, "characters of a request's texts together")
+    max_sentences: int = _limit(100, "lines of a request's texts together, empty ones included")
+    max_body: int = _limit(1_000_000, "bytes of a request")
+    max_queue: int = _limit(
+        1_000, "sentences waiting in one process; beyond this, the answer is 429"
+    )
+    timeout: float = _limit(60.0, "seconds to receive a request, and again to answer it")
 
     def check(self) -> None:
-        """Refuse numbers that cannot be.
+        """Refuse numbers out of range.
 
         Raises:
             ConfigError: the first of them.
@@ -87,34 +74,3 @@ class Limits:
                 raise Refusal(
                     413, f"The request has {found:,} {what}, but at most {most:,} are translated."
                 )
-
-    async def body(self, request: Request) -> bytes:
-        """A request's body.
-
-        Raises:
-            Refusal: 413, if it is too large, or 408, if it comes too slowly.
-            Gone: it does not come whole.
-        """
-        try:
-            return await asyncio.wait_for(self._read(request), self.timeout)
-        except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
-            text = f"The request did not come whole within {self.timeout:g} seconds."
-            raise Refusal(408, text, CLOSE) from None
-        except ClientDisconnect:
-            raise Gone from None
-
-    async def _read(self, request: Request) -> bytes:
-        refusal = Refusal(413, f"A request must have at most {self.max_body:,} bytes.", CLOSE)
-        declared = int(request.headers.get("content-length", "0"))  # h11 lets numbers pass alone
-        if declared > self.max_body and "expect" in request.headers:
-            raise refusal  # the client asks first, and has sent nothing yet
-        body, size = bytearray(), 0
-        async for part in request.stream():
-            size += len(part)
-            if max(size, declared) <= self.max_body:
-                body += part
-            elif size > self.max_body + DRAINED:
-                break
-        if max(size, declared) > self.max_body:
-            raise refusal
-        return bytes(body)

@@ -35,7 +35,7 @@ _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """What is counted.
+    """The counters and histograms.
 
     Attributes:
         queue: sentences that wait.

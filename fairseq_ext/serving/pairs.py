@@ -32,7 +32,7 @@ class Served:
     most: int
 
     def encode(self, lines: Sequence[str]) -> list[Sentence]:
-        """What the model is to translate of lines of text."""
+        """The tokens that the model is to translate for lines of text."""
         tokens = [self.codec.encode(line) for line in lines]
         return [*map(Sentence, tokens, self.translator.lengths(tokens))]
 
@@ -114,7 +114,7 @@ def load(paths: Sequence[Path], data: Path | None, search: Mapping[str, Any]) ->
     """Load every model.
 
     Args:
-        paths: as of :func:`fairseq_ext.load`.
+        paths: as for :func:`fairseq_ext.load`.
         data: folder with the dictionaries of those that have none of their own.
         search: options of :class:`~fairseq_ext.decoding.search.Search` that were given.
 

@@ -26,18 +26,18 @@ from fairseq_ext.serving import app, metrics, pairs
 from fairseq_ext.serving.limits import Limits
 
 CONNECTIONS = 1_000
-"""At most so many at once; others are answered 503, by uvicorn."""
+"""Requests handled at once; uvicorn answers others 503."""
 ANSWERS = 60
 """Seconds in which a worker that is asked whether it lives has to answer."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a worker needs to know; it is pickled for it.
+    """The settings of a worker; they are pickled for it.
 
     Attributes:
-        models, data, search: as of :func:`fairseq_ext.serving.pairs.load`.
-        limits, keys, batch_size, max_tokens: as of :func:`fairseq_ext.serving.app.build`.
+        models, data, search: as for :func:`fairseq_ext.serving.pairs.load`.
+        limits, keys, batch_size, max_tokens: as for :func:`fairseq_ext.serving.app.build`.
     """
 
     models: Sequence[Path]

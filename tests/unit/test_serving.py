@@ -29,9 +29,9 @@ from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.serving import server
 from fairseq_ext.serving.app import Service
-from fairseq_ext.serving.asking import asked, check_key, parsed
+from fairseq_ext.serving.asking import Gone, asked, check_key, parsed, whole_body
 from fairseq_ext.serving.batching import Batcher, Failed, Full, Sentence
-from fairseq_ext.serving.limits import Gone, Limits, Refusal
+from fairseq_ext.serving.limits import Limits, Refusal
 from fairseq_ext.serving.metrics import FOLDER, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.text.cleaning import plain
@@ -403,7 +403,7 @@ def test_a_full_queue_refuses_before_a_body_is_read():
 
 def read(one: Request, most: int = 100) -> bytes | Refusal:
     try:
-        return asyncio.run(Limits(max_body=most, timeout=60).body(one))
+        return asyncio.run(whole_body(one, Limits(max_body=most, timeout=60)))
     except Refusal as refusal:
         return refusal
 

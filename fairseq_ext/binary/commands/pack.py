@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.commands import options
+from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.commands.translate_options import OF_A_MODEL
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.errors import ConfigError
 
@@ -38,7 +37,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--dtype",
         choices=("fp32", "fp16", "bf16"),
-        help="of all numbers that are not binary (fp32)",
+        help="number format of all weights that are not binary (fp32)",
     )
     parser.add_argument(
         "--int8-embeddings",
@@ -48,14 +47,12 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--engine",
         choices=NUMBERS,
-        help="write a model for the engine instead, its weights in these numbers",
+        help="write a model for the engine instead, with weights in this number format",
     )
-    group = parser.add_argument_group(
-        "how `translate` searches with a model for the engine unless it is told otherwise"
+    search_options.add(
+        parser.add_argument_group("default search options of a model for the engine"),
+        search_options.OF_A_MODEL,
     )
-    for name, (usual, text) in OF_A_MODEL.items():
-        option = f"--{name.replace('_', '-')}"
-        group.add_argument(option, type=type(usual), metavar="N", help=f"{text} ({usual})")
     parser.add_argument(
         "--shortlist",
         type=Path,
@@ -93,7 +90,7 @@ def _check(args: argparse.Namespace) -> None:
     Raises:
         ConfigError: the first of them.
     """
-    given = [name for name in (*OF_A_MODEL, "shortlist") if getattr(args, name) is not None]
+    given = [*search_options.given(args, (*search_options.OF_A_MODEL, "shortlist"))]
     if args.engine is None and given:
         option = f"--{given[0].replace('_', '-')}"
         raise ConfigError(f"`{option}` goes with `--engine`, which is missing.")
@@ -121,7 +118,7 @@ def _for_the_engine(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from fairseq_ext.engine import files, packing, sizes
 
     search = bundle.read(args.checkpoint).search if bundle.is_bundle(args.checkpoint) else {}
-    search |= {name: one for name in OF_A_MODEL if (one := getattr(args, name)) is not None}
+    search |= search_options.given(args)
     model = packing.pack_file(args.checkpoint, args.data, args.engine, search, args.shortlist)
     files.write(model, args.output)
     report = sizes.count(args.output)
