@@ -1,13 +1,15 @@
 """Figures of the benchmarks as Markdown: ``python benchmarks/tables.py docs/results/x.json …``
 
 One table for each thing measured: a row for each n, the time (or memory) of every candidate, and
-how many times faster ours are than each peer, with the quartiles of paired rounds.
+how many times faster ours are than each peer, with the quartiles of paired rounds. A report of
+pairs (``gru.py``, ``data_folder.py``) is a single table.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 VALUES = {
@@ -58,14 +60,28 @@ def ratio(row: dict | None) -> str:
     return f"{row['ratio']:.2f}× ({row['ratio_low']:.2f}–{row['ratio_high']:.2f})"
 
 
+def pair_rows(report: dict) -> list[list[str]]:
+    """Header and rows of a report that compares pairs, one row for each thing measured."""
+    table = [["", "peer", "ours, ms", "peer, ms", "ratio"]]
+    for row in report["rows"]:
+        times = number(row["ours_ms"]), number(row["peer_ms"])
+        table.append([row["what"], row["peer"], *times, ratio(row)])
+    return table
+
+
+def pipes(table: list[list[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    lines = ["| " + " | ".join(row) + " |" for row in table]
+    return [lines[0], "|" + "---|" * len(table[0]), *lines[1:]]
+
+
 def markdown(report: dict) -> str:
     """All tables of a report, then what it found."""
     parts = [f"**{report['title']}**"]
+    if "rows" in report:
+        return "\n\n".join([*parts, "\n".join(pipes(pair_rows(report)))])
     for what in dict.fromkeys(row["what"] for row in report["figures"]):
-        table = rows_of(report, what)
-        lines = ["| " + " | ".join(row) + " |" for row in table]
-        lines.insert(1, "|" + "---|" * len(table[0]))
-        parts.append("\n".join([f"{what}:", "", *lines]))
+        parts.append("\n".join([f"{what}:", "", *pipes(rows_of(report, what))]))
     parts.append("\n".join(f"- {text}" for text in [*report["notes"], *report["findings"]]))
     return "\n\n".join(parts)
 
@@ -74,11 +90,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument(
-        "reports", type=Path, nargs="+", help="JSON files of benchmarks/{linformer,muse}.py"
-    )
+    parser.add_argument("reports", type=Path, nargs="+", help="JSON files of the benchmarks")
     for path in parser.parse_args().reports:
-        print(markdown(json.loads(path.read_text(encoding="utf-8"))), end="\n\n")
+        try:
+            print(markdown(json.loads(path.read_text(encoding="utf-8"))), end="\n\n")
+        except (KeyError, TypeError):
+            sys.exit(f"tables: error: `{path}` has neither figures over n nor pairs to print.")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""What ``multi30k_all.sh`` reads out of its trainings: the best rate, and the table of all systems.
+"""Read the trainings of ``multi30k_all.sh``: the best learning rate, and the table of all systems.
 
     python recipes/multi30k_all.py choose models/muse --updates 2000 --rates 0.001 0.002 0.004
     python recipes/multi30k_all.py report --dir runs/… --tests test --names transformer muse muse@2
@@ -17,13 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext import files
+from report import write
+
 from fairseq_ext.errors import DataError
 from fairseq_ext.evaluation.score import TOKENIZED_BLEU, score_generated
 from fairseq_ext.evaluation.tables import aligned, markdown
 from fairseq_ext.evaluation.training_log import read_log
 from fairseq_ext.evaluation.training_run import read_training
 from fairseq_ext.json_files import read_json
+from fairseq_ext.text.generated import Undoing
 
 STOPPED_EARLY = "early stop since valid performance hasn't improved"  # fairseq's words
 ENDS = {True: "no gain in {patience} validations", False: "all updates"}
@@ -86,12 +88,12 @@ def training_row(name: str, models: Path, patience: int) -> Row:
 
 
 def scores(folder: Path, data: Path, test: str, tgt: str) -> list[Row]:
-    """Of one test set: sacrebleu's BLEU and chrF of text, and BLEU of the corpus's own tokens."""
+    """Score one test set: sacrebleu's BLEU and chrF of text, and BLEU of the corpus's tokens."""
     found = score_generated(
         folder / test / "generated.txt",
         data / "reference" / f"{test}.{tgt}",
-        tgt,
         data / "text" / f"{test}.{tgt}",
+        Undoing.by_language(tgt),
     )
     return [score.as_dict() for score in found]
 
@@ -165,14 +167,9 @@ def report(args: argparse.Namespace) -> str:
         }
     systems = dict.fromkeys(row["system"] for row in rows)
     grids = {name: read_json(models / name / "rates.json") for name in systems}
-    _write(args.dir / "systems.json", json.dumps({"systems": rows, "rates": grids}, indent=1))
-    _write(args.dir / "systems.md", as_markdown(rows, args.tests, grids))
+    write(args.dir / "systems.json", json.dumps({"systems": rows, "rates": grids}, indent=1))
+    write(args.dir / "systems.md", as_markdown(rows, args.tests, grids))
     return f"{aligned(rates_table(grids))}\n\n{aligned(table(rows, args.tests))}"
-
-
-def _write(path: Path, text: str) -> None:
-    with files.atomic_write(path) as file:
-        file.write(f"{text}\n")
 
 
 def main() -> None:
@@ -194,7 +191,7 @@ def main() -> None:
     try:
         if args.command == "choose":
             found = choose(args.folder, args.rates, args.updates)
-            _write(args.folder / "rates.json", json.dumps(found, indent=1))
+            write(args.folder / "rates.json", json.dumps(found, indent=1))
         else:
             print(report(args))
     except (OSError, ValueError, LookupError) as error:

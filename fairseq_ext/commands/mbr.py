@@ -103,7 +103,7 @@ def _run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace, held: int) -> None:
     if args.num_candidates < 1:
         raise ConfigError(
-            f"`--num-candidates` must be 1 or more, but is {args.num_candidates} instead."
+            f"`--num-candidates` must be at least 1, but is {args.num_candidates} instead."
         )
     if held < args.num_candidates:
         raise ConfigError(

@@ -73,9 +73,7 @@ def _score(args: argparse.Namespace) -> int:
     reference, source = options.chosen_reference(args), metric_options.chosen_source(args)
     undoing = chosen_undoing(args, args.generated) if args.generated else None
     if undoing is not None:
-        scores = score.score_generated(
-            args.generated, reference, None, args.tokenized_ref, undoing=undoing
-        )
+        scores = score.score_generated(args.generated, reference, args.tokenized_ref, undoing)
     else:
         scores = score.score_files(reference, args.hyp, args.tokenized_ref, args.tokenized_hyp)
     if args.split_compounds:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_ext.errors import ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.evaluation.score import load_sacrebleu
 
 SAMPLES = 1000  # sacrebleu's default
 SEED = "12345"  # sacrebleu's, where SACREBLEU_SEED is not set
@@ -100,7 +101,7 @@ def paired_bootstrap(
 
 
 def p_value(differences: np.ndarray, measured: float) -> float:
-    """How often two equally good systems would differ as much, in either direction.
+    """Estimate how often two equally good systems differ as much, in either direction.
 
     Were they equally good, the differences of the samples would lie around zero as they now lie
     around their mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a script of Moses,
@@ -122,7 +123,7 @@ def p_value(differences: np.ndarray, measured: float) -> float:
 
 
 def generator() -> np.random.Generator:
-    """Of all draws, begun with the seed that sacrebleu would take."""
+    """Return the generator of all draws, seeded like sacrebleu."""
     seed = chosen_seed()
     return np.random.default_rng(None if seed == "none" else int(seed))
 
@@ -149,7 +150,7 @@ def score_samples(
 
 
 def _interval(sampled: np.ndarray) -> tuple[float, float]:
-    """sacrebleu's, which lies evenly around the mean."""
+    """Return sacrebleu's interval, which lies evenly around the mean."""
     from sacrebleu.significance import estimate_ci
 
     mean, half_width = map(float, estimate_ci(sampled))
@@ -170,14 +171,12 @@ def metrics(references: Sequence[str]) -> dict[str, Any]:
     Raises:
         EnvironmentProblem: sacrebleu is missing, or too old.
     """
-    try:
-        from sacrebleu.metrics import BLEU, CHRF
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "Comparing needs sacrebleu 2 or later: `pip install 'sacrebleu>=2.4'`."
-        ) from error
+    sacrebleu = load_sacrebleu()
     prepared = [list(references)]
-    return {"BLEU": BLEU(references=prepared), "chrF": CHRF(references=prepared)}
+    return {
+        "BLEU": sacrebleu.BLEU(references=prepared),
+        "chrF": sacrebleu.CHRF(references=prepared),
+    }
 
 
 def chosen_seed() -> str:
@@ -201,7 +200,7 @@ def check_comparable(
     names: Sequence[str],
     samples: int,
 ) -> None:
-    """Refuse what cannot be compared.
+    """Refuse systems that are not comparable.
 
     Args:
         translations: by the name that a message gives them.

@@ -18,6 +18,7 @@ from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation.bootstrap import (
     SAMPLES,
+    Comparison,
     Estimate,
     check_comparable,
     paired_bootstrap,
@@ -43,7 +44,7 @@ CLOSING = re.compile(
 
 @dataclass(frozen=True)
 class System:
-    """Where to find what is known of one system.
+    """Files that tell about one system.
 
     Attributes:
         name: in the table.
@@ -196,7 +197,7 @@ def compare(
         ConfigError: a name given twice, or a baseline that is not there.
         DataError: unreadable, incomplete or unequal files, or pieces of SentencePiece that nothing
             joins.
-        CheckpointError: a checkpoint that cannot be read.
+        CheckpointError: a checkpoint is unreadable.
         EnvironmentProblem: a metric's library is missing, or its process ends.
     """
     names = [system.name for system in systems]
@@ -226,6 +227,25 @@ def compare(
             }
             for label, metric in metrics.items()
         }
+    measured = _estimates(texts, references, baseline, samples, metrics, segments)
+    rows = [
+        Measured(name, measured.estimates[name], on_tokens.get(name), **facts)
+        for name, facts in zip(names, known, strict=True)
+    ]
+    shown = _samples(sources, references, {name: texts[name][0] for name in names})
+    name, signatures = Path(reference).name, measured.signatures
+    return Result(rows, baseline, len(references), signatures, name, shown, segments)
+
+
+def _estimates(
+    texts: Mapping[str, Sequence[Sequence[str]]],
+    references: Sequence[str],
+    baseline: str,
+    samples: int,
+    metrics: Mapping[str, NeuralMetric],
+    segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
+) -> Comparison:
+    """Estimate all scores of all systems: BLEU, chrF, and the means of the segments' scores."""
     if all(len(runs) == 1 for runs in texts.values()):
         single = {name: runs[0] for name, runs in texts.items()}
         found = [paired_bootstrap(single, references, baseline, samples)]
@@ -236,16 +256,9 @@ def compare(
         found.append(bootstrap_of_means(label, scores, signature, baseline, samples))
     estimates = {
         name: {label: one for part in found for label, one in part.estimates[name].items()}
-        for name in names
+        for name in texts
     }
-    signatures = {label: one for part in found for label, one in part.signatures.items()}
-    rows = [
-        Measured(name, estimates[name], on_tokens.get(name), **facts)
-        for name, facts in zip(names, known, strict=True)
-    ]
-    shown = _samples(sources, references, {name: texts[name][0] for name in names})
-    name = Path(reference).name
-    return Result(rows, baseline, len(references), signatures, name, shown, segments)
+    return Comparison(estimates, {k: v for part in found for k, v in part.signatures.items()})
 
 
 def _plain_sources(
@@ -321,7 +334,7 @@ def generation_speed(generated: str | Path) -> float | None:
 
 
 def _known(system: System) -> dict[str, Any]:
-    """What log and checkpoint say; where both do, the log, which counts parameters exactly."""
+    """Read the log and checkpoint; the log, which counts parameters exactly, comes first."""
     facts: dict[str, Any] = {}
     if not system.plain:
         facts["generation_speed"] = generation_speed(system.generated[0])

@@ -22,7 +22,7 @@ from fairseq_ext.evaluation.outputs import (
     read_generated,
     read_lines,
 )
-from fairseq_ext.evaluation.score import tokenized_bleu
+from fairseq_ext.evaluation.score import load_sacrebleu, tokenized_bleu
 from fairseq_ext.text.generated import Undoing, require_text
 
 if TYPE_CHECKING:
@@ -182,9 +182,7 @@ def bucket_scores(
 
 
 def _sacrebleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    from sacrebleu.metrics import BLEU
-
-    return BLEU().corpus_score(list(hypotheses), [list(references)]).score
+    return load_sacrebleu().BLEU().corpus_score(list(hypotheses), [list(references)]).score
 
 
 def _tokenized(hypotheses: Sequence[str], references: Sequence[str]) -> float:

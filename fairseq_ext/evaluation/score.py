@@ -47,7 +47,7 @@ def sacre_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[S
     Raises:
         DataError: unequal numbers of lines, or none.
     """
-    sacrebleu = _sacrebleu()
+    sacrebleu = load_sacrebleu()
     _check_counts(hypotheses, references)
     scores = []
     for name, metric in (("BLEU", sacrebleu.BLEU()), ("chrF", sacrebleu.CHRF())):
@@ -63,7 +63,7 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Scor
     Raises:
         DataError: unequal numbers of lines, or none.
     """
-    sacrebleu = _sacrebleu()
+    sacrebleu = load_sacrebleu()
     _check_counts(hypotheses, references)
     metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True)
     result = metric.corpus_score(list(hypotheses), [list(references)])
@@ -93,7 +93,6 @@ def score_files(
 def score_generated(
     generated: str | Path | Sequence[str | Path],
     reference: str | Path,
-    language: str | None,
     tokenized_reference: str | Path | None = None,
     undoing: Undoing | None = None,
 ) -> list[Score]:
@@ -106,16 +105,15 @@ def score_generated(
     Args:
         generated: standard output of ``fairseq-generate``, or of all its shards.
         reference: detokenized reference text.
-        language: detokenize the hypotheses as this language; None where text is untokenized.
         tokenized_reference: the reference as tokens, without subword pieces.
-        undoing: how the hypotheses become text, where more than ``language`` is known of that.
+        undoing: how the hypotheses become text; None where only subwords are to be joined.
 
     Raises:
         DataError: unreadable or incomplete files, or pieces of SentencePiece that nothing joins.
     """
     references = plain_lines(reference)
     sentences = read_generated(generated, expected=len(references))
-    undoing = undoing or Undoing.by_language(language)
+    undoing = undoing or Undoing.by_language(None)
     tokens = undoing.words(best_hypotheses(sentences))
     texts = undoing.text(tokens)
     require_text(texts, "the translations")
@@ -172,7 +170,12 @@ def _check_counts(
         raise DataError(f"`{reference_name}` is empty; there is nothing to score.")
 
 
-def _sacrebleu() -> Any:
+def load_sacrebleu() -> Any:
+    """Import sacrebleu.
+
+    Raises:
+        EnvironmentProblem: it is missing, or too old.
+    """
     try:
         import sacrebleu
         from sacrebleu.metrics import BLEU  # noqa: F401  an unrelated old release lacks it

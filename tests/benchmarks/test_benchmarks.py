@@ -159,6 +159,18 @@ def test_every_question_about_muse_has_finite_figures(muse_results: Path, questi
     assert answer["findings"]
 
 
+def test_tables_of_pairs_and_of_other_files(monkeypatch, capsys) -> None:
+    pairs, other = (REPO / "docs" / "results" / f"{x}.json" for x in ("data_folder", "quickstart"))
+    monkeypatch.setattr(sys, "argv", ["tables.py", str(pairs), str(other)])
+    with pytest.raises(SystemExit, match=r"`.*quickstart.json` has neither figures") as ended:
+        tables.main()
+    assert "\n" not in str(ended.value)
+    rows = json.loads(pairs.read_text())["rows"]
+    printed = capsys.readouterr().out
+    assert all(f"| {row['what']} | {row['peer']} | " in printed for row in rows)
+    assert f"| {rows[0]['ratio']:.2f}× (" in printed
+
+
 @pytest.mark.system
 @pytest.mark.slow
 def test_tables_of_muse_name_their_axis_and_unit(muse_results: Path) -> None:

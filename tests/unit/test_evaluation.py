@@ -16,6 +16,7 @@ import torch
 from fairseq_ext.checkpoints import averaging
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.evaluation import outputs, plots, score, training_log
+from fairseq_ext.text.generated import Undoing
 from tests.support.harness import fairseq, hypotheses, run, write_lines
 
 GENERATED = """\
@@ -191,17 +192,18 @@ def test_score_generated(tmp_path):
         lines += [f"S-{i}\tx", f"T-{i}\t{targets[i]}", f"H-{i}\t-1\t{tokens[i]}"]
     generated = write_lines(tmp_path / "g", lines)
     reference = write_lines(tmp_path / "ref", REFERENCES)
-    scores = score.score_generated(generated, reference, "en")
+    english = Undoing.by_language("en")
+    scores = score.score_generated(generated, reference, undoing=english)
     truth = score.sacre_scores(TRANSLATIONS, REFERENCES)
     assert scores[:2] == truth
     whole = [[outputs.remove_bpe(line) for line in side] for side in (tokens, targets)]
     assert scores[2].value == pytest.approx(naive_bleu(*whole), abs=1e-9)
     whole[1][1] = whole[1][1].replace("<<unk>>", "night")
     tokenized = write_lines(tmp_path / "tok", whole[1])
-    better = score.score_generated(generated, reference, "en", tokenized)[2].value
+    better = score.score_generated(generated, reference, tokenized, english)[2].value
     assert better == pytest.approx(naive_bleu(*whole), abs=1e-9)
     with pytest.raises(DataError, match="lacks 1 of 3"):
-        score.score_generated(generated, write_lines(tmp_path / "ref", [*REFERENCES, "x"]), "en")
+        score.score_generated(generated, write_lines(tmp_path / "ref", [*REFERENCES, "x"]))
 
 
 # Averaging
