@@ -22,7 +22,7 @@ from fairseq_ext import files
 
 
 def machine() -> dict[str, object]:
-    """What a figure depends on: processor, threads, versions, date and commit."""
+    """Return all that a figure depends on: processor, threads, versions, date and commit."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

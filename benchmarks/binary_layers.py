@@ -78,7 +78,7 @@ class Layers:
         self.int8 = [quantized(weight) for weight in self.floats]
 
     def passes(self, x: Tensor, path: str | None) -> dict[str, Callable[[], None]]:
-        """For each candidate, the products of ``x`` with every layer."""
+        """Return for each candidate the products of ``x`` with every layer."""
         half = x.bfloat16()
         return {
             FP32: each(lambda weight: F.linear(x, weight), self.floats),
@@ -109,7 +109,7 @@ def quantized(weight: Tensor) -> nn.Module:
 
 
 def check(layers: Layers, path: str | None) -> None:
-    """What is timed computes what it should."""
+    """Check that the timed layers compute what they should."""
     packed, weight = layers.packed[0], layers.floats[0]
     x = torch.randn(5, packed.in_features)
     levels, bound = packed.unpack(), x.abs().amax(1, keepdim=True)

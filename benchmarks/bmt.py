@@ -1,4 +1,4 @@
-"""What binarization costs in training: a step of BMT against the same architecture in float.
+"""Cost of binarization in training: a step of BMT against the same architecture in float.
 
 ``python benchmarks/bmt.py --threads 2 --json docs/results/bmt_training.json``
 

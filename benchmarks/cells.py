@@ -19,7 +19,7 @@ NOT_RUN = "not run"
 
 @dataclass
 class Cells:
-    """What was measured, in the order it was.
+    """Measurements, in their order.
 
     Attributes:
         title: what the figures are about.
@@ -108,7 +108,7 @@ class Cells:
             )
 
     def curve(self, what: str, candidate: str, value: str = "us_per_token") -> dict[int, float]:
-        """Of one candidate: ``value`` for every n it ran at."""
+        """Return a candidate's ``value`` for every n it ran at."""
         return {
             row["n"]: row[value]
             for row in self.figures
@@ -116,7 +116,7 @@ class Cells:
         }
 
     def ratio_curve(self, what: str, ours: str, peer: str) -> dict[int, float]:
-        """How many times faster than the peer, for every n both ran at."""
+        """Return how many times faster than the peer ours is, for every n both ran at."""
         return {
             row["n"]: row["ratio"]
             for row in self.ratios

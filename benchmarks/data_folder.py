@@ -1,4 +1,4 @@
-"""How long it takes to open binarized data: fairseq alone, at a first start, at later ones.
+"""Time to open binarized data: fairseq alone, at a first start, at later ones.
 
     python benchmarks/data_folder.py --json docs/results/data_folder.json
 
@@ -30,7 +30,7 @@ VOCABULARY = 37_000
 
 
 class Symbols:
-    """As long as a dictionary."""
+    """Stand-in for a dictionary, with nothing but its length."""
 
     def __len__(self) -> int:
         return VOCABULARY

@@ -1,4 +1,4 @@
-"""What fairseq-train takes from its start to the first update, over the number of pairs.
+"""Cost of fairseq-train from its start to the first update, over the number of pairs.
 
     python benchmarks/data_start.py --json docs/results/data_start.json
 

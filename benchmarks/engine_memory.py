@@ -48,7 +48,7 @@ def measure(translator: Translates, lines: list[str], options: Namespace) -> lis
 
 
 def finding(rows: list[dict[str, float]]) -> str:
-    """How much memory grows after the first sentences, which fill the caches."""
+    """Say how much memory grows after the first sentences, which fill the caches."""
     first, last = rows[1]["resident_mib"], rows[-1]["resident_mib"]
     verdict = "met" if last <= (1 + FLAT) * first else "missed"
     return (

@@ -108,7 +108,7 @@ def own(question: str, options: Namespace) -> dict[str, Any]:
 
 
 def panels(question: str, slots: list[int]) -> dict[str, tuple[str, list[str]]]:
-    """What a question's picture shows."""
+    """Return the panels of a question's picture."""
     ours, most = [f"k={k}" for k in slots], f"k={max(slots)}"
     if question == "encoder":
         return {

@@ -31,7 +31,7 @@ from peers import (
 )
 from torch import Tensor, nn
 
-VOCABULARY = 1000  # the table of embeddings is no part of these questions
+VOCABULARY = 1000  # the table of embeddings has no part in these questions
 CONSTANT = "forward, constant tokens"
 STOCK, FUSED, MASKED = "fairseq", "sdpa", "sdpa with mask"
 
@@ -140,7 +140,7 @@ def encoder(options: Namespace) -> Cells:
 
 def constant_tokens(options: Namespace, cells: Cells, lengths: list[int]) -> None:
     """Forward of our encoders alone with as many tokens at every n as the largest n needs: larger
-    tensors cost more for each token, and that is no matter of n."""
+    tensors cost more for each token, and that does not depend on n."""
     watch = Stopwatch(options)
     tokens = max(options.lengths)
     for n in sorted(lengths):

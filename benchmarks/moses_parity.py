@@ -1,4 +1,4 @@
-"""How far our Moses rules are those of the real scripts: line by line, differences counted.
+"""Count the lines on which our Moses rules differ from the real scripts.
 
     python benchmarks/moses_parity.py --moses mosesdecoder/scripts FILE.en FILE.de … --json OUT
 
@@ -32,7 +32,7 @@ def language_of(path: Path) -> str:
 
 
 def by_script(script: Path, options: list[str], lines: list[str]) -> list[str]:
-    """What a Perl script makes of the lines."""
+    """Run a Perl script on the lines."""
     done = subprocess.run(
         ["perl", script, *options],
         input="".join(f"{line}\n" for line in lines).encode(),
@@ -43,13 +43,13 @@ def by_script(script: Path, options: list[str], lines: list[str]) -> list[str]:
 
 
 def compare(ours: list[str], theirs: list[str], shown: int) -> dict[str, object]:
-    """How many lines differ, and some of them."""
+    """Count the lines that differ, and show some of them."""
     wrong = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
     return {"lines": len(ours), "different": len(wrong), "examples": wrong[:shown]}
 
 
 def steps(scripts: Path, language: str) -> dict[str, tuple[Path, list[str], Callable]]:
-    """For each step: the script, its options, and ours."""
+    """Return for each step the script, its options, and ours."""
     folder, tokenizer = scripts / "tokenizer", moses.tokenizer(language)
     return {
         "normalize": (

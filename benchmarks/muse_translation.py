@@ -53,7 +53,7 @@ def translators(size: Size, **where: object) -> dict[str, Side]:
 
 
 def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
-    """What ``fairseq-generate`` runs for a batch: another of ``samples`` each time, in turn."""
+    """Return ``fairseq-generate``'s search of a batch, each call with the next of ``samples``."""
     side.model.prepare_for_inference_(side.cfg)
     settings = GenerationConfig(beam=BEAM, max_len_a=0, max_len_b=words, min_len=words)
     settings.engine = "fairseq"
@@ -178,7 +178,7 @@ def steps(side: Side, samples: list[dict]) -> Callable[[], None]:
 
 
 def pair_batches(options: Namespace) -> list[dict]:
-    """As many batches as rounds, made by fairseq from pairs sorted by length, in random order."""
+    """Let fairseq make a batch for each round from pairs sorted by length, in random order."""
     source, target = pair_lengths(
         options.sentences, MEANS, SIGMAS, CORRELATION, longest=LONGEST, seed=1
     )

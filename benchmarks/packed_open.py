@@ -42,7 +42,7 @@ FILES = {
 
 
 def open_system(name: str, folder: Path, *, beam: int, words: int, threads: int) -> Translate:
-    """What translates, every hypothesis ``words`` words and one more token long.
+    """Open a system that translates; every hypothesis has ``words`` words and one more token.
 
     Args:
         name: of ``FILES``.
@@ -60,7 +60,7 @@ def open_system(name: str, folder: Path, *, beam: int, words: int, threads: int)
 def _open_fairseq(
     path: Path, folder: Path, beam: int, words: int, threads: int, engine: str, quantize: bool
 ) -> Translate:
-    """As fairseq-generate loads and searches; the last step can choose nothing but ``</s>``."""
+    """Load and search as fairseq-generate does; the last step can choose nothing but ``</s>``."""
     import logging
 
     logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose INFO
@@ -131,7 +131,7 @@ def _open_ctranslate2(path: Path, beam: int, words: int, threads: int) -> Transl
 
 
 def random_sentences(count: int, words: int, vocabulary: int, seed: int = 1) -> Sentences:
-    """Of ``words`` words each."""
+    """Draw sentences of ``words`` words each."""
     draw = random.Random(seed)
     return [[draw.randrange(vocabulary) for _ in range(words)] for _ in range(count)]
 

@@ -52,7 +52,7 @@ def write(folder: Path, size: Size) -> None:
 
 
 def save_checkpoint(side: Side, path: Path) -> None:
-    """As fairseq's trainer writes it."""
+    """Save a checkpoint as fairseq's trainer writes it."""
     cfg = OmegaConf.to_container(side.cfg, resolve=True, enum_to_str=True)
     storage.save({**before_training(), "cfg": cfg, "model": side.model.state_dict()}, path)
 
@@ -87,7 +87,7 @@ def _symbols(words: Dictionary) -> list[str]:
 
 
 def distance(folder: Path, size: Size, words: int) -> float:
-    """How far CTranslate2's log-probabilities are from fairseq's, of the same target, in nats.
+    """Measure how far CTranslate2's log-probabilities of a target are from fairseq's, in nats.
 
     The mean over the words of four random sentence pairs; int8 explains a few hundredths.
     """

@@ -1,4 +1,4 @@
-"""What ours are timed against: fairseq's Transformer, as it is and on faster parts, and batches."""
+"""Peers of our models: fairseq's Transformer, as it is and on faster parts, and batches."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Size:
 
     @classmethod
     def of(cls, options: Namespace) -> Size:
-        """What the command line says, as many layers on each side."""
+        """Read the sizes from the command line; both sides have the same number of layers."""
         layers = options.layers
         sizes = options.embed_dim, options.ffn_embed_dim, options.heads, layers, layers
         return cls(*sizes, options.vocabulary)
 
     def flags(self) -> list[str]:
-        """As options of ``fairseq-train``, for models that share all embeddings."""
+        """Return the options of ``fairseq-train``, for models that share all embeddings."""
         both = {
             "embed-dim": self.embed_dim,
             "ffn-embed-dim": self.ffn_embed_dim,
@@ -318,8 +318,11 @@ def sdpa_backend(run) -> str:
 
 @torch.no_grad()
 def check(size: Size, device: str) -> None:
-    """What is timed computes the same: fused = fairseq's encoder, with pads and without; Linformer
-    with ``k = n`` and E = F = identity too, without pads (pads leave zero keys)."""
+    """Check that what is timed computes the same.
+
+    Fused attention equals fairseq's encoder, with pads and without; so does Linformer with
+    ``k = n`` and E = F = identity, without pads (pads leave zero keys).
+    """
     n = 16
     small = Size(size.embed_dim, size.ffn_embed_dim, size.heads, 2, 1, 100)
     stock = Side(transformer(), small, positions=n, device=device)

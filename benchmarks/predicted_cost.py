@@ -1,4 +1,4 @@
-"""What large corpora would cost, from figures that were measured: a table in docs/scale.md.
+"""Predicted cost of large corpora, from figures that were measured: a table in docs/scale.md.
 
     python benchmarks/predicted_cost.py            # write the table
     python benchmarks/predicted_cost.py --check    # status 1 if it is not what the figures say

@@ -47,7 +47,7 @@ SAMPLED = 0.1  # seconds between two looks at the memory
 
 @dataclass
 class Figure:
-    """What one way of preparing a corpus took.
+    """Cost of one way of preparing a corpus.
 
     Attributes:
         name: of the way.
@@ -204,7 +204,7 @@ def kept(source: str, target: str) -> bool:
 
 
 def difference(work: Path, name: str) -> str:
-    """How our pieces differ from those of the command lines that ran last; empty if they do not."""
+    """Say how our pieces differ from those of the command lines that ran last; empty if equal."""
     tokens = zip(*(lines_of(work / "tokens" / f"{name}.{side}") for side in SIDES), strict=True)
     stays = [kept(*pair) for pair in tokens]
     for side in SIDES:
@@ -271,7 +271,7 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def fates_of(out: Path) -> dict[str, list[int]]:
-    """What became of the larger corpus: pairs and tokens of both sides, by fate."""
+    """Return the pairs of the larger corpus, and the tokens of both sides, by fate."""
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     return manifest["fates"]["large"]
 

@@ -1,4 +1,4 @@
-"""What ``preprocess/corpus.py`` does, on two plain files and with merges that are learnt already.
+"""Prepare like ``preprocess/corpus.py``, from two plain files and with merges learnt already.
 
 ``python benchmarks/preprocessing_ours.py FOLDER NAME CODES OUT WORKERS``: NAME.en and NAME.de of
 FOLDER are the training text, held-out.en and .de there the other two.

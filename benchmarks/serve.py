@@ -119,7 +119,7 @@ def serving(system: str, folder: Path, options: Namespace) -> Iterator[str]:
 
 
 async def asked(address: str, bodies: Sequence[bytes], clients: int) -> Round:
-    """All requests, by so many clients at once."""
+    """Send all requests, by this many clients at once."""
     waiting, latencies = iter(bodies), []
     host, port = urlsplit(address).hostname, urlsplit(address).port
 
@@ -142,7 +142,7 @@ async def asked(address: str, bodies: Sequence[bytes], clients: int) -> Round:
 
 
 def request(sentence: str, src: str, tgt: str) -> bytes:
-    """As it goes over the wire."""
+    """Encode a request as it goes over the wire."""
     body = json.dumps({"q": sentence, "source": src, "target": tgt}).encode()
     head = (
         "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -185,7 +185,7 @@ def load(
 
 
 def add_cell(cells: Cells, clients: int, rounds: dict[str, list[Round]], count: int) -> None:
-    """The figures of so many clients."""
+    """Add the figures for this many clients."""
     seconds = {name: [one.seconds for one in some] for name, some in rounds.items()}
     pairs = [(f"{ENGINE} {numbers}", f"{CTRANSLATE2} {numbers}") for numbers in NUMBERS]
     cells.add(WHAT, clients, seconds, pairs, tokens=count)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 NUMBERS = {"fp32": "float32", "int8": "int8"}
-"""Of the weights: as the engine calls them, and as CTranslate2 does."""
+"""Number formats of the weights: the engine's name for each, and CTranslate2's."""
 ENGINE, CTRANSLATE2 = "engine", "CTranslate2"
 SYSTEMS = [f"{name} {numbers}" for numbers in NUMBERS for name in (ENGINE, CTRANSLATE2)]
 

@@ -114,7 +114,7 @@ class Side:
         self.name = name
 
     def run(self, updates: int) -> dict[str, Any]:
-        """Make so many updates; their seconds, target tokens, losses, and the memory so far."""
+        """Make updates; return their seconds, target tokens and losses, and the memory so far."""
         self.process.stdin.write(f"{updates}\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()

@@ -49,7 +49,7 @@ read_options() {
         --tokenize) tokenize=--tokenize ;;
         --no-table) table=0 ;;
         --help | -h) usage && exit ;;
-        -*) die "\`$1\` is no option; --help lists them." ;;
+        -*) die "\`$1\` is not an option; --help lists them." ;;
         *) words+=("$1") ;;
         esac
         shift

@@ -62,7 +62,7 @@ read_options() {
         --tok) corpus=multi30k_tok ;;
         --tokenize) tokenize=--tokenize ;;
         --help | -h) usage && exit ;;
-        -*) die "\`$1\` is no option; --help lists them." ;;
+        -*) die "\`$1\` is not an option; --help lists them." ;;
         *) names+=("$1") ;;
         esac
         shift

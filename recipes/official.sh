@@ -80,7 +80,7 @@ read_options() {
         --any-counts) any_counts=--any-counts ;;
         --help | -h) usage && exit ;;
         --) shift && extra=("$@") && break ;;
-        *) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
+        *) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
         esac
         shift
     done

@@ -68,14 +68,14 @@ begin() {
         case "$1" in
         --) rest+=("$@") && break ;;
         --corpus | --src | --tgt | --part-lines | --longest | --ratio) set_option "$@" && shift ;;
-        --against) die "\`--against\` is no option; --help lists them." ;;
+        --against) die "\`--against\` is not an option; --help lists them." ;;
         *) if own_option "$@"; then shift; else rest+=("$1"); fi ;;
         esac
         shift
     done
     positive --part-lines "$part_lines"
     positive --longest "$longest"
-    [[ "$ratio" =~ ^[1-9][0-9]*(\.[0-9]+)?$ ]] || die "\`--ratio\` must be 1 or more, but is \`$ratio\`."
+    [[ "$ratio" =~ ^[1-9][0-9]*(\.[0-9]+)?$ ]] || die "\`--ratio\` must be at least 1, but is \`$ratio\`."
     [[ "$src" != "$tgt" ]] || die "\`--src\` and \`--tgt\` are both \`$src\`; choose two languages."
     check_own
     read_options "${rest[@]}"

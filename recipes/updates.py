@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Flags of fairseq's cosine schedule for a run of so many epochs on so much data.
+"""Print the flags of fairseq's cosine schedule for a given number of epochs and data set.
 
     python recipes/updates.py --bin bin --src en --tgt de --batch-size 88 --epochs 10 \\
         --warmup 4000 --init-lr 1e-7 --lr 1e-4 --min-lr 1e-6
@@ -35,7 +35,7 @@ def sentences(data: Path, src: str, tgt: str) -> int:
 
 
 def updates(pairs: int, batch_size: int, epochs: int) -> int:
-    """How many updates fairseq makes: a smaller batch at the end of an epoch is one, too.
+    """Count fairseq's updates: a smaller batch at the end of an epoch is one, too.
 
     This holds with ``--required-batch-size-multiple 1`` (else fairseq splits the last batch in
     two), no ``--max-tokens``, ``--update-freq 1``, one device, and no pair left out for its length.

@@ -84,7 +84,7 @@ def _filled(result: Result, columns: Columns, missing: str | None = None) -> lis
 
 
 def _scores(result: Result) -> Columns:
-    """Of each metric its score, and the deviation and p of that."""
+    """Return each metric's score with its deviation and p."""
     return tuple(
         (heading.format(metric), partial(cell, metric=metric))
         for metric in result.signatures
@@ -93,7 +93,7 @@ def _scores(result: Result) -> Columns:
 
 
 def notes(result: Result) -> list[str]:
-    """What a reader of the table has to know."""
+    """Return the notes that explain the table to its reader."""
     several = result.several_runs
     sentences = "1 sentence" if result.sentences == 1 else f"{result.sentences:,} sentences"
     said = [f"{sentences}; score ± half of its 95% bootstrap interval"]
@@ -116,7 +116,7 @@ def notes(result: Result) -> list[str]:
 
 
 def as_table(result: Result) -> str:
-    """For the terminal."""
+    """Format the comparison for the terminal: table and notes."""
     return tables.aligned(rows(result)) + "\n\n" + "\n".join(notes(result))
 
 
@@ -162,12 +162,12 @@ def _alternative(result: Result) -> str:
 
 
 def _panels(result: Result) -> list[Panel]:
-    """Those in which some system has a point."""
+    """Return the panels in which some system has a point."""
     return [panel for panel in PANELS if any(panel[2](row) is not None for row in result.systems)]
 
 
 def _absent(result: Result) -> list[str]:
-    """Which systems the picture does not show, if it shows others."""
+    """Return a note on the systems missing from the picture, if it shows others."""
     absent = [row.name for row in result.systems if not any(axis(row) for *_, axis in PANELS)]
     if not 0 < len(absent) < len(result.systems):
         return []
@@ -251,7 +251,7 @@ def _draw(axes: Axes, result: Result, place: Callable[[Measured], float | None])
 
 
 def _handles(result: Result, panels: Sequence[Panel]) -> list[Line2D]:
-    """Of the systems that have a point in some panel."""
+    """Return legend handles of the systems that have a point in some panel."""
     from matplotlib.lines import Line2D
 
     return [
@@ -262,7 +262,7 @@ def _handles(result: Result, panels: Sequence[Panel]) -> list[Line2D]:
 
 
 def _columns(figure: Figure, handles: Sequence[Line2D]) -> int:
-    """Of a legend, as many as fit below the figure."""
+    """Return how many legend columns fit below the figure."""
     longest = min(plots.LONGEST, max(len(handle.get_label()) for handle in handles))
     return int(figure.get_figwidth() / (0.5 + 0.09 * longest))  # inches of marker and letter
 

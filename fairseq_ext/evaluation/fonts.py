@@ -60,7 +60,7 @@ def _path_of(family: str) -> str:
 
 
 def _covered(path: str, characters: set[str]) -> set[str]:
-    """Those of the characters that a font has; none of a file that is damaged."""
+    """Return the given characters that a font has; none if its file is damaged."""
     from matplotlib.font_manager import get_font
 
     try:

@@ -36,7 +36,7 @@ _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 @dataclass(frozen=True)
 class Library:
-    """What computes a kind of metric.
+    """Library that computes a kind of metric.
 
     Attributes:
         name: of the metric, in tables.
@@ -86,7 +86,7 @@ class NeuralMetric:
             raise ConfigError(f"A neural metric must be {forms}, but is `{given}` instead.")
         if batch_size < 1:
             raise ConfigError(
-                f"`--metric-batch-size` must be 1 or more, but is {batch_size} instead."
+                f"`--metric-batch-size` must be at least 1, but is {batch_size} instead."
             )
         self.given, self.library, self.batch_size = given, LIBRARIES[kind], batch_size
         self._check_model()
@@ -106,7 +106,7 @@ class NeuralMetric:
 
     @property
     def name(self) -> str:
-        """Of the metric, without the model's."""
+        """Name of the metric, without the model's."""
         return self.library.name
 
     @property
@@ -172,7 +172,7 @@ class NeuralMetric:
         self.close()
 
     def _started(self) -> dict[str, Any]:
-        """What the worker says of itself and its model."""
+        """Start the worker, if needed, and return what it says of itself and its model."""
         if self._process is None:
             worker = Path(__file__).parent / "workers" / self.library.worker
             progress = str(int(sys.stderr.isatty()))
@@ -293,14 +293,14 @@ def _short(model: str) -> str:
 
 
 def _python(library: Library, given: str | None) -> str:
-    """Never resolved: a virtual environment's Python is a link to another."""
+    """Return the Python for a library, links unresolved, for a virtual environment's is a link."""
     chosen = given or os.environ.get(PYTHON)
     if chosen:
         found = shutil.which(Path(chosen).expanduser())
         if found is None:
             option = "`--metric-python`" if given else PYTHON
             raise EnvironmentProblem(
-                f"{option}: `{chosen}` is no program that can be run; give a Python, such as "
+                f"{option}: `{chosen}` is not a program that can be run; give a Python, such as "
                 "comet_env/bin/python."
             )
         return os.fspath(Path(found).absolute())
@@ -317,7 +317,7 @@ def _python(library: Library, given: str | None) -> str:
 
 
 def _environment(python: str) -> dict[str, str]:
-    """For another Python without the paths that are meant for this one."""
+    """Return the environment for a Python; another one gets no paths meant for this one."""
     own = python == sys.executable
     return {
         name: value

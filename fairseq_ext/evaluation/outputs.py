@@ -69,7 +69,7 @@ def read_lines(path: str | Path) -> list[str]:
     """The lines of a UTF-8 text file, split at ``\\n`` only, as fairseq counts them.
 
     Raises:
-        DataError: as of :func:`read_text`.
+        DataError: as for :func:`read_text`.
     """
     lines = read_text(path).split("\n")
     if lines[-1] == "":

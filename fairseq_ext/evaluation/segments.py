@@ -1,4 +1,4 @@
-"""What a neural metric uses: source, translation and reference of each segment, all plain text.
+"""Segments for neural metrics: source, translation and reference, all plain text.
 
 Sources are a file of the user's, or the S lines of fairseq-generate, which become text by the same
 steps as translations. There, a word or piece that the dictionary lacks is ``<unk>``, of which no

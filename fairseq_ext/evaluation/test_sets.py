@@ -16,7 +16,7 @@ def source(given: Path, pair: str | None) -> Path | None:
     """The file with the source text of a set; None where ``given`` is a file of the user's.
 
     Raises:
-        ConfigError, DataError: as of :func:`reference`.
+        ConfigError, DataError: as for :func:`reference`.
     """
     found = reference(given, pair)
     if found == given:

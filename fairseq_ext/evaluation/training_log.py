@@ -77,7 +77,7 @@ def whole_lines(log: str) -> list[str]:
 
 
 def line_stats(line: str) -> tuple[str, dict[str, float]]:
-    """What a log line reports on (``step``, ``train``, ``valid``, or nothing) and its numbers.
+    """Return the kind of a log line (``step``, ``train``, ``valid`` or empty) and its numbers.
 
     All are finite; those of ``train`` have the number of the ``epoch`` among them.
     """

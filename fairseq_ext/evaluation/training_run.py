@@ -1,4 +1,4 @@
-"""What a log of ``fairseq-train`` says about a run as a whole: model size, updates, speed.
+"""Figures of a whole run from its ``fairseq-train`` log: model size, updates, speed.
 
 :mod:`training_log` reads the same logs for their curves, and their lines for both.
 """

@@ -87,7 +87,7 @@ def finished(folder: Path, figure: str) -> dict[str, Path]:
 
 
 def _place(name: str) -> tuple[int, int]:
-    """Where a model stands in the table: values of s by size, after the float model."""
+    """Sort key of a model in the table: values of s by size, after the float model."""
     return (len(OUTPUTS), int(name)) if name.isdecimal() else (OUTPUTS.index(name), 0)
 
 

@@ -52,7 +52,7 @@ read_options() {
             shift
             ;;
         --help | -h) usage && exit ;;
-        -*) die "\`$1\` is no option; --help lists them." ;;
+        -*) die "\`$1\` is not an option; --help lists them." ;;
         *) words+=("$1") ;;
         esac
         shift

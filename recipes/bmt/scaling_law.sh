@@ -69,7 +69,7 @@ read_options() {
             ;;
         --help | -h) usage && exit ;;
         --) shift && extra=("$@") && break ;;
-        -*) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
+        -*) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
         *) words+=("$1") ;;
         esac
         shift

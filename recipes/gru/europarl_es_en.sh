@@ -12,7 +12,7 @@
 #                                     the composition of batches, give `-- --curriculum 0`.
 #   batches of 32 sentences           --batch-size 32; fairseq's default limit in tokens is none
 #   Adam                              with a learning rate of 1e-3, which the paper does not give
-#   stop when the validation error    --patience: so many epochs without a better loss (1)
+#   stop when the validation error    --patience: epochs without a better loss (1)
 #     stops decreasing
 #   Xavier-uniform, 256, 100          the architecture gru_europarl_es_en has it all
 #   greedy search                     beam 1; beam 5 is given beside it
@@ -35,7 +35,7 @@ Usage: bash recipes/gru/europarl_es_en.sh --source FILE --target FILE [OPTION]..
   --valid N      validation pairs                                         (80000)
   --test N       test pairs                                               (20000)
   --patience N   epochs without a better validation loss before the end   (1)
-  --max-epoch N  end at the latest after so many                          (50)
+  --max-epoch N  end after N epochs at the latest                         (50)
   --arch A       architecture                                 (gru_europarl_es_en)
   --out DIR      where everything goes                   (runs/europarl-es-en-ARCH)
   --help         this text
@@ -64,7 +64,7 @@ read_options() {
             ;;
         --help | -h) usage && exit ;;
         --) shift && extra=("$@") && break ;;
-        *) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
+        *) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
         esac
         shift
     done

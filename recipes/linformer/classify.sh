@@ -23,7 +23,7 @@ Usage: bash recipes/linformer/classify.sh DATA_DIR [OPTION]... [-- FAIRSEQ_TRAIN
   --bpe N        byte-pair merges                                     (8000)
   --words        words as they stand in the text instead of byte pairs
   --batch-size N sentences in a batch                                 (32)
-  --max-epoch N  end at the latest after so many                      (20)
+  --max-epoch N  end after N epochs at the latest                     (20)
   --patience N   epochs without a better accuracy before the end      (5)
   --out DIR      where everything goes                 (runs/classify-DATA_DIR-ARCH)
   --help         this text
@@ -57,7 +57,7 @@ read_options() {
         --words) words=words ;;
         --help | -h) usage && exit ;;
         --) shift && extra=("$@") && break ;;
-        -*) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
+        -*) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
         *)
             [[ -z "$data" ]] || die "one DATA_DIR, please, not both \`$data\` and \`$1\`."
             data="$1"

@@ -167,7 +167,7 @@ def main() -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, help="folder with the six files")
     parser.add_argument("--marks", metavar="LANG", help="classes are the marks of DIR's sentences")
-    source.add_argument("--phrases", type=int, help="make so many, of six kinds, for training")
+    source.add_argument("--phrases", type=int, help="make N of six kinds for training")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     args = parser.parse_args()
     if args.marks is not None and args.data is None:

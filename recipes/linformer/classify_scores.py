@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Classes of a test set as a trained model sees them, and how many of them are right.
+"""Predict the classes of a test set and compute their accuracy.
 
 python recipes/linformer/classify_scores.py predict --bin bin --checkpoint C.pt --out FILE
 python recipes/linformer/classify_scores.py report --dir RUN --title TEXT
@@ -74,7 +74,7 @@ def f1_of_classes(truth: Sequence[str], guesses: Sequence[str]) -> dict[str, dic
 
 def wilson(right: int, lines: int) -> tuple[float, float]:
     """The 95 % confidence interval of a share, in per cent (Wilson 1927)."""
-    z = 1.96  # so many standard deviations around its mean hold 95 % of a normal distribution
+    z = 1.96  # a normal distribution has 95 % within this many standard deviations
     share, spread = right / lines, z * z / lines
     middle = share + spread / 2
     radius = z * sqrt(share * (1 - share) / lines + spread / (4 * lines))

@@ -82,7 +82,7 @@ read_options() {
         --csv-valid) csv_valid=--csv-valid ;;
         --help | -h) usage && exit ;;
         --) shift && extra=("$@") && break ;;
-        *) die "\`$1\` is no option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
+        *) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
         esac
         shift
     done

@@ -154,7 +154,7 @@ def test_rows_without_binary_activations_need_no_third_stage(preset, stages, upd
         (["--batch-size", "0"], "`--batch-size` must be a positive whole number"),
         (["--bpe", "0"], "`--bpe` must be a positive whole number"),
         (["--teacher", "absent.pt"], "absent.pt does not exist"),
-        (["--lenpen", "1"], "`--lenpen` is no option"),
+        (["--lenpen", "1"], "`--lenpen` is not an option"),
         (["--", "--max-update=9"], "`--max-update` after `--`"),
     ],
 )
@@ -226,7 +226,7 @@ def test_outputs_alone_are_binarized_at_once(text, tmp_path: Path) -> None:
         (("--bpe", "0"), "`--bpe` must be a positive whole number"),
         (("--subwords", "x"), "`--subwords` must be bpe"),
         (("--subwords", "none"), "`--subwords none` does not go with"),
-        (("--nothing",), "`--nothing` is no option"),
+        (("--nothing",), "`--nothing` is not an option"),
     ],
 )
 def test_wrong_options_of_the_ablations_are_named(options, message, text, tmp_path) -> None:

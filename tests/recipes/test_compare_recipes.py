@@ -165,7 +165,7 @@ def test_pasted_commands_find_their_folders(tmp_path: Path) -> None:
         (["--data", str(REPO)], "endings .en and .de of the two languages; `--src` and `--tgt`"),
         (["--metric", "bleurt:x"], "`--metric` must be comet:MODEL, but is `bleurt:x`"),
         (["--src", "de", "gru"], "`--src` goes with `--data`, which is missing"),
-        (["--layers", "2"], "`--layers` is no option"),
+        (["--layers", "2"], "`--layers` is not an option"),
     ],
 )
 def test_wrong_options_are_named(options: list[str], message: str) -> None:

@@ -137,7 +137,7 @@ def test_the_interval_is_wilsons() -> None:
         (["/no/such/folder"], "DATA_DIR must be a folder"),
         (["--k", "some"], "`--k` must be a positive whole number"),
         (["--max-len", "0"], "`--max-len` must be a positive"),
-        (["--layers", "2"], "`--layers` is no option"),
+        (["--layers", "2"], "`--layers` is not an option"),
         (["/tmp", "/var"], "one DATA_DIR, please"),
     ],
 )

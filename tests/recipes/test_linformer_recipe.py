@@ -173,7 +173,7 @@ def test_the_table_shows_runs_before_the_papers_figures(tmp_path: Path) -> None:
         (["--data", "/no/such", "--download", "x"], "`--data /no/such` cannot be read"),
         (["--epochs", "0"], "`--epochs` must be a positive whole number"),
         (["--batch-size", "x"], "`--batch-size` must be a positive whole number"),
-        (["--beam", "5"], "`--beam` is no option"),
+        (["--beam", "5"], "`--beam` is not an option"),
         (["--", "--lr", "1"], "`--lr` after `--`"),
         (["--", "--max-tokens=4000"], "`--max-tokens` after `--`"),
         (["--", "--dropout", "0", "--update-freq", "2"], "`--update-freq` after `--`"),

@@ -115,7 +115,7 @@ def test_all_systems_in_their_order(tmp_path: Path) -> None:
         (["--jobs", "0"], "`--jobs` must be a positive whole number"),
         (["--device", "tpu"], "`--device` must be cpu or gpu, but is `tpu`"),
         (["--rates", "0.1,x"], "`--rates` must be numbers"),
-        (["--lr", "1"], "`--lr` is no option"),
+        (["--lr", "1"], "`--lr` is not an option"),
     ],
 )
 def test_wrong_options_are_named(options: list[str], message: str) -> None:

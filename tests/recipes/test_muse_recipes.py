@@ -190,7 +190,7 @@ def test_word_level_english_vietnamese_and_its_subwords(tmp_path: Path) -> None:
         (["--updates", "4000"], "`--warmup` must be less than the 4000 updates"),
         (["--average", "x"], "`--average` must be a positive whole number"),
         (["--bpe", "-1"], "`--bpe` must be a whole number"),
-        (["--beam", "5"], "`--beam` is no option"),
+        (["--beam", "5"], "`--beam` is not an option"),
         (["--against", "x"], "`--against` must be NAME=GENERATED"),
         (["--against", "muse_iwslt_de_en=x"], "with another name than muse_iwslt_de_en"),
         (["--against", "x=absent.txt"], "absent.txt does not exist"),

@@ -165,7 +165,7 @@ def test_a_command_within_a_command_is_shown_to_be_pasted() -> None:
         (["--updates", "many"], "`--updates` must be a positive whole number, but is `many`."),
         (["--updates", "0"], "`--updates` must be"),
         (["--bpe"], "`--bpe` needs a value"),
-        (["--layers", "2"], "`--layers` is no option"),
+        (["--layers", "2"], "`--layers` is not an option"),
         (["--src", "de"], "both `de`"),
         (["--tokenize"], "`--tokenize` goes with `--data`."),
         (["--data", "/no/such/folder"], "`--data` must be a folder"),

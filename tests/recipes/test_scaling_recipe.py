@@ -113,7 +113,7 @@ def test_more_evaluation_sets_get_fairseqs_numbers(tmp_path: Path) -> None:
         (("--eval", "x"), "`--eval` must be NAME=PREFIX"),
         (("--eval", "test=x"), "the name `test` is taken"),
         (("--subwords", "letters"), "`--subwords` must be bpe"),
-        (("--nothing",), "`--nothing` is no option"),
+        (("--nothing",), "`--nothing` is not an option"),
     ],
 )
 def test_bad_options_are_refused_by_name(options, message, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_distilled_system_has_no_label_smoothing() -> None:
         (["layers", "my", "es", "en"], "`layers` must be bmt, linformer-slots"),
         (["muse-rows", "my", "es", "en", "kernel-5"], "`kernel-5` must be a system of muse-rows"),
         (["muse-rows", "my", "es", "en", "--updates", "9"], "`--updates` must be more than 10"),
-        (["muse-rows", "my", "es", "en", "--lr", "1"], "`--lr` is no option"),
+        (["muse-rows", "my", "es", "en", "--lr", "1"], "`--lr` is not an option"),
         (["muse-rows", "/no/such", "es", "en"], "`DATA_DIR` must be a folder"),
     ],
 )

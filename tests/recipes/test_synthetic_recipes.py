@@ -93,8 +93,8 @@ def test_a_model_that_there_is(recipe: Path, option: str, tmp_path: Path) -> Non
         (BACK, ("--src", "de"), "`--src` and `--tgt` are both `de`"),
         (DISTIL, ("--teacher",), "`--teacher` needs a value"),
         (DISTIL, ("--copies", "x"), "`--copies` must be a whole number"),
-        (DISTIL, ("--ratio", "0"), "`--ratio` must be 1 or more"),
-        (DISTIL, ("--tag", "x"), "`--tag` is no option; --help lists them"),
+        (DISTIL, ("--ratio", "0"), "`--ratio` must be at least 1"),
+        (DISTIL, ("--tag", "x"), "`--tag` is not an option; --help lists them"),
     ],
 )
 def test_options_that_cannot_be(

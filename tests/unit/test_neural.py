@@ -240,11 +240,11 @@ def test_errors_are_one_line_and_nothing_is_written(
         (["--metric-python", "x"], "`--metric-python` goes with `--metric`, which is missing"),
         (
             ["--metric", "comet:whole", "--source", "src", "--metric-python", "nowhere/python"],
-            "`--metric-python`: `nowhere/python` is no program that can be run",
+            "`--metric-python`: `nowhere/python` is not a program that can be run",
         ),
         (
             ["--metric", "comet:whole", "--source", "src", "--metric-batch-size", "0"],
-            "`--metric-batch-size` must be 1 or more, but is 0",
+            "`--metric-batch-size` must be at least 1, but is 0",
         ),
         (
             ["--metric", "comet:whole", "--metric", "comet:whole", "--source", "src"],
@@ -281,7 +281,7 @@ def test_a_missing_library_is_said_with_its_cure(bare: str, here: Path) -> None:
         pytest.skip("this Python has unbabel-comet")
     with pytest.raises(neural.EnvironmentProblem, match=r"python -m venv comet_env && .*install"):
         NeuralMetric("comet:whole")
-    with pytest.raises(neural.EnvironmentProblem, match=r"cannot be run|no program"):
+    with pytest.raises(neural.EnvironmentProblem, match=r"cannot be run|not a program"):
         NeuralMetric("comet:whole", os.fspath(here / "src"))
 
 

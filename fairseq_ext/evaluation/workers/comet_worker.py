@@ -73,7 +73,7 @@ class Comet:
         self.batch_size, self.progress = batch_size, progress
 
     def about(self) -> dict[str, Any]:
-        """What the first line says."""
+        """Return what the first line tells: library, version and model."""
         segments = getattr(self.model.hparams, "input_segments", None) or ()
         return {
             "library": DISTRIBUTION,
@@ -84,7 +84,7 @@ class Comet:
         }
 
     def scores(self, segments: Sequence[Sequence[str]]) -> list[float]:
-        """Of each source, translation and reference."""
+        """Score each (source, translation, reference)."""
         samples = [dict(zip(("src", "mt", "ref"), one)) for one in segments]  # noqa: B905  3.8
         found = self.model.predict(
             samples, batch_size=self.batch_size, gpus=self.gpus, progress_bar=self.progress
@@ -92,7 +92,7 @@ class Comet:
         return [float(score) for score in found.scores]
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Of each candidate with each candidate as its reference."""
+        """Score each candidate with each candidate as its reference."""
         if type(self.model).__name__ != "RegressionMetric":  # reads a pair's sentences together
             flat = self.scores([(source, one, other) for one in candidates for other in candidates])
             return [flat[i : i + len(candidates)] for i in range(0, len(flat), len(candidates))]
