@@ -20,7 +20,6 @@ from itertools import islice
 from pathlib import Path
 
 from fairseq_ext.errors import DataError
-from fairseq_ext.text.subwords import remove_bpe as remove_bpe  # for readers of outputs
 
 _LINE = re.compile(r"([STHDPA])-([0-9]+)\t(.*)", re.DOTALL)
 _FLOAT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|inf|nan)"

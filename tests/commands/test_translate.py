@@ -21,6 +21,7 @@ from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.evaluation import outputs
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.subwords import remove_bpe
 from tests.support.harness import BIN, binarize, digits_corpus, fairseq, run, write_lines
 
 WORDS = ["Hello", "world", "small", "tree", "it's", "R&D", "well-known", "(green)", "Bäume", "3.5"]
@@ -137,7 +138,7 @@ def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(
         scores = [one["score"] for one in ours["translations"]]
         assert scores == pytest.approx([one.score for one in sentence.hypotheses], abs=1e-4)
     wanted = [
-        f"{one['line']}\t{rank}\t{best['score']:.4f}\t{outputs.remove_bpe(best['tokens'])}"
+        f"{one['line']}\t{rank}\t{best['score']:.4f}\t{remove_bpe(best['tokens'])}"
         for one in found
         for rank, best in enumerate(one["translations"], start=1)
     ]

@@ -21,6 +21,7 @@ from fairseq_ext.evaluation import compare, outputs, plots, training_log
 from fairseq_ext.text import byte_level, check_dictionary, check_text
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.subwords import remove_bpe
 from tests.soak import fuzzing
 from tests.soak.fuzzing import Reader
 from tests.soak.mutations import NASTY, NUMBERS, files, lines, slots, text, words
@@ -84,7 +85,7 @@ def read_log(folder: Path) -> None:
 def read_generated(folder: Path) -> None:
     compare.generation_speed(folder / "out")
     sentences = outputs.read_generated(folder / "out")
-    [outputs.remove_bpe(line) for line in outputs.best_hypotheses(sentences)]
+    [remove_bpe(line) for line in outputs.best_hypotheses(sentences)]
     for sentence in sentences:
         with suppress(DataError):
             plots.alignment(sentence, merge_bpe=True)

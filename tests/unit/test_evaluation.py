@@ -17,6 +17,7 @@ from fairseq_ext.checkpoints import averaging
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.evaluation import outputs, plots, score, training_log
 from fairseq_ext.text.generated import Undoing
+from fairseq_ext.text.subwords import remove_bpe
 from tests.support.harness import fairseq, hypotheses, run, write_lines
 
 GENERATED = """\
@@ -110,7 +111,7 @@ def test_lines_end_at_line_feeds_only(tmp_path):
 def test_remove_bpe_is_fairseqs(text, whole):
     from fairseq.data.data_utils import post_process
 
-    assert outputs.remove_bpe(text) == post_process(text, "subword_nmt") == whole
+    assert remove_bpe(text) == post_process(text, "subword_nmt") == whole
 
 
 def test_hypotheses_command(generated, tmp_path):
@@ -196,7 +197,7 @@ def test_score_generated(tmp_path):
     scores = score.score_generated(generated, reference, undoing=english)
     truth = score.sacre_scores(TRANSLATIONS, REFERENCES)
     assert scores[:2] == truth
-    whole = [[outputs.remove_bpe(line) for line in side] for side in (tokens, targets)]
+    whole = [[remove_bpe(line) for line in side] for side in (tokens, targets)]
     assert scores[2].value == pytest.approx(naive_bleu(*whole), abs=1e-9)
     whole[1][1] = whole[1][1].replace("<<unk>>", "night")
     tokenized = write_lines(tmp_path / "tok", whole[1])

@@ -16,6 +16,7 @@ from fairseq_ext.errors import CheckpointError
 from fairseq_ext.evaluation import lengths, looks, outputs, plots
 from fairseq_ext.muse import gates
 from fairseq_ext.text.generated import Undoing
+from fairseq_ext.text.subwords import remove_bpe
 from tests.support.harness import run, write_lines
 from tests.support.models import MUSE, SMALL, build, configuration
 from tests.unit.test_evaluation import check_picture, naive_bleu
@@ -68,7 +69,7 @@ def test_buckets_are_scored_as_corpora_of_their_own(systems, tmp_path, tokenized
     assert [bucket.label for bucket in found.buckets] == ["1–10", "11–20", "21–40", "41–60", "> 60"]
     assert [bucket.sentences for bucket in found.buckets[3:]] == [0, 0]
     for name, path in systems.items():
-        texts = [*map(outputs.remove_bpe, outputs.best_hypotheses(outputs.read_generated(path)))]
+        texts = [*map(remove_bpe, outputs.best_hypotheses(outputs.read_generated(path)))]
         for bucket, (first, last) in zip(found.buckets, limits, strict=True):
             chosen = in_bucket(first, last)
             assert bucket.sentences == len(chosen)

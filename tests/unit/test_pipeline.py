@@ -16,6 +16,7 @@ from fairseq_ext.evaluation import outputs, score
 from fairseq_ext.text import corpus, pipeline, subwords
 from fairseq_ext.text import generated as generated_text
 from fairseq_ext.text.pipeline import FILE, Pipeline
+from fairseq_ext.text.subwords import remove_bpe
 from tests.support.harness import REPO, fairseq, run
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
@@ -427,7 +428,7 @@ def test_flags_override_and_say_so(
     assert "options instead of" in said
     assert said.endswith("(en → de: tokenize, subword-nmt): en → de: text as it is\n")
     _, said = command(capsys, *read, "--keep-tokens")
-    assert lines_of(hyp) == [outputs.remove_bpe(line) for line in best]
+    assert lines_of(hyp) == [remove_bpe(line) for line in best]
     assert said.endswith(": en → de: subword-nmt\n")
     _, said = command(capsys, *read, "--detokenize", "en", "--remove-bpe")
     assert said.endswith(": en → en: tokenize, subword-nmt\n")
