@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_ext.commands import search_options
+from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.text_options import add_text_options, chosen_codec
 from fairseq_ext.errors import ConfigError
@@ -48,8 +48,7 @@ def add(commands: Subparsers) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help="folder of fairseq-preprocess with the dictionaries (a model's own, or those of its "
-        "training)",
+        help=options.DATA_HELP,
     )
     search_options.add(parser, SEARCH)
     option("--max-words", type=int, default=60, metavar="N", help="of a sentence (%(default)s)")

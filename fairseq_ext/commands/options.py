@@ -17,6 +17,9 @@ Subparsers = Any  # argparse keeps this class private
 OUTPUTS = ("output", "json")
 NAMED = ("system", "log")
 """Options whose values are NAME=FILE, with further files behind commas."""
+DATA_HELP = (
+    "folder of fairseq-preprocess with the dictionaries (a model's own, or those of its training)"
+)
 PICTURE = (".png", ".svg", ".json")
 """Endings of the files of a picture."""
 # What commands read from a folder that is an argument, besides all of a bundle.

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.commands import search_options
+from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.errors import ConfigError
 from fairseq_ext.serving.limits import Limits
@@ -41,8 +41,7 @@ def add(commands: Subparsers) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help="folder of fairseq-preprocess with the dictionaries (a model's own, or those of its "
-        "training)",
+        help=options.DATA_HELP,
     )
     option("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
     option("--port", type=int, default=5000, metavar="N", help="0: any free one (%(default)s)")

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from fairseq_ext.commands import options, translate_options, translate_parts
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.text_options import add_text_options, chosen_codec
+from fairseq_ext.decoding.search import BUFFER
 from fairseq_ext.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ def add(commands: Subparsers) -> None:
         "words",
         nargs="*",
         metavar="DATA|TEXT",
-        help="folder of fairseq-preprocess with the dictionaries (a model's own, or those of its "
-        "training); or what to translate, if the model has its own",
+        help=f"{options.DATA_HELP}; or text to translate, if the model has dictionaries of its own",
     )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument(
@@ -249,7 +249,7 @@ def _translations(
         translator,
         codec,
         name=name,
-        buffer=translate_options.BUFFER if args.buffer_size is None else args.buffer_size,
+        buffer=BUFFER if args.buffer_size is None else args.buffer_size,
         skip_long=args.skip_long,
         **place,
     )

@@ -9,13 +9,12 @@ from typing import Any
 
 from fairseq_ext.commands import search_options
 from fairseq_ext.commands.kinds import kind_of
-from fairseq_ext.decoding.search import Search
+from fairseq_ext.decoding.search import BUFFER, Search
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, SHORTLIST_HELP
 from fairseq_ext.engine import HELP as ENGINE_HELP
 
 SEARCH = ("beam", "nbest", "lenpen", "gnmt_lenpen")
 LIMITS = ("max_len_a", "max_len_b", "max_tokens")
-BUFFER = 2000
 DEVICE_FLAGS = {"fp16": "half precision, for GPUs", "cpu": "leave a GPU alone"}
 SAMPLES = {
     "epsilon_sampling": (0.02, "draw among tokens of at least this probability; for --mbr"),

@@ -22,6 +22,7 @@ WHOLE = {
     "seed": ("--seed", 0, 2**32 - 1),  # as fairseq's, which also seeds numpy
 }
 
+BUFFER = 2000  # lines that are read before they are translated
 STEEPEST = 100  # exponent of a length penalty; scores of far larger ones are 0 or infinite
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from fairseq_ext.decoding.search import Candidate, Search, Translates
+from fairseq_ext.decoding.search import BUFFER, Candidate, Search, Translates
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text.subwords import Step
 
@@ -85,7 +85,7 @@ def translations(
     name: str = "the input",
     first: int = 1,
     before: int = 0,
-    buffer: int = 2000,
+    buffer: int = BUFFER,
     skip_long: bool = False,
 ) -> Iterator[Translation]:
     """Translate lines as they come.

@@ -17,12 +17,10 @@ from typing import Any, overload
 
 from fairseq_ext.decoding import stream
 from fairseq_ext.decoding.loading import opened
-from fairseq_ext.decoding.search import Search, Translates
+from fairseq_ext.decoding.search import BUFFER, Search, Translates
 from fairseq_ext.decoding.stream import TextCodec, Translation
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
 from fairseq_ext.errors import ConfigError, DataError
-
-BUFFER = 2000
 
 
 class Model:

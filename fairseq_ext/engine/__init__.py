@@ -15,6 +15,9 @@
 
 from __future__ import annotations
 
+BEGIN, PAD, END, UNKNOWN = SPECIAL = range(4)
+"""Ids of fairseq's special symbols, with which every dictionary begins."""
+
 NATIVE = {"native": "fp32", "native-bf16": "bf16", "native-int8": "int8"}
 NUMBERS = tuple(NATIVE.values())
 

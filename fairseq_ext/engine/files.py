@@ -37,7 +37,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from fairseq_ext import files
-from fairseq_ext.engine import program_json
+from fairseq_ext.engine import SPECIAL, program_json
 from fairseq_ext.engine.ensemble import merged
 from fairseq_ext.engine.program import Program, Reading
 from fairseq_ext.engine.shortlist import Shortlist
@@ -51,7 +51,6 @@ from fairseq_ext.text import pipeline
 FORMAT = "fairseq-ext engine model"
 VERSION = 1
 SIDES = ("source", "target")
-SPECIAL = 4  # fairseq's own symbols, which come first in every dictionary
 # Defaults that a model may have, of fairseq_ext.decoding.search.Search.
 SEARCH = {"beam": int, "lenpen": (int, float), "max_len_a": (int, float), "max_len_b": int}
 LINE = 64  # bytes: of a line of the cache
@@ -154,13 +153,7 @@ def voting(models: Sequence[EngineModel]) -> EngineModel:
 
 def is_engine_model(path: str | Path) -> bool:
     """Whether a file says that it is one; it may still be damaged."""
-    try:
-        if not Path(path).is_file():  # opening a pipe would wait for a writer
-            return False
-        with Path(path).open("rb") as file:
-            head = file.read(1 << 16)
-    except OSError:
-        return False
+    head = files.head(path, 1 << 16)
     return head[8:9] == b"{" and FORMAT.encode() in head
 
 
@@ -324,17 +317,25 @@ def _check(model: EngineModel) -> None:
     _require(all(isinstance(name, str) for name in names), "a name in its settings is no text")
     cut = program_json.whole_number(settings.cut)
     _require(type(settings.begins) is bool and cut >= 0, "its settings of sources are wrong")
-    for name, value in settings.search.items():
-        fits = name in SEARCH and isinstance(value, SEARCH[name]) and type(value) is not bool
-        _require(fits, f"its settings have the search option `{name:.40}`")
+    _require(is_search(settings.search), "its settings have other search options")
     known = min(model.weights[number].outputs for number in model.program.source_tables)
-    _require(SPECIAL <= len(model.source) <= known, "its source dictionary is of another model")
+    _require(
+        len(SPECIAL) <= len(model.source) <= known, "its source dictionary is of another model"
+    )
     known = model.weights[model.program.outputs[0].weight].outputs
     _require(len(model.target) == known, "its target dictionary is of another model")
     if model.shortlist is not None:
         model.shortlist.check(known)
     for name in model.text:
         _require(files.is_name(name) and pipeline.FILE in model.text, "it has files of nothing")
+
+
+def is_search(defaults: Any) -> bool:
+    """Whether it is a dictionary of search options that a model may have defaults for."""
+    return isinstance(defaults, dict) and all(
+        name in SEARCH and isinstance(value, SEARCH[name]) and type(value) is not bool
+        for name, value in defaults.items()
+    )
 
 
 def _require(condition: bool, fault: str) -> None:

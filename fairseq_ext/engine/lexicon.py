@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-END = 2  # fairseq's </s>, which ends every sentence and is no word
-SPECIAL = (0, 1, END)  # symbols that no translation contains
+from fairseq_ext.engine import BEGIN, END, PAD
+
+NEVER = (BEGIN, PAD, END)  # symbols that no translation contains
 BLOCK = 1 << 22  # pairs of words that are looked at at a time
 MOST = 1 << 25  # pairs of words that are kept, 24 bytes each
 
@@ -139,7 +140,7 @@ def _pairs(source: Side, target: Side, first: int, last: int) -> tuple[np.ndarra
 def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndarray]:
     """For each source word its most probable target words, at most ``count``, best first."""
     origins, words = np.divmod(table.keys, target.vocabulary)
-    kept = (origins < source.vocabulary) & (table.values > 0) & ~np.isin(words, SPECIAL)
+    kept = (origins < source.vocabulary) & (table.values > 0) & ~np.isin(words, NEVER)
     origins, words, values = origins[kept], words[kept], table.values[kept]
     order = np.lexsort((words, -values, origins))
     origins, words = origins[order], words[order]
@@ -153,6 +154,6 @@ def frequent(target: Side, count: int) -> np.ndarray:
     for first in range(0, len(target.tokens), BLOCK):
         block = np.asarray(target.tokens[first : first + BLOCK], np.int64)
         counts += np.bincount(block, minlength=target.vocabulary)
-    counts[list(SPECIAL)] = 0
+    counts[list(NEVER)] = 0
     order = np.argsort(-counts, kind="stable")[:count]
     return order[counts[order] > 0]

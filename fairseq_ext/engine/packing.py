@@ -17,10 +17,10 @@ from fairseq_ext.checkpoints import bundle
 from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.decoding import models
 from fairseq_ext.decoding.translation_ext import TranslationExtTask
+from fairseq_ext.engine import BEGIN, END, PAD, UNKNOWN
 from fairseq_ext.engine import shortlist as shortlists
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.files import EngineModel, Settings
-from fairseq_ext.engine.translator import BEGIN, END, PAD, UNKNOWN
 from fairseq_ext.engine.weights import pack
 from fairseq_ext.errors import CheckpointError, ConfigError
 from fairseq_ext.text import pipeline

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.engine import files
-from fairseq_ext.engine.weights import NUMBERS, PLAIN, Packed
+from fairseq_ext.engine import NUMBERS, files
+from fairseq_ext.engine.weights import PLAIN, Packed
 from fairseq_ext.text import pipeline
 
 

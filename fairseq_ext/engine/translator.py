@@ -14,13 +14,11 @@ import numpy as np
 
 from fairseq_ext.decoding.locking import ForkSafeLock
 from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short
-from fairseq_ext.engine import shortlist
+from fairseq_ext.engine import BEGIN, END, PAD, UNKNOWN, shortlist
 from fairseq_ext.engine.files import EngineModel
 from fairseq_ext.engine.native import Found, Machine, Team
 from fairseq_ext.engine.rules import Rules, Sampling
 from fairseq_ext.errors import ConfigError, DataError
-
-BEGIN, PAD, END, UNKNOWN = range(4)  # in every dictionary of fairseq
 
 
 def available_threads() -> int:
@@ -175,20 +173,20 @@ def _rules(search: Search, vocabulary: int) -> Rules:
     for option, given in (("--fp16", search.fp16), (" ".join(search.flags), search.flags)):
         if given:
             raise ConfigError(f"`{option}` does not go with a model for the engine.")
-    followed = 1 if search.sampling else 2 * search.beam
-    if followed + 2 > vocabulary:
-        raise ConfigError(
-            f"`--beam` is {search.beam}, but must be at most {(vocabulary - 2) // 2} for a "
-            f"dictionary of {vocabulary:,} symbols."
-        )
     names = ("beam", "max_len_a", "max_len_b", "attention")
     drawn = Sampling(top_k=search.top_k, epsilon=search.epsilon, seed=search.seed)
-    return Rules(
+    rules = Rules(
         **{name: getattr(search, name) for name in names},
         lenpen=search.gnmt_lenpen or search.lenpen,
         length_offset=5.0 if search.gnmt_lenpen else 0.0,
         sampling=drawn if search.sampling else None,
     )
+    if rules.followed + 2 > vocabulary:
+        raise ConfigError(
+            f"`--beam` is {search.beam}, but must be at most {(vocabulary - 2) // 2} for a "
+            f"dictionary of {vocabulary:,} symbols."
+        )
+    return rules
 
 
 def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:

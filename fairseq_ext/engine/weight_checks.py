@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.program import READINGS
-from fairseq_ext.engine.weights import BITS8, NUMBERS, PANEL, PLAIN, SIGNS, Packed
+from fairseq_ext.engine.weights import BITS8, PANEL, PLAIN, SIGNS, Packed
 
 _UNITS = {"scales": ("float32", lambda _: PANEL), "sums": ("int32", lambda _: PANEL)}
 PANELS: dict[int, dict[str, tuple[str, Callable[[int], int]]]] = {

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.program import FLOATS, Matrix, Reading, Signs
 from fairseq_ext.errors import ConfigError
 
 PANEL = 64
-NUMBERS = ("fp32", "bf16", "int8")
 PLAIN, SIGNS, BITS8 = range(len(NUMBERS), len(NUMBERS) + 3)
 LINE = 64  # bytes that a processor reads at once
 PIECE = 1 << 25  # bytes of memory for many weights
@@ -26,8 +26,8 @@ class Packed(NamedTuple):
     """A weight as the machine reads it.
 
     Attributes:
-        kind: place in :data:`NUMBERS`, or :data:`PLAIN`; :data:`SIGNS` for signs times floats or
-            signs, :data:`BITS8` for signs times inputs that are rounded to int8.
+        kind: place in :data:`fairseq_ext.engine.NUMBERS`, or :data:`PLAIN`; :data:`SIGNS` for
+            signs times floats or signs, :data:`BITS8` for signs times inputs rounded to int8.
         outputs, inputs: N, K.
         values: its numbers.
         scales: of int8 the units of the outputs, of BITS8 their levels, of SIGNS twice these.

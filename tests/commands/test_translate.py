@@ -338,7 +338,11 @@ def test_a_line_without_a_visible_character_stays_empty() -> None:
         (["--sampling", "--beam", "2"], b"1", "`--beam` does not go with `--sampling`, which"),
         (["--sampling", "--mbr", "2"], b"1", "`--sampling` does not go with `--mbr`, which"),
         (["--sampling", "--sampling-topk", "-1"], b"1", "must be at least 0, but is -1 instead."),
-        (["--gnmt-lenpen", "-1"], b"1", "`--gnmt-lenpen` must be a number from 0 up, but is -1.0"),
+        (
+            ["--gnmt-lenpen", "-1"],
+            b"1",
+            "`--gnmt-lenpen` must be a number from 0 to 100, but is -1.0",
+        ),
         (["--gnmt-lenpen", "1", "--lenpen", "2"], b"1", "does not go with `--lenpen`, which is"),
         (["--beam", "0"], b"1", "`--beam` must be at least 1, but is 0 instead."),
         (["--buffer-size", "0"], b"1", "`--buffer-size` must be at least 1, but is 0 instead."),
