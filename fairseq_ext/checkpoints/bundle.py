@@ -30,7 +30,7 @@ from fairseq_ext import files, wings
 from fairseq_ext.checkpoints import archived, dictionaries
 from fairseq_ext.checkpoints.layout import DICTIONARIES, PLAIN_LOSS, before_training
 from fairseq_ext.engine import NUMBERS
-from fairseq_ext.engine.files import SEARCH
+from fairseq_ext.engine.files import is_search
 from fairseq_ext.errors import CheckpointError, DataError
 from fairseq_ext.json_files import read_json
 
@@ -160,7 +160,7 @@ def read(path: str | Path) -> Bundle:
     words = [f"dict.{fields[side]}.txt" for side in ("src", "tgt")]
     names = isinstance(fields["architecture"], str) and all(map(files.is_name, words))
     if not (
-        names and fields["numbers"] in KINDS and _are_sums(listed, words) and _is_search(search)
+        names and fields["numbers"] in KINDS and _are_sums(listed, words) and is_search(search)
     ):
         raise _unusable(folder / MANIFEST)
     return Bundle(folder, **fields)
@@ -173,13 +173,6 @@ def _are_sums(listed: Any, words: list[str]) -> bool:
         and {CONFIG, WEIGHTS, *words} <= listed.keys()
         and all(files.is_name(name) and name != MANIFEST for name in listed)
         and all(isinstance(one, str) and _SHA256.fullmatch(one) for one in listed.values())
-    )
-
-
-def _is_search(search: Any) -> bool:
-    return isinstance(search, dict) and all(
-        name in SEARCH and isinstance(value, SEARCH[name]) and type(value) is not bool
-        for name, value in search.items()
     )
 
 
