@@ -78,7 +78,7 @@ def shown(text: str, most: int = 60) -> str:
 
 
 class _Refusal(ValueError):
-    """Say why a text is not a literal, as the end of a sentence."""
+    """The reason why a text is not a literal, as the end of a sentence."""
 
 
 def _check_tokens(text: str) -> None:

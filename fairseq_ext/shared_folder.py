@@ -64,7 +64,7 @@ class SharedFolder:
         return self._is_of(job, replaces=not self._has_files())
 
     def _is_of(self, job: Mapping[str, Any], *, replaces: bool) -> bool:
-        """Whether this job has been begun here; refuses another one unless it ``replaces`` it."""
+        """Whether this job has been begun here; another job is refused unless ``replaces``."""
         manifest = self.path / MANIFEST
         if manifest.exists():
             differing = self._difference(manifest, {**self.head, **job})

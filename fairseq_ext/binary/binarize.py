@@ -138,7 +138,8 @@ class Binarizer:
         """Signs ±1 like ``x``, and their level with size 1 along ``dim``; their product is ``x_b``.
 
         The product has the gradient of ``x_b``, with one exception: where all of ``x`` is 0 (or
-        below the normal numbers of fp32), so is the product's gradient, while that of ``x_b`` is 1.
+        below the normal numbers of fp32), the product's gradient is 0 or next to it, while that of
+        ``x_b`` is 1.
         """
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.

@@ -10,6 +10,6 @@ from torch import Tensor
 def memory(weight: Tensor) -> tuple[Any, ...]:
     """Return where the numbers of a weight are and how they are read: equal for tied weights.
 
-    A weight without elements has no memory of its own, so that it is not tied to any other.
+    Callers leave out weights without elements: all of these have address 0.
     """
     return weight.data_ptr(), weight.dtype, tuple(weight.shape), weight.stride()

@@ -12,14 +12,25 @@ from fairseq_ext import text
 from fairseq_ext.errors import DataError
 
 
-def check(path: str | Path, source: str | Path, target: str | Path) -> None:
+def check(path: str | Path, source: str | Path, target: str | Path, sentences: int) -> None:
     """Check that each line aligns words of the same lines of ``source`` and ``target``.
+
+    Args:
+        path: of the alignments.
+        source: text that was checked before.
+        target: its translation.
+        sentences: number of lines of each.
 
     Raises:
         DataError: the file is missing, is not text, has another number of lines than the text, or
             aligns words that are not there; with the line.
     """
-    text.check_parallel(source, path, empty_lines=True, max_tokens=None)
+    found = text.check_text(path, empty_lines=True, max_tokens=None)
+    if found != sentences:
+        raise DataError(
+            f"{path} has {found:,} lines but {source} has {sentences:,}. Line n must have the "
+            "alignments of sentence n. Align the text again."
+        )
     with (
         Path(path).open(encoding="utf-8") as alignments,
         Path(source).open(encoding="utf-8") as sources,

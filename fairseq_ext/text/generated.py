@@ -57,9 +57,7 @@ class Undoing:
 
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
-    """The line that fairseq-generate writes about the first folder's ``text.json``.
-
-    That is the first one that has such a file.
+    """The line that fairseq-generate writes about the ``text.json`` of the first folder with one.
 
     Args:
         folders: of the checkpoint, and of the data.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.harness import digits_corpus, fairseq, refused, write_lines
+from tests.support.harness import digits_corpus, fairseq, refused, run, write_lines
 
 pytestmark = pytest.mark.system
 
@@ -91,12 +92,16 @@ def test_preprocess_requires_alignments_of_training(text: Path, tmp_path: Path):
     lines = (text / "train.align").read_text().splitlines()
     write_lines(text / "train.short", lines[:3])
     done = preprocess(text, tmp_path / "bin", "--align-suffix", "short", ok=False)
-    refused(done, "train.src has 60 lines but", "train.short has 3")
+    refused(done, "train.short has 3 lines but", "train.src has 60")
     shutil.copy(text / "train.align", text / "train.part")
     write_lines(text / "valid.part", ["0-99"] * 12)
-    done = preprocess(text, tmp_path / "bin", "--align-suffix", "part", ok=False)
+    options = ("--align-suffix", "part", "--validpref")
+    done = preprocess(text, tmp_path / "bin", *options, text / "valid", ok=False)
     refused(done, "valid.part, line 1: `0-99` does not align")
     assert not (tmp_path / "bin").exists()
+    # of several sets fairseq reads no alignments
+    preprocess(text, tmp_path / "bin", *options, f"{text / 'valid'},{text / 'other'}")
+    assert not list((tmp_path / "bin").glob("valid.align*"))
 
 
 # Sets
@@ -139,3 +144,24 @@ def test_data_of_the_old_layout(data: Path, text: Path, tmp_path: Path):
     assert loss[0] == loss[1]
     done = train(tmp_path / "bin", *OTHER_IGNORED, "--dataset-impl", "cached", ok=False)
     refused(done, "`--dataset-impl cached` does not go with fairseq-train", "--dataset-impl lazy`")
+
+
+def test_workers_read_the_old_layout_from_files_of_their_own(text: Path, tmp_path: Path):
+    """One position for all processes would be moved between the seek of one and its read."""
+    preprocess(text, tmp_path / "bin", "--dataset-impl", "lazy")
+    read = f"""
+import os
+import fairseq_ext
+fairseq_ext.register()
+from fairseq.data.indexed_dataset import IndexedDataset
+data = IndexedDataset({str(tmp_path / "bin" / "train.src-tgt.src")!r})
+data[5]
+place = data.data_file.tell()
+child = os.fork()
+if not child:
+    assert data[40].tolist() == IndexedDataset(data.path)[40].tolist()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print("place", data.data_file.tell() == place)
+"""
+    assert run(sys.executable, "-c", read).stdout.endswith("place True\n")

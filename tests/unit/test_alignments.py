@@ -20,14 +20,14 @@ def text(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_words_of_both_sides(tmp_path: Path, text: tuple[Path, Path]):
-    alignments.check(write_lines(tmp_path / "a.align", ["0-0 1-2 1-1", "", "2-0"]), *text)
+    alignments.check(write_lines(tmp_path / "a.align", ["0-0 1-2 1-1", "", "2-0"]), *text, 3)
 
 
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["0-0", "0-0"], r"a\.src has 3 lines but .*a\.align has 2"),
-        (["0-0", "0-0", "2-0", "0-0"], r"a\.src has 3 lines but .*a\.align has 4"),
+        (["0-0", "0-0"], r"a\.align has 2 lines but .*a\.src has 3"),
+        (["0-0", "0-0", "2-0", "0-0"], r"a\.align has 4 lines but .*a\.src has 3"),
         (["0-0 2-0", "", ""], r"a\.align, line 1: `2-0` .* I below 2 and J below 3 in this line"),
         (["", "", "0-0 0-1"], r"a\.align, line 3: `0-1` .* I below 3 and J below 1 in this line"),
         (["", "0", ""], "line 2: `0` does not align a source word with a target word"),
@@ -38,9 +38,9 @@ def test_words_of_both_sides(tmp_path: Path, text: tuple[Path, Path]):
 )
 def test_anything_else(tmp_path: Path, text: tuple[Path, Path], lines: list[str], said: str):
     with pytest.raises(DataError, match=said):
-        alignments.check(write_lines(tmp_path / "a.align", lines), *text)
+        alignments.check(write_lines(tmp_path / "a.align", lines), *text, 3)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, text: tuple[Path, Path]):
     with pytest.raises(DataError, match=r"a\.align does not exist"):
-        alignments.check(tmp_path / "a.align", *text)
+        alignments.check(tmp_path / "a.align", *text, 3)

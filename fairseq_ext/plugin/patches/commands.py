@@ -288,12 +288,15 @@ def _check_texts(args: Namespace) -> int:
         else:
             target = f"{prefix}.{args.target_lang}" if args.target_lang else prefix
             empty_lines = split == "test"  # every test line must have its line in the output
-            sentences += 2 * text.check_parallel(source, target, empty_lines=empty_lines)
+            pairs = text.check_parallel(source, target, empty_lines=empty_lines)
+            sentences += 2 * pairs
             if args.align_suffix:
                 aligned = f"{prefix}.{args.align_suffix}"
-                # fairseq passes over a missing one, but training cannot do without it
-                if split == "train" or Path(aligned).exists():
-                    alignments.check(aligned, source, target)
+                # fairseq passes over missing ones, but training cannot do without its own; of
+                # several sets to validate or to test it looks for none
+                single = prefix in (args.validpref, args.testpref)
+                if split == "train" or (single and Path(aligned).exists()):
+                    alignments.check(aligned, source, target, pairs)
     return sentences
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +44,17 @@ def not_cached(original: Callable) -> Callable:
     return infer_dataset_impl
 
 
+def opened_here(original: Callable) -> Callable:
+    """Open the file in each process: one that workers inherit has one position for all of them."""
+
+    def __getitem__(self: Any, i: int) -> Any:
+        if self.__dict__.get("opened_by") != os.getpid():
+            self.data_file, self.opened_by = None, os.getpid()
+        return original(self, i)
+
+    return __getitem__
+
+
 PATCHES = (
     Patch(
         name="data above 2 GiB",
@@ -58,9 +70,13 @@ PATCHES = (
     Patch(
         name="data of the old layout",
         reason="training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError: "
-        "fairseq reads a batch before it fills the cache in which it looks for the sentences",
-        until="fairseq reads such data without a cache",
+        "fairseq reads a batch before it fills the cache in which it looks for the sentences; "
+        "without the cache its workers move each other's place in the file",
+        until="fairseq reads such data without a cache, and in each worker from a file of its own",
         needed=probes.caches_the_old_layout,
-        layers=(Layer("fairseq.data.indexed_dataset:infer_dataset_impl", not_cached),),
+        layers=(
+            Layer("fairseq.data.indexed_dataset:infer_dataset_impl", not_cached),
+            Layer("fairseq.data.indexed_dataset:IndexedDataset.__getitem__", opened_here),
+        ),
     ),
 )

@@ -35,14 +35,15 @@ def refuse(cfg: Any) -> None:
             "`--dataset-impl cached` does not go with fairseq-train, which reads a batch before "
             "anything is cached. Leave it out, or give `--dataset-impl lazy`."
         )
-    if dataset.combine_valid_subsets and dataset.valid_subset != "valid":
+    validates = not dataset.disable_validation
+    if validates and dataset.combine_valid_subsets and dataset.valid_subset != "valid":
         raise ConfigError(
             "`--combine-valid-subsets` must have `--valid-subset valid`, the name of what it "
             f"combines, but that is `{dataset.valid_subset}`."
         )
     if getattr(cfg.task, "num_batch_buckets", 0) and not dataset.max_tokens:
         raise ConfigError("`--num-batch-buckets` must have `--max-tokens`, which is missing.")
-    if dataset.train_subset in dataset.valid_subset.split(",") and not dataset.disable_validation:
+    if validates and dataset.train_subset in dataset.valid_subset.split(","):
         raise ConfigError(
             f"`--valid-subset` must not be the training subset (`{dataset.train_subset}`): fairseq "
             "would then train nothing. Binarize a copy of it under another name."
