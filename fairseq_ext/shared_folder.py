@@ -261,10 +261,9 @@ def check_options(parts: Path | None, **others: object) -> None:
 
 
 def _named(job: Mapping[str, Any], name: str) -> str:
-    value = job.get(name)
-    if value is None or isinstance(value, bool):  # an option that is not given, or has no value
-        return "given" if value else "not given"
-    return f"`{value}`"
+    if name == "details":  # whether an option was there, which has no value of that kind
+        return "given" if job.get(name) else "not given"
+    return f"`{job[name]}`" if name in job else "not given"
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:

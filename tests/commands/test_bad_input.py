@@ -496,7 +496,7 @@ def _update(part: Callable[[dict], dict], **entries: object) -> Callable[[dict],
     ("damage", "said"),
     [
         (_update(lambda s: s["last_optimizer_state"]["state"][0], exp_avg=torch.zeros(3)), "[3]"),
-        (_update(lambda s: s["last_optimizer_state"]["state"][0], step="x"), "no number"),
+        (_update(lambda s: s["last_optimizer_state"]["state"][0], step="x"), "not a number"),
         (_update(lambda s: s["last_optimizer_state"]["param_groups"][0], betas="()"), "`betas`"),
         (_update(lambda s: s["optimizer_history"][-1], num_updates="x"), "TypeError"),
         (_update(lambda s: s["extra_state"], previous_training_time="x"), "TypeError"),
