@@ -138,11 +138,13 @@ class SharedFolder:
             )
         before, now = _flat(found), _flat(job)
         for name in [*now, *before]:
-            if before.get(name) != now.get(name):
+            values = before.get(name), now.get(name)
+            if values[0] != values[1]:
+                flag = all(isinstance(value, bool) for value in values)
+                was, now_is = (_named(value, flag=flag) for value in values)
                 return (
                     f"{manifest.parent} has {self.things} of another job: {self._called(name)} was "
-                    f"{_named(before, name)} there, but is {_named(now, name)} now. Choose another "
-                    f"folder for `{self.option}`."
+                    f"{was} there, but is {now_is} now. Choose another folder for `{self.option}`."
                 )
         return None
 
@@ -260,10 +262,10 @@ def check_options(parts: Path | None, **others: object) -> None:
         raise ConfigError("`--shard` does not go with `--ray`, which shares out the parts itself.")
 
 
-def _named(job: Mapping[str, Any], name: str) -> str:
-    if name == "details":  # whether an option was there, which has no value of that kind
-        return "given" if job.get(name) else "not given"
-    return f"`{job[name]}`" if name in job else "not given"
+def _named(value: Any, *, flag: bool) -> str:
+    if value is None or flag:
+        return "given" if value else "not given"
+    return f"`{value}`"
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
