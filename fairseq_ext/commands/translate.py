@@ -85,9 +85,8 @@ def add(commands: Subparsers) -> None:
 
 
 def _translate(args: argparse.Namespace) -> int:
-    logging.getLogger("fairseq_ext.engine").setLevel(
-        logging.INFO
-    )  # logs why fairseq translates instead of the engine
+    # which tells why fairseq translates instead of the engine
+    logging.getLogger("fairseq_ext.engine").setLevel(logging.INFO)
     from fairseq_ext import files
 
     translate_parts.check(args)

@@ -118,14 +118,8 @@ def kind(name: str) -> str:
 
 def is_packed(path: str | Path) -> bool:
     """Whether a file is a packed model, judged by its first bytes or its name."""
-    try:
-        if not Path(path).is_file():  # opening a pipe would wait for a writer
-            return False
-        with Path(path).open("rb") as file:
-            head = file.read(9)
-    except OSError:
-        return False
-    return head[8:] == b"{" or Path(path).suffix == ".safetensors"
+    named = Path(path).suffix == ".safetensors" and Path(path).is_file()
+    return named or files.head(path, 9)[8:] == b"{"
 
 
 def write(packed: PackedModel, path: str | Path) -> None:
