@@ -24,8 +24,8 @@ FLAT = 0.05  # of the memory after the first record
 
 def load(options: Namespace) -> Translates:
     if options.data is None:
+        from fairseq_ext.decoding.native.translator import EngineTranslator
         from fairseq_ext.engine.files import read
-        from fairseq_ext.engine.translator import EngineTranslator
 
         return EngineTranslator(read(options.model))
     from fairseq_ext import register

@@ -34,8 +34,8 @@ def write(folder: Path, checkpoint: Path, data: Path) -> None:
     from packed_systems import InMemory
 
     import fairseq_ext
+    from fairseq_ext.decoding.packing import pack_file
     from fairseq_ext.engine import files
-    from fairseq_ext.engine.packing import pack_file
 
     fairseq_ext.register()
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(
@@ -49,7 +49,7 @@ def write(folder: Path, checkpoint: Path, data: Path) -> None:
 
 
 class Peer:
-    """CTranslate2 with the interface of :class:`fairseq_ext.engine.translator.EngineTranslator`.
+    """CTranslate2 with the interface of our ``EngineTranslator``.
 
     Args:
         path: of its model.

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext import wings
 from fairseq_ext.plugin import installation
 from fairseq_ext.version import OLDEST_TORCH, PYTHONS, SAFE_TARFILE, TESTED_FAIRSEQ
 
@@ -60,7 +61,7 @@ def examine() -> list[Check]:
         _apex,
         _libraries,
         _compiler,
-        _kernels,
+        _wings,
         _engine,
         _machine,
     )
@@ -273,16 +274,13 @@ def _compiler() -> list[Check]:
     return [Check(NOTE, "C++ compiler", finding, "install g++ or clang++")]
 
 
-def _kernels() -> list[Check]:
-    try:
-        from fairseq_ext.binary.kernels import active_path
-    except ImportError:  # torch is missing, which another check says
-        return []
-    path = active_path()
-    if path != "torch":
-        return [Check(OK, "1-bit kernels", path)]
-    cure = "install a C compiler, then: pip install --no-build-isolation -e ."
-    return [Check(WARNING, "1-bit kernels", "not compiled; packed models use torch, slowly", cure)]
+def _wings() -> list[Check]:
+    """Checks that the wings bring along."""
+    checks = []
+    for package, module in wings.declared("CHECK"):
+        with contextlib.suppress(ImportError):  # torch is missing, which another check says
+            checks.append(importlib.import_module(f"{package}.{module}").check())
+    return checks
 
 
 def _engine() -> list[Check]:

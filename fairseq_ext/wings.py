@@ -4,8 +4,9 @@ A wing is a subpackage with a ``model.py``, whose import registers its architect
 that register something (a criterion, a schedule, a second model) are named in ``REGISTERS`` of the
 wing's ``__init__.py``. Its own rows of the table of patches are in its ``patches.py``, and its
 subcommands of ``fairseq-ext`` in its folder ``commands`` (see :mod:`fairseq_ext.commands`).
-``PORTRAIT`` names the module whose ``portrait(checkpoint)`` gives the demo pictures of a model, and
-``BITS`` the one whose ``save`` and ``load`` keep binary weights in a bundle, a bit each.
+``PORTRAIT`` names the module whose ``portrait(checkpoint)`` gives the demo pictures of a model,
+``BITS`` the one whose ``save`` and ``load`` keep binary weights in a bundle, a bit each;
+``CHECK`` the one whose ``check()`` is a line of ``fairseq-ext doctor``.
 """
 
 from __future__ import annotations

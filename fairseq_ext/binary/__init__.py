@@ -23,6 +23,7 @@ Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt
 
 REGISTERS = ("distillation", "schedule")
 BITS = "packed.bundled"
+CHECK = "kernels.check"
 COMMANDS = {
     "checkpoints": ("pack", "unpack", "inspect"),
     "evaluation": ("scaling_fit",),

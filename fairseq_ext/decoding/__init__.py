@@ -7,5 +7,6 @@
 :mod:`~fairseq_ext.decoding.sampling` and the :mod:`~fairseq_ext.decoding.length_penalty` as
 options, :mod:`~fairseq_ext.decoding.mbr` is minimum Bayes risk decoding with the
 :mod:`~fairseq_ext.decoding.mbr_utilities`, :mod:`~fairseq_ext.decoding.consensus` the same for
-samples that were just drawn.
+samples that were just drawn. :mod:`~fairseq_ext.decoding.native` does the same on our engine, whose
+models :mod:`~fairseq_ext.decoding.packing` makes.
 """

@@ -20,10 +20,9 @@ from torch import Tensor
 
 from fairseq_ext import extras, files, wings
 from fairseq_ext.checkpoints import archived, bundle, layout, portable, storage
-from fairseq_ext.decoding import models
+from fairseq_ext.decoding import models, packing
 from fairseq_ext.decoding.model_card import Card
 from fairseq_ext.engine import files as engine_files
-from fairseq_ext.engine import packing
 from fairseq_ext.engine.weights import to_int8
 from fairseq_ext.errors import CheckpointError, ConfigError
 from fairseq_ext.text import pipeline

@@ -23,6 +23,7 @@ from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.decoding import length_penalty, models, sampling
 from fairseq_ext.decoding.generation_options import refuse_broken
 from fairseq_ext.decoding.locking import ForkSafeLock
+from fairseq_ext.decoding.native.batches import share_weights
 from fairseq_ext.decoding.search import (
     Candidate,
     Counts,
@@ -30,7 +31,6 @@ from fairseq_ext.decoding.search import (
     check_gnmt_lenpen,
     require_short,
 )
-from fairseq_ext.engine.batches import share_weights
 
 FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist")
 """Options of the search that hold from the loading of a model on."""

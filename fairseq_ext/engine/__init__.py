@@ -9,8 +9,10 @@
 :mod:`~fairseq_ext.engine.devices` runs programs in torch, also on a GPU;
 :mod:`~fairseq_ext.engine.shortlist` names the target tokens that a sentence may need, as
 :mod:`~fairseq_ext.engine.lexicon` learns them from training data;
-:mod:`~fairseq_ext.engine.files` keeps all of it in a file, which
-:mod:`~fairseq_ext.engine.packing` makes and :mod:`~fairseq_ext.engine.translator` translates with.
+:mod:`~fairseq_ext.engine.files` keeps all of it in a file.
+
+:mod:`fairseq_ext.decoding.packing` makes such a file of a checkpoint, and
+:mod:`fairseq_ext.decoding.native` translates with it.
 """
 
 from __future__ import annotations

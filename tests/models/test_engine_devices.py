@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fairseq_ext.decoding.native import generator as engine
 from fairseq_ext.engine import NUMBERS, TORCH
-from fairseq_ext.engine import generator as engine
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor, Stage, padded
 from fairseq_ext.engine.devices.memory import Sizes, rounded

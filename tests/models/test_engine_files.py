@@ -15,16 +15,16 @@ from fairseq.models import BaseFairseqModel
 from safetensors.numpy import load_file
 
 import fairseq_ext
+from fairseq_ext.decoding.native.translator import EngineTranslator
+from fairseq_ext.decoding.packing import engine_model
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import files, sizes
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.ensemble import merged
 from fairseq_ext.engine.files import EngineModel
 from fairseq_ext.engine.native import Machine
-from fairseq_ext.engine.packing import engine_model
 from fairseq_ext.engine.program import NOTHING, Code, Columns, Operation, Phase, Shape
 from fairseq_ext.engine.rules import Rules
-from fairseq_ext.engine.translator import EngineTranslator
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import PLAIN
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError
@@ -120,7 +120,7 @@ def test_weights_lie_in_the_file_as_the_machine_reads_them(small: Path):
 def test_a_packed_model_can_be_the_source(tmp_path: Path):
     """From bits to bits: the same translations as of the model it was packed from."""
     from fairseq_ext.binary.packed import model_file, pack
-    from fairseq_ext.engine.packing import pack_file
+    from fairseq_ext.decoding.packing import pack_file
 
     flags = [*ALL["bmt-1"], "--source-lang", "de", "--target-lang", "en"]
     model, task = models.build(flags, size=40)

@@ -11,9 +11,9 @@ import torch
 from fairseq.models import BaseFairseqModel
 from fairseq.sequence_generator import SequenceGenerator
 
+from fairseq_ext.decoding.native.generator import with_engine
 from fairseq_ext.engine import native, shortlist
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.generator import with_engine
 from fairseq_ext.engine.native import Found, Machine, Team, available_paths
 from fairseq_ext.engine.program import Program, Signs
 from fairseq_ext.engine.rules import Rules, Sampling

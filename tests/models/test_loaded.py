@@ -19,11 +19,11 @@ from omegaconf import OmegaConf
 import fairseq_ext
 from fairseq_ext.checkpoints import layout, storage
 from fairseq_ext.decoding import locking
+from fairseq_ext.decoding.packing import pack_file
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.text_model import Model
 from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.engine import files
-from fairseq_ext.engine.packing import pack_file
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.text.pipeline import Pipeline
 from tests.models.test_engine import ALL, sharpened

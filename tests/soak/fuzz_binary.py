@@ -204,8 +204,8 @@ def damaged_packed(draw: Random) -> bytes:
 @cache
 def _engine() -> bytes:
     """A small model for the engine."""
+    from fairseq_ext.decoding.packing import engine_model
     from fairseq_ext.engine import files as engine_files
-    from fairseq_ext.engine.packing import engine_model
     from tests.support.models import MUSE, build
 
     model, task = build([*MUSE, "--encoder-layers=1", "--decoder-layers=1"], size=10)

@@ -15,12 +15,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from fairseq_ext.decoding.native.translator import EngineTranslator
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import files
 from fairseq_ext.engine.files import EngineModel
 from fairseq_ext.engine.native import Machine
 from fairseq_ext.engine.rules import Rules, Sampling
-from fairseq_ext.engine.translator import EngineTranslator
 from fairseq_ext.errors import CheckpointError, FairseqExtError
 
 EDGES = (-(1 << 31), -2, -1, 0, 1, 2, 3, 5, 16, 64, 1023, 1 << 20, (1 << 31) - 1, 1 << 40, 0.5)

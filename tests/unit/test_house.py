@@ -6,6 +6,7 @@ import ast
 import re
 import shutil
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,16 @@ ROOMS = ("base", "checkpoints", "data_folder", "decoding", "demo", "evaluation",
 def test_rooms_that_serve_every_architecture_know_no_wing(room: str):
     for path in (PACKAGE / room).rglob("*.py"):
         assert not imported(path) & {*WINGS, "commands"}, path
+
+
+def test_rooms_do_not_import_each_other_in_a_circle():
+    """Imports inside functions count too; the modules of the package itself are rooms of one."""
+    rooms: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        rooms.setdefault(room, set()).update(imported(path) - {room})
+    assert {"engine", "checkpoints"} < rooms["decoding"]
+    list(TopologicalSorter(rooms).static_order())  # raises CycleError, which names the circle
 
 
 REGISTERED = """

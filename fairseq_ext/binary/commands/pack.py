@@ -115,7 +115,8 @@ def _in_bits(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 def _for_the_engine(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Write a model for the engine; its sizes, as JSON and as a table."""
     from fairseq_ext.checkpoints import bundle
-    from fairseq_ext.engine import files, packing, sizes
+    from fairseq_ext.decoding import packing
+    from fairseq_ext.engine import files, sizes
 
     search = bundle.read(args.checkpoint).search if bundle.is_bundle(args.checkpoint) else {}
     search |= search_options.given(args)

@@ -11,7 +11,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
 
-from fairseq_ext.engine.batches import Native, words
+from fairseq_ext.decoding.native.batches import Native, words
 from fairseq_ext.engine.native import Found
 from fairseq_ext.engine.rules import Rules
 

@@ -14,11 +14,11 @@ from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
 
 from fairseq_ext.decoding.length_penalty import GnmtGenerator, GnmtGeneratorWithAlignment
+from fairseq_ext.decoding.native.batches import Native, leave, on_a_device, words
+from fairseq_ext.decoding.native.scorer import NativeScorer
 from fairseq_ext.decoding.sampling import EpsilonSampling
 from fairseq_ext.engine import TORCH, rules
-from fairseq_ext.engine.batches import Native, leave, on_a_device, words
 from fairseq_ext.engine.native import Found, active_path
-from fairseq_ext.engine.scorer import NativeScorer
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.errors import ConfigError
 
