@@ -8,6 +8,7 @@ is broken.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ DESCRIPTION = "What is needed around fairseq's own commands."
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one subcommand; a user's error is one message on standard error and exit status 1."""
     _open_closed_streams()
+    logging.basicConfig(level=logging.WARNING)  # the import of fairseq would choose DEBUG
     args = build_parser().parse_args(arguments)
     try:
         options.keep_inputs(args)

@@ -1,7 +1,8 @@
 """JSON of a user's files: read in one way, with one kind of error.
 
-Python's reader accepts more than JSON (``NaN``, ``1e999`` as infinity, halves of surrogate pairs)
-and raises four kinds of errors on the rest. Nothing here needs fairseq or torch.
+Python's reader accepts more than is meant (``NaN``, ``1e999`` as infinity, halves of surrogate
+pairs, a key twice) and raises four kinds of errors on the rest. Nothing here needs fairseq or
+torch.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse JSON; refuse numbers that are not finite and strings that UTF-8 cannot encode.
+    """Parse JSON, and refuse what Python's reader lets pass.
 
     Args:
         text: the JSON.
         where: what it is, for the message.
 
     Raises:
-        DataError: not JSON, a number out of range, half of a surrogate pair, or nested too deeply.
+        DataError: not JSON, a number out of range, half of a surrogate pair, a key twice in one
+            object, or nested too deeply.
     """
 
     def refuse(number: str) -> None:
@@ -52,8 +54,17 @@ def parse_json(text: str, where: str) -> Any:
     def finite(number: str) -> float:
         return value if math.isfinite(value := float(number)) else refuse(number)
 
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise DataError(f"{where} has the key {name!r:.60} twice in one object.")
+            found[name] = value
+        return found
+
+    hooks: dict[str, Any] = {"object_pairs_hook": once, "parse_constant": refuse}
     try:
-        found = json.loads(text, parse_constant=refuse, parse_int=whole, parse_float=finite)
+        found = json.loads(text, parse_int=whole, parse_float=finite, **hooks)
         if "\\ud" in text.lower():
             json.dumps(found, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:

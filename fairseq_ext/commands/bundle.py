@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,7 +66,6 @@ def add(commands: Subparsers) -> None:
 
 
 def _bundle(args: argparse.Namespace) -> int:
-    logging.basicConfig(level=logging.WARNING)  # importing fairseq would choose DEBUG
     from fairseq_ext import register
     from fairseq_ext.checkpoints import archived, bundle
     from fairseq_ext.decoding.loading import data_of, in_run

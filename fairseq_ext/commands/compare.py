@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 from pathlib import Path
 
 from fairseq_ext import extras
@@ -66,7 +65,6 @@ def add(commands: Subparsers) -> None:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
     from fairseq_ext.evaluation import compare, compare_report, neural, plots
 
     if args.output is not None:

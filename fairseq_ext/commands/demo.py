@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -60,7 +59,6 @@ def add(commands: Subparsers) -> None:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
     if args.max_words < 1:
         raise ConfigError(f"`--max-words` must be at least 1, but is {args.max_words} instead.")
     from fairseq_ext import memory

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -93,7 +92,6 @@ def _add_batches(group: Any) -> None:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    logging.basicConfig(level=logging.WARNING)
     from fairseq_ext import address, extras
 
     extras.need(*LIBRARIES)

@@ -16,7 +16,7 @@ from fairseq_ext.checkpoints import bundle, names
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.engine import DEFAULT, ENGINES
 from fairseq_ext.engine.files import is_engine_model, read, voting
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.errors import CheckpointError, ConfigError
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 
@@ -94,7 +94,7 @@ def _of_bundle(path: Path, make_search: MakeSearch) -> tuple[MakeSearch, list[Pa
     itself.
     """
     found = bundle.read(path)
-    search = make_search(found.search)
+    search = make_search(_possible(found.search, path))
     own = bundle.WEIGHTS if found.is_packed else None
     if bundle.ENGINE in found.files and search.engine == DEFAULT:
         own = bundle.ENGINE
@@ -102,6 +102,17 @@ def _of_bundle(path: Path, make_search: MakeSearch) -> tuple[MakeSearch, list[Pa
         found.check()
         path = found.folder / own
     return (lambda own: search), [path]
+
+
+def _possible(defaults: Mapping[str, int | float], path: Path) -> Mapping[str, int | float]:
+    """The defaults of a model's file, checked alone, so that an error names the file."""
+    try:
+        Search(**defaults).check()
+    except ConfigError as error:
+        raise CheckpointError(
+            f"{path} has defaults for a search that is not possible: {error}"
+        ) from None
+    return defaults
 
 
 def in_run(path: Path) -> Path:
@@ -138,7 +149,7 @@ def _for_the_engine(
             f"`--src` and `--tgt` must be {' and '.join(own)} for {model.path}, but are "
             f"{languages[0]} and {languages[1]}."
         )
-    search = make_search(model.settings.search)
+    search = make_search(_possible(model.settings.search, model.path))
     for one in models:
         numbers = one.settings.numbers
         if search.engine != DEFAULT and ENGINES.get(search.engine) != numbers:
@@ -160,7 +171,7 @@ def _for_fairseq(
     threads: int | None,
 ) -> Iterator[Opened]:
     """Checkpoints with the dictionaries of the data."""
-    logging.basicConfig(level=logging.WARNING)  # fairseq's import would choose DEBUG
+    logging.basicConfig(level=logging.WARNING)  # as in cli.py, for callers in Python
     from fairseq_ext import register
 
     register()

@@ -66,6 +66,16 @@ def loaded(run: Path) -> dict[str, Model]:
     }
 
 
+def test_an_impossible_default_names_its_file(run: Path, tmp_path: Path):
+    model = files.read(run / "m.safetensors")
+    settings = dataclasses.replace(model.settings, search={"lenpen": 1e9})
+    path = tmp_path / "m.safetensors"
+    files.write(dataclasses.replace(model, settings=settings), path)
+    with pytest.raises(CheckpointError) as caught:
+        fairseq_ext.load(path)
+    assert f"{path} has defaults for a search that is not possible: `--lenpen`" in str(caught.value)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_knows_itself(loaded: dict[str, Model], kind: str):
     model = loaded[kind]

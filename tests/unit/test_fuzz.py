@@ -76,6 +76,7 @@ def test_the_harness_notices_what_it_should(tmp_path: Path) -> None:
         ("[" * 100_000, "x is JSON that is nested too deeply."),
         ('{"a": [1,\n2', "x, line 2: not JSON"),
         ('["\\ud800"]', "x has half of a surrogate pair"),
+        ('[{"a": 1}, {"a": 1, "b": 2, "a": 1}]', "x has the key 'a' twice in one object."),
     ],
 )
 def test_json(text: str, message: str) -> None:

@@ -66,9 +66,6 @@ def add(commands: Subparsers) -> None:
 
 def _pack(args: argparse.Namespace) -> int:
     _check(args)
-    import logging
-
-    logging.basicConfig(level=logging.WARNING)  # importing fairseq would choose DEBUG
     from fairseq_ext import register
 
     register()

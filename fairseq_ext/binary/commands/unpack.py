@@ -23,9 +23,6 @@ def add(commands: Subparsers) -> None:
 
 
 def _unpack(args: argparse.Namespace) -> int:
-    import logging
-
-    logging.basicConfig(level=logging.WARNING)  # importing fairseq would choose DEBUG
     from fairseq_ext import register
 
     register()
