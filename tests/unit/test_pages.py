@@ -65,3 +65,15 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
         found = REPO / "/".join("".join(module).split("."))
         parents = [found, found.parent]
         assert any(one.is_dir() or one.with_suffix(".py").exists() for one in parents), module
+
+
+def test_results_name_no_folder_of_the_machine_they_were_made_on() -> None:
+    """Logs and settings would otherwise have the paths of a home or working folder."""
+    own = re.compile(r"(?<![\w./…-])/(home|root|work|mnt|scratch|Users|var)/[^'\",\s]*")
+    found = {
+        f"{path.relative_to(REPO)}: {match[0]}"
+        for ending in ("log", "json", "txt")
+        for path in (REPO / "docs" / "results").rglob(f"*.{ending}")
+        for match in own.finditer(path.read_text("utf-8"))
+    }
+    assert not found
