@@ -239,7 +239,8 @@ open_run() {
         join_run "$out" "$settings"
         return
     fi
-    [[ "$out" != *:* ]] || die "\`$out\` contains a colon, where fairseq splits paths; choose another."
+    [[ "$out" != *[:,]* ]] || # where fairseq splits paths, and compare its systems
+        die "\`$out\` contains a colon or a comma; choose another folder."
     if [[ -d "$out" && ! -e "$out/settings.txt" && -n "$(ls -A "$out" 2>/dev/null)" &&
         ! -e "$out/.lock" ]]; then
         die "\`$out\` exists but is no run of this recipe; choose another \`--out\`."

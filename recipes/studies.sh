@@ -65,6 +65,11 @@ read_options() {
     list_systems
     choose_systems
     positive --updates "$updates"
+    local word
+    for word in ${extra[@]+"${extra[@]}"}; do # compare.sh takes them in one string
+        [[ "$word" != *[[:space:]]* ]] ||
+            die "\`$word\` contains white space; write such values without, like '(0.9,0.98)'."
+    done
     ((updates > 10)) || die "\`--updates\` must be more than 10, but is $updates."
     data="$(own_text DATA_DIR "${words[@]:1:3}")"
     out="$(absolute "${out:-$REPO/runs/$study-$(basename "$data")-$src-$tgt}")"

@@ -56,7 +56,11 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
         )
     if made.subwords != "none":
         raise DataError(f"{folder} has subwords; give the folder with the words they are made of.")
-    return replace(made, tokenize=made.tokenize or tokenize)
+    if not tokenize:
+        return made
+    # Text that is in lower case already was so before Moses, whose rules know names by their case.
+    first = made.lowercase or made.lowercase_first
+    return replace(made, tokenize=True, lowercase=False, lowercase_first=first)
 
 
 def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:

@@ -89,12 +89,26 @@ def _texts(args: argparse.Namespace) -> tuple[Text, ...]:
     given = [args.pairs is not None, args.source is not None, args.corpora is not None]
     if sum(given) != 1 or (args.source is None) != (args.target is None):
         raise ConfigError("give either PAIRS, or both --source and --target, or --corpora.")
+    _require_used(args)
     if args.corpora is not None:
         folder = args.download or args.out / "download"
         return corpus_list.read(args.corpora, lambda name: corpus_list.from_mtdata(name, folder))
     paths = (args.pairs,) if args.pairs is not None else (args.source, args.target)
     paths = tuple(require_file(path, "text file") for path in paths)
     return (Text("", paths, args.columns, args.member, args.swap),)
+
+
+def _require_used(args: argparse.Namespace) -> None:
+    """Raise :class:`ConfigError` for an option that this kind of input does not have."""
+    zipped = args.pairs is not None and args.pairs.suffix == ".zip"
+    for option, given, used, of in (
+        ("--swap", args.swap, args.corpora is None, "PAIRS or --source; in LIST it is `swap`"),
+        ("--columns", args.columns != (1, 2), args.pairs is not None, "PAIRS"),
+        ("--member", args.member is not None, zipped, "PAIRS that are a .zip"),
+        ("--download", args.download is not None, args.corpora is not None, "--corpora"),
+    ):
+        if given and not used:
+            raise ConfigError(f"`{option}` goes with {of}, which is missing; leave it out.")
 
 
 def _settings(args: argparse.Namespace) -> Settings:

@@ -37,7 +37,6 @@ from fairseq_ext.corpora.split_results import SplitResults
 from fairseq_ext.errors import DataError
 from fairseq_ext.files import atomic_write
 from fairseq_ext.shared_folder import SharedFolder
-from fairseq_ext.text.cleaning import plain
 
 HEAD = {"format": "fairseq-ext preparation", "version": 1}
 PART_LINES = 200_000
@@ -71,7 +70,7 @@ class Splitting(SplitResults):
         with atomic_write(self.beside(name, "tsv")) as out:
             for pair in pair_texts.read(settings.texts[part.text], part):
                 read += 1
-                source, target = (plain(do(one)) for do, one in zip(steps, pair, strict=True))
+                source, target = (do(one) for do, one in zip(steps, pair, strict=True))
                 if (reason := rules.why_left_out(source, target, checks)) is not None:
                     dropped.setdefault(reason, [0, kept, read])[0] += 1
                     continue

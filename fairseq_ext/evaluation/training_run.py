@@ -13,6 +13,7 @@ from fairseq_ext.evaluation.training_log import line_stats, whole_lines
 
 PARAMETERS = re.compile(r"num\. shared model params: ([0-9][0-9,]{0,19})\b")
 _NEEDED = {"epoch", "wpb", "num_updates", "train_wall"}
+_LOADED = re.compile(r"Loaded checkpoint .* \(epoch \d+ @ (\d{1,18}) updates\)")
 _SHORTEST = 1.0  # seconds; of less, fairseq's rounding leaves no speed
 
 
@@ -39,7 +40,8 @@ class Training:
 def read_training(log: str) -> Training:
     """Sum up a training log in fairseq's ``simple``, ``tqdm`` or ``json`` format.
 
-    A run that was stopped may log an epoch twice; the later line counts.
+    A run that was stopped may log an epoch twice; the later line counts. Of a run that goes on from
+    a checkpoint, only what this log shows is counted.
 
     Args:
         log: the text of the log.
@@ -48,17 +50,23 @@ def read_training(log: str) -> Training:
         DataError: the log holds no model size or no finished epoch.
     """
     found = PARAMETERS.search(log)
-    epochs = {}
+    epochs: dict[float, dict[str, float]] = {}
+    before: float | None = None
     for line in whole_lines(log):
+        if not epochs and (loaded := _LOADED.search(line)):
+            before = float(loaded[1])
         kind, stats = line_stats(line)
         if kind == "train" and stats.keys() >= _NEEDED:
             epochs[stats["epoch"]] = stats
     if found is None or not epochs:
         raise DataError("the training log holds no finished epoch.")
-    tokens = seconds = before = 0.0
+    tokens = seconds = 0.0
+    if before is None and min(epochs) == 1:
+        before = 0.0
     for stats in (epochs[number] for number in sorted(epochs)):
-        tokens += stats["wpb"] * (stats["num_updates"] - before)
-        seconds += stats["train_wall"]
+        if before is not None:  # else the log begins later, and does not say where
+            tokens += stats["wpb"] * (stats["num_updates"] - before)
+            seconds += stats["train_wall"]
         before = stats["num_updates"]
     speed = tokens / seconds if seconds >= _SHORTEST else None
     return Training(int(found[1].replace(",", "")), int(before), speed, seconds, round(tokens))

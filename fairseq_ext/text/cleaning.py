@@ -19,7 +19,8 @@ def one_spaced(text: str) -> str:
 
 def plain(text: str) -> str:
     """``text`` in NFC without invisible characters, and with plain spaces."""
-    return one_spaced(INVISIBLE.sub("", unicodedata.normalize("NFC", text)))
+    # a mark may stand next to its letter only when nothing invisible is between them
+    return one_spaced(unicodedata.normalize("NFC", INVISIBLE.sub("", text)))
 
 
 def straight(text: str) -> str:

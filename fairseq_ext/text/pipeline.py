@@ -32,7 +32,7 @@ class Pipeline:
 
     Attributes:
         src, tgt: languages, for Moses' rules.
-        clean: Unicode's NFC, no invisible characters.
+        clean: Unicode's NFC, no invisible characters; at the end once more.
         straight: typographic apostrophes as '.
         normalize: Moses' normalization of punctuation; controls become spaces.
         tokenize: Moses' tokens; translations are detokenized.
@@ -87,16 +87,15 @@ class Pipeline:
             steps.append(cleaning.one_spaced)
         if self.lowercase:
             steps.append(str.lower)
+        if self.clean:
+            steps.append(cleaning.plain)  # a small letter may form one character with its mark
         return _in_turn(steps)
 
     def _tokenizer(self, language: str) -> Step:
         tokenizer = _moses().tokenizer(language)
-        return lambda line: tokenizer.tokenize(
-            line,
-            aggressive_dash_splits=self.aggressive,
-            return_str=True,
-            escape=self.escape,
-        )
+        options = {"aggressive_dash_splits": self.aggressive, "escape": self.escape}
+        # sacremoses leaves a space behind a line that ends in a full stop and a quotation mark
+        return lambda line: tokenizer.tokenize(line, return_str=True, **options).strip()
 
     def encoder(self, language: str | None = None) -> Step:
         """A function from a line of text to a line of tokens.

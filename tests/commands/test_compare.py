@@ -222,13 +222,24 @@ def test_a_log_of_either_format_says_the_same(kind: str) -> None:
         if kind == "json":
             stats = {f"train_{key}": str(value) for key, value in figures.items()}
             lines.append("x | " + json.dumps({"epoch": epoch, **stats, "train_wall": "99"}))
-            lines[-1] = lines[-1].replace('"train_wall": "99"', f'"train_train_wall": "{wall}"')
         else:
             text = " | ".join(f"{key} {value}" for key, value in figures.items())
             lines.append(f"x | epoch {epoch:03d} | {text}")
     cut = f"x | epoch 003 | {text}"[:-1] if kind == "simple" else '{"epoch": 3, "train_w'
     training = training_run.read_training("\n".join([*lines, cut]))
     assert training == training_run.Training(1000, 30, 30 * 100.5 / 9, 9, 3015)
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_the_log_of_a_run_that_goes_on_counts_what_it_shows(loaded: bool) -> None:
+    lines = ["x | num. shared model params: 1,000 (num. trained: 1,000)"]
+    if loaded:
+        lines.append("x | Loaded checkpoint a/b.pt (epoch 4 @ 300 updates)")
+    for epoch, updates in ((4, 400), (5, 600)):
+        lines.append(f"x | epoch {epoch:03d} | wpb 10 | num_updates {updates} | train_wall 50")
+    counted = (30.0, 100, 3000) if loaded else (40.0, 50, 2000)
+    training = training_run.read_training("\n".join([*lines, ""]))
+    assert training == training_run.Training(1000, 600, *counted)
 
 
 def test_a_system_without_a_point_has_no_name_in_the_picture(

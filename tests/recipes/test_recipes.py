@@ -88,6 +88,13 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize("name", ["a:b", "a,b"])
+def test_a_folder_that_others_would_split_is_refused(name: str, tmp_path: Path) -> None:
+    said = library(f'open_run "{tmp_path}/{name}" x=1', ok=False).stderr
+    assert "contains a colon or a comma" in said
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(not shutil.which("flock"), reason="needs flock")
 def test_a_slash_at_the_end_of_a_folder_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()

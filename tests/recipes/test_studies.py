@@ -52,6 +52,13 @@ def test_every_system_is_one_that_fairseq_takes_and_ends_with_rate_zero(study: s
         assert cfg.model.share_all_embeddings
 
 
+def test_flags_that_would_fall_apart_are_refused(tmp_path: Path) -> None:
+    words = ("muse-rows", "my", "es", "en", "muse", "--", "--adam-betas")
+    done = bash(STUDIES, *words, "(0.9, 0.999)", ok=False, DRY_RUN="1")
+    assert "`(0.9, 0.999)` contains white space; write such values without" in done.stderr
+    assert "(0.9,0.999)" in dry_run(*words, "(0.9,0.999)")["muse"]
+
+
 def test_float_bmt_without_dropout_differs_in_the_dropout_alone() -> None:
     found = dry_run("bmt", "my", "es", "en")
     models = {name: configuration(words[words.index("--arch") :]) for name, words in found.items()}

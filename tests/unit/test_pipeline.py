@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from fairseq_ext import cli
+from fairseq_ext.corpora import SPLITS, own_text
 from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation import outputs, score
 from fairseq_ext.text import corpus, pipeline, subwords
@@ -48,6 +49,30 @@ def test_the_order_of_the_steps():
     first = Pipeline("en", "de", normalize=True, tokenize=True, lowercase_first=True).words()
     assert first("Mr. X said No.") == "mr. x said no ."
     assert Pipeline("en", "de", clean=True).words()("e\u0301\u200b \u00a0x ") == "é x"
+
+
+def test_clean_text_stays_in_the_same_form():
+    """Also without what stood between a letter and its mark, and when the letter became small."""
+    clean = Pipeline("en", "de", clean=True, lowercase=True).words()
+    assert clean("cafe\u200b\u0301") == "café"
+    assert clean("H\u0331arb") == "\u1e96arb"
+
+
+def test_tokens_end_without_a_space():
+    assert Pipeline("en", "de", tokenize=True).words()("'I am.'") == "'I am . '"
+
+
+def test_tokens_of_text_in_lower_case(tmp_path: Path):
+    """Moses knows names and abbreviations by their case: new text becomes small before them."""
+    line = "He met Anna. She saw Anna. Room No. 5 is free."
+    Pipeline("en", "de", clean=True, lowercase=True).save(tmp_path)
+    for split in SPLITS:
+        for side in ("en", "de"):
+            (tmp_path / f"{split}.{side}").write_text(f"{line.lower()}\n")
+    own_text.copy_corpus(tmp_path, tmp_path / "tokens", "en", "de", tokenize=True)
+    made = pipeline.load(tmp_path / "tokens")
+    for side in ("en", "de"):
+        assert lines_of(tmp_path / "tokens" / f"train.{side}") == [made.words(side)(line)]
 
 
 def test_options_that_need_tokens():

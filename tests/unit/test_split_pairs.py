@@ -329,6 +329,33 @@ def test_command_splits_a_tab_separated_file(tmp_path):
 
 
 @pytest.mark.system
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        ("--corpora", "--swap"),
+        ("--corpora", "--columns 2,1"),
+        ("--corpora", "--member x"),
+        ("--source", "--columns 2,1"),
+        ("--source", "--member x"),
+        ("pairs", "--member x"),
+        ("pairs", "--download d"),
+    ],
+)
+def test_command_refuses_options_of_another_kind_of_input(tmp_path, kind, option):
+    (tmp_path / "list.json").write_text('[{"name": "a", "pairs": "pairs", "licence": "CC0"}]')
+    (tmp_path / "pairs").write_text("a\tb\n")
+    given = {
+        "pairs": ["pairs"],
+        "--corpora": ["--corpora", "list.json"],
+        "--source": ["--source", "pairs", "--target", "pairs"],
+    }[kind]
+    words = (*LANGS, *given, *option.split(), "--out", "out")
+    done = run(sys.executable, SCRIPT, *words, cwd=tmp_path, ok=False)
+    assert f"`{option.split()[0]}` goes with " in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.system
 def test_command_takes_aligned_files_as_one_split(tmp_path):
     source = write_lines(tmp_path / "s", ["b .", "a .", "b ."])
     target = write_lines(tmp_path / "t", ["B .", "A .", "B ."])
