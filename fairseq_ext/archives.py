@@ -8,6 +8,7 @@ from __future__ import annotations
 import bz2
 import errno
 import gzip
+import math
 import stat
 import struct
 import tarfile
@@ -36,6 +37,8 @@ _DAMAGED = (
     MemoryError,  # a compressed file declares how much memory reading it takes
     *((lzma.LZMAError,) if lzma else ()),
 )
+# What the system says of a name that is too long, or of a file that is a folder of another member.
+_OF_NAMES = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
 _MOST_MEMBERS = 100_000  # tarfile remembers all of them
 _HEADER = 1 << 24  # bytes; with a longer header, the archive would decide how much memory is used
 _MOST_HEADERS = 1 << 28  # bytes, of all members of a tar file
@@ -63,10 +66,13 @@ def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 <<
     archive, folder = require_file(archive, "archive"), Path(folder)
     try:
         with whole_archive(archive), staged_folder(folder) as stage:
-            if zipfile.is_zipfile(archive):
-                _unzip(archive, stage, max_bytes)
-            else:
-                _untar(archive, stage, max_bytes)
+            unpack = _unzip if zipfile.is_zipfile(archive) else _untar
+            try:
+                unpack(archive, stage, max_bytes)
+            except OSError as error:
+                if error.errno not in _OF_NAMES:
+                    raise
+                raise ValueError(f"its members cannot be files ({error.strerror})") from None
             names = sorted(path.name for path in stage.iterdir())
             if taken := [name for name in names if (folder / name).exists()]:
                 raise DataError(
@@ -116,14 +122,20 @@ def _require_members(archive: Path, members: Iterable[tuple[str, int]], max_byte
 
 
 class _InPieces:
-    """A file for tarfile, which reads a header in one piece, however large it says it is."""
+    """A file for tarfile, which reads a header in one piece, however large it says it is.
+
+    Attributes:
+        left: bytes that may still be read; tarfile keeps the headers of all members.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self.seek, self.tell = file, file.seek, file.tell
+        self.left = float(_MOST_HEADERS)
 
     def read(self, size: int) -> bytes:
-        if not 0 <= size <= _HEADER:
+        if not 0 <= size <= min(_HEADER, self.left):
             raise tarfile.ReadError(f"a header of {size} bytes")
+        self.left -= size
         return self._file.read(size)
 
 
@@ -180,12 +192,14 @@ def _untar(archive: Path, folder: Path, max_bytes: int) -> None:
     require_safe_tarfile()
     with (
         _decompressed(archive, folder, max_bytes) as file,
-        tarfile.open(fileobj=_InPieces(file), mode="r:") as tar,
+        tarfile.open(fileobj=(pieces := _InPieces(file)), mode="r:") as tar,
     ):
         sizes = ((member.name, member.size) for member in _forwards(tar))
         _require_members(archive, sizes, max_bytes)
         while file.read(1 << 20):  # the checksum comes after what tarfile looks at
-            pass
+            if file.tell() > max_bytes + _MOST_HEADERS:
+                raise DataError(f"{archive} unpacks to more than {max_bytes:,} bytes.")
+        pieces.left = math.inf  # from here on these are the contents
         _require_no_path_through_a_link(archive, tar)
         tar.extractall(folder, filter="data")
 
@@ -225,6 +239,12 @@ def _unzip(archive: Path, folder: Path, max_bytes: int) -> None:
         for member in members:
             if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise DataError(f"{archive} has a link or device in it (`{member.filename[:60]}`).")
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                # zipfile decompresses other kinds in one piece, whatever size they declare
+                raise DataError(
+                    f"{archive} has a member (`{member.filename[:60]}`) that is not compressed as "
+                    "usual. Unpack it elsewhere, and pack it again."
+                )
         container.extractall(folder)
 
 

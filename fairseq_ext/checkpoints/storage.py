@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.checkpoints import bundle, untrusted
+from fairseq_ext.checkpoints import bundle, calls, untrusted
 from fairseq_ext.checkpoints.numpy_pickles import STAND_INS
 from fairseq_ext.errors import CheckpointError, DataError
 from fairseq_ext.files import atomic_write, explain, head, require_file
@@ -161,6 +161,10 @@ def _require_as_written(archive: zipfile.ZipFile, path: Path) -> None:
         raise CheckpointError(
             f"{path} has {fault}, which no checkpoint has, so it was refused. Do not use it."
         )
+    for part in archive.infolist():
+        called = part.filename.lower().endswith(".pkl") and calls.unusual(archive.read(part))
+        if called:
+            raise CheckpointError(_refusal(path, f"GLOBAL {called}"))
 
 
 def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
@@ -168,7 +172,7 @@ def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
     parts = archive.infolist()
     if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
         yield "compressed parts"
-    if len({part.filename for part in parts}) < len(parts):
+    if len({part.filename.lower() for part in parts}) < len(parts):  # torch ignores case
         yield "two parts of one name"
     if sum(part.file_size for part in parts) > size:
         yield "parts that overlap"
@@ -176,11 +180,6 @@ def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
         yield "parts that are links"
     if any(".." in part.filename or part.filename.startswith("/") for part in parts):
         yield "parts outside its folder"
-    for part in parts:
-        if part.filename.endswith("data.pkl"):
-            content = archive.read(part)
-            if b"builtin" in content and b"\nbytearray\n" in content:
-                yield "a `bytearray` in it"  # it takes as many bytes as it names, at once
 
 
 def _foreign(path: Path, start: bytes) -> str:
@@ -205,8 +204,9 @@ def _refusal(path: Path, reason: str) -> str:
     found = re.search(
         r"(?:GLOBAL|Unsupported (?:global|class)\S*:?(?: GLOBAL)?) `?([\w.]+)", reason
     )
-    what = f"the object `{found[1]}`" if found else "an object"
+    what = f"the object `{found[1]:.80}`" if found else "an object"
     return (
-        f"{path} contains {what}, which is not plain data and could run code, so it was refused "
-        "and nothing was run. Do not use this file unless you know what put it there."
+        f"{path} contains {what}, which is not plain data and could run code or take all memory, "
+        "so it was refused and nothing was run. Do not use this file unless you know what put it "
+        "there."
     )

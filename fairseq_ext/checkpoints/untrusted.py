@@ -104,25 +104,30 @@ def require_inert(settings: Any) -> None:
     Raises:
         CheckpointError: as there.
     """
+    sections: dict[int, dict[str, Any]] = {}
     todo = [settings]
     while todo:
         one = todo.pop()
         todo.extend(_parts(one))
         if isinstance(one, str) and one in HYDRA:
             raise CheckpointError(f"has the key `{one}`, which is an instruction to import code")
-        if isinstance(one, str) and "${" in one and not _refers_to_one(one, settings):
+        if isinstance(one, str) and "${" in one and not _refers_to_one(one, settings, sections):
             raise CheckpointError(f"has the text `{one:.60}`, which would be resolved")
 
 
-def _refers_to_one(text: str, settings: Any) -> bool:
+def _refers_to_one(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
+    """``sections`` remembers the names of each section, which many texts may refer to."""
     found = _INERT.fullmatch(text)
     if found is None or isinstance(settings, Namespace):  # the old form has no references
         return False
     for name in found[1].split("."):
         if isinstance(settings, list | tuple):
             return False
-        fields = settings if isinstance(settings, Mapping) else {}
-        settings = next((value for key, value in fields.items() if str(key) == name), None)
+        if not isinstance(settings, Mapping):
+            return True  # it refers to nothing
+        if id(settings) not in sections:
+            sections[id(settings)] = {str(key): value for key, value in settings.items()}
+        settings = sections[id(settings)].get(name)
     return not _parts(settings)
 
 
@@ -189,7 +194,8 @@ def require_sizes(settings: Mapping[str, Any]) -> None:
         found = [(0, "")]
         for name, value in _options(settings):
             refers = isinstance(value, str) and "${" in value  # to another option, seen by itself
-            if not name.endswith(end) or value is None or refers:
+            named = name.endswith(end) and not name.endswith("ffn_embed_dim")
+            if not named or value is None or refers:
                 continue
             if not isinstance(value, int):
                 raise CheckpointError(f"has `{name}` {value!r:.40}, which is not a whole number")

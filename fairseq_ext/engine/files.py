@@ -245,7 +245,10 @@ def read(path: str | Path) -> EngineModel:
         verify(model.program, model.weights)
         _check(model)
         return model
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        *(KeyError, ValueError, TypeError, AttributeError),
+        *(RecursionError, MemoryError),
+    ) as error:
         reason = str(error) if isinstance(error, FairseqExtError) else type(error).__name__
         raise CheckpointError(
             f"{path} is no engine model that could be used ({reason.rstrip('.'):.200}). Pack the "

@@ -28,6 +28,9 @@ from fairseq_ext.engine.weight_checks import EMBEDDINGS, MOST, is_whole
 from fairseq_ext.engine.weights import PLAIN, Packed
 from fairseq_ext.errors import ConfigError
 
+MOST_COLUMNS = 16
+"""How many times the rows and columns of all weights the registers may have; models have half."""
+
 OPERANDS = {
     Code.EMBED: (0, 2, 1, 1),
     Code.LINEAR: (2, 2, 1, 0),
@@ -129,6 +132,8 @@ class _Verifier:
             _require(rows == 0 or phase == Phase.SLOTS, "a register has a number of rows")
             _require(0 <= rows <= MOST, "a register has too many rows")
             _require(rows or phase != Phase.SLOTS, "a register has no rows")
+        total = sum(shape.width for shape in program.shapes)
+        _require(total <= MOST_COLUMNS * most, "its registers are too many")
         self.written = [np.zeros(shape.width, bool) for shape in program.shapes]
 
     def _check(self, one: Operation) -> None:

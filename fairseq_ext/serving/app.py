@@ -95,6 +95,7 @@ class Service:
             self._reading -= 1
         check_key(fields, self._keys)
         wanted = asked(fields)
+        del fields  # whatever else is in it would stay until the translation is there
         self._limits.check_texts(wanted.texts)
         source, model = self._pairs.find(wanted.source, wanted.target)
         if wanted.alternatives >= model.most:

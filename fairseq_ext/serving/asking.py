@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, Field, ValidationError
+from python_multipart.multipart import parse_options_header
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
@@ -131,6 +132,9 @@ async def _from_form(request: Request, body: bytes) -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
     copy = Request(request.scope, replayed)
+    _, parameters = parse_options_header(request.headers["content-type"])
+    if parameters.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
+        raise Refusal(415, "The form must be in UTF-8.")  # some of Python's codecs are quadratic
     try:
         form = await copy.form(max_files=0, max_fields=FIELDS, max_part_size=len(body) + 1)
     except HTTPException as error:

@@ -24,6 +24,7 @@ Learn = Callable[[Sequence[Path], Path, int], None]
 
 METASPACE = "▁"  # what SentencePiece, and tokenizers like it, put before every word
 REMEMBERED = 300_000  # words whose pieces a process keeps, some 100 MB
+LONGEST_REMEMBERED = 100  # characters of such a word
 
 
 class Subwords(NamedTuple):
@@ -91,7 +92,9 @@ class Merges:
         if len(self._known) >= REMEMBERED:
             self._known.clear()
         self._bpe.cache.clear()
-        pieces = self._known[word] = " ".join(self._bpe.segment_tokens([word]))
+        pieces = " ".join(self._bpe.segment_tokens([word]))
+        if len(word) <= LONGEST_REMEMBERED:
+            self._known[word] = pieces
         return pieces
 
 

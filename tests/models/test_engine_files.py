@@ -307,6 +307,7 @@ FAULTS: dict[str, tuple[str, Callable[[EngineModel], None]]] = {
         ),
     ),
     "keys of another size": ("gru", changed(Code.ADDITIVE, inputs=lambda i: (i[0], i[2], i[2]))),
+    "registers without end": ("gru", lambda m: m.program.shapes.extend(m.program.shapes * 5000)),
     "operands missing": ("gru", changed(Code.GRU, inputs=lambda i: i[:2])),
     "no tokens": (
         "gru",

@@ -209,6 +209,15 @@ def made(folder: Path) -> Path:
     return folder
 
 
+def test_long_words_are_not_remembered(tmp_path: Path):
+    """A server that anybody may write to would keep them for good."""
+    (tmp_path / "codes").write_text("#version: 0.2\na b</w>\n")
+    merges = subwords.Merges(tmp_path / "codes")
+    long = "ab" * subwords.LONGEST_REMEMBERED
+    assert merges(f"ab {long}") == f"ab {' '.join(f'{one}@@' for one in long[:-2])} ab"
+    assert list(merges._known) == ["ab"]
+
+
 def test_saved_and_loaded(tmp_path: Path):
     folder = made(tmp_path / "a")
     first = pipeline.load(folder)

@@ -465,6 +465,8 @@ def test_json_and_both_forms_say_the_same():
             "multipart/form-data; boundary=B",
             400,
         ),
+        (b"--B--", "multipart/form-data; boundary=B; charset=punycode", 415),
+        (b"--B--", "multipart/form-data; boundary=B; charset=a\0b", 415),
         (b"q", "text/plain", 415),
         (b"q", "", 415),
     ],

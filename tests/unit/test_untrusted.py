@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import pickle
+import zipfile
 from argparse import Namespace
 from collections import Counter, OrderedDict
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_ext.checkpoints import registered, storage, untrusted
+from fairseq_ext.checkpoints import calls, registered, storage, untrusted
 from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.plugin.patches import loading
 from tests.hostile.pickles import Calls
@@ -77,6 +79,49 @@ def test_nothing_else_of_numpy_is_made(value: Any, tmp_path: Path):
     torch.save({"model": {}, "extra_state": {"x": value}}, tmp_path / "a.pt")
     with pytest.raises(CheckpointError, match=r"contains the object `numpy\.\w+`"):
         storage.load(tmp_path / "a.pt")
+
+
+EXPANDED = torch.zeros(1).expand(1000)
+CALLS = {
+    "builtins.bytearray": Calls(bytearray, 1000),
+    "builtins.set": Calls(set, EXPANDED),
+    "collections.OrderedDict": Calls(OrderedDict, torch.zeros(1, 1).expand(1000, 2)),
+    "collections.Counter": Calls(Counter, EXPANDED),
+    "torch.Size": Calls(torch.Size, EXPANDED),
+    "torch.Tensor": Calls(torch.Tensor, 1000),
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": Calls(
+        torch._utils._rebuild_device_tensor_from_cpu_tensor, EXPANDED, torch.float64, "cpu", False
+    ),
+    "_codecs.encode": Calls(codecs.encode, b"0", "hex"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_that_could_take_any_memory(name: str, tmp_path: Path):
+    torch.save({"model": {}, "extra_state": [CALLS[name]]}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match=f"contains the object `.*{name.rpartition('.')[2]}`"):
+        storage.load(tmp_path / "a.pt")
+
+
+def test_the_case_of_a_part_does_not_count(tmp_path: Path):
+    """torch reads `DATA.PKL` as well."""
+    torch.save({"model": {}, "extra_state": Calls(bytearray, 1000)}, tmp_path / "a.pt")
+    with zipfile.ZipFile(tmp_path / "a.pt") as old, zipfile.ZipFile(tmp_path / "b.pt", "w") as new:
+        for part in old.namelist():
+            new.writestr(part.replace("data.pkl", "DATA.PKL"), old.read(part))
+    with pytest.raises(CheckpointError, match="contains the object `"):
+        storage.load(tmp_path / "b.pt")
+
+
+def test_what_checkpoints_call(tmp_path: Path):
+    state = {
+        "model": OrderedDict(x=torch.zeros(2), y=nn.Parameter(torch.ones(3)), z=tensor_with("a")),
+        "args": Namespace(lr=[0.1]),
+        "extra_state": [{1, 2}, torch.Size([2]), np.zeros(3), np.float64(1), torch.device("cpu")],
+    }
+    torch.save(state, tmp_path / "a.pt")
+    with zipfile.ZipFile(tmp_path / "a.pt") as archive:
+        assert calls.unusual(archive.read("a/data.pkl")) is None
 
 
 def test_checkpoints_are_plain():
@@ -161,6 +206,8 @@ def test_positions():
     with pytest.raises(CheckpointError, match="`embed_dim` 512, whose table of positions"):
         untrusted.require_sizes(nested)
     untrusted.require_sizes({"max_positions": "${task.max_positions}", "decoder_embed_dim": None})
+    wide = {"encoder_ffn_embed_dim": 2048, "encoder_embed_dim": 512}
+    untrusted.require_sizes({"max_source_positions": 131_072, **wide})  # 256 MiB
     for number in ("300000000", 3e8, [1]):
         with pytest.raises(CheckpointError, match="which is not a whole number"):
             untrusted.require_sizes({"max_source_positions": number})
