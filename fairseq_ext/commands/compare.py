@@ -86,8 +86,10 @@ def _compare(args: argparse.Namespace) -> int:
             metrics=metrics,
             source=source,
         )
-    print(compare_report.as_table(result), flush=True)  # before a full disk stops the rest
-    options.write_json(args.json, result.as_dict())
-    if args.output is not None:
-        options.print_paths(compare_report.write(result, args.output, args.pictures))
+    try:
+        print(compare_report.as_table(result), flush=True)  # before a full disk stops the rest
+    finally:  # the reader of the table may have gone
+        options.write_json(args.json, result.as_dict())
+        written = compare_report.write(result, args.output, args.pictures) if args.output else []
+    options.print_paths(written)
     return 0

@@ -242,6 +242,17 @@ def test_the_log_of_a_run_that_goes_on_counts_what_it_shows(loaded: bool) -> Non
     assert training == training_run.Training(1000, 600, *counted)
 
 
+@pytest.mark.system
+def test_a_reader_that_leaves_costs_no_file(outputs_of_three: Path, tmp_path: Path) -> None:
+    """As `head` does, when it has the lines that it wants."""
+    command = (
+        f"compare --system a=good --ref ref --keep-tokens --samples 100 --json {tmp_path}/c.json"
+    )
+    done = run("bash", "-c", f"fairseq-ext {command} | true", cwd=outputs_of_three)
+    assert "Traceback" not in done.stderr
+    assert json.loads((tmp_path / "c.json").read_text())["sentences"]
+
+
 def test_a_system_without_a_point_has_no_name_in_the_picture(
     outputs_of_three: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
