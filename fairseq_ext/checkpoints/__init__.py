@@ -4,6 +4,7 @@ A checkpoint is loaded and saved by :mod:`~fairseq_ext.checkpoints.storage`:
 
 - :mod:`~fairseq_ext.checkpoints.untrusted`: the contents that a file may have;
 - :mod:`~fairseq_ext.checkpoints.registered`: the classes and options of fairseq that it may name;
+- :mod:`~fairseq_ext.checkpoints.calls`: the functions that its pickle may call;
 - :mod:`~fairseq_ext.checkpoints.numpy_pickles`: numbers of numpy's in it;
 - :mod:`~fairseq_ext.checkpoints.layout`: its parts, and those that this plugin adds;
 - :mod:`~fairseq_ext.checkpoints.dictionaries`: the words that its model was trained with;

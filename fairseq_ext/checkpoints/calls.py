@@ -30,7 +30,7 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class _Name(str):
-    """What the pickle names, with its module."""
+    """A function or class that the pickle names, with its module."""
 
 
 def unusual(content: bytes) -> str | None:
