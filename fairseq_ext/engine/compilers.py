@@ -122,6 +122,8 @@ def norm(layer: nn.Module | None, x: Columns, program: Writer, groups: int = 1) 
 def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
     """Embedding, positions and norm, as fairseq's encoder and decoder have them."""
     require(getattr(coder, "project_in_dim", None) is None, "projection of embeddings")
+    noise = getattr(coder, "quant_noise", None)  # a layer of its own, beside the noise
+    require(noise is None, "layer that `--quant-noise-pq` adds to the embeddings")
     positions, first = None, 0
     if coder.embed_positions is not None:
         layer = coder.embed_positions

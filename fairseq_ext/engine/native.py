@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import NamedTuple
@@ -268,13 +269,24 @@ class Team:
     """
 
     def __init__(self, machine: Machine, threads: int) -> None:
-        self._workers = [machine.worker() for _ in range(threads)]
+        self._machine, self._threads = machine, threads
         self._start()
+        _TEAMS.add(self)
 
     def _start(self) -> None:
-        self._process = os.getpid()
-        self._pool = ThreadPoolExecutor(len(self._workers))
+        self._workers = [self._machine.worker() for _ in range(self._threads)]
+        self._pool = ThreadPoolExecutor(self._threads)
         self._free = threading.Lock()  # whoever calls from another thread waits for the workers
+
+    def renew(self) -> None:
+        """Start again in the child of a fork, which has no other threads.
+
+        The workers may have been at work, so that nothing in their memory can be relied on: it is
+        left as it is.
+        """
+        for worker in self._workers:
+            worker._space = None
+        self._start()
 
     def translate(
         self,
@@ -284,8 +296,6 @@ class Team:
         numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
         """As :meth:`Worker.translate`; several threads may call it."""
-        if os.getpid() != self._process:  # a fork, which has no threads but the one that called it
-            self._start()
         with self._free:
             return self._shared_out(sentences, rules, prefixes, numbers)
 
@@ -314,6 +324,18 @@ class Team:
         finally:
             wait(started)  # also after an error: the next call takes the same workers
         return found
+
+
+_TEAMS: weakref.WeakSet[Team] = weakref.WeakSet()
+
+
+def _renew_teams() -> None:
+    for team in list(_TEAMS):
+        team.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_teams)
 
 
 def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, size: int) -> None:

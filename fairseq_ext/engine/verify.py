@@ -328,7 +328,8 @@ def _convolve(check: _Verifier, one: Operation) -> None:
     check.divides(heads, one.out.width)
     sizes = check.plain(one.weights[0], 1, 2)[:, 0]
     _require(np.isin(sizes, np.arange(1, logits.width + 1)).all(), "a kernel has no such size")
-    _require(logits.width == heads * int(sizes.sum()), "its logits are not one for each tap")
+    taps = int(sizes.astype(np.int64).sum())  # float32 loses ones beside 2^24
+    _require(logits.width == heads * taps, "its logits are not one for each tap")
     _window(check, one, cache)
 
 

@@ -191,6 +191,17 @@ def test_a_fork_translates_with_threads_of_its_own():
 
     alone = scores()
     assert in_a_fork(scores) == alone
+    assert in_a_fork(scores, team._free) == alone  # as if another thread were translating
+
+
+def test_a_fork_leaves_memory_alone_that_may_be_half_written():
+    model, task = sharpened("transformer")
+    team = Team(Machine(compile_model(model, task.target_dictionary)), 2)
+    before = list(team._workers)
+    left = in_a_fork(lambda: [one._space is None for one in before])
+    assert left == [True, True]
+    assert all(one._space for one in before)
+    assert team._workers == before
 
 
 @pytest.mark.parametrize(("a", "length"), [(0.29, 100), (0.57, 100), (0.58, 50)])

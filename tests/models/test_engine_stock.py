@@ -145,6 +145,15 @@ def test_code_of_its_own_in_other_models(name: str):
         compile_model(model, task.target_dictionary)
 
 
+def test_a_projection_of_quant_noise_is_fairseqs():
+    """`--quant-noise-pq` adds a layer behind the embeddings, which counts at translation too."""
+    model, task = models.build([*STOCK, "--quant-noise-pq", "0.1"])
+    assert type(model.encoder.quant_noise) is nn.Linear
+    with pytest.raises(ConfigError, match="layer that `--quant-noise-pq` adds"):
+        compile_model(model, task.target_dictionary)
+    assert type(engine(model, task)) is SequenceGenerator
+
+
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_changes_nothing_is_the_engines(name: str):
     model, task = models.build(STOCK)
