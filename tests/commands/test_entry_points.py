@@ -140,12 +140,14 @@ def test_hydra_refuses_in_one_line(conf: Path, copy_data: Path, tmp_path: Path, 
 
 def test_hydra_runs_a_sweep_to_its_end(conf: Path, copy_data: Path, tmp_path: Path):
     options = ("hydra.sweep.dir=.", "hydra.sweep.subdir=${hydra.job.num}")
-    options = (*options, "optimization.max_update=2", "model.dropout=0,0.2")
+    options = (*options, "optimization.max_update=2", "optimization.lr=[0.01],[1e-9]")
     hydra_train(conf, copy_data, tmp_path, *options, flags=("--multirun",))
-    for number, dropout in (("0", 0), ("1", 0.2)):
+    for number, lr in (("0", 0.01), ("1", 1e-9)):
         cfg = load(tmp_path / number / "run" / "checkpoint_last.pt")["cfg"]
-        assert cfg["model"]["dropout"] == dropout
+        assert cfg["optimization"]["lr"] == [lr]
         assert cfg["model"]["encoder_embed_dim"] == 128
+        # the best of its own, though the first job in the same process was better
+        assert (tmp_path / number / "run" / "checkpoint_best.pt").is_file()
 
 
 def test_python_m(copy_data: Path, tmp_path: Path):

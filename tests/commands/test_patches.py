@@ -80,6 +80,16 @@ def test_a_patch_that_does_not_fit_names_itself(monkeypatch):
         patches.apply()
 
 
+def test_dropout_can_be_scripted():
+    """torch.jit.script compiles the source of what a patch wraps, with the patch's names."""
+    code = (
+        "import fairseq_ext, torch; fairseq_ext.register()\n"
+        "from fairseq.modules import FairseqDropout\n"
+        "torch.jit.script(FairseqDropout(0.1).eval())(torch.ones(2))"
+    )
+    run(sys.executable, "-c", code)
+
+
 def test_the_table_shows_where_fairseq_is_missing():
     code = (
         "import sys; sys.modules['fairseq'] = None\n"

@@ -33,12 +33,21 @@ logger = logging.getLogger(__name__)
 
 
 def compose_as_in_first_epoch(original: Callable) -> Callable:
-    """When resuming, compose batches as in the first epoch, whose iterator fairseq reuses."""
+    """When resuming, compose batches as in the first epoch, whose iterator fairseq reuses.
+
+    Tasks with iterators of their own, or batches of each epoch, resume exactly without it.
+    """
+    from fairseq.tasks import FairseqTask
+
+    def reuses(task: Any) -> bool:
+        own = type(task).get_batch_iterator is not FairseqTask.get_batch_iterator
+        return not own and not getattr(task.cfg, "rebuild_batches", False)
 
     def get_train_iterator(
         self: Any, epoch: int, combine: bool = True, load_dataset: bool = True, **options: Any
     ) -> Any:
-        if load_dataset and epoch > 1 and not options.get("disable_iterator_cache", False):
+        cached = not options.get("disable_iterator_cache", False) and reuses(self.task)
+        if load_dataset and epoch > 1 and cached:
             iterator = original(self, 1, combine, True, **options)
             if iterator in self.task.dataset_to_epoch_iter.values():
                 return iterator  # the caller moves it to the right epoch and batch
@@ -66,6 +75,10 @@ def shuffle_as_asked(original: Callable) -> Callable:
 def training_commands() -> Iterator[ModuleType]:
     """The loaded module of ``fairseq-train`` or of ``python -m fairseq_cli.train``."""
     return running("fairseq_cli.train")
+
+
+def _early_stopping() -> list[Any]:
+    return [command.should_stop_early for command in training_commands()]
 
 
 def early_stopping_state() -> dict[str, Any]:
@@ -111,6 +124,9 @@ def restore_validation(original: Callable) -> Callable:
     from fairseq import checkpoint_utils
 
     def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
+        for keeper in (checkpoint_utils.save_checkpoint, *_early_stopping()):
+            for name in ("best", "num_runs"):  # of another training in this process
+                vars(keeper).pop(name, None)
         extra_state, iterator = original(cfg, trainer, **options)
         begins = trainer.get_num_updates() == 0  # for instance with `--finetune-from-model`
         if extra_state is None or begins or cfg.reset_optimizer or cfg.reset_meters:

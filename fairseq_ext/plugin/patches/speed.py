@@ -13,6 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+# torch.jit.script compiles fairseq's dropout with the names of this module
+import torch.nn.functional as F  # noqa: F401
 from torch import Tensor
 
 from fairseq_ext.base import dropout as sixteen_bits
