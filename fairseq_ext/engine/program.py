@@ -98,6 +98,29 @@ class Operation(NamedTuple):
     reals: tuple[float, ...] = ()
 
 
+OPERANDS = {
+    Code.EMBED: (0, 2, 1, 1),
+    Code.LINEAR: (2, 2, 1, 0),
+    Code.NORM: (1, 2, 1, 1),
+    Code.ADD: (2, 0, 0, 2),
+    Code.ACTIVATE: (1, 0, 1, 0),
+    Code.TRANSPOSE: (1, 0, 1, 0),
+    Code.ATTEND: (3, 0, 3, 1),
+    Code.ATTEND_PAST: (3, 0, 3, 1),
+    Code.ATTEND_SOURCE: (3, 0, 3, 1),
+    Code.MIX: (1, 1, 0, 0),
+    Code.CONVOLVE: (2, 1, 2, 0),
+    Code.TAPS: (1, 0, 3, 0),
+    Code.RECUR: (1, 2, 1, 0),
+    Code.PICK: (1, 0, 1, 0),
+    Code.RECALL: (2, 0, 0, 0),
+    Code.GRU: (3, 0, 0, 0),
+    Code.ADDITIVE: (3, 1, 2, 0),
+    Code.BINARIZE: (1, 0, 1, 0),
+}
+"""How many inputs, weights, ints and reals an operation has."""
+
+
 class Symbols(NamedTuple):
     """Numbers of the special symbols; ``begin`` is what a translation begins with."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from fairseq_ext.engine.program import (
     ACTIVATIONS,
     NOTHING,
+    OPERANDS,
     WEIGHTS,
     Code,
     Columns,
@@ -24,34 +25,9 @@ from fairseq_ext.engine.program import (
     Program,
     Shape,
 )
-from fairseq_ext.engine.weight_checks import EMBEDDINGS, MOST, is_whole
+from fairseq_ext.engine.weight_checks import EMBEDDINGS, MOST, MOST_COLUMNS, is_whole
 from fairseq_ext.engine.weights import PLAIN, Packed
 from fairseq_ext.errors import ConfigError
-
-MOST_COLUMNS = 16
-"""How many times the rows and columns of all weights the registers may have; models have half."""
-
-OPERANDS = {
-    Code.EMBED: (0, 2, 1, 1),
-    Code.LINEAR: (2, 2, 1, 0),
-    Code.NORM: (1, 2, 1, 1),
-    Code.ADD: (2, 0, 0, 2),
-    Code.ACTIVATE: (1, 0, 1, 0),
-    Code.TRANSPOSE: (1, 0, 1, 0),
-    Code.ATTEND: (3, 0, 3, 1),
-    Code.ATTEND_PAST: (3, 0, 3, 1),
-    Code.ATTEND_SOURCE: (3, 0, 3, 1),
-    Code.MIX: (1, 1, 0, 0),
-    Code.CONVOLVE: (2, 1, 2, 0),
-    Code.TAPS: (1, 0, 3, 0),
-    Code.RECUR: (1, 2, 1, 0),
-    Code.PICK: (1, 0, 1, 0),
-    Code.RECALL: (2, 0, 0, 0),
-    Code.GRU: (3, 0, 0, 0),
-    Code.ADDITIVE: (3, 1, 2, 0),
-    Code.BINARIZE: (1, 0, 1, 0),
-}
-"""How many inputs, weights, ints and reals an operation has."""
 
 OF_ENCODER = {Code.TRANSPOSE, Code.ATTEND, Code.MIX, Code.RECUR, Code.PICK}
 OF_DECODER = {Code.ATTEND_PAST, Code.ATTEND_SOURCE, Code.RECALL, Code.GRU, Code.ADDITIVE}
@@ -132,8 +108,8 @@ class _Verifier:
             _require(rows == 0 or phase == Phase.SLOTS, "a register has a number of rows")
             _require(0 <= rows <= MOST, "a register has too many rows")
             _require(rows or phase != Phase.SLOTS, "a register has no rows")
-        total = sum(shape.width for shape in program.shapes)
-        _require(total <= MOST_COLUMNS * most, "its registers are too many")
+        columns = sum(shape.width for shape in program.shapes)
+        _require(columns <= MOST_COLUMNS * most, "its registers are too many")
         self.written = [np.zeros(shape.width, bool) for shape in program.shapes]
 
     def _check(self, one: Operation) -> None:

@@ -35,6 +35,9 @@ LONGEST_SUM = 1 << 16
 MOST = 1 << 24
 """Numbers in a row, rows, numbers of operations: no model comes near it."""
 
+MOST_COLUMNS = 16
+"""Columns of all registers, over the rows and columns of all weights; models have about half."""
+
 
 def is_whole(weight: Packed) -> bool:
     """Whether a weight has the numbers that its kind and size need."""

@@ -39,12 +39,7 @@ class EngineTranslator:
         search: how to search, unless a call says otherwise; None for the model's own defaults.
         threads: how many share out the sentences of a batch; None: see :func:`available_threads`.
 
-    Attributes:
-        src, tgt: languages.
-        name: of the architecture.
-        limit: the most source tokens in a sentence, its end included.
-        limit_name: whose limit this is, as the subject of a sentence.
-        counts: tokens so far.
+    Its attributes are those of :class:`~fairseq_ext.decoding.search.Translates`.
 
     Raises:
         ConfigError: the engine was not compiled, or options that it does not have.
@@ -82,13 +77,9 @@ class EngineTranslator:
         numbers: Sequence[int] | None = None,
         search: Search | None = None,
     ) -> list[list[Candidate]]:
-        """The ``nbest`` translations of each sentence, best first, in the order given.
+        """As :meth:`~fairseq_ext.decoding.search.Translates.translate`.
 
-        Args:
-            sentences: lines of source tokens, none longer than ``limit``.
-            numbers: of the sentences, which samples depend on; from 0 if None.
-            search: how to search; None as the translator was told. Batches are as large as the
-                translator was told.
+        Batches are as large as the translator was told, whatever ``search`` says.
 
         Raises:
             ConfigError: a search that is not possible, or options that the engine does not have.
