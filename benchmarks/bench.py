@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from fairseq_ext import files
+from fairseq_ext.utils import files
 
 
 def machine() -> dict[str, object]:

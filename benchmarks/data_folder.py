@@ -22,8 +22,8 @@ from fairseq.data import data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 import fairseq_ext
-from fairseq_ext.data_folder import manifest, seen
-from fairseq_ext.plugin.patches import indexes
+from fairseq_ext.data_folder import checked_files, manifest
+from fairseq_ext.plugin.repairs import indexes
 
 MEAN_LENGTH = 25
 VOCABULARY = 37_000
@@ -54,7 +54,7 @@ def opening(folder: Path, load: Callable, *, first: bool = False) -> Callable[[]
 
     def run() -> None:
         if first:
-            (folder / seen.NOTES).unlink(missing_ok=True)
+            (folder / checked_files.NOTES).unlink(missing_ok=True)
         load(str(folder / "train"), Symbols(), "mmap")
 
     return run

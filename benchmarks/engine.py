@@ -38,8 +38,8 @@ from torch.ao.quantization import quantize_dynamic
 from fairseq_ext import register
 from fairseq_ext.engine import shortlist
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.native import Machine, Team
-from fairseq_ext.engine.rules import Rules
+from fairseq_ext.engine.library import Machine, Team
+from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.weights import NUMBERS
 
 BEAM = 5

@@ -16,9 +16,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from fairseq_ext import files
 from fairseq_ext.text import moses
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.utils import files
 
 
 def lines_of(path: Path) -> list[str]:

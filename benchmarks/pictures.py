@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from cells import Cells
 
-from fairseq_ext import files
 from fairseq_ext.evaluation import plots
-from fairseq_ext.evaluation.looks import numbered
+from fairseq_ext.evaluation.plot_styles import numbered
+from fairseq_ext.utils import files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

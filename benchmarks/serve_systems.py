@@ -94,10 +94,10 @@ def main() -> None:
     """Serve until a signal ends it."""
     system, folder, settings = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
     logging.basicConfig(level=logging.WARNING)
-    from fairseq_ext import address
     from fairseq_ext.decoding.search import Search
     from fairseq_ext.serving import pairs, server
     from fairseq_ext.serving.app import build
+    from fairseq_ext.utils import address
 
     name, _, numbers = system.partition(" ")
     made = server.Settings([folder / f"{ENGINE}-{numbers}"], search=settings["search"])

@@ -4,7 +4,7 @@
 
 Each side is a process of its own that runs fairseq's trainer on the same batches in the same order:
 loss, gradients, clipping, Adam, logging. A round is the same number of updates by each side in
-turn. `before` is the plugin without the patches of `fairseq_ext/plugin/patches/speed.py`; `rival`
+turn. `before` is the plugin without the patches of `fairseq_ext/plugin/features/speed.py`; `rival`
 is fairseq's own architecture that a wing is measured by, trained with the plugin; ``--more=FLAG``
 adds the plugin with more flags of fairseq-train, such as ``--more=--bf16``; and
 ``--toolkits joeynmt=FOLDER …`` adds other toolkits (updates_toolkits.py; the folder is where pip
@@ -37,7 +37,7 @@ USER_DIR = Path(__file__).parent.parent / "user_dir"
 OURS, BEFORE, STOCK, RIVAL, MORE = "plugin", "before", "stock", "rival", "more"
 WITHOUT_SPEED = """
 from fairseq_ext.plugin import patches
-from fairseq_ext.plugin.patches import speed
+from fairseq_ext.plugin.features import speed
 patches.PATCHES = tuple(patch for patch in patches.PATCHES if patch not in speed.PATCHES)
 import fairseq_ext
 fairseq_ext.register()

@@ -13,10 +13,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fairseq_ext import commands, extras, files
+from fairseq_ext import commands
 from fairseq_ext.commands import options
-from fairseq_ext.errors import FairseqExtError
-from fairseq_ext.parsing import Parser
+from fairseq_ext.utils import extras, files
+from fairseq_ext.utils.errors import FairseqExtError
+from fairseq_ext.utils.parsing import Parser
 from fairseq_ext.version import __version__
 
 DESCRIPTION = "What is needed around fairseq's own commands."

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext import wings
+from fairseq_ext.base import wings
 from fairseq_ext.plugin import installation
 from fairseq_ext.version import OLDEST_TORCH, PYTHONS, SAFE_TARFILE, TESTED_FAIRSEQ
 
@@ -284,10 +284,10 @@ def _wings() -> list[Check]:
 
 
 def _engine() -> list[Check]:
-    from fairseq_ext.engine import native
+    from fairseq_ext.engine import library
 
-    if native.available_paths():
-        return [Check(OK, "engine", native.active_path())]
+    if library.available_paths():
+        return [Check(OK, "engine", library.active_path())]
     cure = "install a C compiler, then: pip install --no-build-isolation -e ."
     return [Check(WARNING, "engine", "not compiled; fairseq's generator is used", cure)]
 

@@ -19,13 +19,13 @@ from typing import Any
 
 from report import write
 
-from fairseq_ext.errors import DataError
 from fairseq_ext.evaluation.score import TOKENIZED_BLEU, score_generated
 from fairseq_ext.evaluation.tables import aligned, markdown
 from fairseq_ext.evaluation.training_log import read_log
 from fairseq_ext.evaluation.training_run import read_training
-from fairseq_ext.json_files import read_json
 from fairseq_ext.text.generated import Undoing
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.json_files import read_json
 
 STOPPED_EARLY = "early stop since valid performance hasn't improved"  # fairseq's words
 ENDS = {True: "no gain in {patience} validations", False: "all updates"}

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fairseq_ext import files
-from fairseq_ext.errors import EnvironmentProblem
 from fairseq_ext.evaluation.score import TOKENIZED_BLEU
 from fairseq_ext.evaluation.tables import aligned, markdown, verbatim
 from fairseq_ext.evaluation.training_run import Training, read_training
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import EnvironmentProblem
 
 TOKENIZED = TOKENIZED_BLEU.partition(" ")[0]
 

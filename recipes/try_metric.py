@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from fairseq_ext.errors import FairseqExtError
 from fairseq_ext.evaluation import neural
+from fairseq_ext.utils.errors import FairseqExtError
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.tasks import FairseqTask
 from omegaconf import II, DictConfig, OmegaConf
 
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 
 @dataclass

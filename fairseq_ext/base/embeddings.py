@@ -7,7 +7,7 @@ from fairseq.data import Dictionary
 from torch import nn
 
 from fairseq_ext.base.configuration import TranslationModelConfig
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 
 def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:

@@ -15,7 +15,7 @@ from fairseq.models import (
 )
 from fairseq.models import register_model as fairseq_register_model
 
-from fairseq_ext.errors import EnvironmentProblem
+from fairseq_ext.utils.errors import EnvironmentProblem
 
 Model = TypeVar("Model", bound=type)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.base.dropout import draw
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 EPSILON = 2.0**-7  # 1 - ε is exact in every precision
 MASKS = ("code", "paper")

@@ -18,7 +18,7 @@ from fairseq_ext.binary import stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import Binarizer
 from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 # The product of each layer, by the name that architectures give it. All other layers stay float.
 LAYER_NAMES = {

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fairseq_ext.base.output_layer import OutputLayer
 from fairseq_ext.checkpoints import storage
-from fairseq_ext.errors import ConfigError
-from fairseq_ext.training import deferring, loss
+from fairseq_ext.training import chunked_output, loss
+from fairseq_ext.utils.errors import ConfigError
 
 
 @dataclass
@@ -103,13 +103,13 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         """The loss and the negative log-likelihood, summed over words.
 
         In chunks where ``net_output`` holds the features of a model that leaves its output layer
-        to the loss (:mod:`fairseq_ext.training.deferring`).
+        to the loss (:mod:`fairseq_ext.training.chunked_output`).
         """
         if not self.training:
             return super().compute_loss(model, net_output, sample, reduce)
-        if deferring.is_deferred(model):
+        if chunked_output.is_deferred(model):
             return loss.distilled_nll(
-                deferring.output_layer(model, net_output[0]),
+                chunked_output.output_layer(model, net_output[0]),
                 self._teaching(net_output[0], sample),
                 sample["target"],
                 self.temperature,
@@ -126,13 +126,13 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
 
     def obstacle(self) -> str | None:
         """Why this criterion needs logits and not features, or None."""
-        found = deferring.obstacle(self._teacher[0])
+        found = chunked_output.obstacle(self._teacher[0])
         return None if found is None else f"{found} in the teacher"
 
     def _teaching(self, features: Tensor, sample: dict[str, Any]) -> OutputLayer:
         teacher = self.teacher_for(features)
-        with torch.no_grad(), deferring.deferred(teacher):
-            return deferring.output_layer(teacher, teacher(**sample["net_input"])[0])
+        with torch.no_grad(), chunked_output.deferred(teacher):
+            return chunked_output.output_layer(teacher, teacher(**sample["net_input"])[0])
 
     def teacher_for(self, features: Tensor) -> BaseFairseqModel:
         """The teacher, on the student's device and in its precision."""

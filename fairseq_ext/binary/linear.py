@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_ext.base.dropout import is_active
 from fairseq_ext.binary.binarize import Binarizer, Bits, Levels, require_choice, signs_of
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 BINARIZER = Binarizer()
 GRANULARITIES = {"channel": 1, "tensor": (0, 1)}

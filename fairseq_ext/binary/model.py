@@ -31,7 +31,7 @@ from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import KINDS
 from fairseq_ext.binary.feedforward import FeedForwardOutput
 from fairseq_ext.binary.linear import BinaryLinear
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 NORM_EPS = 1e-6  # the default of flax, which the paper's code uses; torch's is 1e-5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin.patches.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch
 
 
 def load_packed(original: Callable) -> Callable:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 NAMES = ("float", "binary weights", "binary weights and activations")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 LAYERS = ("qkv", "out", "ffn")
 PRODUCTS = (*LAYERS, "qk", "score-v")

@@ -3,8 +3,9 @@
 A checkpoint is loaded and saved by :mod:`~fairseq_ext.checkpoints.storage`:
 
 - :mod:`~fairseq_ext.checkpoints.untrusted`: the contents that a file may have;
-- :mod:`~fairseq_ext.checkpoints.registered`: the classes and options of fairseq that it may name;
-- :mod:`~fairseq_ext.checkpoints.calls`: the functions that its pickle may call;
+- :mod:`~fairseq_ext.checkpoints.registry_checks`: the classes and options of fairseq that it
+  may name;
+- :mod:`~fairseq_ext.checkpoints.pickle_allowlist`: the functions that its pickle may call;
 - :mod:`~fairseq_ext.checkpoints.numpy_pickles`: numbers of numpy's in it;
 - :mod:`~fairseq_ext.checkpoints.layout`: its parts, and those that this plugin adds;
 - :mod:`~fairseq_ext.checkpoints.dictionaries`: the words that its model was trained with;
@@ -17,7 +18,7 @@ A trained model that goes to other machines is a :mod:`~fairseq_ext.checkpoints.
 - :mod:`~fairseq_ext.checkpoints.portable`: the options and weights of a model that go into one;
 - :mod:`~fairseq_ext.checkpoints.archived`: bundles as single files;
 - :mod:`~fairseq_ext.checkpoints.hub`: bundles on the Hugging Face Hub;
-- :mod:`~fairseq_ext.checkpoints.names`: models that have a name.
+- :mod:`~fairseq_ext.checkpoints.find_model`: models that have a name.
 
 Packed binary models are files of their own: :mod:`fairseq_ext.binary.packed`.
 """

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from fairseq_ext import extras, files
-from fairseq_ext.archives import safe_extract
-from fairseq_ext.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.utils import extras, files
+from fairseq_ext.utils.archives import safe_extract
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 
 SUFFIXES = (".zip", ".tar.zst")
 OTHERS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".7z")

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.checkpoints import layout, registered, storage
+from fairseq_ext.checkpoints import layout, registry_checks, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES, difference, recorded
 from fairseq_ext.checkpoints.tied import memory
-from fairseq_ext.errors import CheckpointError, ConfigError
+from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
 _SHOWN = 4  # names shown in a message
 
@@ -83,7 +83,7 @@ def average_checkpoints(
     stage: Tensor | None = None
     words: dict[str, str] | None = None
     for number, path in enumerate(paths):
-        with registered.about(path):
+        with registry_checks.about(path):
             checkpoint = load(path)
             model = _model(checkpoint, path)
             if number == 0:

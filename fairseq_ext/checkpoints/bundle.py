@@ -26,13 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext import files, wings
+from fairseq_ext.base import wings
 from fairseq_ext.checkpoints import archived, dictionaries
 from fairseq_ext.checkpoints.layout import DICTIONARIES, PLAIN_LOSS, before_training
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.files import is_search
-from fairseq_ext.errors import CheckpointError, DataError
-from fairseq_ext.json_files import read_json
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import CheckpointError, DataError
+from fairseq_ext.utils.json_files import read_json
 
 MANIFEST, CONFIG = "bundle.json", "config.json"
 WEIGHTS, ENGINE = "model.safetensors", "engine.safetensors"

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.checkpoints.layout import DICTIONARIES, extra_state
-from fairseq_ext.errors import CheckpointError, DataError
-from fairseq_ext.files import require_file
+from fairseq_ext.utils.errors import CheckpointError, DataError
+from fairseq_ext.utils.files import require_file
 
 SIDES = ("source", "target")
 OVERWRITES = " #fairseq:overwrite"  # the end of an entry that replaces an earlier one

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_ext import extras
 from fairseq_ext.checkpoints import bundle
-from fairseq_ext.errors import (
+from fairseq_ext.utils import extras
+from fairseq_ext.utils.errors import (
     CheckpointError,
     ConfigError,
     DataError,

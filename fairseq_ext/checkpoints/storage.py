@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.checkpoints import bundle, calls, untrusted
+from fairseq_ext.checkpoints import bundle, pickle_allowlist, untrusted
 from fairseq_ext.checkpoints.numpy_pickles import STAND_INS
-from fairseq_ext.errors import CheckpointError, DataError
-from fairseq_ext.files import atomic_write, explain, head, require_file
+from fairseq_ext.utils.errors import CheckpointError, DataError
+from fairseq_ext.utils.files import atomic_write, explain, head, require_file
 
 # What unpickling and torch's own checks raise on damaged data.
 _UNREADABLE = (
@@ -162,7 +162,9 @@ def _require_as_written(archive: zipfile.ZipFile, path: Path) -> None:
             f"{path} has {fault}, which no checkpoint has, so it was refused. Do not use it."
         )
     for part in archive.infolist():
-        called = part.filename.lower().endswith(".pkl") and calls.unusual(archive.read(part))
+        if not part.filename.lower().endswith(".pkl"):
+            continue
+        called = pickle_allowlist.unusual(archive.read(part))
         if called:
             raise CheckpointError(_refusal(path, f"GLOBAL {called}"))
 

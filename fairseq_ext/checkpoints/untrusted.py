@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from fairseq_ext.errors import CheckpointError
+from fairseq_ext.utils.errors import CheckpointError
 
 MOST_ENTRIES = 2_000_000  # of all containers, each counted as often as it is referred to
 DEEPEST = 50

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
-from fairseq_ext import wings
-from fairseq_ext.parsing import Parser
+from fairseq_ext.base import wings
+from fairseq_ext.utils.parsing import Parser
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "installation": ("user_dir", "doctor"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 
 def add(commands: Subparsers) -> None:
@@ -45,8 +45,8 @@ def _average(args: argparse.Namespace) -> int:
             "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`, and `--inputs` "
             "none of them."
         )
-    from fairseq_ext import files
     from fairseq_ext.checkpoints import averaging
+    from fairseq_ext.utils import files
 
     paths = args.inputs
     for name, count in choice.items():

@@ -41,7 +41,7 @@ def add(commands: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from fairseq_ext.data_folder import shards
-    from fairseq_ext.shared_folder import shard
+    from fairseq_ext.utils.shared_folder import shard
 
     wanted = shards.Shards(
         args.text, args.output, args.src, args.tgt, args.shards, tuple(args.flags.split())

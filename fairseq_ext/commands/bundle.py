@@ -9,7 +9,7 @@ from pathlib import Path
 from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.engine import NUMBERS
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 
 def add(commands: Subparsers) -> None:
@@ -75,7 +75,7 @@ def _bundle(args: argparse.Namespace) -> int:
     from fairseq_ext.decoding import bundling
     from fairseq_ext.decoding.model_card import Card
     from fairseq_ext.evaluation.saved_scores import read_scores
-    from fairseq_ext.one_message import one_message
+    from fairseq_ext.utils.error_messages import one_message
 
     if args.system is not None and args.scores is None:
         raise ConfigError("`--system` goes with `--scores`, which is missing.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_ext import extras
 from fairseq_ext.commands import metric_options, options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
-from fairseq_ext.files import require_file
+from fairseq_ext.utils import extras
+from fairseq_ext.utils.files import require_file
 
 
 def add(commands: Subparsers) -> None:

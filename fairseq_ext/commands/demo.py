@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.text_options import add_text_options, chosen_codec
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.stream import TextCodec
@@ -61,15 +61,15 @@ def add(commands: Subparsers) -> None:
 def _demo(args: argparse.Namespace) -> int:
     if args.max_words < 1:
         raise ConfigError(f"`--max-words` must be at least 1, but is {args.max_words} instead.")
-    from fairseq_ext import memory
+    from fairseq_ext.utils import memory
 
     memory.give_back()
     from fairseq_ext import register
 
     register()
-    from fairseq_ext import address
     from fairseq_ext.demo import answers
     from fairseq_ext.demo.systems import parse_systems
+    from fairseq_ext.utils import address
 
     named = parse_systems(args.systems, args.data)
     listener = address.listen(args.host, args.port)
@@ -129,7 +129,7 @@ def _load(named: Sequence[Named], args: argparse.Namespace) -> dict[str, System]
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.search import Search
     from fairseq_ext.demo.systems import load
-    from fairseq_ext.one_message import one_message
+    from fairseq_ext.utils.error_messages import one_message
 
     def codec(one: Named, translator: Translator) -> TextCodec:
         folders = (bundle.home(one.checkpoint), one.data)

@@ -27,8 +27,8 @@ def add(commands: Subparsers) -> None:
 
 
 def _hypotheses(args: argparse.Namespace) -> int:
-    from fairseq_ext import files
     from fairseq_ext.evaluation import outputs
+    from fairseq_ext.utils import files
 
     sentences = outputs.read_generated(args.generated, args.expected)
     undoing = chosen_undoing(args, args.generated)

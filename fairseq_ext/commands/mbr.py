@@ -9,7 +9,7 @@ from pathlib import Path
 from fairseq_ext.commands import metric_options, options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 
 def add(commands: Subparsers) -> None:
@@ -74,8 +74,8 @@ def _run(args: argparse.Namespace) -> int:
     _check(args, held)
     from tqdm import tqdm
 
-    from fairseq_ext import files
     from fairseq_ext.decoding import mbr, mbr_utilities
+    from fairseq_ext.utils import files
 
     neural = mbr_utilities.is_neural(args.utility)
     if not neural:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:

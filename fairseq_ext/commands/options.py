@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext import files
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import ConfigError
 
 Subparsers = Any  # argparse keeps this class private
 OUTPUTS = ("output", "json")

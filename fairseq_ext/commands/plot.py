@@ -9,11 +9,12 @@ import argparse
 import importlib
 from pathlib import Path
 
-from fairseq_ext import extras, wings
+from fairseq_ext.base import wings
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils import extras
+from fairseq_ext.utils.errors import ConfigError
 
 
 def add(commands: Subparsers) -> None:

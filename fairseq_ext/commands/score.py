@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fairseq_ext.commands import metric_options, options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from fairseq_ext.evaluation.score import Score

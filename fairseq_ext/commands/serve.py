@@ -10,8 +10,8 @@ from typing import Any
 
 from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.errors import ConfigError
 from fairseq_ext.serving.limits import Limits
+from fairseq_ext.utils.errors import ConfigError
 
 KEY = "FAIRSEQ_EXT_API_KEY"
 LIBRARIES = ("fastapi", "uvicorn", "prometheus_client", "python_multipart")
@@ -92,7 +92,7 @@ def _add_batches(group: Any) -> None:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from fairseq_ext import address, extras
+    from fairseq_ext.utils import address, extras
 
     extras.need(*LIBRARIES)
     limits, keys = _checked(args), _keys(args)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from fairseq_ext.engine.lexicon import Side
@@ -112,7 +112,7 @@ def _symbols(path: Path) -> list[str]:
     """Return the symbols of a dictionary, by their numbers."""
     from fairseq.data import Dictionary
 
-    from fairseq_ext.files import require_file
+    from fairseq_ext.utils.files import require_file
 
     return Dictionary.load(str(require_file(path, "dictionary"))).symbols
 

@@ -18,7 +18,7 @@ from fairseq_ext.commands import options, translate_options, translate_parts
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.text_options import add_text_options, chosen_codec
 from fairseq_ext.decoding.search import BUFFER
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.parts import Writes
@@ -86,8 +86,8 @@ def add(commands: Subparsers) -> None:
 
 def _translate(args: argparse.Namespace) -> int:
     # which tells why fairseq translates instead of the engine
-    logging.getLogger("fairseq_ext.decoding.native").setLevel(logging.INFO)
-    from fairseq_ext import files
+    logging.getLogger("fairseq_ext.decoding.on_engine").setLevel(logging.INFO)
+    from fairseq_ext.utils import files
 
     translate_parts.check(args)
     _find_models(args)
@@ -113,7 +113,7 @@ def _find_models(args: argparse.Namespace) -> None:
     Raises:
         ConfigError: no model has the name of ``--model``, or what ``--path`` takes is no model.
     """
-    from fairseq_ext.checkpoints import names
+    from fairseq_ext.checkpoints import find_model
     from fairseq_ext.decoding.loading import in_run
 
     name, args.model = args.model, None
@@ -126,7 +126,7 @@ def _find_models(args: argparse.Namespace) -> None:
     if name is not None and not args.path[0].exists():
         raise ConfigError(
             f"`--model {name}`: there is no such file or folder, nor a model of that name; those "
-            f"that come along are {', '.join(names.shipped()) or 'none'}."
+            f"that come along are {', '.join(find_model.shipped()) or 'none'}."
         )
 
 
@@ -262,7 +262,7 @@ def _choice(args: argparse.Namespace) -> Callable[[Iterator[Translation]], Itera
     """
     if args.mbr is None:
         return lambda found: found
-    from fairseq_ext.decoding.consensus import best_agreeing
+    from fairseq_ext.decoding.mbr_rerank import best_agreeing
     from fairseq_ext.decoding.mbr_utilities import build_utility
 
     utility = build_utility(args.utility or translate_options.SAMPLES["utility"][0])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.commands import search_options
-from fairseq_ext.commands.kinds import kind_of
+from fairseq_ext.commands.decoding_modes import kind_of
 from fairseq_ext.decoding.search import BUFFER, Search
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, SHORTLIST_HELP
 from fairseq_ext.engine import HELP as ENGINE_HELP

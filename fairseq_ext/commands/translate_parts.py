@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.commands.text_options import TEXT_FLAGS
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.parts import Folder, Writes
@@ -56,7 +56,7 @@ def check(args: argparse.Namespace) -> None:
     Raises:
         ConfigError: the first of them.
     """
-    from fairseq_ext import shared_folder
+    from fairseq_ext.utils import shared_folder
 
     shared_folder.check_options(
         args.parts, part_lines=args.part_lines, shard=args.shard, ray=args.ray
@@ -83,9 +83,9 @@ def run(
         CheckpointError: neither can a model.
     """
     from fairseq_ext.decoding import parts
-    from fairseq_ext.files import require_file
-    from fairseq_ext.shared_folder import shard
     from fairseq_ext.text.parts import cut
+    from fairseq_ext.utils.files import require_file
+    from fairseq_ext.utils.shared_folder import shard
 
     number, count = shard(args.shard)
     size = args.part_lines or PART_LINES
@@ -114,7 +114,7 @@ def _job(args: argparse.Namespace) -> dict[str, Any]:
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import data_of, in_run
     from fairseq_ext.engine.files import is_engine_model
-    from fairseq_ext.files import require_file, sha256
+    from fairseq_ext.utils.files import require_file, sha256
 
     models = [require_file(bundle.as_file(in_run(path)), "model") for path in args.path]
     data = args.data
@@ -156,7 +156,7 @@ def _with_bar(write: Writes, missing: list[Part]) -> Writes:
 
 def _on_ray(args: argparse.Namespace, folder: Folder) -> None:
     """Workers of a cluster do the parts that are missing."""
-    from fairseq_ext import ray_workers
+    from fairseq_ext.utils import ray_workers
 
     if not folder.missing():
         return

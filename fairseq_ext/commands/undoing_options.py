@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.errors import printable
+from fairseq_ext.utils.errors import printable
 
 if TYPE_CHECKING:
     from fairseq_ext.text.generated import Undoing

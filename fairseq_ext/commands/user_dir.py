@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_ext.base.wings import USER_DIR
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.wings import USER_DIR
 
 
 def add(commands: Subparsers) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from fairseq_ext.corpora.catalogue import Limits
 from fairseq_ext.corpora.raw_pairs import RawPair
-from fairseq_ext.errors import DataError
 from fairseq_ext.text import subwords
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import Step
+from fairseq_ext.utils.errors import DataError
 
 LONGEST_TOKEN = 1000  # characters; the limit of clean-corpus-n.perl
 KEPT = "kept"

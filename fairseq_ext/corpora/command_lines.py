@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from fairseq_ext import extras, files
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.catalogue import CORPORA
-from fairseq_ext.errors import EnvironmentProblem
 from fairseq_ext.text.subwords import LEARNT
+from fairseq_ext.utils import extras, files
+from fairseq_ext.utils.errors import EnvironmentProblem
 
 SIDES = ("source", "target")
 SUBWORDS = (*LEARNT, "none")

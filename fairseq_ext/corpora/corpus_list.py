@@ -21,11 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext import extras
 from fairseq_ext.corpora.pair_texts import Text
-from fairseq_ext.errors import DataError, EnvironmentProblem
-from fairseq_ext.files import atomic_write, require_file
-from fairseq_ext.json_files import read_json
+from fairseq_ext.utils import extras
+from fairseq_ext.utils.errors import DataError, EnvironmentProblem
+from fairseq_ext.utils.files import atomic_write, require_file
+from fairseq_ext.utils.json_files import read_json
 
 MOST_COPIES = 100
 KINDS = {

@@ -7,10 +7,10 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairseq_ext.archives import whole_archive
-from fairseq_ext.errors import DataError
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.reading import lines
+from fairseq_ext.utils.archives import whole_archive
+from fairseq_ext.utils.errors import DataError
 
 
 def locate(data: Path, name: str) -> tuple[Path, str | None]:

@@ -16,11 +16,11 @@ from typing import IO
 
 from tqdm import tqdm
 
-from fairseq_ext import locks
-from fairseq_ext.errors import DataError
-from fairseq_ext.files import sha256
-from fairseq_ext.json_files import read_json
 from fairseq_ext.text.writing import write_all
+from fairseq_ext.utils import locks
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import sha256
+from fairseq_ext.utils.json_files import read_json
 
 TIMEOUT = 60  # seconds without a byte
 ATTEMPTS = 4  # in a row, none of which brought anything

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairseq_ext.files import atomic_write
+from fairseq_ext.utils.files import atomic_write
 
 BYTES = 16
 KIND = np.dtype(f"S{BYTES}")  # compares like bytes; zeros at its end are dropped on reading alone

@@ -22,10 +22,10 @@ from tqdm import tqdm
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.locale_inventory import Language, inventory, language
 from fairseq_ext.corpora.locale_sentences import sentence, usable_kinds
-from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.files import sha256
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.writing import write_all
+from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.files import sha256
 
 # So many draws in a row that bring nothing new mean that nothing new is left.
 PATIENCE = 10_000

@@ -12,7 +12,7 @@ from babel.core import get_global
 from babel.localedata import locale_identifiers
 from num2words import CONVERTER_CLASSES, num2words
 
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.errors import DataError
 
 # Some wide-spread units; each pair of languages uses those that both name.
 UNITS_OF = {

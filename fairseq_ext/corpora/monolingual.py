@@ -6,9 +6,9 @@ import argparse
 from itertools import islice
 
 from fairseq_ext.corpora.synthetic import pipeline_of, train_files
-from fairseq_ext.errors import DataError
-from fairseq_ext.files import atomic_write, keep_inputs
 from fairseq_ext.text import check_text
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import atomic_write, keep_inputs
 
 
 def run(args: argparse.Namespace) -> str:

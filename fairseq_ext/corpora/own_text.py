@@ -6,11 +6,12 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from fairseq_ext import files, text
+from fairseq_ext import text
 from fairseq_ext.corpora import SPLITS
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_ext.errors import DataError
-from fairseq_ext.files import atomic_write
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.parts import Part, cut
 from fairseq_ext.text.reading import COMPRESSED, cells, decoded, raw_lines
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import atomic_write
 
 PACKED = (*COMPRESSED, ".zip")  # cannot be read from the middle
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.errors import DataError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

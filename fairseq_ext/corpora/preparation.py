@@ -19,7 +19,6 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fairseq_ext import locks
 from fairseq_ext.corpora import SPLITS, report, streams
 from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Source
 from fairseq_ext.corpora.chunks import Split, Tokenize
@@ -28,13 +27,14 @@ from fairseq_ext.corpora.parallel import ordered_map
 from fairseq_ext.corpora.raw_pairs import raw_pairs
 from fairseq_ext.corpora.recorded import Report, Steps
 from fairseq_ext.corpora.unpacking import unpack
-from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.files import sha256
-from fairseq_ext.json_files import read_json
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import LEARNT, learn
 from fairseq_ext.text.writing import staged, write_all, writers
+from fairseq_ext.utils import locks
+from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.files import sha256
+from fairseq_ext.utils.json_files import read_json
 
 
 class Preparation:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 
-from fairseq_ext.errors import DataError
 from fairseq_ext.text.reading import raw_lines
+from fairseq_ext.utils.errors import DataError
 
 RawPair = tuple[str | None, str | None]  # None: the line is not UTF-8
 

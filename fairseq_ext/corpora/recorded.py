@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.json_files import read_json
 from fairseq_ext.text.writing import write_all
+from fairseq_ext.utils.json_files import read_json
 
 Report = dict[str, Any]
 

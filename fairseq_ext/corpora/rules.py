@@ -20,9 +20,9 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import entry_points
 
-from fairseq_ext import extras
-from fairseq_ext.errors import ConfigError
 from fairseq_ext.text.moses import base
+from fairseq_ext.utils import extras
+from fairseq_ext.utils.errors import ConfigError
 
 Check = Callable[[str, str], "str | None"]
 Rule = Callable[[tuple[str, str], str], Check]

@@ -8,8 +8,8 @@ from typing import Any
 
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.pair_texts import PairPart, Text
-from fairseq_ext.json_files import read_json
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.utils.json_files import read_json
 
 REPEATED, FURTHER, LEAKED = range(len(SPLITS), len(SPLITS) + 3)  # fates beside the splits'
 

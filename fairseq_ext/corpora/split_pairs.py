@@ -26,18 +26,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext import files, locks, ray_workers, shared_folder
 from fairseq_ext.corpora import SPLITS, corpus_list, rules, splitting
 from fairseq_ext.corpora.command_lines import SIDES
 from fairseq_ext.corpora.pair_texts import Text
 from fairseq_ext.corpora.split_job import Settings
 from fairseq_ext.corpora.split_results import leak
 from fairseq_ext.corpora.splitting import Splitting
-from fairseq_ext.errors import ConfigError, DataError, EnvironmentProblem
-from fairseq_ext.files import require_file, sha256
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.writing import staged, writers
+from fairseq_ext.utils import files, locks, ray_workers, shared_folder
+from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.utils.files import require_file, sha256
 
 # What the result does not depend on.
 ELSEWHERE = {"out", "workers", "parts", "part_lines", "shard", "ray", "cpu"}

@@ -1,7 +1,7 @@
 """Cleaning, deduplication and splitting of any number of pairs in bounded memory.
 
 The pairs are cut into parts. Each stage writes files into a folder, several processes and machines
-may share its work (:mod:`fairseq_ext.shared_folder`), and what a killed one had begun is done
+may share its work (:mod:`fairseq_ext.utils.shared_folder`), and what a killed one had begun is done
 again::
 
     clean-000000   a part's pairs that are kept, and fingerprints of source, target and pair, sorted
@@ -34,9 +34,9 @@ from fairseq_ext.corpora.pair_texts import PACKED
 from fairseq_ext.corpora.parallel import ordered_map
 from fairseq_ext.corpora.split_job import FURTHER, LEAKED, REPEATED, Settings
 from fairseq_ext.corpora.split_results import SplitResults
-from fairseq_ext.errors import DataError
-from fairseq_ext.files import atomic_write
-from fairseq_ext.shared_folder import SharedFolder
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import atomic_write
+from fairseq_ext.utils.shared_folder import SharedFolder
 
 HEAD = {"format": "fairseq-ext preparation", "version": 1}
 PART_LINES = 200_000

@@ -15,16 +15,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_ext import files, text
+from fairseq_ext import text
 from fairseq_ext.corpora import SPLITS, streams
 from fairseq_ext.corpora.catalogue import Limits
 from fairseq_ext.corpora.chunks import KEPT, Chunk, Lines, Tally, count, why_dropped
 from fairseq_ext.corpora.parallel import ordered_map
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import Step
 from fairseq_ext.text.writing import staged, writers
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 COPIED = "both sides are the same"
 REPORT = "synthetic.json"

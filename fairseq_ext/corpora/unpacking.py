@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from fairseq_ext.archives import safe_extract
 from fairseq_ext.corpora.downloads import discard
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.archives import safe_extract
+from fairseq_ext.utils.errors import DataError
 
 MAX_BYTES = 60 << 30  # the largest official archive here unpacks to some 10 GB
 

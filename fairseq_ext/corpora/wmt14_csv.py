@@ -22,11 +22,11 @@ from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.command_lines import CSV_NAMES
 from fairseq_ext.corpora.csv_pairs import locate, rows
 from fairseq_ext.corpora.downloads import fetch
-from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.files import sha256
 from fairseq_ext.text.byte_level import FILES, ByteBPE
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.writing import staged, write_all, writers
+from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.files import sha256
 
 CHUNK = 2_000  # rows encoded at a time; the library spreads them over the cores
 SentencePair = tuple[str, str]

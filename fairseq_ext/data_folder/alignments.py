@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairseq_ext import text
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.errors import DataError
 
 
 def check(path: str | Path, source: str | Path, target: str | Path, sentences: int) -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.data_folder import manifest, seen
-from fairseq_ext.errors import DataError
-from fairseq_ext.files import require_file, sha256
+from fairseq_ext.data_folder import checked_files, manifest
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import require_file, sha256
 
 # By their code in the header; signed ones are read as unsigned, so that a negative is too large.
 TOKEN_TYPES = {1: "u1", 2: "u1", 3: "<u2", 4: "<u4", 5: "<u8", 8: "<u2", 9: "<u4", 10: "<u8"}
@@ -36,8 +36,9 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
     """Check that ``<prefix>.idx`` and ``<prefix>.bin`` are whole and belong together.
 
     Sizes are compared each time. The contents are read once: pointers against sizes, checksums
-    against the folder's manifest, and the largest token; :mod:`~fairseq_ext.data_folder.seen`
-    remembers the outcome. Of layouts other than ``mmap``, only what the manifest lists is checked.
+    against the folder's manifest, and the largest token;
+    :mod:`~fairseq_ext.data_folder.checked_files` remembers the outcome. Of layouts
+    other than ``mmap``, only what the manifest lists is checked.
 
     Args:
         prefix: the path without its ending, such as ``data-bin/train.de-en.de``. Where neither
@@ -58,7 +59,9 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
     for path, entry in zip((index, data), entries, strict=True):
         manifest.require_size(path, entry)
         if contents and header is None and entry is not None:
-            digest = seen.examine(path, lambda path: {"sha256": sha256(path)}, {"sha256": str})
+            digest = checked_files.examine(
+                path, lambda path: {"sha256": sha256(path)}, {"sha256": str}
+            )
             manifest.require_checksum(path, entry, digest["sha256"])
     if contents and header is not None:
         _check_index(index, data, header, entries[0])
@@ -116,12 +119,12 @@ def read(prefix: str | Path) -> tuple[Any, Any]:
 
 
 def _check_index(index: Path, data: Path, header: Header, entry: manifest.Entry | None) -> None:
-    def measure(path: Path) -> seen.Facts:
+    def measure(path: Path) -> checked_files.Facts:
         found = {"sha256": sha256(path)} if entry else {}
         return {**found, "data_bytes": bytes_of_data(path, header)}
 
     wanted = {"data_bytes": int, **({"sha256": str} if entry else {})}
-    found = seen.examine(index, measure, wanted)
+    found = checked_files.examine(index, measure, wanted)
     manifest.require_checksum(index, entry, found.get("sha256"))
     size = data.stat().st_size
     if size != found["data_bytes"]:
@@ -161,11 +164,11 @@ def bytes_of_data(index: Path, header: Header) -> int:
 def _check_data(
     data: Path, header: Header, entry: manifest.Entry | None, vocabulary: int | None
 ) -> None:
-    def measure(path: Path) -> seen.Facts:
+    def measure(path: Path) -> checked_files.Facts:
         return read_data(path, header.token_type, hashed=entry is not None)
 
     wanted = {"largest": int, **({"sha256": str} if entry else {})}
-    found = seen.examine(data, measure, wanted)
+    found = checked_files.examine(data, measure, wanted)
     manifest.require_checksum(data, entry, found.get("sha256"))
     if vocabulary and found["largest"] >= vocabulary:
         raise DataError(
@@ -174,7 +177,7 @@ def _check_data(
         )
 
 
-def read_data(path: Path, token_type: str, *, hashed: bool) -> seen.Facts:
+def read_data(path: Path, token_type: str, *, hashed: bool) -> checked_files.Facts:
     """The ``largest`` token of a data file and, if ``hashed``, its ``sha256``: in one reading."""
     import numpy as np
 

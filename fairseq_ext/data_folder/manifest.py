@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import DataError
-from fairseq_ext.files import atomic_write, is_name, require_file, sha256
-from fairseq_ext.json_files import read_json
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import atomic_write, is_name, require_file, sha256
+from fairseq_ext.utils.json_files import read_json
 
 MANIFEST = "data-manifest.json"
 FORMAT = "fairseq-ext data"

@@ -6,7 +6,7 @@
 :mod:`~fairseq_ext.decoding.translation_ext` is the task that has
 :mod:`~fairseq_ext.decoding.sampling` and the :mod:`~fairseq_ext.decoding.length_penalty` as
 options, :mod:`~fairseq_ext.decoding.mbr` is minimum Bayes risk decoding with the
-:mod:`~fairseq_ext.decoding.mbr_utilities`, :mod:`~fairseq_ext.decoding.consensus` the same for
-samples that were just drawn. :mod:`~fairseq_ext.decoding.native` does the same on our engine, whose
-models :mod:`~fairseq_ext.decoding.packing` makes.
+:mod:`~fairseq_ext.decoding.mbr_utilities`, :mod:`~fairseq_ext.decoding.mbr_rerank` the same for
+samples that were just drawn. :mod:`~fairseq_ext.decoding.on_engine` does the same on our engine,
+whose models :mod:`~fairseq_ext.decoding.packing` makes.
 """

@@ -18,14 +18,15 @@ from omegaconf import OmegaConf
 from safetensors.torch import save
 from torch import Tensor
 
-from fairseq_ext import extras, files, wings
+from fairseq_ext.base import wings
 from fairseq_ext.checkpoints import archived, bundle, layout, portable, storage
 from fairseq_ext.decoding import models, packing
 from fairseq_ext.decoding.model_card import Card
 from fairseq_ext.engine import files as engine_files
 from fairseq_ext.engine.weights import to_int8
-from fairseq_ext.errors import CheckpointError, ConfigError
 from fairseq_ext.text import pipeline
+from fairseq_ext.utils import extras, files
+from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from fairseq_ext.version import __version__
 
 CARD = "README.md"

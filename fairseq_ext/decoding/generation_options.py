@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 TRANSLATING = ("fairseq_cli.generate", "fairseq_cli.interactive")
 

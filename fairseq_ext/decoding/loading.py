@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_ext import files
-from fairseq_ext.checkpoints import bundle, names
+from fairseq_ext.checkpoints import bundle, find_model
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.engine import DEFAULT, ENGINES
 from fairseq_ext.engine.files import is_engine_model, read, voting
-from fairseq_ext.errors import CheckpointError, ConfigError
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
 IN_A_RUN = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 """Checkpoints of a run's folder; the first that is there is its model."""
@@ -122,7 +122,7 @@ def in_run(path: Path) -> Path:
         CheckpointError, EnvironmentProblem: it cannot be had from the Hub.
         ConfigError: the folder has none of :data:`IN_A_RUN`.
     """
-    path = names.resolved(path)
+    path = find_model.resolved(path)
     if not path.is_dir() or bundle.is_bundle(path):
         return path
     for name in IN_A_RUN:
@@ -139,7 +139,7 @@ def _for_the_engine(
     threads: int | None,
 ) -> Iterator[Opened]:
     """Models that have all they need; neither torch nor fairseq is imported."""
-    from fairseq_ext.decoding.native.translator import EngineTranslator
+    from fairseq_ext.decoding.on_engine.translator import EngineTranslator
 
     models = [read(path) for path in paths]
     model = voting(models)
@@ -178,7 +178,7 @@ def _for_fairseq(
     import torch
 
     from fairseq_ext.decoding.translator import Translator
-    from fairseq_ext.one_message import one_message
+    from fairseq_ext.utils.error_messages import one_message
 
     if threads is not None:
         torch.set_num_threads(threads)

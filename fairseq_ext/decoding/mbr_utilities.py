@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fairseq_ext.errors import ConfigError
 from fairseq_ext.evaluation import neural
+from fairseq_ext.utils.errors import ConfigError
 
 Array = NDArray[np.float64]
 

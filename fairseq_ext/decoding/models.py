@@ -10,8 +10,8 @@ from fairseq import checkpoint_utils
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks.translation import TranslationTask
 
-from fairseq_ext.checkpoints import registered
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.checkpoints import registry_checks
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 def load(
@@ -38,7 +38,7 @@ def load(
         raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
     languages = {"source_lang": src, "target_lang": tgt} if src else {}
     for path in paths:
-        registered.require_translation(path, src, tgt)
+        registry_checks.require_translation(path, src, tgt)
     return checkpoint_utils.load_model_ensemble_and_task(
         [str(path) for path in paths],
         arg_overrides={"data": str(data), "eval_bleu": False, **languages},

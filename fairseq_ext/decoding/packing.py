@@ -22,8 +22,8 @@ from fairseq_ext.engine import shortlist as shortlists
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.files import EngineModel, Settings
 from fairseq_ext.engine.weights import pack
-from fairseq_ext.errors import CheckpointError, ConfigError
 from fairseq_ext.text import pipeline
+from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
 
 def pack_file(

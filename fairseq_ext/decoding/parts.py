@@ -1,7 +1,7 @@
 """Translation of large texts in parts, by any number of workers that share a folder.
 
 The text is cut into parts of N lines. A part's translation is a file that is whole or absent
-(:mod:`fairseq_ext.shared_folder`)::
+(:mod:`fairseq_ext.utils.shared_folder`)::
 
     manifest.json       the job: texts and models by checksum, options, lines of a part
     part-000000.txt     translations, a file for each part; together, in order, the whole
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fairseq_ext import locks
-from fairseq_ext.errors import DataError
-from fairseq_ext.files import atomic_write
-from fairseq_ext.shared_folder import SharedFolder
 from fairseq_ext.text.parts import Part
+from fairseq_ext.utils import locks
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import atomic_write
+from fairseq_ext.utils.shared_folder import SharedFolder
 
 HEAD = {"format": "fairseq-ext parts", "version": 1}
 CALLED = {"details": "--json", "part_lines": "--part-lines", "inputs": "--input"}

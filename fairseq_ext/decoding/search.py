@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fairseq_ext.engine import DEFAULT
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 # Attributes of a search that are whole numbers: option, least and most.
 WHOLE = {

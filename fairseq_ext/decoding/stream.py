@@ -10,8 +10,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from fairseq_ext.decoding.search import BUFFER, Candidate, Search, Translates
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text.subwords import Step
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 class TextCodec(NamedTuple):

@@ -20,7 +20,7 @@ from fairseq_ext.decoding.loading import opened
 from fairseq_ext.decoding.search import BUFFER, Search, Translates
 from fairseq_ext.decoding.stream import TextCodec, Translation
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 class Model:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fairseq_ext.decoding import length_penalty, sampling
 from fairseq_ext.decoding.search import check_gnmt_lenpen, check_sampling
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 
 @dataclass

@@ -23,7 +23,7 @@ from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.decoding import length_penalty, models, sampling
 from fairseq_ext.decoding.generation_options import refuse_broken
 from fairseq_ext.decoding.locking import ForkSafeLock
-from fairseq_ext.decoding.native.batches import share_weights
+from fairseq_ext.decoding.on_engine.batches import share_weights
 from fairseq_ext.decoding.search import (
     Candidate,
     Counts,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from fairseq_ext.decoding.search import Candidate
 from fairseq_ext.demo.systems import System
-from fairseq_ext.errors import DataError
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Hypothesis, Sentence
+from fairseq_ext.utils.errors import DataError
 
 LONGEST_WORD = 100  # characters; text without spaces is no sentence of words
 

@@ -14,7 +14,7 @@ import gradio as gr
 
 from fairseq_ext.demo.answers import Answer, heat_map
 from fairseq_ext.demo.systems import About
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.errors import DataError
 
 if TYPE_CHECKING:
     from gradio.themes import Base
@@ -42,7 +42,7 @@ def build(
     Args:
         systems: by name.
         translate: the answers of the systems named to a sentence; a
-            :class:`~fairseq_ext.errors.DataError` is shown on the page.
+            :class:`~fairseq_ext.utils.errors.DataError` is shown on the page.
         max_words: for the hint below the field.
         examples: sentences to click.
     """

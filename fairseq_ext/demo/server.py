@@ -9,8 +9,8 @@ import gradio as gr
 import uvicorn
 from fastapi import FastAPI
 
-from fairseq_ext.demo import behaviour, page
-from fairseq_ext.demo.gate import Gate
+from fairseq_ext.demo import page, page_script
+from fairseq_ext.demo.request_filter import Gate
 
 VISITORS = 100
 """How many open pages gradio remembers, some 90 KB each, and how many events; it would remember
@@ -32,8 +32,8 @@ def application(blocks: gr.Blocks, host: str) -> Gate:
         path="/",
         app_kwargs={"openapi_url": None},
         theme=page.theme(),
-        js=behaviour.SCRIPT,
-        css=behaviour.STYLE,
+        js=page_script.SCRIPT,
+        css=page_script.STYLE,
         footer_links=[],
         run_history=False,
         max_file_size=0,
@@ -51,7 +51,7 @@ def serve(blocks: gr.Blocks, listener: socket.socket, host: str) -> None:
 
     Args:
         blocks: the page.
-        listener: from :func:`fairseq_ext.address.listen`.
+        listener: from :func:`fairseq_ext.utils.address.listen`.
         host: as for :func:`application`.
     """
     settings: dict[str, Any] = {"log_level": "warning", "access_log": False}

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairseq_ext import wings
+from fairseq_ext.base import wings
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.decoding.loading import data_of, in_run
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.engine.files import is_engine_model
-from fairseq_ext.errors import CheckpointError, ConfigError
+from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
 FORM = "NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]"
 _PART = re.compile(r",(?=(?:data|bpe-codes)=)")

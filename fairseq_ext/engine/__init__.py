@@ -5,14 +5,14 @@
 :mod:`~fairseq_ext.engine.ensemble` one of several;
 :mod:`~fairseq_ext.engine.weights` lays its weights out, in fp32, bf16 or int8;
 :mod:`~fairseq_ext.engine.verify` proves that the machine can run both;
-:mod:`~fairseq_ext.engine.native` runs it, with the C code in ``native/``;
+:mod:`~fairseq_ext.engine.library` runs it, with the C code in ``native/``;
 :mod:`~fairseq_ext.engine.devices` runs programs in torch, also on a GPU;
 :mod:`~fairseq_ext.engine.shortlist` names the target tokens that a sentence may need, as
 :mod:`~fairseq_ext.engine.lexicon` learns them from training data;
 :mod:`~fairseq_ext.engine.files` keeps all of it in a file.
 
 :mod:`fairseq_ext.decoding.packing` makes such a file of a checkpoint, and
-:mod:`fairseq_ext.decoding.native` translates with it.
+:mod:`fairseq_ext.decoding.on_engine` translates with it.
 """
 
 from __future__ import annotations

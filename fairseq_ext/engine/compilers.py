@@ -25,12 +25,12 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import nn
 
-from fairseq_ext import wings
-from fairseq_ext.engine import stock
+from fairseq_ext.base import wings
+from fairseq_ext.engine import unmodified
 from fairseq_ext.engine.program import NOTHING, Columns, Phase, Program, Symbols
-from fairseq_ext.engine.stock import require
+from fairseq_ext.engine.unmodified import require
 from fairseq_ext.engine.writer import Writer
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 # What a layer computes. Product: x, what is added to it, an activation and where to write.
 # Attention: the query, the source (NOTHING: its own sentence), what is added, and whether it is
@@ -58,8 +58,8 @@ def compile_model(model: BaseFairseqModel, target: Dictionary) -> Program:
     """
     for wing in wings.names("engine"):
         importlib.import_module(f"fairseq_ext.{wing}.engine")
-    compiler, end = found(MODELS, model, stock.MODEL), target.eos()
-    stock.require_no_additions(model)
+    compiler, end = found(MODELS, model, unmodified.MODEL), target.eos()
+    unmodified.require_no_additions(model)
     symbols = Symbols(end, end, target.pad(), target.unk())
     program = Writer(symbols, model.max_positions()[0], model.max_decoder_positions())
     training = model.training
@@ -68,12 +68,12 @@ def compile_model(model: BaseFairseqModel, target: Dictionary) -> Program:
         compiler(model, program)
     finally:
         model.train(training)
-    stock.require_finite(program.matrices, model)
+    unmodified.require_finite(program.matrices, model)
     return program
 
 
 def found(
-    table: dict[type, Callable], thing: nn.Module, methods: Sequence[str] = stock.LAYER
+    table: dict[type, Callable], thing: nn.Module, methods: Sequence[str] = unmodified.LAYER
 ) -> Callable:
     """The entry of the nearest class of ``thing``, which must have that class's methods.
 
@@ -82,7 +82,7 @@ def found(
     """
     for kind in type(thing).__mro__:
         if kind in table:
-            stock.require_methods(thing, kind, methods)
+            unmodified.require_methods(thing, kind, methods)
             return table[kind]
     raise ConfigError(f"the engine has no {type(thing).__name__}.")
 
@@ -152,8 +152,8 @@ def finish(decoder: nn.Module, y: Columns, program: Writer) -> None:
 
 def compile_transformer(model: TransformerModelBase, program: Writer) -> None:
     """Vaswani et al. (2017), with the options of fairseq's layers."""
-    stock.require_methods(model.encoder, TransformerEncoderBase, stock.ENCODER)
-    stock.require_methods(model.decoder, TransformerDecoderBase, stock.DECODER)
+    unmodified.require_methods(model.encoder, TransformerEncoderBase, unmodified.ENCODER)
+    unmodified.require_methods(model.decoder, TransformerDecoderBase, unmodified.DECODER)
     x = embed(model.encoder, Phase.TOKENS, program)
     for layer in model.encoder.layers:
         x = encoder_layer(layer, x, program)
@@ -166,7 +166,7 @@ def compile_transformer(model: TransformerModelBase, program: Writer) -> None:
 
 def require_fairseqs(layer: nn.Module, base: type) -> None:
     """Refuse a layer that computes something of its own."""
-    stock.require_methods(layer, base, stock.LAYER)
+    unmodified.require_methods(layer, base, unmodified.LAYER)
     for name in ("attn_ln", "ffn_layernorm", "w_resid", "c_attn"):  # Shleifer et al. (2021)
         require(getattr(layer, name, None) is None, f"`{name}` in a layer")
 

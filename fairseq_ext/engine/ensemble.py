@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairseq_ext.engine.program import NOTHING, Code, Columns, Operation, Output, Program
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS)
 """Operations whose ``ints[1]`` is the number of a cache, or -1."""

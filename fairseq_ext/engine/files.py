@@ -36,17 +36,17 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from fairseq_ext import files
 from fairseq_ext.engine import SPECIAL, program_json
 from fairseq_ext.engine.ensemble import merged
 from fairseq_ext.engine.program import Program, Reading
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import PLAIN, Packed
-from fairseq_ext.errors import CheckpointError, ConfigError, DataError, FairseqExtError
-from fairseq_ext.formats import require_format
-from fairseq_ext.json_files import parse_json
 from fairseq_ext.text import pipeline
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, FairseqExtError
+from fairseq_ext.utils.formats import require_format
+from fairseq_ext.utils.json_files import parse_json
 
 FORMAT = "fairseq-ext engine model"
 VERSION = 1

@@ -16,7 +16,7 @@ from fairseq_ext.engine.program import (
     Shape,
     Symbols,
 )
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.errors import DataError
 
 LISTS = ("encoder", "decoder")
 NUMBERS = ("longest_source", "longest_target", "caches")

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fairseq_ext import files
 from fairseq_ext.engine.lexicon import Side
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 FORMAT = "fairseq-ext shortlist 1"
 CURE = "Make it again with `fairseq-ext shortlist`."

@@ -27,7 +27,7 @@ from fairseq_ext.engine.program import (
 )
 from fairseq_ext.engine.weight_checks import EMBEDDINGS, MOST, MOST_COLUMNS, is_whole
 from fairseq_ext.engine.weights import PLAIN, Packed
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 OF_ENCODER = {Code.TRANSPOSE, Code.ATTEND, Code.MIX, Code.RECUR, Code.PICK}
 OF_DECODER = {Code.ATTEND_PAST, Code.ATTEND_SOURCE, Code.RECALL, Code.GRU, Code.ADDITIVE}

@@ -14,7 +14,7 @@ import numpy as np
 
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.program import FLOATS, Matrix, Reading, Signs
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 PANEL = 64
 PLAIN, SIGNS, BITS8 = range(len(NUMBERS), len(NUMBERS) + 3)

@@ -27,7 +27,7 @@ from fairseq_ext.engine.program import (
     Shape,
     Signs,
 )
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 
 class Writer(Program):

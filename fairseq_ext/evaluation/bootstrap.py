@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation.score import load_sacrebleu
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 SAMPLES = 1000  # sacrebleu's default
 SEED = "12345"  # sacrebleu's, where SACREBLEU_SEED is not set

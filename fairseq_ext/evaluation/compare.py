@@ -13,9 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext import files
 from fairseq_ext.checkpoints.describe import read_weights
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation.bootstrap import (
     SAMPLES,
     Comparison,
@@ -30,6 +28,8 @@ from fairseq_ext.evaluation.seeds import bootstrap_of_means, bootstrap_over_runs
 from fairseq_ext.evaluation.segments import NO_SOURCE, generated_sources, read_sources
 from fairseq_ext.evaluation.training_run import Training, read_training
 from fairseq_ext.text.generated import Undoing, require_text
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 PARTS = ("checkpoint", "log")
 SHOWN = 5  # sentences of the test set, for the page

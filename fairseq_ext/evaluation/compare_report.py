@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fairseq_ext import files
 from fairseq_ext.evaluation import legends, plots, tables
 from fairseq_ext.evaluation.bootstrap import Estimate
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
-from fairseq_ext.evaluation.looks import looks
+from fairseq_ext.evaluation.plot_styles import looks
 from fairseq_ext.evaluation.score import shown
+from fairseq_ext.utils import files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

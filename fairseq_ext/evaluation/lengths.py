@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext import text
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation import legends, plots
-from fairseq_ext.evaluation.looks import Look, looks
 from fairseq_ext.evaluation.outputs import (
     Sentence,
     best_hypotheses,
     read_generated,
     read_lines,
 )
+from fairseq_ext.evaluation.plot_styles import Look, looks
 from fairseq_ext.evaluation.score import load_sacrebleu, tokenized_bleu
 from fairseq_ext.text.generated import Undoing, require_text
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

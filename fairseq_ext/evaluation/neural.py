@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.evaluation.score import Score, shown
+from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 
 PYTHON = "FAIRSEQ_EXT_METRIC_PYTHON"
 """The environment variable that names the Python of the metrics."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.errors import DataError
 
 _LINE = re.compile(r"([STHDPA])-([0-9]+)\t(.*)", re.DOTALL)
 _FLOAT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|inf|nan)"

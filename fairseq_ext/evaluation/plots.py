@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext import files
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation import fonts
 from fairseq_ext.evaluation.legends import entry, show_names
-from fairseq_ext.evaluation.looks import PALETTE, looks, numbered
 from fairseq_ext.evaluation.outputs import Sentence, bpe_groups
+from fairseq_ext.evaluation.plot_styles import PALETTE, looks, numbered
 from fairseq_ext.evaluation.training_log import Curves, Points
 from fairseq_ext.text.subwords import METASPACE, remove_bpe
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

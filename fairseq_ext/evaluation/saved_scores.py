@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation.score import Score, shown
-from fairseq_ext.json_files import read_json
+from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.json_files import read_json
 
 
 def read_scores(path: str | Path, system: str | None = None) -> list[Score]:

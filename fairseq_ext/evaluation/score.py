@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext import text
-from fairseq_ext.errors import DataError, EnvironmentProblem
 from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_lines
 from fairseq_ext.text.generated import Undoing, require_text
+from fairseq_ext.utils.errors import DataError, EnvironmentProblem
 
 TOKENIZED_BLEU = "BLEU-tok (multi-bleu style, not comparable)"
 PLACES = {"COMET": 4}

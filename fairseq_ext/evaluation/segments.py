@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_ext.errors import DataError
 from fairseq_ext.evaluation.outputs import Sentence, best_hypotheses, read_generated
 from fairseq_ext.evaluation.score import plain_lines
 from fairseq_ext.text.generated import Undoing, require_text
+from fairseq_ext.utils.errors import DataError
 
 UNKNOWN = "<unk>"
 _CURE = "Give the source text with `--source`."

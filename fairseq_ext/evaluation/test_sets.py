@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.parsing import nearest
+from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.parsing import nearest
 
 
 def source(given: Path, pair: str | None) -> Path | None:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import DataError
 from fairseq_ext.evaluation.outputs import read_text
-from fairseq_ext.json_files import parse_json
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.json_files import parse_json
 
 _METRICS = ("loss", "nll_loss", "ppl", "bleu")
 _STEP = re.compile(r"epoch \d+:\s+\d+ / \d+ (.*)")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fairseq_ext.errors import DataError
 from fairseq_ext.evaluation.training_log import line_stats, whole_lines
+from fairseq_ext.utils.errors import DataError
 
 PARAMETERS = re.compile(r"num\. shared model params: ([0-9][0-9,]{0,19})\b")
 _NEEDED = {"epoch", "wpb", "num_updates", "train_wall"}

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fairseq_ext.base.dropout import is_active
-from fairseq_ext.errors import ConfigError
 from fairseq_ext.linformer.projection import LengthProjection
+from fairseq_ext.utils.errors import ConfigError
 
 SCALES = ("head-dim", "model-dim")
 # In inference on a CPU, two plain products are faster than the fused kernel up to this many slots.

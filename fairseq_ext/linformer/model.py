@@ -28,8 +28,8 @@ from fairseq_ext.base.padding import (
     reorder_rows,
     select_sentences,
 )
-from fairseq_ext.errors import ConfigError
 from fairseq_ext.linformer import attention, projection
+from fairseq_ext.utils.errors import ConfigError
 
 EncoderOut = dict[str, list[Tensor]]
 IncrementalState = dict[str, dict[str, Tensor | None]]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fairseq_ext.errors import CheckpointError, ConfigError, DataError
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 KINDS = ("learned", "mean-pool", "convolution")
 INITS = ("identity", "normal")

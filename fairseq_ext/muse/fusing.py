@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_ext.checkpoints import layout, storage
-from fairseq_ext.errors import CheckpointError
 from fairseq_ext.muse.projections import fuse, unfuse
+from fairseq_ext.utils.errors import CheckpointError
 
 _BLOCK = re.compile(r"((?:encoder|decoder)\.layers\.\d+)\.projections\.")
 

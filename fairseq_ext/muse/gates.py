@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.checkpoints import storage
-from fairseq_ext.errors import CheckpointError
 from fairseq_ext.muse.fusing import muse_settings
 from fairseq_ext.muse.kernel_sizes import kernels_of_layers
+from fairseq_ext.utils.errors import CheckpointError
 
 SIDES = ("encoder", "decoder")
 Shares = dict[int, float]

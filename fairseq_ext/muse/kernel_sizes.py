@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 
 def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list[tuple[int, ...]]:

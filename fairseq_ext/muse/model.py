@@ -13,7 +13,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
 from fairseq_ext.base import configuration, registry, transformer
-from fairseq_ext.muse.coders import MuseDecoder, MuseEncoder
+from fairseq_ext.muse.encoder_decoder import MuseDecoder, MuseEncoder
 
 
 @dataclass

@@ -19,8 +19,9 @@ def register() -> None:
         EnvironmentProblem: two distributions provide fairseq, or a model name of ours is taken.
         ImportError: fairseq or torch is missing; ``fairseq-ext doctor`` names the cure.
     """
-    from fairseq_ext import errors, wings
+    from fairseq_ext.base import wings
     from fairseq_ext.plugin import installation, patches
+    from fairseq_ext.utils import errors
 
     errors.install_excepthook()
     installation.check_single_fairseq()

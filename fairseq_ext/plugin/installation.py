@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Sequence
 
-from fairseq_ext.errors import EnvironmentProblem
+from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.version import TESTED_FAIRSEQ
 
 INSTALL_FAIRSEQ = (

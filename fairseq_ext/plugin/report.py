@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq_ext.plugin.patches.table import Patch
+from fairseq_ext.plugin.table import Patch
 
 WIDTH = 110
 

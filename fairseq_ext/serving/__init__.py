@@ -3,7 +3,7 @@
 :mod:`~fairseq_ext.serving.pairs` loads the models, one for each language pair,
 :mod:`~fairseq_ext.serving.batching` translates the sentences of concurrent requests together,
 :mod:`~fairseq_ext.serving.limits` reads a body that may be hostile,
-:mod:`~fairseq_ext.serving.asking` says what a request asks for,
+:mod:`~fairseq_ext.serving.requests` says what a request asks for,
 :mod:`~fairseq_ext.serving.metrics` counts,
 :mod:`~fairseq_ext.serving.app` answers, and
 :mod:`~fairseq_ext.serving.server` runs it in one process or several.

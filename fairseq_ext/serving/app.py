@@ -18,7 +18,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from fairseq_ext.decoding.search import Candidate
-from fairseq_ext.serving.asking import (
+from fairseq_ext.serving.batching import Batcher, Failed, Full
+from fairseq_ext.serving.limits import Limits, Refusal
+from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
+from fairseq_ext.serving.pairs import Pairs, Served
+from fairseq_ext.serving.requests import (
     AUTO,
     CLOSE,
     FORMS,
@@ -30,10 +34,6 @@ from fairseq_ext.serving.asking import (
     parsed,
     whole_body,
 )
-from fairseq_ext.serving.batching import Batcher, Failed, Full
-from fairseq_ext.serving.limits import Limits, Refusal
-from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
-from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.version import __version__
 
 _LOG = logging.getLogger(__name__)

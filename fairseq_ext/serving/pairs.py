@@ -11,10 +11,10 @@ from typing import Any
 from fairseq_ext.decoding.loading import opened
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.decoding.stream import TextCodec
-from fairseq_ext.errors import ConfigError
-from fairseq_ext.serving.asking import AUTO
 from fairseq_ext.serving.batching import Sentence
 from fairseq_ext.serving.limits import Refusal
+from fairseq_ext.serving.requests import AUTO
+from fairseq_ext.utils.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
-from fairseq_ext.decoding.native.translator import available_threads
+from fairseq_ext.decoding.on_engine.translator import available_threads
 from fairseq_ext.serving import app, metrics, pairs
 from fairseq_ext.serving.limits import Limits
 
@@ -75,7 +75,7 @@ def serve(
     Args:
         made: the application, for one process; several need none.
         settings: for workers, which make it themselves.
-        listener: from :func:`fairseq_ext.address.listen`.
+        listener: from :func:`fairseq_ext.utils.address.listen`.
         workers: processes.
         grace: seconds that requests have to end after the signal.
     """

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from fairseq_ext.errors import DataError
-from fairseq_ext.json_files import read_json
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.reading import lines
 from fairseq_ext.text.writing import staged, writers
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.json_files import read_json
 
 # Entries of a vocabulary that no text ever becomes: fairseq's own symbols, and padding.
 RESERVED = re.compile(r"<s>|<pad>|</s>|<unk>|<mask>|madeupword\d+")

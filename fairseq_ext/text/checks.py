@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairseq_ext.errors import DataError
-from fairseq_ext.files import require_file
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import require_file
 
 BLOCK = 1 << 24  # bytes read at a time; no sensible line is longer
 MAX_TOKENS = 10_000  # in one line; fairseq would drop it in training, or run out of memory on it

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_ext import files
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text import pipeline, subwords
 from fairseq_ext.text.checks import check_parallel, check_text
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 def split_into_subwords(

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fairseq_ext import files
-from fairseq_ext.errors import DataError
 from fairseq_ext.text import pipeline, subwords
 from fairseq_ext.text.pipeline import FILE, Pipeline
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import DataError
 
 _NOTE = re.compile(rb"^Text of (\S+) as in (.+) \(SHA-256 ([0-9a-f]{64})\)\r?$", re.MULTILINE)
 _PIECE = re.compile("[^ ]@@ ")

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext import files
-from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.json_files import read_json
 from fairseq_ext.text import cleaning, subwords
 from fairseq_ext.text.subwords import Step
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.json_files import read_json
 
 FILE = "text.json"
 FORMAT = 1

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
-from fairseq_ext.archives import whole_archive
-from fairseq_ext.errors import DataError
 from fairseq_ext.text.cleaning import plain
+from fairseq_ext.utils.archives import whole_archive
+from fairseq_ext.utils.errors import DataError
 
 LONGEST = 1 << 24  # bytes of a line
 COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}

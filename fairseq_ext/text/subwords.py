@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_ext import files
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text.checks import check_merges
 from fairseq_ext.text.cleaning import one_spaced
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 Step = Callable[[str], str]
 Learn = Callable[[Sequence[Path], Path, int], None]

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from fairseq_ext import files
+from fairseq_ext.utils import files
 
 
 @contextmanager

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fairseq_ext.errors import CheckpointError
+from fairseq_ext.utils.errors import CheckpointError
 
 
 def can_fuse(optimizer: Optimizer) -> bool:

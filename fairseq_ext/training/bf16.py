@@ -9,7 +9,7 @@ from collections import Counter
 import torch
 from torch import Tensor, nn
 
-from fairseq_ext.training import products
+from fairseq_ext.training import onednn_matmul
 
 ROWS = 512
 """Tokens of the products that are timed."""
@@ -35,7 +35,10 @@ def times_as_long(model: nn.Module, repeats: int = 3) -> float | None:
         shapes[tuple(one.shape)] += one.numel()
     ((rows, columns), _) = shapes.most_common(1)[0]
     x, weight = torch.ones(ROWS, columns), torch.ones(rows, columns)
-    with torch.no_grad(), products.by_onednn() if products.is_slow() else contextlib.nullcontext():
+    with (
+        torch.no_grad(),
+        onednn_matmul.by_onednn() if onednn_matmul.is_slow() else contextlib.nullcontext(),
+    ):
         whole = _seconds(x, weight, repeats)
         half = _seconds(x.bfloat16(), weight.bfloat16(), repeats)
     return half / whole

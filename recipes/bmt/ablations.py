@@ -19,11 +19,11 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fairseq_ext import files
-from fairseq_ext.errors import DataError, FairseqExtError
-from fairseq_ext.evaluation import looks, plots, training_log
+from fairseq_ext.evaluation import plot_styles, plots, training_log
 from fairseq_ext.evaluation.tables import aligned, markdown
 from fairseq_ext.evaluation.training_log import Curves
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import DataError, FairseqExtError
 
 OUTPUTS = ("float", "plain", "scale", "layer", "shortcut")  # in the order of the picture
 LAST = 0.9  # share of the updates before those whose training loss is averaged
@@ -101,7 +101,7 @@ def plot_scales(models: list[Model], output: Path) -> list[Path]:
     with matplotlib.rc_context(plots.STYLE):
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         axes = figure.subplots()
-        for colour, kind in zip(looks.PALETTE, ("train", "valid"), strict=False):
+        for colour, kind in zip(plot_styles.PALETTE, ("train", "valid"), strict=False):
             label = {"train": "training", "valid": "validation"}[kind]
             losses = [getattr(model, f"{kind}_loss") for model in swept]
             axes.plot(places, losses, marker="o", ms=4, lw=1.8, color=colour, label=label)

@@ -16,8 +16,9 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.translation import TranslationTask
 
-from fairseq_ext import files, register
+from fairseq_ext import register
 from fairseq_ext.binary.packed import byte_counts, model_file, pack
+from fairseq_ext.utils import files
 
 KINDS: dict[str, dict[str, Any]] = {
     "fp32": {},

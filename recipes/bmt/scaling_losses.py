@@ -27,8 +27,9 @@ from fairseq.tasks import FairseqTask
 from torch import nn
 from tqdm import tqdm
 
-from fairseq_ext import files, register
-from fairseq_ext.errors import ConfigError, FairseqExtError
+from fairseq_ext import register
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import ConfigError, FairseqExtError
 
 EMBEDDING = re.compile(r"\b(embed_tokens|embed_positions|output_projection)\b")
 

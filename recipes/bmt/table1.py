@@ -17,10 +17,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext import files
 from fairseq_ext.binary.switches import PRESETS
 from fairseq_ext.evaluation import plots, training_log
 from fairseq_ext.evaluation.tables import markdown
+from fairseq_ext.utils import files
 
 
 def row(folder: Path) -> dict[str, Any]:

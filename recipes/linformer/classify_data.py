@@ -18,10 +18,10 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from fairseq_ext.errors import DataError, FairseqExtError
 from fairseq_ext.text import check_text
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.writing import write_all
+from fairseq_ext.utils.errors import DataError, FairseqExtError
 
 SPLITS = ("train", "valid", "test")
 SPECIAL = {"<s>", "<pad>", "</s>", "<unk>"}

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from report import aligned, markdown, write
 
-from fairseq_ext.errors import EnvironmentProblem
+from fairseq_ext.utils.errors import EnvironmentProblem
 
 # Model, PPL (test), BLEU (test); the tool that computed the latter is not named.
 PAPER = (

@@ -21,10 +21,10 @@ import torch
 
 from fairseq_ext import text
 from fairseq_ext.checkpoints.layout import differences
-from fairseq_ext.data_folder import indexed, seen
-from fairseq_ext.errors import CheckpointError, DataError, EnvironmentProblem
-from fairseq_ext.one_message import one_message
+from fairseq_ext.data_folder import checked_files, indexed
 from fairseq_ext.text import checks
+from fairseq_ext.utils.error_messages import one_message
+from fairseq_ext.utils.errors import CheckpointError, DataError, EnvironmentProblem
 from tests.support.harness import BIN, USER_DIR, digits_corpus, fairseq, refused, run
 from tests.unit.test_files import Malicious
 
@@ -44,7 +44,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
         for path in folder.rglob("*")
-        if path.name != seen.NOTES
+        if path.name != checked_files.NOTES
     }
 
 

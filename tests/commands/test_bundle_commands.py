@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fairseq_ext
-from fairseq_ext.checkpoints import bundle, names
+from fairseq_ext.checkpoints import bundle, find_model
 from fairseq_ext.engine import files as engine_files
 from fairseq_ext.evaluation import outputs
 from tests.support.harness import fairseq, refused, run, write_lines
@@ -231,9 +231,9 @@ def test_a_name_is_that_of_a_model_that_comes_along(bundled: Path, tmp_path: Pat
     (tmp_path / "shipped" / "README.md").touch()
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "shipped"
-    assert names.shipped(folder) == ["copying"]
-    assert names.resolved(Path("copying"), folder) == folder / "copying"
+    assert find_model.shipped(folder) == ["copying"]
+    assert find_model.resolved(Path("copying"), folder) == folder / "copying"
     for other in ("README.md", "copied", "x/copying.pt"):
-        assert names.resolved(Path(other), folder) == Path(other)
+        assert find_model.resolved(Path(other), folder) == Path(other)
     (tmp_path / "copying").touch()
-    assert names.resolved(Path("copying"), folder) == Path("copying")
+    assert find_model.resolved(Path("copying"), folder) == Path("copying")

@@ -16,10 +16,10 @@ import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass.configs import CheckpointConfig
 
-from fairseq_ext import errors, parsing
-from fairseq_ext.errors import ConfigError
-from fairseq_ext.one_message import one_message
-from fairseq_ext.plugin.patches import training_options
+from fairseq_ext.plugin.checks import training_options
+from fairseq_ext.utils import errors, parsing
+from fairseq_ext.utils.error_messages import one_message
+from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import BIN, REPO, USER_DIR, fairseq, run, write_lines
 from tests.support.trainings import load, same, training_state
 
@@ -309,7 +309,7 @@ def test_a_data_set_that_cannot_be_opened_ends_quietly(tmp_path: Path, monkeypat
 
 
 def test_more_open_files_are_allowed_where_they_may_be():
-    code = "import resource; from fairseq_ext.plugin.patches import open_files as files; "
+    code = "import resource; from fairseq_ext.plugin.checks import open_files as files; "
     code += "files.allow_open_files(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     done = run("bash", "-c", 'ulimit -Sn 24 && exec "$@"', "-", BIN / "python", "-c", code)
     assert int(done.stdout) >= 64

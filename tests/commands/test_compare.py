@@ -14,11 +14,11 @@ import torch
 
 from fairseq_ext import cli
 from fairseq_ext.checkpoints import describe
-from fairseq_ext.errors import ConfigError
 from fairseq_ext.evaluation import compare, compare_report, outputs, plots, training_run
 from fairseq_ext.evaluation.bootstrap import paired_bootstrap
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.utils.errors import ConfigError
 from tests.support import models
 from tests.support.harness import fairseq, run, write_lines
 

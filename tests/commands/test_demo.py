@@ -191,7 +191,7 @@ def test_markup_stays_text(tmp_path: Path) -> None:
     """In the sentence, in a translation, in a message, and in the name of a system."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     from fairseq_ext.demo.answers import Answer
-    from fairseq_ext.errors import DataError
+    from fairseq_ext.utils.errors import DataError
 
     def translate(sentence: str, wanted: Sequence[str]) -> list[Answer]:
         if sentence == "refuse":
@@ -383,7 +383,7 @@ def test_each_family_of_addresses_is_answered(server: str, host: str, status: in
     pytest.importorskip("starlette")
     from starlette.responses import PlainTextResponse
 
-    from fairseq_ext.demo.gate import Gate
+    from fairseq_ext.demo.request_filter import Gate
 
     scope = {"type": "http", "method": "GET", "path": "/", "server": (server, 7860)}
     scope["headers"] = [(b"host", host.encode())]
@@ -413,7 +413,7 @@ def loaded(trained: Path, *names: str):
 def test_dictionaries_are_those_of_the_training(trained: Path, tmp_path: Path) -> None:
     from fairseq_ext.checkpoints import storage
     from fairseq_ext.demo import systems
-    from fairseq_ext.errors import ConfigError
+    from fairseq_ext.utils.errors import ConfigError
 
     (found,) = systems.parse_systems([f"a={trained}/gru.pt"], None)
     assert found.data == trained / "bin"
@@ -446,7 +446,7 @@ def test_answers_have_the_text_of_translate_and_attention_between_words(
 
 def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> None:
     from fairseq_ext.demo.answers import answer
-    from fairseq_ext.errors import DataError
+    from fairseq_ext.utils.errors import DataError
 
     systems = loaded(trained, "linformer")
     (long,) = answer("1 " * 12, systems, 20)

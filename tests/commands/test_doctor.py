@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext import doctor
-from fairseq_ext.errors import EnvironmentProblem
 from fairseq_ext.plugin import installation
+from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.version import TESTED_FAIRSEQ
 from tests.support.harness import REPO, run
 

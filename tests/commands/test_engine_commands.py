@@ -122,7 +122,8 @@ def test_translate_says_who_translates(copy_data: Path, copy_model: Path, engine
     command = ("fairseq-ext", "translate", copy_data, "--path", copy_model, "--cpu")
     done = run(*command, "--engine", engine, stdin="1 2\n", FAIRSEQ_EXT_ENGINE="none")
     assert (
-        f"{level}:fairseq_ext.decoding.native.batches:fairseq's generator translates" in done.stderr
+        f"{level}:fairseq_ext.decoding.on_engine.batches:fairseq's generator translates"
+        in done.stderr
     )
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.errors import ConfigError
-from fairseq_ext.plugin.patches import locks
+from fairseq_ext.plugin.checks import locks
+from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import BIN, USER_DIR, fairseq, wait_for
 from tests.support.trainings import ARCHITECTURES, TRAINING
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fairseq_ext.errors import ConfigError, DataError
-from fairseq_ext.plugin.patches import training_options
-from fairseq_ext.plugin.patches.data import excess
+from fairseq_ext.plugin.checks import training_options
+from fairseq_ext.plugin.checks.data import excess
+from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.commands.test_bad_input import contents, refused
 from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
 from tests.support.models import build, configuration

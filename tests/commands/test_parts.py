@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_ext import cli, locks, ray_workers
+from fairseq_ext import cli
 from fairseq_ext.text.parts import cut
+from fairseq_ext.utils import locks, ray_workers
 from tests.support.harness import BIN, run, wait_for, write_lines
 from tests.support.killed import KILLED, kill_workers, ray_cluster_of_two
 

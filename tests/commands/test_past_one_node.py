@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
-from fairseq_ext.plugin.patches.machine import _free_port
+from fairseq_ext.plugin.repairs.cpu_training import _free_port
 from tests.support import forking
 from tests.support.harness import BIN, USER_DIR, binarize, digits_corpus, fairseq
 from tests.support.trainings import ARCHITECTURES, TRAINING, same, training_state

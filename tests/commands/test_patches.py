@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_ext.errors import ConfigError, EnvironmentProblem
-from fairseq_ext.plugin import patches, report
-from fairseq_ext.plugin.patches import Layer, Patch, machine, table
-from fairseq_ext.plugin.patches.table import wrap
+from fairseq_ext.plugin import patches, report, table
+from fairseq_ext.plugin.patches import Layer, Patch
+from fairseq_ext.plugin.repairs import cpu_training
+from fairseq_ext.plugin.table import wrap
+from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 from tests.support.harness import REPO, USER_DIR, binarize, digits_corpus, fairseq, hypotheses, run
 from tests.support.trainings import ARCHITECTURES, STOCK, TRAINING, load, plugin_without
 
@@ -144,7 +145,7 @@ def test_only_the_table_wraps():
     callers = [
         path for path, source in sources.items() if re.search(r"(?<!textwrap\.)\bwrap\(", source)
     ]
-    assert callers == [package / "plugin" / "patches" / "table.py"]
+    assert callers == [package / "plugin" / "table.py"]
 
 
 def add_one(original):
@@ -310,7 +311,7 @@ def test_bf16_trains_on_the_cpu(copy_data, tmp_path):
 def test_half_precision_on_the_cpu_is_refused_by_name(option, cpu, has_cuda, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     built: list[object] = []
-    build = machine.refuse_half(lambda *given: built.append(given))
+    build = cpu_training.refuse_half(lambda *given: built.append(given))
     options = {"cpu": cpu, "fp16": False, "amp": False}
     build(None, SimpleNamespace(common=SimpleNamespace(**options)))
     assert len(built) == 1
@@ -342,11 +343,11 @@ def distributed_options(**given: object) -> SimpleNamespace:
 
 def test_processes_are_found_from_torchrun_or_spawned(monkeypatch):
     alone = distributed_options()
-    machine.join_processes(alone)
+    cpu_training.join_processes(alone)
     assert alone == distributed_options()
 
     spawning = distributed_options(distributed_world_size=2)
-    machine.join_processes(spawning)
+    cpu_training.join_processes(spawning)
     assert spawning.distributed_init_method.startswith("tcp://localhost:")
     assert spawning.distributed_backend == "gloo"
     assert not spawning.distributed_no_spawn
@@ -354,7 +355,7 @@ def test_processes_are_found_from_torchrun_or_spawned(monkeypatch):
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     launched = distributed_options()
-    machine.join_processes(launched)
+    cpu_training.join_processes(launched)
     assert launched.distributed_init_method == "env://"
     assert (launched.distributed_rank, launched.distributed_world_size) == (1, 2)
     assert launched.distributed_no_spawn

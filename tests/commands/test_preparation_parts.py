@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext import cli, locks
-from fairseq_ext.json_files import read_json
+from fairseq_ext import cli
+from fairseq_ext.utils import locks
+from fairseq_ext.utils.json_files import read_json
 from tests.support.harness import BIN, refused, run, wait_for, write_lines
 from tests.support.killed import KILLED, kill_workers, ray_cluster_of_two
 

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from fairseq_ext.errors import ConfigError, EnvironmentProblem
-from fairseq_ext.plugin.patches import processes
+from fairseq_ext.plugin.checks import processes
+from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 from tests.support.harness import BIN, USER_DIR, spawned
 from tests.support.trainings import ARCHITECTURES, TRAINING
 

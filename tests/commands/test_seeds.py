@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation import compare, tables
 from fairseq_ext.evaluation.bootstrap import paired_bootstrap
 from fairseq_ext.evaluation.seeds import bootstrap_of_means, bootstrap_over_runs
+from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.commands.test_compare import damaged, sentences
 from tests.support.harness import run, write_lines
 

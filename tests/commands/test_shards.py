@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.errors import ConfigError
-from fairseq_ext.plugin.patches.shards import require_shard
+from fairseq_ext.plugin.repairs.shards import require_shard
+from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import fairseq, run
 
 pytestmark = pytest.mark.system

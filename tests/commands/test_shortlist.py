@@ -12,7 +12,7 @@ import pytest
 from fairseq_ext import cli
 from fairseq_ext.commands.shortlist import _prefix
 from fairseq_ext.engine import files, shortlist
-from fairseq_ext.errors import CheckpointError, DataError
+from fairseq_ext.utils.errors import CheckpointError, DataError
 from tests.support.fuzz_engine import fuzz
 from tests.support.harness import fairseq, hypotheses, refused, run
 

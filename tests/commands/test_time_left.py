@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairseq_ext.evaluation.training_log import read_log
-from fairseq_ext.plugin.patches.time_left import clock, updates_left
+from fairseq_ext.plugin.features.time_left import clock, updates_left
 from tests.support.harness import REPO, fairseq
 from tests.support.trainings import ARCHITECTURES, TRAINING
 

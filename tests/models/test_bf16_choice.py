@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_ext.plugin.patches import speed
+from fairseq_ext.plugin.features import speed
 from fairseq_ext.training import bf16
 
 

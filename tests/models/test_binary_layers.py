@@ -12,7 +12,7 @@ from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import EPSILON, Binarizer, zero_or_one
 from fairseq_ext.binary.feedforward import FeedForwardOutput
 from fairseq_ext.binary.linear import BinaryLinear
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 BOTH = {"weights": True, "inputs": True}

@@ -11,7 +11,7 @@ import torch
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext.binary.distillation import load_teacher
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import BIN, fairseq, run
 from tests.support.models import configuration, dictionary
 from tests.support.trainings import TRAINING, load, same, training_state

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fairseq_ext
-from fairseq_ext import cli, files
+from fairseq_ext import cli
 from fairseq_ext.binary.packed import layers, model_file, pack
 from fairseq_ext.checkpoints import archived, bundle, storage
 from fairseq_ext.checkpoints.describe import read_weights
@@ -27,8 +27,9 @@ from fairseq_ext.decoding import bundling
 from fairseq_ext.decoding.model_card import Card
 from fairseq_ext.demo import systems
 from fairseq_ext.engine import files as engine_files
-from fairseq_ext.errors import CheckpointError, ConfigError, FairseqExtError
 from fairseq_ext.evaluation.saved_scores import read_scores
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, FairseqExtError
 from tests.models.test_loaded import LINES, TARGETS, saved
 from tests.soak import dying
 

@@ -10,8 +10,8 @@ from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_ext.binary import distillation
-from fairseq_ext.errors import ConfigError
-from fairseq_ext.plugin.patches import speed
+from fairseq_ext.plugin.features import speed
+from fairseq_ext.utils.errors import ConfigError
 from tests.support import models
 
 PAD = 1

@@ -17,10 +17,10 @@ from torch import Tensor
 from fairseq_ext.binary.packed import model_file, runtime
 from fairseq_ext.binary.packed.pack import pack
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.native import Machine, Team, available_paths
-from fairseq_ext.engine.rules import Rules
+from fairseq_ext.engine.library import Machine, Team, available_paths
+from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.weights import NUMBERS
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import models
 
 STOCK = {

@@ -15,15 +15,15 @@ from fairseq.sequence_scorer import SequenceScorer
 from scipy.stats import chisquare
 from torch import Tensor
 
-from fairseq_ext.decoding.native.scorer import NativeScorer
+from fairseq_ext.decoding.on_engine.scorer import NativeScorer
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor
 from fairseq_ext.engine.ensemble import merged
-from fairseq_ext.engine.native import Found, Machine, Team, available_paths
+from fairseq_ext.engine.library import Found, Machine, Team, available_paths
 from fairseq_ext.engine.program import Code, Output, Program
-from fairseq_ext.engine.rules import Rules, Sampling
+from fairseq_ext.engine.search_options import Rules, Sampling
 from fairseq_ext.engine.shortlist import Shortlist
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 from tests.models.test_engine import assert_same, fairseqs, sharpened
 from tests.models.test_engine_devices import assert_equal
 from tests.models.test_engine_search import DRAWS, SENTENCE, allowed, without_repetition

@@ -15,20 +15,20 @@ from fairseq.models import BaseFairseqModel
 from safetensors.numpy import load_file
 
 import fairseq_ext
-from fairseq_ext.decoding.native.translator import EngineTranslator
+from fairseq_ext.decoding.on_engine.translator import EngineTranslator
 from fairseq_ext.decoding.packing import engine_model
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import files, sizes
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.ensemble import merged
 from fairseq_ext.engine.files import EngineModel
-from fairseq_ext.engine.native import Machine
+from fairseq_ext.engine.library import Machine
 from fairseq_ext.engine.program import NOTHING, Code, Columns, Operation, Phase, Shape
-from fairseq_ext.engine.rules import Rules
+from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import PLAIN
-from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from tests.models.test_engine import ALL, LENGTHS, sharpened
 from tests.support import fuzz_engine, fuzz_packed, models
 

@@ -11,15 +11,15 @@ import torch
 from fairseq.models import BaseFairseqModel
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_ext.decoding.native.generator import with_engine
-from fairseq_ext.engine import native, shortlist
+from fairseq_ext.decoding.on_engine.generator import with_engine
+from fairseq_ext.engine import library, shortlist
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.native import Found, Machine, Team, available_paths
+from fairseq_ext.engine.library import Found, Machine, Team, available_paths
 from fairseq_ext.engine.program import Program, Signs
-from fairseq_ext.engine.rules import Rules, Sampling
+from fairseq_ext.engine.search_options import Rules, Sampling
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.weights import NUMBERS
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.models.test_engine import ALL, LENGTHS, TIE, sharpened
 from tests.support import models
 
@@ -79,7 +79,7 @@ def test_neither_batches_nor_threads_change_a_bit(
     ]
     assert [bits(one)[0] for one in alone] == together
     assert bits(Team(machine, 3).translate(SENTENCES, OPTIONS[how])) == together
-    monkeypatch.setattr(native, "COPIES", 1)  # no two sentences have room together
+    monkeypatch.setattr(library, "COPIES", 1)  # no two sentences have room together
     machine = Machine(program, numbers, path, shortlist=some_lists())
     assert len(list(machine.parts(machine.lists(SENTENCES, None)))) == len(SENTENCES)
     assert bits(machine.worker().translate(SENTENCES, OPTIONS[how])) == together
@@ -96,11 +96,11 @@ def test_no_list_is_made_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -
 
 def test_numbers_in_a_row_are_32_bits() -> None:
     """One that does not fit must not become a token's."""
-    whole, begins = native.joined([[5, 2], [], [2**32 + 5, -(2**40), 2]])
+    whole, begins = library.joined([[5, 2], [], [2**32 + 5, -(2**40), 2]])
     assert whole.dtype == np.int32
     assert begins.tolist() == [0, 2, 2, 5]
     assert whole.tolist() == [5, 2, 2**31 - 1, -1, 2]
-    assert native.joined([])[0].dtype == native.joined([[]])[0].dtype == np.int32
+    assert library.joined([])[0].dtype == library.joined([[]])[0].dtype == np.int32
 
 
 def naive(
@@ -178,7 +178,7 @@ def test_probabilities_are_those_of_the_listed_tokens(numbers: str, path: str) -
     tokens = lists.of(sentence, [END], SIZE).tolist()
     prefixes = [[token] for token in tokens if token not in (END, 3)]
 
-    def firsts(worker: native.Worker, some: list[list[int]]) -> np.ndarray:
+    def firsts(worker: library.Worker, some: list[list[int]]) -> np.ndarray:
         found = worker.translate([sentence] * len(some), rules, some)
         assert [one[0].tokens[:1].tolist() for one in found] == some
         return np.array([one[0].scores[0] for one in found])

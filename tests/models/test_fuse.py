@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_ext.errors import CheckpointError
 from fairseq_ext.muse import fusing
+from fairseq_ext.utils.errors import CheckpointError
 from tests.support.harness import fairseq, hypotheses, run
 from tests.support.models import ARCHITECTURES, build, padded, previous, random_sentences
 from tests.support.trainings import load, same

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_ext.base.padding import gather_columns, keep_sentences, real_first, select_sentences
-from fairseq_ext.errors import ConfigError
 from fairseq_ext.gru import reference
 from fairseq_ext.gru.attention import (
     ATTENTION_TYPES,
@@ -20,6 +19,7 @@ from fairseq_ext.gru.attention import (
 from fairseq_ext.gru.decoding import AttentiveGRU
 from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
 from fairseq_ext.gru.recurrence import gru_recurrence, gru_update
+from fairseq_ext.utils.errors import ConfigError
 
 VARIANTS = [
     (kind, order, feeding)

@@ -15,7 +15,7 @@ import fairseq_ext
 from fairseq_ext.checkpoints import bundle, hub
 from fairseq_ext.decoding import bundling
 from fairseq_ext.demo import systems
-from fairseq_ext.errors import CheckpointError, ConfigError, EnvironmentProblem
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, EnvironmentProblem
 from tests.models.test_loaded import LINES, saved
 from tests.support.harness import run as command
 from tests.support.hub import TOKEN, Hub, running

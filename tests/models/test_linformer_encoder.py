@@ -12,8 +12,8 @@ from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from torch import Tensor, nn
 
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.linformer.attention import LinformerAttention
+from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support.harness import fairseq, write_lines
 from tests.support.models import configuration, dictionary, padded, random_sentences
 

@@ -10,10 +10,10 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor
 from torch.nn import functional
 
-from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.linformer import reference
 from fairseq_ext.linformer.attention import LinformerAttention
 from fairseq_ext.linformer.projection import LengthProjection
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 WIDTH, HEADS, SLOTS, MAX_LEN = 12, 3, 5, 67
 KINDS = ["learned", "mean-pool", "convolution"]

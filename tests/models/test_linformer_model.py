@@ -11,8 +11,8 @@ from fairseq import checkpoint_utils
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.linformer.model import SourceAttention, slots_of_layers
+from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support.harness import fairseq, hypotheses
 from tests.support.models import (
     LINFORMER,

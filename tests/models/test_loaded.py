@@ -24,8 +24,8 @@ from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.text_model import Model
 from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.engine import files
-from fairseq_ext.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from tests.models.test_engine import ALL, sharpened
 from tests.support import models
 from tests.support.forks import in_a_fork

@@ -10,9 +10,9 @@ from fairseq import checkpoint_utils
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from fairseq_ext.errors import ConfigError
 from fairseq_ext.muse.model import MuseConfig
 from fairseq_ext.muse.projections import FusedProjections
+from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
 from tests.support.models import SMALL, build, configuration, padded, previous, random_sentences
 

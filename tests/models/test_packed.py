@@ -25,7 +25,7 @@ from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.binary.packed import byte_counts, int8_product, model_file, pack, runtime, unpack
 from fairseq_ext.binary.packed.int8_product import Int8Product
 from fairseq_ext.binary.packed.layers import Int8Linear, PackedLinear, dequantize, quantize
-from fairseq_ext.errors import CheckpointError, ConfigError, DataError, FairseqExtError
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, FairseqExtError
 from tests.support.fuzz_packed import fuzz
 from tests.support.harness import fairseq, hypotheses
 from tests.support.models import (

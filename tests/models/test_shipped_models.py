@@ -12,7 +12,7 @@ import pytest
 import sacrebleu
 
 import fairseq_ext
-from fairseq_ext.checkpoints import bundle, names
+from fairseq_ext.checkpoints import bundle, find_model
 from tests.soak.demo import Page
 from tests.support.harness import BIN, REPO, refused, run
 
@@ -33,15 +33,15 @@ def pairs() -> tuple[list[str], list[str]]:
 
 
 def test_all_are_tested_and_small():
-    assert names.shipped() == sorted(BLEU)
-    files = [path for path in names.SHIPPED.rglob("*") if path.is_file()]
+    assert find_model.shipped() == sorted(BLEU)
+    files = [path for path in find_model.SHIPPED.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 8 * 2**20
 
 
 @pytest.mark.parametrize("name", sorted(BLEU))
 def test_each_has_its_figure_and_its_card(name: str, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = names.resolved(Path(name))
+    folder = find_model.resolved(Path(name))
     bundle.read(folder).check()
     card = (folder / "README.md").read_text(encoding="utf-8")
     for said in ("license: cc-by-2.0\n", "recipes/tatoeba.sh --src", ", seed 1, ", "| BLEU | "):

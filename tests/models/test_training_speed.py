@@ -27,9 +27,9 @@ from torch import Tensor
 
 from fairseq_ext.base.output_layer import OutputLayer
 from fairseq_ext.binary.distillation import distillation_loss
-from fairseq_ext.errors import CheckpointError
-from fairseq_ext.plugin.patches import speed
-from fairseq_ext.training import adam, deferring, loss
+from fairseq_ext.plugin.features import speed
+from fairseq_ext.training import adam, chunked_output, loss
+from fairseq_ext.utils.errors import CheckpointError
 from tests.support import models
 from tests.support.harness import USER_DIR, run
 from tests.support.trainings import ARCHITECTURES, TRAINING, plugin_without
@@ -86,7 +86,7 @@ def test_every_architecture_has_the_loss_and_gradients_of_fairseq(
     judges = [criterion(kind, **options) for kind, options in CRITERIONS]
     assert [speed.obstacle(judge, model) for judge in judges] == [None] * len(judges)
     ours = [outcome(judge, model) for judge in judges]
-    assert not deferring.is_deferred(model)
+    assert not chunked_output.is_deferred(model)
     without_chunks(monkeypatch)
     for judge, (logged, gradients) in zip(judges, ours, strict=True):
         expected, expected_gradients = outcome(judge, model)
@@ -243,8 +243,8 @@ def test_what_needs_logits_gets_them() -> None:
     model.decoder.__class__ = kind
     model.decoder.output_layer = louder = torch.nn.Identity().forward
     assert speed.obstacle(judge, model) == "an output layer of its own"
-    with deferring.deferred(model):
-        assert deferring.is_deferred(model)
+    with chunked_output.deferred(model):
+        assert chunked_output.is_deferred(model)
     assert model.decoder.output_layer is louder
     del model.decoder.output_layer
     model.decoder.adaptive_softmax = torch.nn.Identity()

@@ -12,7 +12,7 @@ import classify_scores
 import pytest
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.errors import DataError
 from tests.recipes.test_recipes import bash
 from tests.support.harness import REPO, write_lines
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import multi30k_all
 import pytest
 
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.errors import DataError
 from tests.recipes.test_bmt_recipes import commands, trainings, value
 from tests.recipes.test_recipes import ENVIRONMENT, RECIPES, bash
 from tests.support.harness import wait_for, write_lines

@@ -14,7 +14,7 @@ import pytest
 import scaling_losses
 
 from fairseq_ext.binary.scaling.table import read_table
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 from tests.recipes.test_recipes import RECIPES, bash
 from tests.support.harness import fairseq, run, write_lines
 from tests.support.models import build, configuration

@@ -23,10 +23,10 @@ from fairseq_ext.corpora.catalogue import CORPORA
 from fairseq_ext.corpora.command_lines import CSV_NAMES
 from fairseq_ext.corpora.locale_corpus import corpus as locale_corpus
 from fairseq_ext.corpora.own_text import copy_corpus
-from fairseq_ext.errors import DataError
 from fairseq_ext.text import byte_level, pipeline, subwords
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.corpus import split_into_subwords
+from fairseq_ext.utils.errors import DataError
 from tests.support import troubled_server  # noqa: F401  for smoke_archives
 from tests.support.harness import fairseq, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer

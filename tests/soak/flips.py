@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairseq_ext import register
 from fairseq_ext.checkpoints.storage import load as load_checkpoint
-from fairseq_ext.errors import CheckpointError
+from fairseq_ext.utils.errors import CheckpointError
 from tests.soak.report import Report, parser
 from tests.support.harness import binarize, digits_corpus, fairseq
 from tests.support.trainings import ARCHITECTURES, TRAINING, same

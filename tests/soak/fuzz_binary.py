@@ -24,12 +24,12 @@ import torch
 from safetensors.torch import save
 
 import fairseq_ext
-from fairseq_ext.archives import safe_extract
 from fairseq_ext.binary.packed import model_file
 from fairseq_ext.checkpoints import describe
 from fairseq_ext.checkpoints.storage import load as load_checkpoint
 from fairseq_ext.corpora import csv_pairs
 from fairseq_ext.data_folder import indexed as data_folder
+from fairseq_ext.utils.archives import safe_extract
 from tests.soak import fuzzing
 from tests.soak.fuzz_readers import read_all_pairs
 from tests.soak.fuzzing import Reader

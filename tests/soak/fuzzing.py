@@ -27,7 +27,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.errors import FairseqExtError
+from fairseq_ext.utils.errors import FairseqExtError
 from tests.soak.mutations import Files
 from tests.soak.report import Report, parser
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.plugin.patches.machine import _free_port
+from fairseq_ext.plugin.repairs.cpu_training import _free_port
 from tests.soak import forks
 from tests.soak.kills import LENGTH, difference
 from tests.soak.report import Report, noted, parser

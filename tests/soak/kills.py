@@ -126,7 +126,7 @@ class Job:
 
 
 def _free_port() -> int:
-    from fairseq_ext.plugin.patches.machine import _free_port as free_port
+    from fairseq_ext.plugin.repairs.cpu_training import _free_port as free_port
 
     return free_port()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import machine
-from fairseq_ext.files import atomic_write
+from fairseq_ext.utils.files import atomic_write
 
 
 def parser(description: str, *, seed: int = 1) -> argparse.ArgumentParser:

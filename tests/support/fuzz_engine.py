@@ -15,13 +15,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fairseq_ext.decoding.native.translator import EngineTranslator
+from fairseq_ext.decoding.on_engine.translator import EngineTranslator
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import files
 from fairseq_ext.engine.files import EngineModel
-from fairseq_ext.engine.native import Machine
-from fairseq_ext.engine.rules import Rules, Sampling
-from fairseq_ext.errors import CheckpointError, FairseqExtError
+from fairseq_ext.engine.library import Machine
+from fairseq_ext.engine.search_options import Rules, Sampling
+from fairseq_ext.utils.errors import CheckpointError, FairseqExtError
 
 EDGES = (-(1 << 31), -2, -1, 0, 1, 2, 3, 5, 16, 64, 1023, 1 << 20, (1 << 31) - 1, 1 << 40, 0.5)
 SENTENCES = ([2], [4, 5, 6, 2], [7, 4, 9, 8, 5, 6, 4, 3, 9, 2])

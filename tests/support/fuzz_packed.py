@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairseq_ext.binary.packed import byte_counts, model_file
-from fairseq_ext.errors import CheckpointError
+from fairseq_ext.utils.errors import CheckpointError
 
 Damage = Callable[[bytearray, random.Random], bytes]
 

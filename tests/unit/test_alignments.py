@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.data_folder import alignments
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.errors import DataError
 from tests.support.harness import write_lines
 
 

@@ -28,7 +28,7 @@ from fairseq_ext.binary.kernels import (
     unpack_signs,
 )
 from fairseq_ext.binary.linear import BinaryLinear
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support.harness import REPO, run
 
 EDGES = [(1, 1), (31, 63), (32, 64), (33, 65), (63, 1), (64, 128), (65, 129), (127, 2), (130, 130)]

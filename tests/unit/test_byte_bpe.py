@@ -16,9 +16,9 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 
 from fairseq_ext.corpora.downloads import RECORD, fetch
-from fairseq_ext.files import sha256
 from fairseq_ext.text.byte_level import FILES, ByteBPE, train
 from fairseq_ext.text.writing import staged, writers
+from fairseq_ext.utils.files import sha256
 from tests.support.harness import REPO, run, write_lines
 from tests.unit.test_wmt14_csv import SCRIPT, encoding, flat, write_files
 

@@ -6,7 +6,7 @@ from fairseq.data import Dictionary, LanguagePairDataset, ListDataset, data_util
 
 from fairseq_ext import register
 from fairseq_ext.data_folder import ordering
-from fairseq_ext.plugin.patches import corpora
+from fairseq_ext.plugin.features import large_corpora
 
 register()
 SENTENCES = 1_001
@@ -93,7 +93,7 @@ def test_batches_of_parts_are_those_of_the_whole(part, multiple, limits, by_leng
     indices = pairs.ordered_indices() if by_length else np.random.permutation(SENTENCES)
     options = {**limits, "required_batch_size_multiple": multiple}
     whole = pairs.batch_by_size(indices, **options)
-    monkeypatch.setattr(corpora, "PART", part)
+    monkeypatch.setattr(large_corpora, "PART", part)
     parts = pairs.batch_by_size(indices, **options)
     assert list(map(list, parts)) == list(map(list, whole))
     assert sorted(np.concatenate(parts)) == list(range(SENTENCES))

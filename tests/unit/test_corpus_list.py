@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.corpora import rules
-from fairseq_ext.errors import FairseqExtError
+from fairseq_ext.utils.errors import FairseqExtError
 from tests.support.harness import refused, run, write_lines
 
 LANGS = ("--src-lang", "de", "--tgt-lang", "en")

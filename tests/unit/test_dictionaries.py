@@ -13,8 +13,8 @@ import torch
 from fairseq_ext.checkpoints import dictionaries, layout
 from fairseq_ext.checkpoints.dictionaries import difference
 from fairseq_ext.checkpoints.layout import DICTIONARIES as KEY
-from fairseq_ext.errors import CheckpointError, DataError
-from fairseq_ext.plugin.patches import commands
+from fairseq_ext.plugin.checks import commands
+from fairseq_ext.utils.errors import CheckpointError, DataError
 from tests.support.harness import fairseq, refused, run, write_lines
 from tests.support.trainings import load
 

@@ -10,7 +10,7 @@ import torch
 
 from fairseq_ext.binary.binarize import Binarizer
 from fairseq_ext.binary.linear import BinaryLinear
-from fairseq_ext.engine import native, structures
+from fairseq_ext.engine import ctypes_structs, library
 from fairseq_ext.engine.program import ACTIVATIONS, FLOATS, READINGS, Matrix, Reading, Signs
 from fairseq_ext.engine.weights import NUMBERS, PIECE, Packed, pack, pack_all, to_bf16
 
@@ -32,8 +32,13 @@ def packed_product(
     path: str, packed: Packed, x: np.ndarray, bias: np.ndarray | None, act: str = "linear"
 ) -> np.ndarray:
     y = np.full((len(x), packed.outputs), np.nan, np.float32)
-    native.library().engine_product(
-        *(native.PATHS.index(path), ctypes.byref(structures.weight(packed)), x.ctypes.data, len(x)),
+    library.library().engine_product(
+        *(
+            library.PATHS.index(path),
+            ctypes.byref(ctypes_structs.weight(packed)),
+            x.ctypes.data,
+            len(x),
+        ),
         *(None if bias is None else bias.ctypes.data, ACTIVATIONS[act], y.ctypes.data),
     )
     return y
@@ -49,7 +54,7 @@ def rounded(weight: np.ndarray, numbers: str) -> np.ndarray:
     return np.rint(weight / units) * units
 
 
-@pytest.mark.parametrize("path", native.available_paths())
+@pytest.mark.parametrize("path", library.available_paths())
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
 def test_product(path: str, numbers: str, rows: int, inputs: int, outputs: int):
@@ -79,7 +84,7 @@ def signed(draw: np.random.Generator, outputs: int, inputs: int) -> np.ndarray:
     return signs * (0.1 + draw.random((outputs, 1), np.float32))
 
 
-@pytest.mark.parametrize("path", native.available_paths())
+@pytest.mark.parametrize("path", library.available_paths())
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
 def test_product_with_signs(path: str, numbers: str, rows: int, inputs: int, outputs: int):
@@ -95,7 +100,7 @@ def test_product_with_signs(path: str, numbers: str, rows: int, inputs: int, out
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize("path", native.available_paths())
+@pytest.mark.parametrize("path", library.available_paths())
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("how", READINGS[1:])
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
@@ -136,7 +141,7 @@ def test_weights_of_a_model_lie_together(numbers: str):
         np.testing.assert_array_equal(weight.values, alone.values)
 
 
-@pytest.mark.parametrize("path", native.available_paths())
+@pytest.mark.parametrize("path", library.available_paths())
 def test_rows_do_not_meet(path: str):
     """A row's outputs are the same to the bit in any company."""
     draw = np.random.default_rng(3)
@@ -149,7 +154,7 @@ def test_rows_do_not_meet(path: str):
             np.testing.assert_array_equal(alone[0], together[row])
 
 
-@pytest.mark.parametrize("path", native.available_paths())
+@pytest.mark.parametrize("path", library.available_paths())
 @pytest.mark.parametrize("act", ACTIVATIONS)
 def test_activation(path: str, act: str):
     """Against torch's, on inputs from -20 to 20 that an identity hands on."""
@@ -166,7 +171,7 @@ def test_activation(path: str, act: str):
     np.testing.assert_allclose(found, wanted, rtol=3e-6, atol=3e-6)
 
 
-@pytest.mark.parametrize("path", native.available_paths())
+@pytest.mark.parametrize("path", library.available_paths())
 @pytest.mark.parametrize("act", ACTIVATIONS)
 def test_nan_remains_nan(path: str, act: str):
     x, weight = np.ones((3, 2), np.float32), np.ones((70, 2), np.float32)
@@ -177,7 +182,7 @@ def test_nan_remains_nan(path: str, act: str):
 
 
 def test_numbers_that_are_not_there():
-    from fairseq_ext.errors import ConfigError
+    from fairseq_ext.utils.errors import ConfigError
 
     with pytest.raises(ConfigError, match="must be one of fp32, bf16, int8"):
         pack(Matrix(np.ones((2, 2), np.float32)), "int4")

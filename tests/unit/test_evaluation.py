@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from fairseq_ext.checkpoints import averaging
-from fairseq_ext.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.evaluation import outputs, plots, score, training_log
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.subwords import remove_bpe
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from tests.support.harness import fairseq, hypotheses, run, write_lines
 
 GENERATED = """\

@@ -12,11 +12,11 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_ext import cli
-from fairseq_ext.errors import CheckpointError
-from fairseq_ext.evaluation import lengths, looks, outputs, plots
+from fairseq_ext.evaluation import lengths, outputs, plot_styles, plots
 from fairseq_ext.muse import gates
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.subwords import remove_bpe
+from fairseq_ext.utils.errors import CheckpointError
 from tests.support.harness import run, write_lines
 from tests.support.models import MUSE, SMALL, build, configuration
 from tests.unit.test_evaluation import check_picture, naive_bleu
@@ -151,7 +151,7 @@ def test_the_axis_begins_near_the_lowest_score(monkeypatch):
 
 def test_a_known_system_looks_the_same_in_every_picture():
     pictures = [
-        looks.looks(names)
+        plot_styles.looks(names)
         for names in (
             ["transformer", "lstm", "gru", "linformer", "linformer-8", "muse", "bmt", "bmt-1"],
             ["bmt-1", "mine", "muse@2", "muse", "muse-simple", "linformer-8-0.002", "linformer-8"],
@@ -169,13 +169,13 @@ def test_a_known_system_looks_the_same_in_every_picture():
 @pytest.mark.parametrize(
     "names",
     [
-        [*looks.FIXED, *(f"system {n}" for n in range(8))],
+        [*plot_styles.FIXED, *(f"system {n}" for n in range(8))],
         ["muse", "MUSE", *(f"muse@{n}" for n in range(6)), "mine"],
         [f"system {n}" for n in range(28)],
     ],
 )
 def test_no_two_systems_of_a_picture_look_alike(names):
-    found = looks.looks(names)
+    found = plot_styles.looks(names)
     assert list(found) == names
     assert len({(look.colour, look.dash) for look in found.values()}) == len(names)
     assert len({(look.colour, look.marker) for look in found.values()}) == len(names)
@@ -183,8 +183,8 @@ def test_no_two_systems_of_a_picture_look_alike(names):
 
 def test_unknown_systems_follow_the_palette():
     names = [f"system {n}" for n in range(100)]
-    assert [*looks.looks(names).values()][:28] == [looks.numbered(n) for n in range(28)]
-    assert looks.looks(names)[names[-1]] == looks.numbered(99)
+    assert [*plot_styles.looks(names).values()][:28] == [plot_styles.numbered(n) for n in range(28)]
+    assert plot_styles.looks(names)[names[-1]] == plot_styles.numbered(99)
 
 
 def test_a_bucket_of_one_length_has_its_number():

@@ -21,11 +21,12 @@ from typing import IO, NoReturn
 import pytest
 import torch
 
-from fairseq_ext import archives, cli, files
-from fairseq_ext.archives import safe_extract
+from fairseq_ext import cli
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.commands import options
-from fairseq_ext.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.utils import archives, files
+from fairseq_ext.utils.archives import safe_extract
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from tests.support.harness import run
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.binary.scaling import table as scaling_table
-from fairseq_ext.errors import DataError, printable
 from fairseq_ext.evaluation import outputs, training_log, training_run
-from fairseq_ext.json_files import parse_json, read_json
 from fairseq_ext.text import check_merges
+from fairseq_ext.utils.errors import DataError, printable
+from fairseq_ext.utils.json_files import parse_json, read_json
 from tests.support.harness import write_lines
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")

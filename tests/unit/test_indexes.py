@@ -14,8 +14,9 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetB
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext.data_folder import indexed
-from fairseq_ext.errors import DataError
-from fairseq_ext.plugin.patches import indexes, probes
+from fairseq_ext.plugin import probes
+from fairseq_ext.plugin.repairs import indexes
+from fairseq_ext.utils.errors import DataError
 from tests.support.harness import fairseq
 
 LARGE = 2**30  # tokens of one sentence, of two bytes each

@@ -17,8 +17,8 @@ from torch import Tensor
 from fairseq_ext.decoding.length_penalty import GnmtGenerator, penalty
 from fairseq_ext.decoding.search import check_gnmt_lenpen
 from fairseq_ext.decoding.translation_ext import TranslationExtConfig, TranslationExtTask
-from fairseq_ext.errors import ConfigError
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
+from fairseq_ext.utils.errors import ConfigError
 from tests.commands.test_bad_input import refused
 from tests.support.harness import fairseq
 from tests.support.models import dictionary

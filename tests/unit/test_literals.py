@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.literals import MOST_ELEMENTS, LiteralError, literal
-from fairseq_ext.plugin.patches import literals
+from fairseq_ext.plugin.security import literals
+from fairseq_ext.utils.literals import MOST_ELEMENTS, LiteralError, literal
 from tests.support.harness import run
 
 PLAIN = st.recursive(
@@ -211,4 +211,4 @@ def test_under_python_m(tmp_path: Path):
     )
     words = ("-m", "fairseq_cli.eval_lm", tmp_path, "--user-dir", plugin)
     done = run(sys.executable, *words, ok=False)
-    assert done.stderr.splitlines()[-1] == "fairseq_ext.literals"
+    assert done.stderr.splitlines()[-1] == "fairseq_ext.utils.literals"

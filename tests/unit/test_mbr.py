@@ -24,8 +24,8 @@ from fairseq_ext.decoding.mbr_utilities import (
     build_utility,
     pair_matches,
 )
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.text.generated import Undoing
+from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.commands.test_bad_input import refused
 from tests.support.harness import run, write_lines
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fairseq_ext import memory
+from fairseq_ext.utils import memory
 
 FAULTS = """
 import resource, torch

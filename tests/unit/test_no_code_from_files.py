@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.plugin.patches import literals
+from fairseq_ext.plugin.security import literals
 
 # Names and last parts of names whose call can run code or a program, or import by a name.
 BUILTINS = {"eval", "exec", "compile", "execfile", "__import__"}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext import extras
+from fairseq_ext.utils import extras
 from tests.support.harness import REPO, run
 
 tomllib = pytest.importorskip("tomllib")  # of Python 3.11

@@ -12,12 +12,12 @@ import pytest
 
 from fairseq_ext import cli
 from fairseq_ext.corpora import SPLITS, own_text
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation import outputs, score
 from fairseq_ext.text import corpus, pipeline, subwords
 from fairseq_ext.text import generated as generated_text
 from fairseq_ext.text.pipeline import FILE, Pipeline
 from fairseq_ext.text.subwords import remove_bpe
+from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support.harness import REPO, fairseq, run
 from tests.support.trainings import ARCHITECTURES, TRAINING
 

@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from fairseq_ext.checkpoints import storage
-from fairseq_ext.errors import EnvironmentProblem
-from fairseq_ext.plugin import installation, patches
-from fairseq_ext.plugin.patches import Layer, Patch, encoders, probes, table
+from fairseq_ext.plugin import installation, patches, probes, table
+from fairseq_ext.plugin.patches import Layer, Patch
+from fairseq_ext.plugin.repairs import encoders
+from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.version import TESTED_FAIRSEQ
 from tests.support.harness import run
 

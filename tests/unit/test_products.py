@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_ext.training import products
-from fairseq_ext.training.products import LEAST, by_onednn, is_slow
+from fairseq_ext.training import onednn_matmul
+from fairseq_ext.training.onednn_matmul import LEAST, by_onednn, is_slow
 from tests.support.harness import run
 
 pytestmark = pytest.mark.skipif(
@@ -37,13 +37,13 @@ LAYOUTS = ("plain", "transposed", "columns", "every second")
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Shapes of the products that oneDNN computed."""
-    found, original = [], products._product
+    found, original = [], onednn_matmul._product
 
     def counted(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
         found.append((*a.shape, b.size(1)))
         return original(a, b, bias)
 
-    monkeypatch.setattr(products, "_product", counted)
+    monkeypatch.setattr(onednn_matmul, "_product", counted)
     return found
 
 
@@ -149,7 +149,7 @@ def test_where_they_are_used(
 
 MANY_SHAPES = """
 import torch
-from fairseq_ext.training.products import by_onednn
+from fairseq_ext.training.onednn_matmul import by_onednn
 
 def resident():
     with open("/proc/self/statm") as file:

@@ -26,7 +26,7 @@ from fairseq_ext.binary.scaling import plot as scaling_plot
 from fairseq_ext.binary.scaling import table as scaling_table
 from fairseq_ext.binary.scaling.law import PARAMETERS, Fit, Law, fit_law
 from fairseq_ext.binary.scaling.table import Model
-from fairseq_ext.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support.harness import run
 
 NOISE = 0.003  # run-to-run standard deviation of the loss (Ghorbani et al.)

@@ -26,15 +26,15 @@ from starlette.requests import Request
 from fairseq_ext.commands import serve
 from fairseq_ext.decoding.search import Candidate, Counts
 from fairseq_ext.decoding.stream import TextCodec
-from fairseq_ext.errors import ConfigError
 from fairseq_ext.serving import server
 from fairseq_ext.serving.app import Service
-from fairseq_ext.serving.asking import Gone, asked, check_key, parsed, whole_body
 from fairseq_ext.serving.batching import Batcher, Failed, Full, Sentence
 from fairseq_ext.serving.limits import Limits, Refusal
 from fairseq_ext.serving.metrics import FOLDER, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
+from fairseq_ext.serving.requests import Gone, asked, check_key, parsed, whole_body
 from fairseq_ext.text.cleaning import plain
+from fairseq_ext.utils.errors import ConfigError
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.errors import DataError
-from fairseq_ext.shared_folder import SharedFolder
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.shared_folder import SharedFolder
 from tests.support.harness import write_lines
 
 JOB = {"lowercase": True, "limit": 9, "rules": None}

@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_ext.engine import lexicon, shortlist
 from fairseq_ext.engine.lexicon import END, Side
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.errors import DataError
 
 SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>"]
 SOURCE = [*SYMBOLS, "das", "haus", "buch", "ein"]

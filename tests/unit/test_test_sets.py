@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation import test_sets
+from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support.harness import REPO, run, write_lines
 
 FIELDS = ("src", "ref", "docid", "genre", "origlang")

@@ -12,7 +12,7 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_ext.decoding.translation_ext import TranslationExtConfig, TranslationExtTask
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 from tests.commands.test_bad_input import refused
 from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
 from tests.support.models import configuration, dictionary

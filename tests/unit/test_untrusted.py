@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_ext.checkpoints import calls, registered, storage, untrusted
-from fairseq_ext.errors import CheckpointError, ConfigError, DataError
-from fairseq_ext.plugin.patches import loading
+from fairseq_ext.checkpoints import pickle_allowlist, registry_checks, storage, untrusted
+from fairseq_ext.plugin.security import loading
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from tests.hostile.pickles import Calls
 
 
@@ -121,7 +121,7 @@ def test_what_checkpoints_call(tmp_path: Path):
     }
     torch.save(state, tmp_path / "a.pt")
     with zipfile.ZipFile(tmp_path / "a.pt") as archive:
-        assert calls.unusual(archive.read("a/data.pkl")) is None
+        assert pickle_allowlist.unusual(archive.read("a/data.pkl")) is None
 
 
 def test_checkpoints_are_plain():
@@ -226,12 +226,12 @@ def test_one_message_about_a_file():
         (RuntimeError("one\ntwo"), "(RuntimeError: one)"),
         (CheckpointError("has a fault"), "f.pt has a fault."),
     ):
-        with pytest.raises(CheckpointError) as raised, registered.about("f.pt"):
+        with pytest.raises(CheckpointError) as raised, registry_checks.about("f.pt"):
             raise error
         assert said in str(raised.value)
         assert str(raised.value).startswith("f.pt ")
     for error in (DataError("as it is"), FileNotFoundError("as it is")):
-        with pytest.raises(type(error), match="as it is"), registered.about("f.pt"):
+        with pytest.raises(type(error), match="as it is"), registry_checks.about("f.pt"):
             raise error
 
 

@@ -14,8 +14,8 @@ from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from fairseq_ext.corpora.command_lines import CSV_NAMES
 from fairseq_ext.corpora.csv_pairs import locate, rows
 from fairseq_ext.corpora.wmt14_csv import plan
-from fairseq_ext.files import sha256
 from fairseq_ext.text.byte_level import FILES, train
+from fairseq_ext.utils.files import sha256
 from tests.support.harness import REPO, run, write_lines
 
 SCRIPT = REPO / "preprocess" / "wmt14_csv.py"

@@ -9,7 +9,7 @@ from typing import Any
 from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.engine import NUMBERS
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 
 def add(commands: Subparsers) -> None:
@@ -70,7 +70,7 @@ def _pack(args: argparse.Namespace) -> int:
 
     register()
     from fairseq_ext.decoding.loading import data_of, in_run
-    from fairseq_ext.one_message import one_message
+    from fairseq_ext.utils.error_messages import one_message
 
     with one_message():
         args.checkpoint = in_run(args.checkpoint)

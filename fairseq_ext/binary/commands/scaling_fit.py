@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from fairseq_ext import extras
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils import extras
+from fairseq_ext.utils.errors import ConfigError
 
 
 def add(commands: Subparsers) -> None:

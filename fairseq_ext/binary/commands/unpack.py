@@ -28,7 +28,7 @@ def _unpack(args: argparse.Namespace) -> int:
     register()
     from fairseq_ext.binary.packed import unpack
     from fairseq_ext.checkpoints import bundle
-    from fairseq_ext.one_message import one_message
+    from fairseq_ext.utils.error_messages import one_message
 
     with one_message():
         checkpoint = unpack.unpack_file(bundle.packed(args.model), args.output)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_ext.binary.kernels import native, portable
 from fairseq_ext.binary.kernels.packing import PackedWeight, pad_channels
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.errors import DataError
 
 # From this number of rows on, a float product with unpacked weights is faster than the plain C
 # kernel (benchmarks/binary_layers.py --path c). The AVX2 and AVX-512 kernels are always faster.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.binary.kernels.packing import PackedWeight
-from fairseq_ext.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

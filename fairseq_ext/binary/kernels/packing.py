@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.errors import DataError
 
 TILE = 64  # channels side by side
 ROW_BITS = 64  # rows are padded to a multiple of it

@@ -34,13 +34,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fairseq_ext import files
 from fairseq_ext.binary.kernels.packing import row_bytes
 from fairseq_ext.checkpoints import untrusted
 from fairseq_ext.checkpoints.layout import BINARY_STAGE
 from fairseq_ext.engine.files import is_engine_model
-from fairseq_ext.errors import CheckpointError, DataError
-from fairseq_ext.formats import require_format
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import CheckpointError, DataError
+from fairseq_ext.utils.formats import require_format
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary

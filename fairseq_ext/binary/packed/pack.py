@@ -19,7 +19,7 @@ from fairseq_ext.binary.packed.model_file import FLOATS, SIDES, PackedModel, is_
 from fairseq_ext.checkpoints.layout import BINARY_STAGE
 from fairseq_ext.checkpoints.portable import model_settings, task_settings, ties
 from fairseq_ext.decoding import models
-from fairseq_ext.errors import CheckpointError, ConfigError
+from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
 TABLES = ("embed_tokens.weight", "output_projection.weight")
 

@@ -25,7 +25,7 @@ from fairseq_ext.binary.packed.model_file import PackedModel
 from fairseq_ext.checkpoints import untrusted
 from fairseq_ext.checkpoints.dictionaries import difference
 from fairseq_ext.checkpoints.layout import differences
-from fairseq_ext.errors import CheckpointError, FairseqExtError
+from fairseq_ext.utils.errors import CheckpointError, FairseqExtError
 
 MOST_POSITIONS = 10**6
 _FILLS = ("normal_", "uniform_", "trunc_normal_")  # of torch.nn.init and of tensors

@@ -13,7 +13,7 @@ from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
 from fairseq_ext.binary.packed import layers, model_file, runtime
 from fairseq_ext.binary.packed.model_file import PackedModel
 from fairseq_ext.checkpoints import dictionaries, layout, storage
-from fairseq_ext.errors import CheckpointError, FairseqExtError
+from fairseq_ext.utils.errors import CheckpointError, FairseqExtError
 
 MOST_CORRECTIONS = 20
 

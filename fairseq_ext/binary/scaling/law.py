@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import OptimizeResult, least_squares
 
-from fairseq_ext.errors import DataError
+from fairseq_ext.utils.errors import DataError
 
 Array = NDArray[np.float64]
 

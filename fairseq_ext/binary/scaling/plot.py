@@ -15,7 +15,7 @@ import numpy as np
 
 from fairseq_ext.binary.scaling.table import Group, Model
 from fairseq_ext.evaluation.legends import entry, show_names
-from fairseq_ext.evaluation.looks import PALETTE
+from fairseq_ext.evaluation.plot_styles import PALETTE
 from fairseq_ext.evaluation.plots import STYLE, save_picture
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.binary.scaling.law import LEVEL, PARAMETERS, Fit, Interval, fit_law
-from fairseq_ext.errors import ConfigError, DataError
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.evaluation.tables import aligned
-from fairseq_ext.json_files import read_json
+from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.json_files import read_json
 
 COLUMNS = ("name", "encoder_parameters", "decoder_parameters", "loss")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}

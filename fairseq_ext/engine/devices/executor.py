@@ -14,9 +14,9 @@ from fairseq_ext.engine.devices.graphs import Step, captured
 from fairseq_ext.engine.devices.memory import Sizes, allocate, empty, fill, move, rounded
 from fairseq_ext.engine.devices.model import Model
 from fairseq_ext.engine.devices.operations import decode, encode
-from fairseq_ext.engine.native import Found, check_prefixes, check_sentences, joined
+from fairseq_ext.engine.library import Found, check_prefixes, check_sentences, joined
 from fairseq_ext.engine.program import Program
-from fairseq_ext.engine.rules import Rules
+from fairseq_ext.engine.search_options import Rules
 
 LEAST_STEPS, LEAST_SOURCE = 16, 16
 KEPT = 1 << 32  # bytes of memory with graphs that is kept for later batches
@@ -81,7 +81,7 @@ class Executor:
         prefixes: Sequence[Sequence[int]] | None = None,
         numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
-        """As :meth:`fairseq_ext.engine.native.Worker.translate`, for rules that draw nothing.
+        """As :meth:`fairseq_ext.engine.library.Worker.translate`, for rules that draw nothing.
 
         Nothing depends on the numbers of the sentences.
         """

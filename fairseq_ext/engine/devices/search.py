@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.engine.program import Symbols
-from fairseq_ext.engine.rules import Rules
+from fairseq_ext.engine.search_options import Rules
 
 NEVER = -torch.inf
 

@@ -9,9 +9,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.errors import CheckpointError
-from fairseq_ext.evaluation import looks, plots
+from fairseq_ext.evaluation import plot_styles, plots
 from fairseq_ext.muse.gates import SIDES, Gates, read_gates
+from fairseq_ext.utils.errors import CheckpointError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,7 @@ def portrait(path: str | Path) -> dict[str, bytes]:
 def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[int]) -> None:
     """Draw a line for each kernel size, and one where all shares would be equal."""
     numbers = range(1, len(layers) + 1)
-    for size, colour in zip(sizes, cycle(looks.PALETTE), strict=False):
+    for size, colour in zip(sizes, cycle(plot_styles.PALETTE), strict=False):
         line: dict[str, Any] = {"marker": "o", "ms": 5, "lw": 1.8, "color": colour}
         values = [layer.get(size, float("nan")) for layer in layers]
         axes.plot(numbers, values, label=f"k = {size}", **line)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_ext import extras
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.utils import extras
 
 
 def add(pictures: Subparsers) -> None:

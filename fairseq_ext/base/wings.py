@@ -1,0 +1,48 @@
+"""Find the wings of this package: one folder for each paper, without a list of them.
+
+A wing is a subpackage with a ``model.py``, whose import registers its architectures. Other modules
+that register something (a criterion, a schedule, a second model) are named in ``REGISTERS`` of the
+wing's ``__init__.py``. Its own rows of the table of patches are in its ``patches.py``, and its
+subcommands of ``fairseq-ext`` in its folder ``commands`` (see :mod:`fairseq_ext.commands`).
+``PORTRAIT`` names the module whose ``portrait(checkpoint)`` gives the demo pictures of a model,
+``BITS`` the one whose ``save`` and ``load`` keep binary weights in a bundle, a bit each;
+``CHECK`` the one whose ``check()`` is a line of ``fairseq-ext doctor``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).resolve().parents[1]
+USER_DIR = PACKAGE / "plugin" / "fairseq_ext_plugin"
+"""For fairseq's ``--user-dir``."""
+
+
+def names(with_module: str = "model") -> tuple[str, ...]:
+    """The wings that have the module ``with_module``, in alphabetical order."""
+    wings = sorted(path.parent.name for path in PACKAGE.glob("*/model.py"))
+    return tuple(wing for wing in wings if (PACKAGE / wing / f"{with_module}.py").is_file())
+
+
+def declared(attribute: str) -> Iterator[tuple[str, Any]]:
+    """Values that wings declare in their ``__init__.py``: each with the name of its package."""
+    for wing in names():
+        package = importlib.import_module(f"fairseq_ext.{wing}")
+        if hasattr(package, attribute):
+            yield package.__name__, getattr(package, attribute)
+
+
+def load() -> None:
+    """Import the modules that register architectures, criterions and schedules with fairseq.
+
+    Raises:
+        EnvironmentProblem: the name of an architecture is already taken.
+    """
+    for wing in names():
+        importlib.import_module(f"fairseq_ext.{wing}.model")
+    for package, modules in declared("REGISTERS"):
+        for module in modules:
+            importlib.import_module(f"{package}.{module}")

@@ -1,0 +1,76 @@
+"""Facts about files, remembered until the size, time or inode of the file changes.
+
+The notes are a small file beside the data or, where that cannot be written, in the user's cache
+folder. Where neither can, every start reads the file again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.utils.errors import EnvironmentProblem
+from fairseq_ext.utils.files import atomic_write, cache_folder
+
+NOTES = ".checked.json"
+MOST_BYTES = 1 << 22  # of notes that anyone wrote
+Facts = dict[str, Any]
+
+
+def examine(path: Path, measure: Callable[[Path], Facts], wanted: dict[str, type]) -> Facts:
+    """Return ``measure(path)``, from notes if it has been called for this very file before.
+
+    Args:
+        path: a file.
+        measure: reads it; its errors are not remembered.
+        wanted: the facts that the caller needs, with their types; notes without one of them do
+            not count.
+    """
+    stamp = _stamp(path)  # taken before it is read: a change in between is noticed next time
+    for notes in _places(path.parent):
+        found = _read(notes).get(path.name)
+        if not isinstance(found, dict) or found.get("file") != stamp:
+            continue
+        if all(type(found.get(name)) is kind for name, kind in wanted.items()):
+            return found
+    facts = measure(path)
+    _remember(path, {**facts, "file": stamp})
+    return facts
+
+
+def _stamp(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    yield folder / NOTES
+    with suppress(RuntimeError):  # no home
+        caches = cache_folder()
+        name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
+        yield caches / "data" / f"{name}.json"
+
+
+def _read(notes: Path) -> Facts:
+    """The notes on a folder's files, by name; empty if there are none that can be used."""
+    try:
+        with notes.open("rb") as file:
+            found = json.loads(file.read(MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _remember(path: Path, facts: Facts) -> None:
+    for notes in _places(path.parent):
+        with suppress(OSError, EnvironmentProblem):
+            if notes.name != NOTES:
+                notes.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(notes) as file:
+                json.dump({**_read(notes), path.name: facts}, file)
+            return

@@ -1,0 +1,194 @@
+"""An engine model as a function from sentences to translations (no torch, no fairseq).
+
+:class:`EngineTranslator` has the interface of :class:`fairseq_ext.decoding.translator.Translator`.
+:func:`fairseq_ext.load` adds the model's own steps between text and tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fairseq_ext.decoding.locking import ForkSafeLock
+from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short
+from fairseq_ext.engine import BEGIN, END, PAD, UNKNOWN, shortlist
+from fairseq_ext.engine.files import EngineModel
+from fairseq_ext.engine.library import Found, Machine, Team
+from fairseq_ext.engine.search_options import Rules, Sampling
+from fairseq_ext.utils.errors import ConfigError, DataError
+
+
+def available_threads() -> int:
+    """As many as ``OMP_NUM_THREADS`` says, or as this process may use processors."""
+    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if said.isdecimal() and int(said):
+        return int(said)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class EngineTranslator:
+    """One engine model. Threads may share it: its own threads translate one batch at a time.
+
+    Args:
+        model: from its file.
+        search: how to search, unless a call says otherwise; None for the model's own defaults.
+        threads: how many share out the sentences of a batch; None: see :func:`available_threads`.
+
+    Its attributes are those of :class:`~fairseq_ext.decoding.search.Translates`.
+
+    Raises:
+        ConfigError: the engine was not compiled, or options that it does not have.
+        DataError: a shortlist that cannot be used.
+    """
+
+    def __init__(
+        self, model: EngineModel, search: Search | None = None, threads: int | None = None
+    ) -> None:
+        self._model = model
+        self._search = search or Search(**model.settings.search)
+        rules, listed = self._rules(self._search), model.shortlist
+        if self._search.shortlist is not None:
+            listed = shortlist.read(self._search.shortlist, model.source, model.target)
+        if listed is not None:
+            listed.require(rules.followed + 2)
+        machine = Machine(model.program, packed=model.weights, shortlist=listed)
+        self._team = Team(machine, threads or available_threads())
+        self._numbers = {symbol: number for number, symbol in enumerate(model.source)}
+        self.src, self.tgt = model.settings.src, model.settings.tgt
+        self.name = model.settings.architecture
+        self.limit, self.limit_name = model.program.longest_source, "the model takes"
+        if self._search.max_tokens < self.limit:
+            self.limit, self.limit_name = self._search.max_tokens, "`--max-tokens` allows"
+        self.counts = Counts()
+        self._counting = ForkSafeLock()
+
+    def lengths(self, sentences: Sequence[str]) -> list[int]:
+        """How many source tokens the model would see, its special symbols included."""
+        return [len(self._encode(one)) for one in sentences]
+
+    def translate(
+        self,
+        sentences: Sequence[str],
+        numbers: Sequence[int] | None = None,
+        search: Search | None = None,
+    ) -> list[list[Candidate]]:
+        """As :meth:`~fairseq_ext.decoding.search.Translates.translate`.
+
+        Batches are as large as the translator was told, whatever ``search`` says.
+
+        Raises:
+            ConfigError: a search that is not possible, or options that the engine does not have.
+        """
+        search = search or self._search
+        rules = self._rules(search)
+        numbers = range(len(sentences)) if numbers is None else numbers
+        sources = [self._encode(one) for one in sentences]
+        found: list[list[Candidate]] = [[] for _ in sentences]
+        for batch in _batches([len(one) for one in sources], self._search.max_tokens):
+            translated = self._team.translate(
+                [sources[place] for place in batch],
+                rules,
+                numbers=[numbers[place] for place in batch],
+            )
+            for place, hypotheses in zip(batch, translated, strict=True):
+                best = hypotheses[: search.nbest]
+                self._count(sources[place], best)
+                found[place] = [self._candidate(one) for one in best]
+        return found
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
+        """Log-probabilities, base e, of the tokens of each target and its ``</s>``.
+
+        They are those among all tokens, whatever the shortlist.
+
+        Args:
+            sources: lines of source tokens, none longer than ``limit``.
+            targets: lines of target tokens, one for each source.
+
+        Raises:
+            DataError: a target that is longer than the model writes, or has ``</s>`` inside.
+        """
+        known = {symbol: number for number, symbol in enumerate(self._model.target)}
+        read = [self._encode(one) for one in sources]
+        forced = [[*(known.get(one, UNKNOWN) for one in line.split()), END] for line in targets]
+        for number, target in enumerate(forced, start=1):
+            if target.index(END) != len(target) - 1:
+                raise DataError(f"target {number} holds `</s>`, which only ends a sentence.")
+        require_short(map(len, forced), self._model.program.longest_target)
+        rules = Rules(beam=1, max_len_b=max(map(len, forced), default=1), listed=False)
+        scored: list[np.ndarray] = [np.empty(0)] * len(targets)
+        for batch in _batches([len(one) for one in read], self._search.max_tokens):
+            wanted = [forced[place] for place in batch]
+            found = self._team.translate([read[place] for place in batch], rules, wanted)
+            for place, (one,) in zip(batch, found, strict=True):
+                scored[place] = one.scores
+        return scored
+
+    def _rules(self, search: Search) -> Rules:
+        return _rules(search, len(self._model.target))
+
+    def _encode(self, line: str) -> list[int]:
+        """Numbers of a line's tokens, cut and with special symbols as in training."""
+        settings = self._model.settings
+        numbers = (self._numbers.get(symbol, UNKNOWN) for symbol in line.split())
+        known = [number for number in numbers if number != PAD]  # fairseq takes them for padding
+        if settings.cut:
+            known = known[: settings.cut - 1]
+        return [*([BEGIN] if settings.begins else []), *known, END]
+
+    def _candidate(self, found: Found) -> Candidate:
+        symbols = self._model.target
+        words = [symbols[token] for token in found.tokens if token not in (END, BEGIN)]
+        attention = () if found.attention is None else tuple(map(tuple, found.attention.tolist()))
+        return Candidate(" ".join(words), found.score / math.log(2), attention)
+
+    def _count(self, source: Sequence[int], written: Sequence[Found]) -> None:
+        with self._counting.held():
+            self.counts.source += sum(number not in (BEGIN, PAD, END) for number in source)
+            self.counts.unknown += sum(number == UNKNOWN for number in source)
+            self.counts.target += sum(len(one.tokens) for one in written)
+
+
+def _rules(search: Search, vocabulary: int) -> Rules:
+    """The search as the engine's :class:`Rules`.
+
+    Raises:
+        ConfigError: a number out of range, or an option of fairseq's generator alone.
+    """
+    search.check()
+    for option, given in (("--fp16", search.fp16), (" ".join(search.flags), search.flags)):
+        if given:
+            raise ConfigError(f"`{option}` does not go with a model for the engine.")
+    names = ("beam", "max_len_a", "max_len_b", "attention")
+    drawn = Sampling(top_k=search.top_k, epsilon=search.epsilon, seed=search.seed)
+    rules = Rules(
+        **{name: getattr(search, name) for name in names},
+        lenpen=search.gnmt_lenpen or search.lenpen,
+        length_offset=5.0 if search.gnmt_lenpen else 0.0,
+        sampling=drawn if search.sampling else None,
+    )
+    if rules.followed + 2 > vocabulary:
+        raise ConfigError(
+            f"`--beam` is {search.beam}, but must be at most {(vocabulary - 2) // 2} for a "
+            f"dictionary of {vocabulary:,} symbols."
+        )
+    return rules
+
+
+def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Places of sentences of about equal length, of at most ``most`` tokens together."""
+    batch: list[int] = []
+    tokens = 0
+    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and tokens + lengths[place] > most:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(place)
+        tokens += lengths[place]
+    if batch:
+        yield batch

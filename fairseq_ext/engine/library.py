@@ -1,0 +1,381 @@
+"""The machine that runs programs, through ctypes.
+
+It is compiled when the package is installed. The memory of a :class:`Worker` is its thread's alone;
+all workers of a :class:`Machine` read the same weights.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import NamedTuple
+
+import numpy as np
+
+from fairseq_ext.engine import ctypes_structs
+from fairseq_ext.engine.ctypes_structs import LONG, POINTER
+from fairseq_ext.engine.program import Program
+from fairseq_ext.engine.search_options import Rules
+from fairseq_ext.engine.shortlist import Shortlist
+from fairseq_ext.engine.verify import verify
+from fairseq_ext.engine.weights import Packed, pack_all
+from fairseq_ext.utils.errors import ConfigError, DataError
+
+PATHS = ("c", "avx2", "avx512")
+VARIABLE = "FAIRSEQ_EXT_ENGINE"
+INTERFACE = 6  # as in interface.c
+COPIES = 1 << 26  # bytes of the output layer that are copied for sentences with shortlists
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled machine; None if it was not built, or is of another version."""
+    spec = importlib.util.find_spec("fairseq_ext.engine._machine")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        found = ctypes.CDLL(spec.origin)
+        if found.engine_interface() != INTERFACE:
+            return None
+    except (OSError, AttributeError):
+        return None
+    found.engine_open.restype = POINTER
+    found.engine_open.argtypes = [POINTER, ctypes.c_int]
+    found.engine_close.argtypes = [POINTER]
+    found.engine_translate.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 6]
+    found.engine_forget.argtypes = [POINTER]
+    found.engine_product.argtypes = [
+        ctypes.c_int,
+        POINTER,
+        POINTER,
+        LONG,
+        POINTER,
+        ctypes.c_int,
+        POINTER,
+    ]
+    return found
+
+
+@functools.cache
+def available_paths() -> tuple[str, ...]:
+    """The paths of :data:`PATHS` that this processor can run; none without the compiled machine."""
+    machine = library()
+    return () if machine is None else PATHS[: machine.engine_best_path() + 1]
+
+
+def active_path() -> str:
+    """The one of :data:`PATHS` that is used: the last available one, or ``FAIRSEQ_EXT_ENGINE``'s.
+
+    Raises:
+        ConfigError: it is not available, or the machine was not compiled.
+    """
+    paths = available_paths()
+    if not paths:
+        raise ConfigError(
+            "fairseq-ext was built without its engine; `fairseq-ext doctor` names the cure."
+        )
+    path = os.environ.get(VARIABLE) or paths[-1]
+    if path not in paths:
+        raise ConfigError(f"`{VARIABLE}` must be one of {', '.join(paths)}, but is `{path}`.")
+    return path
+
+
+class Found(NamedTuple):
+    """One translation.
+
+    Attributes:
+        tokens: numbers, ``</s>`` included.
+        score: the sum of the log-probabilities over the length's power.
+        scores: log-probabilities of the tokens.
+        attention: ``[target tokens, source tokens]``, or None.
+    """
+
+    tokens: np.ndarray
+    score: float
+    scores: np.ndarray
+    attention: np.ndarray | None
+
+
+class Machine:
+    """A program with its weights laid out.
+
+    Args:
+        program: of a model.
+        numbers: of the weights; one of ``fp32``, ``bf16`` and ``int8``.
+        path: one of :data:`PATHS`; None chooses.
+        packed: its weights, where they are laid out already.
+        shortlist: tokens that translations may have; None: all.
+
+    Raises:
+        ConfigError: the machine was not compiled, a path that is not available, a program that
+            cannot run, or a shortlist of another vocabulary.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        numbers: str = "fp32",
+        path: str | None = None,
+        packed: Sequence[Packed] | None = None,
+        shortlist: Shortlist | None = None,
+    ) -> None:
+        self.program, self.shortlist = program, shortlist
+        self._path = PATHS.index(path or active_path())
+        self._packed = packed or pack_all(program.matrices, numbers)
+        verify(program, self._packed)
+        self.source_vocabulary = min(self._packed[one].outputs for one in program.source_tables)
+        layers = [self._packed[one.weight] for one in program.outputs]
+        self.target_vocabulary = layers[0].outputs
+        copied = sum(one.values.nbytes for one in layers) // self.target_vocabulary
+        self._most_listed = COPIES // max(1, copied)
+        if shortlist is not None:
+            shortlist.check(self.target_vocabulary)
+        self._program = ctypes_structs.whole(program, self._packed)
+
+    def lists(
+        self, sentences: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None
+    ) -> list[np.ndarray] | None:
+        """The tokens that translations of each sentence may have; None: all.
+
+        Raises:
+            DataError: a prefix that is not of the target vocabulary.
+        """
+        if self.shortlist is None:
+            return None
+        check_prefixes(prefixes, self.target_vocabulary)
+        prefixes = [()] * len(sentences) if prefixes is None else prefixes
+        end, size = self.program.symbols.end, self.target_vocabulary
+        return [
+            self.shortlist.of(sentence, [*prefix, end], size)
+            for sentence, prefix in zip(sentences, prefixes, strict=True)
+        ]
+
+    def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
+        """Sentences whose parts of the output layer are not too large to be copied together."""
+        first = count = 0
+        for place, tokens in enumerate(lists):
+            if place > first and count + len(tokens) > self._most_listed:
+                yield slice(first, place)
+                first, count = place, 0
+            count += len(tokens)
+        yield slice(first, len(lists))
+
+    def worker(self) -> Worker:
+        """Memory for one thread."""
+        return Worker(self)
+
+
+class Worker:
+    """One thread's memory; its methods release Python's lock while they compute."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._results = ctypes_structs.Results()
+        self._space = library().engine_open(ctypes.byref(machine._program), machine._path)
+        if not self._space:
+            raise MemoryError("No memory for the engine.")
+
+    def __del__(self) -> None:
+        if getattr(self, "_space", None):
+            library().engine_close(self._space)
+            library().engine_forget(ctypes.byref(self._results))
+            self._space = None
+
+    def translate(
+        self,
+        sentences: Sequence[Sequence[int]],
+        rules: Rules,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> list[list[Found]]:
+        """Translations of each sentence, best first, at most ``rules.beam``.
+
+        Args:
+            sentences: numbers of source tokens, ``</s>`` included.
+            rules: how to search.
+            prefixes: numbers of the tokens that each translation has to begin with; after
+                ``</s>`` it is complete.
+            numbers: of the sentences, which samples depend on; None counts them from 0.
+
+        Raises:
+            ConfigError: the shortlist has too few tokens for the rules.
+            DataError: a sentence that is empty or too long, or a token id outside the vocabulary.
+            MemoryError: the batch is too large.
+        """
+        lists = self._machine.lists(sentences, prefixes) if rules.listed else None
+        if lists is None:
+            check_prefixes(prefixes, self._machine.target_vocabulary)
+            return self._together(sentences, rules, prefixes, numbers, None)
+        self._machine.shortlist.require(rules.followed + 2)
+        numbers, found = range(len(sentences)) if numbers is None else numbers, []
+        for part in self._machine.parts(lists):
+            forced = None if prefixes is None else prefixes[part]
+            found += self._together(sentences[part], rules, forced, numbers[part], lists[part])
+        return found
+
+    def _together(
+        self,
+        sentences: Sequence[Sequence[int]],
+        rules: Rules,
+        prefixes: Sequence[Sequence[int]] | None,
+        numbers: Sequence[int] | None,
+        lists: Sequence[np.ndarray] | None,
+    ) -> list[list[Found]]:
+        words, begins = joined(sentences)
+        program = self._machine.program
+        check_sentences(words, begins, program, self._machine.source_vocabulary)
+        settings = rules.settings(program)
+        forced = forced_begins = None
+        if prefixes is not None:
+            forced, forced_begins = joined(prefixes)
+        order = None if numbers is None else np.array(numbers, np.int64)
+        listed = (None, None) if lists is None else joined(lists)
+        failed = library().engine_translate(
+            self._space,
+            ctypes.byref(settings),
+            *(words.ctypes.data, begins.ctypes.data, len(sentences)),
+            *map(ctypes_structs.address, (forced, forced_begins, order, *listed)),
+            ctypes.byref(self._results),
+        )
+        if failed:
+            raise MemoryError(f"No memory to translate {len(words):,} tokens at once.")
+        found: list[list[Found]] = [[] for _ in sentences]
+        for one in self._results.found[: self._results.count]:
+            found[one.sentence].append(self._found(one))
+        return [sorted(some, key=lambda one: -one.score) for some in found]
+
+    def _found(self, one: ctypes_structs.Translation) -> Found:
+        results, span = self._results, slice(one.first, one.first + one.length)
+        attention = None
+        if one.columns:
+            cells = slice(one.attention, one.attention + one.length * one.columns)
+            attention = np.array(results.attention[cells], np.float32).reshape(one.length, -1)
+        tokens = np.array(results.tokens[span], np.int64)
+        return Found(tokens, one.score, np.array(results.scores[span], np.float32), attention)
+
+
+class Team:
+    """Workers of one machine that share out a batch; the result equals that of a single worker.
+
+    Args:
+        machine: what they run.
+        threads: how many.
+    """
+
+    def __init__(self, machine: Machine, threads: int) -> None:
+        self._machine, self._threads = machine, threads
+        self._start()
+        _TEAMS.add(self)
+
+    def _start(self) -> None:
+        self._workers = [self._machine.worker() for _ in range(self._threads)]
+        self._pool = ThreadPoolExecutor(self._threads)
+        self._free = threading.Lock()  # whoever calls from another thread waits for the workers
+
+    def renew(self) -> None:
+        """Start again in the child of a fork, which has no other threads.
+
+        The workers may have been at work, so that nothing in their memory can be relied on: it is
+        left as it is.
+        """
+        for worker in self._workers:
+            worker._space = None
+        self._start()
+
+    def translate(
+        self,
+        sentences: Sequence[Sequence[int]],
+        rules: Rules,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> list[list[Found]]:
+        """As :meth:`Worker.translate`; several threads may call it."""
+        with self._free:
+            return self._shared_out(sentences, rules, prefixes, numbers)
+
+    def _shared_out(
+        self,
+        sentences: Sequence[Sequence[int]],
+        rules: Rules,
+        prefixes: Sequence[Sequence[int]] | None,
+        numbers: Sequence[int] | None,
+    ) -> list[list[Found]]:
+        count = min(len(self._workers), len(sentences))
+        numbers = range(len(sentences)) if numbers is None else numbers
+        if count < 2:
+            return self._workers[0].translate(sentences, rules, prefixes, numbers)
+        parts = [slice(first, None, count) for first in range(count)]  # about equally long ones
+        started = [
+            self._pool.submit(
+                worker.translate, sentences[part], rules, prefixes and prefixes[part], numbers[part]
+            )
+            for worker, part in zip(self._workers, parts, strict=False)
+        ]
+        found: list[list[Found]] = [[]] * len(sentences)
+        try:
+            for part, one in zip(parts, started, strict=True):
+                found[part] = one.result()
+        finally:
+            wait(started)  # also after an error: the next call takes the same workers
+        return found
+
+
+_TEAMS: weakref.WeakSet[Team] = weakref.WeakSet()
+
+
+def _renew_teams() -> None:
+    for team in list(_TEAMS):
+        team.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_teams)
+
+
+def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, size: int) -> None:
+    """Refuse sentences that a program cannot read: what runs it checks nothing.
+
+    Args:
+        words, begins: as :func:`joined` gives them.
+        program: what will read them.
+        size: of the source's vocabulary.
+
+    Raises:
+        DataError: a sentence that is empty or too long, or a token id outside the vocabulary.
+    """
+    lengths, longest = np.diff(begins), program.longest_source
+    if len(lengths) and (lengths.min() < 1 or lengths.max() > longest):
+        raise DataError(
+            f"a sentence must have 1 to {longest:,} tokens, but one has "
+            f"{lengths.max() if lengths.min() else 0:,}."
+        )
+    if len(words) and not 0 <= words.min() <= words.max() < size:
+        raise DataError(f"a source token's number must be below {size:,} and not negative.")
+
+
+def check_prefixes(prefixes: Sequence[Sequence[int]] | None, size: int) -> None:
+    """Refuse prefixes with token ids outside the target vocabulary, which has ``size`` tokens.
+
+    Raises:
+        DataError: a token id outside the vocabulary.
+    """
+    for prefix in prefixes or ():
+        if len(prefix) and not 0 <= min(prefix) <= max(prefix) < size:
+            raise DataError("a prefix must be of tokens of the target, but is not.")
+
+
+def joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """All numbers in a row, int32, and where each list begins (and the last one ends), int64."""
+    begins = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(one) for one in lists], out=begins[1:])
+    parts = [np.asarray(one, getattr(one, "dtype", np.int64)) for one in lists]
+    whole = np.concatenate([*parts, np.empty(0, np.int32)])
+    if whole.dtype != np.int32:  # a number that does not fit is no token's; it must not become one
+        whole = whole.clip(-1, np.iinfo(np.int32).max).astype(np.int32)
+    return whole, begins

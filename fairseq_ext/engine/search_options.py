@@ -1,0 +1,115 @@
+"""How to search or to sample, for the machine."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass
+
+from fairseq_ext.engine.program import Program
+from fairseq_ext.utils.errors import ConfigError
+
+INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Draws instead of a search.
+
+    A draw depends on the seed, the number of the sentence, the step and the place of the hypothesis
+    in its sentence, and on nothing else.
+
+    Attributes:
+        top_k: draw only among this many of the most probable tokens; 0: all.
+        top_p: draw only among the most probable tokens that together have this probability; 0: all.
+        epsilon: draw only among tokens of this probability, or the most probable one; 0: all.
+        seed: 0 to 2^64 - 1.
+    """
+
+    top_k: int = 0
+    top_p: float = 0.0
+    epsilon: float = 0.0
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How to search; names and defaults are those of fairseq-generate's options.
+
+    Attributes:
+        lenpen: None leaves scores as sums of log-probabilities.
+        length_offset: scores are divided by ``((offset + length) / (offset + 1)) ** lenpen``; 5 for
+            GNMT's penalty.
+        match_source_len: a translation has as many tokens as the source, ``</s>`` included, and
+            then its own ``</s>``, which costs nothing.
+        no_repeat_ngram_size: no n-gram of this size occurs twice; 0: no limit.
+        sampling: None searches.
+        attention: return it.
+        listed: search the tokens of the machine's shortlist alone, if it has one.
+
+    Raises:
+        ConfigError: ``max_len_a`` is infinite or no number.
+    """
+
+    beam: int = 5
+    min_len: int = 1
+    max_len_a: float = 0.0
+    max_len_b: int = 200
+    lenpen: float | None = 1.0
+    length_offset: float = 0.0
+    unkpen: float = 0.0
+    temperature: float = 1.0
+    match_source_len: bool = False
+    no_repeat_ngram_size: int = 0
+    sampling: Sampling | None = None
+    attention: bool = False
+    listed: bool = True
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.max_len_a):
+            raise ConfigError(f"`--max-len-a` must be a number, but is {self.max_len_a}.")
+
+    @property
+    def followed(self) -> int:
+        """How many tokens may be asked for after a hypothesis."""
+        return 1 if self.sampling else 2 * self.beam
+
+    def longest(self, source: int, program: Program) -> int:
+        """The most tokens of a translation of ``source`` tokens, without ``</s>``."""
+        a, b = (min(one, program.longest_target) for one in (self.max_len_a, self.max_len_b))
+        most = source if self.match_source_len else int(a * source + b)
+        return min(most, program.longest_target - 1)
+
+    def score(self, total: float, length: int) -> float:
+        """Return the score of ``length`` tokens whose log-probabilities sum to ``total``."""
+        if self.lenpen is None:
+            return total
+        return total / ((self.length_offset + length) / (self.length_offset + 1)) ** self.lenpen
+
+    def settings(self, program: Program) -> ctypes.Structure:
+        """These rules as the C structure that the engine reads."""
+        drawn = self.sampling or Sampling()
+        # Larger numbers mean the same, and would not fit into the machine's.
+        lengths = (self.min_len, self.max_len_a, self.max_len_b, self.no_repeat_ngram_size)
+        min_len, a, b, no_repeat = (min(one, program.longest_target) for one in lengths)
+        top_k = min(drawn.top_k, INT32)
+        return _Rules(
+            *(self.beam, min_len, b, program.longest_target - 1),
+            self.attention and program.has_alignment,
+            *(self.match_source_len, no_repeat),
+            *(self.sampling is not None, top_k),
+            *(a, self.unkpen, self.temperature),
+            *(math.nan if self.lenpen is None else self.lenpen, self.length_offset),
+            *(drawn.top_p, drawn.epsilon, drawn.seed),
+        )
+
+
+class _Rules(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("beam", "min_len", "max_len_b", "most", "attention")),
+        *((name, ctypes.c_int32) for name in ("match_source", "no_repeat", "sampling", "top_k")),
+        ("max_len_a", ctypes.c_double),
+        *((name, ctypes.c_float) for name in ("unkpen", "temperature", "lenpen")),
+        *((name, ctypes.c_float) for name in ("length_offset", "top_p", "epsilon")),
+        ("seed", ctypes.c_uint64),
+    )

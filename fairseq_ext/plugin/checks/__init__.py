@@ -1,0 +1,1 @@
+"""Checks: errors of one line for a user's mistakes."""

@@ -1,0 +1,145 @@
+"""Errors in command lines, before anything is loaded: missing, misspelt or unfitting options."""
+
+from __future__ import annotations
+
+import logging
+import re
+import types
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.parsing import Parser
+
+
+def _keep_options_out_of_the_log() -> None:
+    """fairseq logs several hundred options before an error that our message says in one line."""
+    logging.getLogger("fairseq.dataclass.utils").addFilter(_is_not_about_composing)
+
+
+def _is_not_about_composing(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Error when composing")
+
+
+def _parse_args_and_arch(original: Callable) -> Callable:
+    def parse_args_and_arch(parser: ArgumentParser, *rest: Any, **options: Any) -> Any:
+        parser.error = types.MethodType(_error, parser)
+        try:
+            parsed = original(parser, *rest, **options)
+        except KeyError as error:
+            if error.args != (None,):
+                raise
+            # fairseq-validate has no default task
+            raise ConfigError("`--task` is missing; give `--task translation`.") from error
+        except RuntimeError as error:
+            if error.args:
+                raise
+            raise ConfigError(
+                "`--arch` is missing; give for example `--arch gru_attention`, or one of those "
+                "that `--help` lists."
+            ) from error
+        refuse_misfit(parsed[0] if isinstance(parsed, tuple) else parsed)
+        return parsed
+
+    return parse_args_and_arch
+
+
+def _add_preprocess_args(original: Callable) -> Callable:
+    """`fairseq-preprocess` parses its command line in its own way."""
+
+    def add_preprocess_args(parser: ArgumentParser) -> Any:
+        parser.error = types.MethodType(Parser.error, parser)
+        return original(parser)
+
+    return add_preprocess_args
+
+
+def _error(parser: ArgumentParser, message: str) -> NoReturn:
+    """Print our message; if an option belongs to other architectures, name them."""
+    from fairseq_ext.base import registry
+
+    if message.startswith("unrecognized arguments: "):
+        given = re.findall(r"--([\w-]+)", message)
+        owners = {name: registry.models_with(name.replace("-", "_")) for name in given}
+        name = next((name for name in given if owners[name]), None)
+        if name is not None:
+            known = ", ".join(owners[name])
+            message = (
+                f"`--{name}` is an option of {known} alone; leave it out, or give their `--arch`."
+            )
+    Parser.error(parser, message)
+
+
+def refuse_misfit(args: Namespace) -> None:
+    """Refuse an architecture that is not made for the task.
+
+    Raises:
+        ConfigError: it names both, and says how to fix it.
+    """
+    from fairseq import models
+    from fairseq.tasks import TASK_REGISTRY
+    from fairseq.tasks.language_modeling import LanguageModelingTask
+    from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
+    from fairseq.tasks.translation import TranslationTask
+
+    arch, name = getattr(args, "arch", None), getattr(args, "task", None)
+    model, task = models.ARCH_MODEL_REGISTRY.get(arch), TASK_REGISTRY.get(name)
+    if model is None or task is None:
+        return
+    for kind, fits, what in (
+        (LanguageModelingTask, models.FairseqLanguageModel, "language models"),
+        (MultilingualTranslationTask, models.FairseqMultiModel, "models of several languages"),
+    ):
+        if issubclass(task, kind) and not issubclass(model, fits):
+            raise ConfigError(
+                f"`--task {name}` is for {what}, but `--arch {arch}` is none. Give `--task "
+                "translation` if it translates, or another architecture."
+            )
+    others = (models.FairseqLanguageModel, models.FairseqEncoderModel)
+    if issubclass(task, TranslationTask) and issubclass(model, others):
+        raise ConfigError(
+            f"`--task {name}` is for models that translate, but `--arch {arch}` does not. Give "
+            "another task or architecture."
+        )
+
+
+def _compose(original: Callable) -> Callable:
+    """Report an option that has no value, or one of a wrong type."""
+
+    def compose(*given: Any, overrides: list[str], **options: Any) -> Any:
+        from hydra.errors import ConfigCompositionException
+
+        try:
+            return original(*given, overrides=overrides, **options)
+        except ConfigCompositionException as error:
+            found = re.search(r"override (\w+)\.(\w+)=(.*)", str(error))
+            if found is None:
+                raise
+            group, field, value = found.groups()
+            option = f"`--{field.replace('_', '-')}`"
+            chosen = [one for one in overrides if re.match(rf"{group}=|{group}\._name=", one)]
+            name = f"`--{group} {chosen[-1].partition('=')[2]}`" if chosen else f"`{group}`"
+            name = name.replace("--model", "--arch").replace("_", "-", name.count("--lr_"))
+            if value == "null":
+                raise ConfigError(f"{option} is missing, but {name} needs it.") from error
+            reason = str(error.__cause__ or "").partition("\n")[0]
+            raise ConfigError(f"{option} cannot be `{value}` with {name}: {reason}.") from error
+
+    return compose
+
+
+PATCHES = (
+    Patch(
+        name="command lines",
+        reason="what is missing or does not go together ends in a traceback, and what is misspelt "
+        "in a page of names",
+        layers=(
+            Layer("fairseq.options:parse_args_and_arch", _parse_args_and_arch),
+            Layer("fairseq.options:add_preprocess_args", _add_preprocess_args),
+            Layer("fairseq.dataclass.utils:compose", _compose),
+        ),
+        act=_keep_options_out_of_the_log,
+    ),
+)

@@ -1,0 +1,280 @@
+"""Load and save checkpoints: complete, safe, and of the right architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.checkpoints import bundle, dictionaries, layout, storage
+from fairseq_ext.checkpoints.layout import architecture, before_training, differences
+from fairseq_ext.plugin.checks.dictionaries import compare as compare_dictionaries
+from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.text import pipeline
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
+
+
+def _load_checkpoint_to_cpu(original: Callable) -> Callable:
+    from fairseq.file_io import PathManager
+
+    def load_checkpoint_to_cpu(
+        path: str, arg_overrides: dict[str, Any] | None = None, *rest: Any, **options: Any
+    ) -> Any:
+        state = storage.load(PathManager.get_local_path(path))
+        if bundle.is_bundle(path):
+            return _as_loaded(state, arg_overrides)
+        return original(path, arg_overrides, *rest, **options)
+
+    return load_checkpoint_to_cpu
+
+
+def _as_loaded(state: dict[str, Any], arg_overrides: dict[str, Any] | None) -> dict[str, Any]:
+    """Convert a checkpoint that has been read, as fairseq does."""
+    from fairseq import checkpoint_utils
+    from fairseq.dataclass.utils import overwrite_args_by_name
+    from omegaconf import OmegaConf
+
+    state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+    overwrite_args_by_name(state["cfg"], arg_overrides or {})
+    return checkpoint_utils._upgrade_state_dict(state)
+
+
+def _upgrade_state_dict(original: Callable) -> Callable:
+    """Let a training start at update 0 from a file with weights only, ``{"model": …}``."""
+
+    def upgrade_state_dict(state: dict[str, Any]) -> dict[str, Any]:
+        if "optimizer_history" not in state and "best_loss" not in state:
+            state = {**before_training(), **state}
+        return original(state)
+
+    return upgrade_state_dict
+
+
+def _load_model_ensemble_and_task(original: Callable) -> Callable:
+    def load_model_ensemble_and_task(filenames: list[str], *rest: Any, **options: Any) -> Any:
+        try:
+            models, cfg, task = original(filenames, *rest, **options)
+        except OSError as error:
+            if not str(error).startswith("Model file not found"):
+                raise
+            name = str(error).partition(": ")[2]
+            raise CheckpointError(f"checkpoint {name} does not exist; check `--path`.") from error
+        except RuntimeError as error:
+            if str(error).startswith("Neither args nor cfg"):
+                raise CheckpointError(
+                    f"{', '.join(filenames)} has weights alone, without the options of its model, "
+                    "from which it would be built. Give the file that fairseq-train wrote; for "
+                    "training, `fairseq-train --finetune-from-model` takes it with these options."
+                ) from error
+            if "loading state_dict" not in str(error):
+                raise
+            raise CheckpointError(
+                f"{', '.join(filenames)} does not fit the model built for this data: "
+                f"{differences(str(error))}. Use the dictionaries it was trained with."
+            ) from error
+        _refuse_other_sources(", ".join(filenames), cfg, task)
+        return models, cfg, task
+
+    return load_model_ensemble_and_task
+
+
+def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
+    """Check `--source-bos`, which fairseq-generate takes from the command line only."""
+    trained, given = (
+        bool(getattr(getattr(owner, attribute, None), "source_bos", False))
+        for owner, attribute in ((cfg, "task"), (task, "cfg"))
+    )
+    if trained and not given:
+        raise ConfigError(
+            f"{name} was trained with `--source-bos`; give `--task translation_ext --source-bos`."
+        )
+    if given and not trained:
+        raise ConfigError(f"{name} was trained without `--source-bos`; leave it out.")
+
+
+def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
+    """The file that fairseq starts a training from, as it chooses it.
+
+    Args:
+        cfg: the section ``checkpoint`` of its configuration.
+        trainer: fairseq's.
+
+    Returns:
+        The path, and the option that names it; None for the run's own last checkpoint, which may
+        not be there.
+    """
+    from fairseq.file_io import PathManager
+
+    suffix = f"{trainer.checkpoint_suffix or ''}.pt"
+    if cfg.restore_file != "checkpoint_last.pt":  # fairseq's default
+        return cfg.restore_file.replace(".pt", suffix), "restore_file"
+    last = str(Path(cfg.save_dir, f"checkpoint_last{suffix}"))
+    for option in ("continue_once", "finetune_from_model"):  # each for the first start alone
+        path = getattr(cfg, option, None)
+        if path is not None and not PathManager.exists(last):
+            return path, option
+    return last, None
+
+
+def _load_checkpoint(original: Callable) -> Callable:
+    from fairseq.file_io import PathManager
+
+    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
+        path, option = start(cfg, trainer)
+        if option is not None:
+            if bundle.is_bundle(path):  # fairseq asks for a file
+                cfg[option] = path = str(bundle.as_file(path))
+            if not PathManager.isfile(path):
+                # fairseq would silently start from random weights
+                fault = "is not a file" if PathManager.exists(path) else "does not exist"
+                raise ConfigError(f"`--{option.replace('_', '-')}` names {path}, which {fault}.")
+        try:
+            return original(cfg, trainer, **options)
+        except ValueError as error:
+            if not str(error).startswith("--finetune-from-model"):
+                raise
+            # It does not go with another option; what follows the colon is the configuration.
+            raise ConfigError(f"{str(error).partition(': ')[0]}.") from error
+        except RuntimeError as error:
+            if not str(error).startswith("Cannot resume training due to dataloader mismatch"):
+                raise
+            raise DataError(
+                f"the corpus has fewer batches than the one that the run in {cfg.save_dir} has "
+                "read so far. Give the former data and batch size, or `--reset-dataloader` to go "
+                "on with an epoch of this corpus."
+            ) from error
+
+    return load_checkpoint
+
+
+def _keep_pipeline(original: Callable) -> Callable:
+    """Copy ``text.json`` from the data to the run, once, at the start of a training."""
+
+    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
+        found = original(cfg, trainer, **options)
+        if trainer.is_data_parallel_master and not cfg.no_save:
+            data = str(getattr(trainer.cfg.task, "data", None) or "").split(":")[0]
+            if data:
+                pipeline.copy(data, cfg.save_dir)
+        return found
+
+    return load_checkpoint
+
+
+def _trainer_load_checkpoint(original: Callable) -> Callable:
+    def load_checkpoint(
+        self: Any,
+        filename: str,
+        reset_optimizer: bool = False,
+        reset_lr_scheduler: bool = False,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        if not (reset_optimizer or reset_lr_scheduler):
+            _require_scheduler(self.cfg, filename)
+        try:
+            return original(self, filename, reset_optimizer, reset_lr_scheduler, *rest, **options)
+        except AssertionError as error:  # another criterion or optimizer
+            raise CheckpointError(f"{filename}: {error}") from error
+        except Exception as error:
+            if not str(error).startswith("Cannot load model parameters"):
+                raise
+            state = storage.load(filename)
+            found = dictionaries.recorded(state, filename)
+            compare_dictionaries(self.task, found, filename, warn=False)
+            theirs = architecture(state)
+            ours = architecture({"cfg": {"model": self.cfg.model}})
+            asked = f"`{ours}` was" if ours != theirs else "other options were"
+            raise CheckpointError(
+                f"{filename} holds the architecture `{theirs}`, but {asked} asked for; "
+                f"{differences(str(error.__context__))}. Give the options it was trained with, "
+                "or another `--save-dir`."
+            ) from error
+
+    return load_checkpoint
+
+
+def _require_scheduler(cfg: Any, filename: str) -> None:
+    """Check that a training goes on with its schedule, as fairseq checks criterion and optimizer.
+
+    The states of two schedules do not fit each other, or fit by chance.
+    """
+    if not storage.is_archive(filename):
+        return
+    state = storage.load(filename, checksums=False)
+    if state.get("last_optimizer_state") is None:  # nothing but weights is taken from it
+        return
+    former, now = (layout.options(of, "lr_scheduler") for of in (state, {"cfg": cfg}))
+    theirs, ours = former.get("_name") or former.get("lr_scheduler"), now.get("_name")
+    if theirs and ours and theirs != ours:
+        raise ConfigError(
+            f"{filename} was trained with `--lr-scheduler {theirs}`, but `{ours}` was asked for. "
+            "Give the former one, or `--reset-lr-scheduler` to go on with the other."
+        )
+
+
+def _persistent_save(original: Callable) -> Callable:
+    def torch_persistent_save(obj: Any, filename: str, *rest: Any, **options: Any) -> None:
+        try:
+            original(obj, filename, *rest, **options)
+        except (OSError, RuntimeError) as error:
+            reason = files.system_error(error)
+            if reason is None:
+                raise
+            raise EnvironmentProblem(files.explain(reason, f"the checkpoint {filename}")) from error
+
+    return torch_persistent_save
+
+
+def _save_once(original: Callable) -> Callable:
+    """Save once. fairseq tries three times, and each attempt appends to the broken one before."""
+
+    def _torch_persistent_save(obj: Any, f: Any) -> None:
+        import torch
+
+        torch.save(obj, f)
+
+    return _torch_persistent_save
+
+
+PATCHES = (
+    Patch(
+        name="checkpoints are read safely",
+        reason="torch reads damaged files as if they were whole, and its errors are pages long",
+        layers=(Layer("fairseq.checkpoint_utils:load_checkpoint_to_cpu", _load_checkpoint_to_cpu),),
+    ),
+    Patch(
+        name="weights alone",
+        reason="`{'model': …}` without any other entry ends in `KeyError: 'best_loss'`, so that no "
+        "training can start from it",
+        layers=(Layer("fairseq.checkpoint_utils:_upgrade_state_dict", _upgrade_state_dict),),
+    ),
+    Patch(
+        name="checkpoints that do not fit",
+        reason="a missing file, another dictionary or another architecture ends in a traceback, "
+        "and a missing `--restore-file` in random weights",
+        layers=(
+            Layer(
+                "fairseq.checkpoint_utils:load_model_ensemble_and_task",
+                _load_model_ensemble_and_task,
+            ),
+            Layer("fairseq.checkpoint_utils:load_checkpoint", _load_checkpoint),
+            Layer("fairseq.trainer:Trainer.load_checkpoint", _trainer_load_checkpoint),
+        ),
+    ),
+    Patch(
+        name="how the text was made",
+        reason="a checkpoint does not store it, and translating needs the same tokens and subwords",
+        layers=(Layer("fairseq.checkpoint_utils:load_checkpoint", _keep_pipeline),),
+    ),
+    Patch(
+        name="checkpoints that cannot be written",
+        reason="a full disk ends in a traceback, after three attempts of which each appends to "
+        "the torn file of the one before",
+        layers=(
+            Layer("fairseq.checkpoint_utils:torch_persistent_save", _persistent_save),
+            Layer("fairseq.checkpoint_utils:_torch_persistent_save", _save_once),
+        ),
+    ),
+)

@@ -1,0 +1,330 @@
+"""Commands check their input, write all results or none, and give one message per error."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+import shutil
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from fairseq_ext import text
+from fairseq_ext.checkpoints import storage
+from fairseq_ext.checkpoints.dictionaries import difference, symbols
+from fairseq_ext.checkpoints.layout import architecture
+from fairseq_ext.data_folder import alignments, manifest
+from fairseq_ext.decoding import generation_options
+from fairseq_ext.plugin.checks import training_options
+from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.text import generated, pipeline
+from fairseq_ext.utils import files
+from fairseq_ext.utils.error_messages import one_message
+from fairseq_ext.utils.errors import ConfigError, DataError
+
+
+def _call_main(original: Callable) -> Callable:
+    """Check `fairseq-train`, `-interactive` and `-validate` before they start any process."""
+
+    def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
+        # It has the module's name also under `python -m`.
+        spec = inspect.unwrap(main).__globals__["__spec__"]
+        command = spec.name if spec else ""
+        _refuse_broken(cfg, command)
+        if command in ("fairseq_cli.interactive", "fairseq_cli.validate", "fairseq_cli.eval_lm"):
+            _require_path(cfg)
+        if command == "fairseq_cli.eval_lm":
+            _require_language_models(cfg.common_eval.path)
+        if command == "fairseq_cli.interactive":
+            _check_input(cfg.interactive.input)
+        with one_message(), files.no_empty_folder(cfg.checkpoint.save_dir):
+            if command == "fairseq_cli.train" and cfg.common.log_file is not None:
+                # fairseq opens it before it makes the `--save-dir` where it may be.
+                Path(cfg.common.log_file).parent.mkdir(parents=True, exist_ok=True)
+            return original(cfg, main, **options)
+
+    return call_main
+
+
+def _trainer(original: Callable) -> Callable:
+    """Check in processes that `fairseq-hydra-train` has started, which skip `call_main`."""
+
+    def __init__(self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
+        _refuse_broken(cfg, "fairseq_cli.train")
+        original(self, cfg, *rest, **options)
+
+    return __init__
+
+
+def _refuse_broken(cfg: Any, command: str) -> None:
+    """Refuse options that fairseq accepts although they do not work.
+
+    Raises:
+        ConfigError: an option, or a combination, that ends in an error deep inside fairseq or in
+            a run that does nothing.
+    """
+    generation_options.refuse_broken(cfg, command)
+    others = ("train", "validate", "interactive")
+    if cfg.dataset.num_shards != 1 and command.rpartition(".")[2] in others:
+        raise ConfigError("`--num-shards` is for fairseq-generate; leave it out.")
+    if command == "fairseq_cli.train":
+        training_options.refuse(cfg)
+    if command == "fairseq_cli.validate":
+        training_options.require_batch_size(cfg.dataset)
+
+
+def _build_generator(original: Callable) -> Callable:
+    """Check options against models; this is the first call that has both."""
+
+    from fairseq.models import FairseqLanguageModel
+    from fairseq.tasks.translation import TranslationTask
+
+    def build_generator(self: Any, models: list[Any], args: Any, *rest: Any, **options: Any) -> Any:
+        language_model = (options.get("extra_gen_cls_kwargs") or {}).get("lm_model")
+        if language_model is not None and not isinstance(language_model, FairseqLanguageModel):
+            raise ConfigError("`--lm-path` must name a language model, but its model translates.")
+        if isinstance(self, TranslationTask) and isinstance(models[0], FairseqLanguageModel):
+            raise ConfigError(
+                "`--path` must name a model that translates, but is a language model."
+            )
+        reasons = [reason for model in models if (reason := getattr(model, "no_alignment", ""))]
+        if reasons and getattr(args, "print_alignment", None):
+            raise ConfigError(
+                f"`--print-alignment` does not go with this model: {reasons[0]}. Leave it out."
+            )
+        return original(self, models, args, *rest, **options)
+
+    return build_generator
+
+
+def _make_batches(original: Callable) -> Callable:
+    """Count the lines that `fairseq-interactive` has read, so that errors can name the line."""
+    read = 0
+
+    def make_batches(lines: list[str], cfg: Any, task: Any, *rest: Any) -> Iterator[Any]:
+        nonlocal read
+        task.first_sentence, read = read + 1, read + len(lines)
+        yield from original(lines, cfg, task, *rest)
+
+    return make_batches
+
+
+def _check_input(path: str) -> None:
+    if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
+        # like files; in some locales, text that is not UTF-8 would become unknown words
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")
+    elif path != "-" and not Path(path).is_fifo() and not Path(path).is_char_device():
+        text.check_text(path, empty_lines=True, max_tokens=None)  # a pipe can be read only once
+
+
+def _require_path(cfg: Any) -> None:
+    path = cfg.common_eval.path
+    if path is None:
+        raise ConfigError("`--path` must name the checkpoint to use, but is missing.")
+    refuse_colon("--path", path)
+
+
+def refuse_colon(option: str, path: str) -> None:
+    """Refuse a path with a colon, because fairseq would split it into several paths."""
+    if ":" in path and Path(path).exists():
+        raise ConfigError(
+            f"`{option}` must not have a colon, which separates several paths, but is {path}. "
+            "Rename it, or give a link to it."
+        )
+
+
+def _require_language_models(paths: str) -> None:
+    from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
+
+    for path in paths.split(":"):
+        name = architecture(storage.load(path))
+        model = ARCH_MODEL_REGISTRY.get(name)
+        if model is not None and not issubclass(model, FairseqLanguageModel):
+            raise ConfigError(
+                f"`--path` must name a language model, but {path} holds the architecture `{name}`. "
+                "fairseq-validate tells the loss of a translation model."
+            )
+
+
+def _generate(original: Callable) -> Callable:
+    """`fairseq-generate`: with `--results-path`, old results stay until new ones are complete."""
+
+    def main(cfg: Any) -> Any:
+        from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+        if isinstance(cfg, Namespace):
+            cfg = convert_namespace_to_omegaconf(cfg)
+        _require_path(cfg)
+        _refuse_broken(cfg, "fairseq_cli.generate")
+        results = cfg.common_eval.results_path
+        with one_message(results):
+            if results is None:
+                return original(cfg)
+            with files.staged_folder(results) as stage:
+                cfg.common_eval.results_path = str(stage)
+                return original(cfg)
+
+    return main
+
+
+def _name_text(original: Callable) -> Callable:
+    """`fairseq-generate` names the ``text.json`` by which its translations become text."""
+    from fairseq.data.data_utils import infer_language_pair
+
+    def _main(cfg: Any, output_file: IO[str]) -> Any:
+        data = str(getattr(cfg.task, "data", None) or "").split(":")[0]
+        models = cfg.common_eval.path.split(":")
+        src, tgt = (getattr(cfg.task, f"{side}_lang", None) for side in ("source", "target"))
+        if data and not (src and tgt) and Path(data).is_dir():
+            src, tgt = infer_language_pair(data)
+        if src and tgt:
+            note = generated.note([*(Path(model).parent for model in models), data], src, tgt)
+            if note is not None:
+                print(note, file=output_file)
+        return original(cfg, output_file)
+
+    return _main
+
+
+def _preprocess(original: Callable) -> Callable:
+    """`fairseq-preprocess`: check every input, then write all results or none."""
+
+    def main(args: Namespace) -> None:
+        destdir = args.destdir
+        manifest.read(Path(destdir))  # refuses a damaged manifest before the work
+        _require_no_dictionary(args)
+        sentences = _check_texts(args)
+        # for each sentence fairseq writes at least its end and an index entry
+        files.require_space(destdir, 14 * sentences)
+        logger = logging.getLogger("fairseq_cli.preprocess")
+        with one_message(destdir), files.staged_folder(destdir) as stage:
+            log = Path(destdir, "preprocess.log")
+            if log.is_file():
+                shutil.copyfile(log, stage / log.name)  # fairseq appends to it
+            naming = _naming(str(stage), destdir)
+            logger.addFilter(naming)
+            try:
+                original(Namespace(**{**vars(args), "destdir": str(stage)}))
+                _keep_pipeline(args, stage)
+            finally:
+                logger.removeFilter(naming)
+            _require_same_dictionaries(stage, Path(destdir))
+            manifest.write(stage, Path(destdir))
+
+    return main
+
+
+def _keep_pipeline(args: Namespace, stage: Path) -> None:
+    """Copy ``text.json`` from beside the text to the data.
+
+    Raises:
+        DataError: it is damaged, or the folder has data of text that was made in another way.
+    """
+    prefix = (args.trainpref or args.validpref or args.testpref or "").split(",")[0]
+    made = pipeline.load(Path(prefix).parent) if prefix else None
+    if made is None:
+        return
+    former = pipeline.load(args.destdir)
+    if former is not None and not pipeline.same(former, made):
+        raise DataError(
+            f"{Path(args.destdir, pipeline.FILE)} says that the data there was made otherwise "
+            f"({former.describe()}) than {prefix} ({made.describe()}). Choose another `--destdir`."
+        )
+    made.save(stage)
+
+
+def _naming(old: str, new: str) -> Callable[[logging.LogRecord], bool]:
+    """A filter that writes ``new`` for ``old`` in log messages."""
+
+    def rename(record: logging.LogRecord) -> bool:
+        record.msg = str(record.msg).replace(old, new)
+        return True
+
+    return rename
+
+
+def _require_no_dictionary(args: Namespace) -> None:
+    folder = Path(args.destdir)
+    if any(not (folder / name).exists() for name in manifest.read(folder)):
+        return  # an earlier call was killed while it moved its files: they are written again
+    joined = args.joined_dictionary and (args.srcdict or args.tgtdict)
+    sides = [(args.source_lang, joined or args.srcdict)]
+    if not args.only_source:
+        sides.append((args.target_lang, joined or args.tgtdict))
+    for language, given in sides:
+        path = Path(args.destdir, f"dict.{language}.txt" if language else "dict.txt")
+        if not given and path.exists():
+            raise DataError(
+                f"`--destdir` already has the dictionary {path}. Remove that folder, choose "
+                "another one, or use its dictionaries again with `--srcdict` and `--tgtdict`."
+            )
+
+
+def _require_same_dictionaries(stage: Path, folder: Path) -> None:
+    """Refuse to replace a dictionary that belongs to data which stay in the folder."""
+    written = {path.name for path in stage.iterdir()}
+    stay = sorted(path.name for path in folder.glob("*.idx") if path.name not in written)
+    for new in stage.glob("dict.*txt") if stay else ():
+        old = folder / new.name
+        if old.is_file() and (differing := difference(symbols(new), symbols(old))):
+            raise DataError(
+                f"{old} would be replaced, but {stay[0]} was made with it: {differing}. Use it "
+                "again with `--srcdict` or `--tgtdict`, or choose another `--destdir`."
+            )
+
+
+def _check_texts(args: Namespace) -> int:
+    """Check every text and its translation; return how many sentences there are."""
+    prefixes = [("train", args.trainpref)] if args.trainpref else []
+    for split, given in (("valid", args.validpref), ("test", args.testpref)):
+        prefixes += [(split, prefix) for prefix in given.split(",")] if given else []
+    sentences = 0
+    for split, prefix in prefixes:
+        source = f"{prefix}.{args.source_lang}" if args.source_lang else prefix
+        if args.only_source:  # language modelling: documents, with empty lines between them
+            sentences += text.check_text(source, empty_lines=True, max_tokens=None)
+        else:
+            target = f"{prefix}.{args.target_lang}" if args.target_lang else prefix
+            empty_lines = split == "test"  # every test line must have its line in the output
+            pairs = text.check_parallel(source, target, empty_lines=empty_lines)
+            sentences += 2 * pairs
+            if args.align_suffix:
+                aligned = f"{prefix}.{args.align_suffix}"
+                # fairseq passes over missing ones, but training cannot do without its own; of
+                # several sets to validate or to test it looks for none
+                single = prefix in (args.validpref, args.testpref)
+                if split == "train" or (single and Path(aligned).exists()):
+                    alignments.check(aligned, source, target, pairs)
+    return sentences
+
+
+PATCHES = (
+    Patch(
+        name="results are whole",
+        reason="fairseq-preprocess and `fairseq-generate --results-path` leave half of their files "
+        "when they are stopped, and bad input ends in a traceback or a folder that cannot be used",
+        layers=(
+            Layer("fairseq_cli.preprocess:main", _preprocess),
+            Layer("fairseq_cli.generate:main", _generate),
+        ),
+    ),
+    Patch(
+        name="how translations become text",
+        reason="the output of fairseq-generate does not say how its text was made, which scoring "
+        "needs to undo",
+        layers=(Layer("fairseq_cli.generate:_main", _name_text),),
+    ),
+    Patch(
+        name="options that do not work",
+        reason="fairseq accepts them and then fails deep inside, or does nothing",
+        layers=(
+            Layer("fairseq.distributed.utils:call_main", _call_main),
+            Layer("fairseq.trainer:Trainer.__init__", _trainer),
+            Layer("fairseq.tasks.fairseq_task:FairseqTask.build_generator", _build_generator),
+            Layer("fairseq_cli.interactive:make_batches", _make_batches),
+        ),
+    ),
+)

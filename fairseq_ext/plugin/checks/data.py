@@ -1,0 +1,247 @@
+"""Checks of data folders, dictionaries, datasets and lengths when tasks read them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext import text
+from fairseq_ext.data_folder import indexed, manifest
+from fairseq_ext.plugin.checks.commands import refuse_colon
+from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+TASK = "fairseq.tasks.fairseq_task:FairseqTask"
+
+
+def _setup_task(original: Callable) -> Callable:
+    def setup_task(cfg: Any, **options: Any) -> Any:
+        refuse_colon("data", str(getattr(cfg, "data", None) or ""))
+        try:
+            return original(cfg, **options)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DataError(
+                f"{error.filename or error} does not exist; give the folder that "
+                "fairseq-preprocess wrote (`--destdir`)."
+            ) from error
+        except Exception as error:
+            if "infer language pair" not in str(error):
+                raise
+            raise DataError(
+                f"{cfg.data} has no file like train.de-en.de.idx, so the languages are unknown. "
+                "Give the folder that fairseq-preprocess wrote."
+            ) from error
+
+    return setup_task
+
+
+def _add_from_file(original: Callable) -> Callable:
+    def add_from_file(self: Any, f: Any) -> None:
+        if not isinstance(f, str):
+            return original(self, f)
+        manifest.check_dictionary(files.require_file(f, "dictionary"))
+        try:
+            return original(self, f)
+        except DataError:
+            raise
+        except Exception as error:
+            text.check_dictionary(f)  # finds the line
+            raise DataError(f"dictionary {f}: {error}") from error
+
+    return add_from_file
+
+
+def _load_indexed_dataset(original: Callable) -> Callable:
+    """Check data: the first process of a job reads all of it, the others compare sizes."""
+    from fairseq.distributed.utils import get_global_rank
+
+    def load_indexed_dataset(
+        path: str,
+        dictionary: Any = None,
+        dataset_impl: str | None = None,
+        combine: bool = False,
+        **options: Any,
+    ) -> Any:
+        vocabulary = len(dictionary) if dictionary is not None else None
+        for part in _parts(path) if combine else [path]:
+            indexed.check(part, vocabulary, contents=get_global_rank() == 0)
+        return original(path, dictionary, dataset_impl, combine, **options)
+
+    return load_indexed_dataset
+
+
+def _parts(prefix: str) -> Iterator[str]:
+    """Yield the parts of a split that exist: `train`, `train1`, `train2` …"""
+    for number in itertools.count():
+        part = f"{prefix}{number or ''}"
+        if not any(Path(part + ending).exists() for ending in (".idx", ".bin")):
+            return
+        yield part
+
+
+def _load_dataset(original: Callable) -> Callable:
+    def load_dataset(self: Any, split: str, *rest: Any, **options: Any) -> None:
+        again = "Run fairseq-preprocess again."
+        try:
+            original(self, split, *rest, **options)
+        except FileNotFoundError as error:
+            name = f"{split}.{self.cfg.source_lang}-{self.cfg.target_lang}.{self.cfg.source_lang}"
+            raise DataError(
+                f"{self.cfg.data} has no {name}.idx with its .bin. Run fairseq-preprocess with "
+                "this split, or name another split."
+            ) from error
+        except AssertionError as error:
+            raise DataError(f"{self.cfg.data}, split `{split}`: {error}. {again}") from error
+        if split == self.cfg.train_subset and self.datasets[split].tgt is None:
+            raise DataError(f"{self.cfg.data} has no target side for the split `{split}`. {again}")
+        if self.cfg.load_alignments:
+            _require_alignments(self, split)
+
+    return load_dataset
+
+
+def _require_alignments(task: Any, split: str) -> None:
+    """Refuse a split whose alignments fairseq would do without, or run out of.
+
+    Those of a validation set may be missing: then its loss is that of the translation alone.
+    """
+    cfg, dataset = task.cfg, task.datasets[split]
+    alignments = getattr(dataset, "align_dataset", None)
+    name = f"{split}.align.{cfg.source_lang}-{cfg.target_lang}"
+    cure = "Run fairseq-preprocess with `--align-suffix`, or leave out `--load-alignments`."
+    if alignments is None and split == cfg.train_subset:
+        raise DataError(f"{cfg.data} has no {name}.idx with its .bin. {cure}")
+    if alignments is not None and len(alignments) != len(dataset):
+        raise DataError(
+            f"{cfg.data}: {name}.idx has alignments of {len(alignments):,} sentences, but the "
+            f"split `{split}` has {len(dataset):,}. {cure}"
+        )
+
+
+def _build_model(original: Callable) -> Callable:
+    """Store the limits of the model in the task, for messages about long sentences."""
+
+    def build_model(self: Any, cfg: Any, *rest: Any, **options: Any) -> Any:
+        model = original(self, cfg, *rest, **options)
+        self.model_limits = model.max_positions()
+        self.max_length_option = "--max-source-positions"
+        encoder = getattr(model, "encoder", None)
+        own = getattr(encoder, "max_length_option", None)
+        if own and encoder.max_positions() != getattr(cfg, "max_source_positions", None):
+            self.max_length_option = own
+        return model
+
+    return build_model
+
+
+def _filter_indices_by_size(original: Callable) -> Callable:
+    """Replaces fairseq's function, whose messages do not say which side is too long."""
+
+    def filter_indices_by_size(
+        self: Any,
+        indices: Any,
+        dataset: Any,
+        max_positions: Any = None,
+        ignore_invalid_inputs: bool = False,
+    ) -> Any:
+        kept, skipped = dataset.filter_indices_by_size(indices, max_positions)
+        if len(skipped) == 0:
+            return kept
+        # fairseq-interactive may skip all sentences of a buffer, but a split must have some
+        if len(kept) == 0 and any(dataset is split for split in self.datasets.values()):
+            fact, cures = excess(self, dataset, min(skipped, key=dataset.num_tokens), max_positions)
+            raise DataError(
+                f"all {len(skipped):,} sentences are too long, the shortest too: {fact}. {cures}."
+            )
+        if not ignore_invalid_inputs:
+            fact, cures = excess(self, dataset, min(skipped), max_positions)
+            raise DataError(
+                f"{fact}. {cures}, or leave such sentences out with "
+                "`--skip-invalid-size-inputs-valid-test`."
+            )
+        fact, cures = excess(self, dataset, max(skipped, key=dataset.num_tokens), max_positions)
+        logger.warning(
+            f"{len(skipped):,} of {len(indices):,} sentences are too long and left out; "
+            f"the longest: {fact}. {cures}."
+        )
+        return kept
+
+    return filter_indices_by_size
+
+
+def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
+    """How long a sentence is and how long it may be, and what the user can do."""
+    from fairseq.tasks.translation import TranslationTask
+
+    sizes = dataset.size(index)
+    if isinstance(sizes, np.ndarray):  # of a task with several languages
+        sizes = tuple(sizes.tolist())
+    name = f"sentence {index + getattr(task, 'first_sentence', 1)}"
+    if not isinstance(sizes, tuple) or not isinstance(limits, tuple):
+        cure = "Raise `--max-positions`, or cut sentences with `--shorten-method truncate`"
+        return f"{name} has {sizes} tokens, but the limit is {limits}", cure
+    over = [size > (limit or size) for size, limit in zip(sizes, limits, strict=True)].index(True)
+    side, limit = ("source", "target")[over], limits[over]
+    cut = f"cut {side}s with `--task translation_ext --truncate-{side} --max-{side}-positions"
+    cut = f", or {cut} {limit}`" if isinstance(task, TranslationTask) else ""
+    model_limits = getattr(task, "model_limits", None)
+    if model_limits and model_limits[over] == limit:
+        allowed = "the model takes"
+        option = task.max_length_option if side == "source" else "--max-target-positions"
+        cure = f"Train it with a larger `{option}`"
+    elif task.max_positions()[over] == limit:
+        allowed, cure = f"`--max-{side}-positions` allows", "Raise it"
+    else:
+        allowed, cure = "`--max-tokens` allows", "Raise it"
+    fact = f"{name} has {sizes[over]} {side} tokens, but {allowed} at most {limit}"
+    return fact, f"{cure}{cut}"
+
+
+def _batch_by_size(original: Callable) -> Callable:
+    def batch_by_size(
+        indices: Any, num_tokens_fn: Callable[[int], int], *rest: Any, **options: Any
+    ) -> Any:
+        try:
+            return original(indices, num_tokens_fn, *rest, **options)
+        except AssertionError as error:
+            if "max_tokens" not in str(error):
+                raise
+            longest = max(indices, key=num_tokens_fn)
+            raise DataError(
+                f"sentence {longest + 1} has {num_tokens_fn(longest)} tokens, too many for a "
+                "batch. Raise `--max-tokens` (or `--max-tokens-valid`), or remove the sentence."
+            ) from error
+
+    return batch_by_size
+
+
+PATCHES = (
+    Patch(
+        name="data folders",
+        reason="a missing folder, split or side, a damaged index or a broken dictionary ends in a "
+        "traceback, and a token outside the dictionary in a crash of the embedding",
+        layers=(
+            Layer("fairseq.tasks:setup_task", _setup_task),
+            Layer("fairseq.data:Dictionary.add_from_file", _add_from_file),
+            Layer("fairseq.data.data_utils:load_indexed_dataset", _load_indexed_dataset),
+            Layer("fairseq.tasks.translation:TranslationTask.load_dataset", _load_dataset),
+        ),
+    ),
+    Patch(
+        name="long sentences",
+        reason="fairseq says neither which side of which sentence is too long nor what to do",
+        layers=(
+            Layer("fairseq.data.data_utils:batch_by_size", _batch_by_size),
+            Layer(f"{TASK}.filter_indices_by_size", _filter_indices_by_size),
+            Layer(f"{TASK}.build_model", _build_model),
+        ),
+    ),
+)

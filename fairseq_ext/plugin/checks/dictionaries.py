@@ -1,0 +1,117 @@
+"""Require that a model is used with the dictionaries that it was trained with.
+
+Checkpoints record them, see :mod:`fairseq_ext.checkpoints.dictionaries`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_ext.checkpoints import dictionaries
+from fairseq_ext.checkpoints.dictionaries import SIDES
+from fairseq_ext.checkpoints.layout import DICTIONARIES
+from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.utils.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+
+def _save_checkpoint(original: Callable) -> Callable:
+    def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
+        if words := _own(self.task):
+            extra_state = {**extra_state, DICTIONARIES: dictionaries.record(*words)}
+        return original(self, filename, extra_state)
+
+    return save_checkpoint
+
+
+def _trainer_load_checkpoint(original: Callable) -> Callable:
+    """Check `fairseq-train` when it resumes or starts from another model."""
+
+    def load_checkpoint(self: Any, filename: str, *rest: Any, **options: Any) -> Any:
+        extra_state = original(self, filename, *rest, **options)
+        if extra_state is not None:
+            found = dictionaries.recorded({"extra_state": extra_state}, filename)
+            compare(self.task, found, filename, warn=self.data_parallel_rank == 0)
+        return extra_state
+
+    return load_checkpoint
+
+
+def _load_checkpoint_to_cpu(original: Callable) -> Callable:
+    """Copy the record into `task_state`, the only part of a checkpoint that a task can see."""
+
+    def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
+        state = original(path, *rest, **options)
+        found = {"file": path, "record": dictionaries.recorded(state, path)}
+        return {**state, "task_state": {**(state.get("task_state") or {}), DICTIONARIES: found}}
+
+    return load_checkpoint_to_cpu
+
+
+def _load_state_dict(original: Callable) -> Callable:
+    """Check wherever a model is loaded for a task: generation, validation, hubs, a teacher."""
+
+    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+        rest = dict(state_dict)
+        if found := rest.pop(DICTIONARIES, None):
+            compare(self, found["record"], found["file"])
+        original(self, rest)
+
+    return load_state_dict
+
+
+def compare(task: Any, found: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
+    """Require that a translation task has the dictionaries of a checkpoint.
+
+    Args:
+        task: any task; tasks other than translation are not checked.
+        found: the checkpoint's record; without one (None) there is a warning if ``warn``.
+        path: the checkpoint's name.
+
+    Raises:
+        CheckpointError: a dictionary differs.
+    """
+    own = _own(task)
+    if not own:
+        return
+    if found is None:
+        if warn:
+            logger.warning(
+                f"{path} does not say with which dictionaries it was trained, so that they are "
+                "not compared with those of the data"
+            )
+        return
+    for side, symbols in zip(SIDES, own, strict=True):
+        if differing := dictionaries.difference(symbols, found[side].split("\n")):
+            language = getattr(task.cfg, f"{side}_lang", None)
+            raise CheckpointError(
+                f"{path} was trained with another {side} dictionary: in dict.{language}.txt of "
+                f"the data, {differing}. Use the dictionaries it was trained with."
+            )
+
+
+def _own(task: Any) -> tuple[list[str], list[str]] | None:
+    """The symbols of a translation task's dictionaries; None for another task."""
+    from fairseq.tasks.translation import TranslationTask
+
+    if not isinstance(task, TranslationTask):
+        return None
+    return task.source_dictionary.symbols, task.target_dictionary.symbols
+
+
+PATCHES = (
+    Patch(
+        name="dictionaries of a model",
+        reason="a dictionary of the same size in another order is accepted, and the model's output "
+        "read as other words",
+        layers=(
+            Layer("fairseq.trainer:Trainer.save_checkpoint", _save_checkpoint),
+            Layer("fairseq.trainer:Trainer.load_checkpoint", _trainer_load_checkpoint),
+            Layer("fairseq.checkpoint_utils:load_checkpoint_to_cpu", _load_checkpoint_to_cpu),
+            Layer("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict", _load_state_dict),
+        ),
+    ),
+)

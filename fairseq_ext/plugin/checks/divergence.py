@@ -1,0 +1,125 @@
+"""End a training that diverges with one line, and keep its last good checkpoint.
+
+fairseq checks the gradients of each update. It does not check a loss that is infinite although its
+gradients are finite, the loss on validation sets, and weights that an update has made infinite; it
+would even save these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from fairseq_ext.plugin.checks.interruption import last_checkpoint
+from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.utils.errors import DivergenceError
+
+
+def _train_step(original: Callable) -> Callable:
+    def train_step(self: Any, samples: Any, *rest: Any, **options: Any) -> Any:
+        update = self.get_num_updates() + 1
+        try:
+            logged = original(self, samples, *rest, **options)
+        except FloatingPointError as error:
+            if str(error).startswith("gradients are"):
+                fault = "its gradients are NaN or infinite"
+            elif str(error).startswith("Minimum loss scale"):
+                smallest = self.cfg.common.min_loss_scale
+                fault = f"fp16 overflows even at the smallest loss scale ({smallest})"
+            else:
+                raise
+            raise DivergenceError(_message(self, update, fault)) from error
+        loss = _loss(logged)
+        if loss is not None:
+            if not math.isfinite(loss):
+                raise DivergenceError(_message(self, update, f"its loss is {loss}"))
+            self.last_finite_loss = (update, loss)
+        return logged
+
+    return train_step
+
+
+def _valid_step(original: Callable) -> Callable:
+    def valid_step(self: Any, sample: Any, *rest: Any, **options: Any) -> Any:
+        logged = original(self, sample, *rest, **options)
+        loss = _loss(logged)
+        if loss is not None and not math.isfinite(loss):
+            fault = f"after it, the loss of a batch of the validation set is {loss}"
+            raise DivergenceError(_message(self, self.get_num_updates(), fault))
+        return logged
+
+    return valid_step
+
+
+def _check_grad_norms(original: Callable) -> Callable:
+    """With several processes, fairseq mistakes NaN for inconsistent gradients."""
+
+    def check(self: Any, grad_norm: torch.Tensor) -> None:
+        try:
+            original(self, grad_norm)
+        except FloatingPointError as error:
+            if torch.isfinite(grad_norm).all():
+                raise
+            raise FloatingPointError("gradients are Nan/Inf") from error
+
+    return check
+
+
+def _save_checkpoint(original: Callable) -> Callable:
+    def save_checkpoint(cfg: Any, trainer: Any, *rest: Any, **options: Any) -> Any:
+        name = _not_finite(trainer)
+        if name is not None:
+            fault = f"after it, `{name}` is NaN or infinite, so the model is not saved"
+            raise DivergenceError(_message(trainer, trainer.get_num_updates(), fault))
+        return original(cfg, trainer, *rest, **options)
+
+    return save_checkpoint
+
+
+def _not_finite(trainer: Any) -> str | None:
+    """The first parameter of the model, or of its moving average, that is not finite."""
+    models = {"": trainer.get_model()}
+    if trainer.cfg.ema.store_ema:
+        models["moving average of "] = trainer.ema.get_model()
+    for prefix, model in models.items():
+        for name, parameter in model.named_parameters():
+            if not torch.isfinite(parameter).all():
+                return prefix + name
+    return None
+
+
+def _loss(logged: Mapping[str, Any] | None) -> float | None:
+    """The loss that a step has logged; None if the step was skipped, as after an overflow."""
+    loss = (logged or {}).get("loss")
+    return None if loss is None else float(loss)
+
+
+def _message(trainer: Any, update: int, fault: str) -> str:
+    when, loss = getattr(trainer, "last_finite_loss", (0, 0.0))
+    known = f"the last finite loss was {loss:g} (update {when})" if when else "no loss was finite"
+    common = trainer.cfg.common
+    precision = ", or `--bf16` or fp32" if common.fp16 or common.amp else ""
+    last = last_checkpoint(trainer.cfg.checkpoint)
+    start = f"{last} is as it was: go on from there" if last else "No checkpoint was saved: begin"
+    return (
+        f"training diverged at update {update}: {fault}; {known}. {start} with a lower `--lr`, "
+        f"more `--warmup-updates` or `--clip-norm 1`{precision}."
+    )
+
+
+PATCHES = (
+    Patch(
+        name="divergence",
+        reason="a loss, gradient or weight that is NaN or infinite ends in a traceback, or not at "
+        "all, and such a model is saved as the last one",
+        layers=(
+            Layer("fairseq.trainer:Trainer.train_step", _train_step),
+            Layer("fairseq.trainer:Trainer.valid_step", _valid_step),
+            Layer("fairseq.trainer:Trainer._check_grad_norms", _check_grad_norms),
+            Layer("fairseq.checkpoint_utils:save_checkpoint", _save_checkpoint),
+        ),
+    ),
+)

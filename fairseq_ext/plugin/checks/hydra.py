@@ -1,0 +1,135 @@
+"""``fairseq-hydra-train`` works and refuses as ``fairseq-train`` does.
+
+It imports ``common.user_dir``, and with it this plugin, from inside ``call_main``. Most checks
+stand around ``call_main``: refusals, locks, interruption, errors in one line. They would come too
+late, so the first function that is called after the import calls the patched ``call_main`` with the
+same configuration. When that training is over, the one that began without the checks is left.
+
+A named architecture is a set of defaults. fairseq-hydra-train applies them only to options that are
+still missing when the model's own defaults have been filled in, so it applies none: every named
+architecture would have the sizes of its model.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from fairseq_ext.plugin.table import Layer, Patch, running
+from fairseq_ext.utils import errors
+
+HYDRA = "fairseq_cli.hydra_train"
+_patched_call = ContextVar("_patched_call", default=False)
+
+
+class _Done(BaseException):
+    """Raised when the training is over, to leave the calls that began without this plugin."""
+
+
+def _call_main(original: Callable) -> Callable:
+    def call_main(*arguments: Any, **options: Any) -> Any:
+        before = _patched_call.set(True)
+        try:
+            return original(*arguments, **options)
+        finally:
+            _patched_call.reset(before)
+
+    return call_main
+
+
+def _add_defaults(original: Callable) -> Callable:
+    """The first function that training calls after it has imported the user directory."""
+
+    def add_defaults(cfg: Any) -> None:
+        hydra = next(running(HYDRA), None)
+        if hydra is None or _patched_call.get():
+            return original(cfg)
+        import torch.distributed
+        from fairseq.distributed.utils import call_main
+
+        fill_in_architecture(cfg)
+        if torch.distributed.is_initialized():  # a process that fairseq has started for a GPU
+            return original(cfg)
+        with _in_one_line():
+            call_main(cfg, hydra.pre_main)
+        logging.getLogger(HYDRA).addFilter(_is_no_crash)
+        cfg.common.suppress_crashes = True  # `_Done` does not end fairseq-hydra-train
+        raise _Done
+
+    return add_defaults
+
+
+def _hydra_main(original: Callable) -> Callable:
+    """Wraps the later jobs of a sweep, which begin with this plugin already loaded."""
+
+    def _hydra_main(cfg: Any, **options: Any) -> Any:
+        fill_in_architecture(cfg)
+        with _in_one_line():
+            return original(cfg, **options)
+
+    return _hydra_main
+
+
+def _is_no_crash(record: logging.LogRecord) -> bool:
+    return not (str(record.msg).startswith("Crashed!") and isinstance(sys.exc_info()[1], _Done))
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Print errors in one line here, because Hydra would print a traceback."""
+    try:
+        yield
+    except Exception as error:
+        line = None if os.environ.get(errors.TRACEBACK) else errors.one_line(error)
+        if line is None:
+            raise
+        print(f"fairseq-ext: {line}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def fill_in_architecture(cfg: Any) -> None:
+    """Add the values of the named architecture that ``cfg.model`` does not set.
+
+    Named architectures of fairseq's own models are left alone: in the first job of a sweep fairseq
+    has already filled in the model's defaults, so the later jobs would differ from it.
+    """
+    from fairseq.models import (
+        ARCH_CONFIG_REGISTRY,
+        ARCH_MODEL_REGISTRY,
+        MODEL_DATACLASS_REGISTRY,
+    )
+    from omegaconf import OmegaConf, open_dict
+
+    model = cfg.get("model")
+    given = {"_name": model} if isinstance(model, str) else model or {}
+    name = given.get("_name")
+    if name not in ARCH_CONFIG_REGISTRY or name in MODEL_DATACLASS_REGISTRY:
+        return
+    if ARCH_MODEL_REGISTRY[name].__module__.startswith("fairseq."):
+        return
+    if OmegaConf.is_config(given):
+        given = OmegaConf.to_container(given, resolve=False)
+    options = Namespace(**given)
+    ARCH_CONFIG_REGISTRY[name](options)
+    with open_dict(cfg):
+        cfg.model = vars(options)
+
+
+PATCHES = (
+    Patch(
+        name="fairseq-hydra-train",
+        reason="it loads `common.user_dir` in the middle of its start, so that checks of options, "
+        "locks and interruption come too late, and it gives a named architecture the model's sizes",
+        layers=(
+            Layer("fairseq.distributed.utils:call_main", _call_main),
+            Layer("fairseq_cli.train:add_defaults", _add_defaults),
+            Layer("fairseq_cli.hydra_train:_hydra_main", _hydra_main),
+        ),
+    ),
+)

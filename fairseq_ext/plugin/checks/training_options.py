@@ -1,0 +1,222 @@
+"""Refuse options of fairseq-train that cannot work, by name, before anything is loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_ext.plugin.checks.interruption import last_checkpoint
+from fairseq_ext.plugin.features import async_checkpoints, sharding
+from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.parsing import nearest
+
+HIGHER_IS_BETTER = ("accuracy", "bleu")
+LOWER_IS_BETTER = ("loss", "nll_loss", "ppl")
+
+
+def refuse(cfg: Any) -> None:
+    """Refuse options that fairseq-train accepts although they cannot work.
+
+    Raises:
+        ConfigError: an option is missing, impossible, or does not go with another one.
+    """
+    _require_basics(cfg)
+    _require_packages(cfg)
+    sharding.refuse(cfg)
+    _check_alignment_loss(cfg)
+    _check_bleu(cfg)
+    _check_direction(cfg.checkpoint)
+    dataset = cfg.dataset
+    if dataset.dataset_impl == "cached":
+        raise ConfigError(
+            "`--dataset-impl cached` does not go with fairseq-train, which reads a batch before "
+            "anything is cached. Leave it out, or give `--dataset-impl lazy`."
+        )
+    validates = not dataset.disable_validation
+    if validates and dataset.combine_valid_subsets and dataset.valid_subset != "valid":
+        raise ConfigError(
+            "`--combine-valid-subsets` must have `--valid-subset valid`, the name of what it "
+            f"combines, but that is `{dataset.valid_subset}`."
+        )
+    if getattr(cfg.task, "num_batch_buckets", 0) and not dataset.max_tokens:
+        raise ConfigError("`--num-batch-buckets` must have `--max-tokens`, which is missing.")
+    if validates and dataset.train_subset in dataset.valid_subset.split(","):
+        raise ConfigError(
+            f"`--valid-subset` must not be the training subset (`{dataset.train_subset}`): fairseq "
+            "would then train nothing. Binarize a copy of it under another name."
+        )
+
+
+def _require_basics(cfg: Any) -> None:
+    """Options without a default, and numbers so small that training fails or ends at once."""
+    optimization, dataset = cfg.optimization, cfg.dataset
+    if cfg.optimizer is None:
+        raise ConfigError("`--optimizer` is missing; give for example `--optimizer adam`.")
+    require_batch_size(dataset)
+    for option, value, least in (
+        ("--lr", min(optimization.lr), 0),
+        ("--update-freq", min(optimization.update_freq), 1),
+        ("--max-tokens", dataset.max_tokens, 1),
+        ("--batch-size", dataset.batch_size, 1),
+        ("--warmup-updates", getattr(cfg.lr_scheduler, "warmup_updates", None), 0),
+        ("--distributed-world-size", cfg.distributed_training.distributed_world_size, 1),
+        ("--seed", cfg.common.seed, 0),
+    ):
+        if value is not None and value < least:
+            raise ConfigError(f"`{option}` must be at least {least}, but is {value:g}.")
+
+
+def require_batch_size(dataset: Any) -> None:
+    """Raise :class:`ConfigError` if no option of ``cfg.dataset`` limits the size of batches."""
+    if dataset.max_tokens is None and dataset.batch_size is None:
+        raise ConfigError(
+            "`--max-tokens` or `--batch-size` is missing; give for example `--max-tokens 4000`."
+        )
+
+
+def _require_packages(cfg: Any) -> None:
+    """Without these, fairseq trains on and writes nothing of what was asked, or ends in pages."""
+    common, backend = cfg.common, cfg.distributed_training.ddp_backend
+    for wanted, option, *packages in (
+        (common.tpu and not common.bf16, "--tpu", "torch_xla"),
+        (backend in ("fully_sharded", "slowmo"), f"--ddp-backend {backend}", "fairscale"),
+        (common.tensorboard_logdir, "--tensorboard-logdir", "tensorboard", "tensorboardX"),
+        (common.wandb_project, "--wandb-project", "wandb"),
+        (common.aim_repo, "--aim-repo", "aim"),
+        (common.azureml_logging, "--azureml-logging", "azureml"),
+    ):
+        if wanted and not any(map(importlib.util.find_spec, packages)):
+            raise ConfigError(
+                f"`{option}` needs the package {packages[0]}, which is not installed: `pip install "
+                f"{packages[0].replace('azureml', 'azureml-core')}`, or leave the option out."
+            )
+
+
+def _check_alignment_loss(cfg: Any) -> None:
+    """Refuse guided alignment of a model that has none, or without alignments to learn from."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    criterion = "label_smoothed_cross_entropy_with_alignment"
+    if getattr(cfg.criterion, "_name", None) != criterion:
+        return
+    model = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))
+    reason = getattr(model, "no_alignment", "")
+    if reason:
+        raise ConfigError(
+            f"`--criterion {criterion}` does not go with `--arch {cfg.model._name}`: {reason}."
+        )
+    if not getattr(cfg.task, "load_alignments", False):
+        raise ConfigError(
+            f"`--criterion {criterion}` must have `--load-alignments`: without it, fairseq trains "
+            "as if there were no alignments. Binarize them with `fairseq-preprocess "
+            "--align-suffix`."
+        )
+
+
+def _check_bleu(cfg: Any) -> None:
+    """Check the options of ``--eval-bleu``, which fairseq reads only after the first epoch."""
+    from fairseq.data.encoders import TOKENIZER_REGISTRY
+
+    task = cfg.task
+    if not hasattr(task, "eval_bleu"):
+        return
+    if not task.eval_bleu:
+        if cfg.checkpoint.best_checkpoint_metric == "bleu":
+            raise ConfigError("`--best-checkpoint-metric bleu` must have `--eval-bleu`.")
+        return
+    for name in ("eval_bleu_args", "eval_bleu_detok_args"):
+        value, option = getattr(task, name) or "{}", f"--{name.replace('_', '-')}"
+        try:
+            right = isinstance(json.loads(value), dict)
+        except ValueError:
+            right = False
+        if not right:
+            raise ConfigError(
+                f"`{option}` must be JSON such as '{{\"beam\": 4}}' (quote it), but is {value}."
+            )
+    known = list(TOKENIZER_REGISTRY)
+    if task.eval_bleu_detok not in known:
+        raise ConfigError(
+            f"`--eval-bleu-detok` must be one of {', '.join(known)}, but is "
+            f"`{task.eval_bleu_detok}`{nearest(task.eval_bleu_detok, known)}"
+        )
+
+
+def _check_direction(checkpoint: Any) -> None:
+    """A wrong direction keeps the worst model as the best one."""
+    metric, maximize = checkpoint.best_checkpoint_metric, checkpoint.maximize_best_checkpoint_metric
+    if metric in HIGHER_IS_BETTER and not maximize:
+        raise ConfigError(
+            f"`--best-checkpoint-metric {metric}` must have `--maximize-best-checkpoint-metric`: "
+            "the highest value is the best one."
+        )
+    if metric in LOWER_IS_BETTER and maximize:
+        raise ConfigError(
+            f"`--best-checkpoint-metric {metric}` does not go with "
+            "`--maximize-best-checkpoint-metric`: the lowest value is the best one."
+        )
+
+
+class UnknownMetricError(ConfigError):
+    """A metric that validation does not measure, in every process of the job."""
+
+
+def _validate(original: Callable) -> Callable:
+    """Save what is trained so far, because only the first validation shows what it measures.
+
+    A checkpoint that is there stays: it has the best value so far, which a wrong name cannot keep.
+    """
+    from fairseq import checkpoint_utils
+
+    def validate(cfg: Any, trainer: Any, task: Any, epoch_itr: Any, subsets: list[str]) -> Any:
+        try:
+            return original(cfg, trainer, task, epoch_itr, subsets)
+        except UnknownMetricError as error:
+            last = last_checkpoint(cfg.checkpoint)
+            _meet()
+            if last is None:
+                checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
+                async_checkpoints.WRITER.wait()
+                last = last_checkpoint(cfg.checkpoint)
+            _meet()  # if another process ended first, this one would be stopped while it saves
+            cure = f" With one of them, training continues from {last}." if last else ""
+            raise ConfigError(f"{error}{cure}") from None
+
+    return validate
+
+
+def _meet() -> None:
+    """Wait for the other processes of the job."""
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+
+
+def _get_valid_stats(original: Callable) -> Callable:
+    def get_valid_stats(cfg: Any, trainer: Any, stats: dict[str, Any], *rest: Any) -> Any:
+        metric = cfg.checkpoint.best_checkpoint_metric
+        if metric not in stats:
+            raise UnknownMetricError(
+                f"`--best-checkpoint-metric` must be one of {', '.join(stats)}, but is "
+                f"`{metric}`{nearest(metric, stats)}"
+            )
+        return original(cfg, trainer, stats, *rest)
+
+    return get_valid_stats
+
+
+PATCHES = (
+    Patch(
+        name="name of the best checkpoint's metric",
+        reason="one that validation does not measure ends in `KeyError` after the first epoch, "
+        "which is lost",
+        layers=(
+            Layer("fairseq_cli.train:get_valid_stats", _get_valid_stats),
+            Layer("fairseq_cli.train:validate", _validate),
+        ),
+    ),
+)

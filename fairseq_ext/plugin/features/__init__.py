@@ -1,0 +1,1 @@
+"""Features: the engine, faster updates, sharding and asynchronous checkpoints in fairseq."""

@@ -1,0 +1,156 @@
+"""Checkpoints that are written while training goes on (``--write-checkpoints-asynchronously``).
+
+A thread calls fairseq's own ``save_checkpoint``, so that files are written, copied and removed in
+its order. The training waits only until the state stands in memory, as the bytes of the file. Each
+file is written under another name first, so a kill leaves the checkpoint before it; and a
+checkpoint is complete before the next one begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from fairseq_ext.plugin.table import Layer, Patch
+
+
+class Writer:
+    """Saves in a thread; there is never more than one."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._taken = threading.Event()
+        self._error: BaseException | None = None
+
+    def start(self, save: Callable[[], Any]) -> None:
+        """Let ``save`` run until it calls :meth:`taken` or ends; it then goes on by itself.
+
+        Raises:
+            Exception: an error of this ``save`` so far, or of the one before.
+        """
+        self.wait()
+        self._taken.clear()
+        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+        def run() -> None:
+            try:
+                if device is not None:  # each thread has its own
+                    torch.cuda.set_device(device)
+                save()
+            except BaseException as error:
+                self._error = error
+            finally:
+                self._taken.set()
+
+        self._thread = threading.Thread(target=run, name="checkpoints")
+        self._thread.start()
+        self._taken.wait()
+        if self._error is not None:
+            self.wait()
+
+    def taken(self) -> None:
+        """Note that the copy to save does not depend on the training any more."""
+        self._taken.set()
+
+    def wait(self) -> None:
+        """Wait until everything is saved.
+
+        Raises:
+            Exception: what went wrong since the last call.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+WRITER = Writer()
+"""The writer of this process, which has one training at a time."""
+
+
+def finish() -> None:
+    """Wait for the last checkpoint when the process is ending for another reason; ignore errors."""
+    with contextlib.suppress(Exception):
+        WRITER.wait()
+
+
+def _add_defaults(original: Callable) -> Callable:
+    """Let fairseq find the package iopath, without which it refuses the option."""
+
+    def add_defaults(cfg: Any) -> None:
+        original(cfg)
+        asked = cfg.checkpoint.write_checkpoints_asynchronously
+        if asked and "iopath" not in sys.modules and not importlib.util.find_spec("iopath"):
+            sys.modules["iopath"] = ModuleType("iopath")  # it is asked for, and never used
+
+    return add_defaults
+
+
+def _save_checkpoint(original: Callable) -> Callable:
+    def save_checkpoint(cfg: Any, *args: Any) -> str | None:
+        if not cfg.write_checkpoints_asynchronously or cfg.no_save:
+            return original(cfg, *args)
+        cfg = cfg.copy()
+        cfg.write_checkpoints_asynchronously = False  # fairseq would write the first file alone
+        WRITER.start(lambda: original(cfg, *args))
+        return None
+
+    return save_checkpoint
+
+
+def _torch_persistent_save(original: Callable) -> Callable:
+    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
+        if async_write:
+            file = io.BytesIO()
+            torch.save(obj, file)
+            obj = file
+            WRITER.taken()
+        original(obj, filename)
+
+    return torch_persistent_save
+
+
+def _write_bytes(original: Callable) -> Callable:
+    def _torch_persistent_save(obj: Any, f: Any) -> None:
+        if isinstance(obj, io.BytesIO):
+            f.write(obj.getbuffer())
+        else:
+            original(obj, f)
+
+    return _torch_persistent_save
+
+
+def _async_close(original: Callable) -> Callable:
+    """fairseq-train calls it at its end."""
+
+    def async_close() -> bool:
+        WRITER.wait()
+        return original()
+
+    return async_close
+
+
+PATCHES = (
+    Patch(
+        name="checkpoints written asynchronously",
+        reason="--write-checkpoints-asynchronously leaves a torn file where a training is killed, "
+        "writes no checkpoint_last.pt, and needs a package that nothing else needs",
+        layers=(
+            Layer("fairseq_cli.train:add_defaults", _add_defaults),
+            Layer("fairseq.checkpoint_utils:save_checkpoint", _save_checkpoint),
+            Layer("fairseq.checkpoint_utils:torch_persistent_save", _torch_persistent_save),
+            Layer("fairseq.checkpoint_utils:_torch_persistent_save", _write_bytes),
+            Layer("fairseq.file_io:PathManager.async_close", _async_close),
+        ),
+    ),
+)

@@ -1,0 +1,68 @@
+"""``--engine`` and ``--shortlist``: translate with the engine instead of fairseq's generator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Optional
+
+from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, HELP, SHORTLIST_HELP
+from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.utils.errors import ConfigError
+
+
+def _add_option() -> None:
+    """Two fields more in fairseq's options of generation, for its commands and its YAML."""
+    from fairseq.dataclass import ChoiceEnum
+    from fairseq.dataclass.configs import GenerationConfig
+    from fairseq.dataclass.initialize import hydra_init
+
+    if "engine" in GenerationConfig.__dataclass_fields__:
+        return
+    kind = ChoiceEnum([FAIRSEQ, *ENGINES])
+    said = (
+        f"{HELP}. Where the engine lacks an option or a model, the log says why fairseq translates"
+    )
+    for name, its, default, text in (
+        ("engine", kind, DEFAULT, said),
+        ("shortlist", Optional[str], None, SHORTLIST_HELP),  # noqa: UP045 (fairseq reads it)
+    ):
+        field = dataclasses.field(default=default, metadata={"help": text})
+        one = dataclasses.make_dataclass("One", [(name, its, field)])
+        GenerationConfig.__dataclass_fields__[name] = one.__dataclass_fields__[name]
+        GenerationConfig.__annotations__[name] = its
+        setattr(GenerationConfig, name, default)
+    hydra_init()
+
+
+def _build_generator(original: Callable) -> Callable:
+    def build_generator(self: Any, models: Any, args: Any, *rest: Any, **options: Any) -> Any:
+        trained = any(model.training for model in models)  # their weights will change
+        generator = original(self, models, args, *rest, **options)
+        numbers = ENGINES.get(str(getattr(args, "engine", FAIRSEQ)))
+        path = None if trained else getattr(args, "shortlist", None)
+        if numbers is None and path is not None:
+            raise ConfigError(
+                "`--shortlist` is for the engine, but `--engine` is `fairseq`; leave one out."
+            )
+        if trained or numbers is None:
+            return generator
+        from fairseq_ext.decoding.on_engine.generator import with_engine
+        from fairseq_ext.engine import shortlist
+
+        target, listed = self.target_dictionary, None
+        if path is not None:
+            listed = shortlist.read(path, self.source_dictionary.symbols, target.symbols)
+        return with_engine(generator, models, target, numbers, listed)
+
+    return build_generator
+
+
+PATCHES = (
+    Patch(
+        name="engine",
+        reason="fairseq's generator spends most of its time between the products",
+        act=_add_option,
+        layers=(Layer("fairseq.tasks.fairseq_task:FairseqTask.build_generator", _build_generator),),
+    ),
+)

@@ -1,0 +1,110 @@
+"""The start of an epoch over millions of sentence pairs: the same batches, sooner and in less
+memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext.data_folder import ordering
+from fairseq_ext.plugin.table import Layer, Patch
+
+PART = 1 << 18
+OPEN = 3
+"""Batches at a part's end that are made again: one that was full to a multiple of sentences, the
+rest, and what fairseq drops and the row "last batch" adds."""
+
+
+def read_ahead(original: Callable) -> Callable:
+    """Let the system read a file behind the command, which fairseq reads and throws away."""
+
+    def _warmup_mmap_file(path: str) -> None:
+        if not hasattr(os, "posix_fadvise"):
+            return original(path)
+        with Path(path).open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
+    return _warmup_mmap_file
+
+
+def keep_sizes_once(original: Callable) -> Callable:
+    """``src_sizes`` and ``tgt_sizes`` are parts of ``sizes``, instead of copies."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if self.tgt_sizes is not None and self.buckets is None:
+            self.src_sizes, self.tgt_sizes = self.sizes.T
+
+    return __init__
+
+
+def order_by_counting(original: Callable) -> Callable:
+    def ordered_indices(self: Any) -> np.ndarray:
+        sizes = [one for one in (self.tgt_sizes, self.src_sizes) if one is not None]
+        longest = max(one.max(initial=0) for one in sizes)
+        if self.buckets is not None or longest > ordering.LONGEST:
+            return original(self)
+        return ordering.random_by_length(sizes, self.shuffle)
+
+    return ordered_indices
+
+
+def look_before_filtering(original: Callable) -> Callable:
+    """Where no sentence is too long, none has to be looked for."""
+
+    def filter_indices_by_size(self: Any, indices: Any, max_sizes: Any) -> Any:
+        limits = max_sizes if isinstance(max_sizes, tuple | list) else (max_sizes, max_sizes)
+        sizes = (self.src_sizes, self.tgt_sizes)
+        if max_sizes is not None and all(
+            one is None or one.max(initial=0) <= limit
+            for one, limit in zip(sizes, limits, strict=True)
+        ):
+            return indices, []
+        return original(self, indices, max_sizes)
+
+    return filter_indices_by_size
+
+
+def batch_in_parts(original: Callable) -> Callable:
+    """Count tokens of :data:`PART` sentences at a time, instead of all.
+
+    A batch depends on where it starts and on the sentences from there on. So all batches of a part
+    are those of the whole but the last few, which sentences of the next part may belong to.
+    """
+
+    def batch_by_size(self: Any, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        if self.buckets is not None:
+            return original(self, indices, *args, **kwargs)
+        batches: list[Any] = []
+        start = 0
+        while len(indices) - start > PART:
+            found = original(self, indices[start : start + PART], *args, **kwargs)
+            if len(found) <= OPEN:  # sentences by the hundred thousand in one batch
+                break
+            batches += found[:-OPEN]
+            start += sum(map(len, found[:-OPEN]))
+        return batches + original(self, indices[start:], *args, **kwargs)
+
+    return batch_by_size
+
+
+PAIRS = "fairseq.data.language_pair_dataset:LanguagePairDataset"
+
+PATCHES = (
+    Patch(
+        name="start of large corpora",
+        reason="fairseq keeps the lengths of sentences twice, sorts them twice as 32 bits, copies "
+        "them as 64 bits, and reads all data without using them",
+        layers=(
+            Layer("fairseq.data.indexed_dataset:_warmup_mmap_file", read_ahead),
+            Layer(f"{PAIRS}.__init__", keep_sizes_once),
+            Layer(f"{PAIRS}.ordered_indices", order_by_counting),
+            Layer(f"{PAIRS}.filter_indices_by_size", look_before_filtering),
+            Layer(f"{PAIRS}.batch_by_size", batch_in_parts),
+        ),
+    ),
+)

@@ -1,0 +1,292 @@
+"""Updates that take less time and memory, with the same numbers.
+
+The loss reads the model's features and computes the output layer itself, in chunks; Adam goes over
+each tensor once; dropout draws fewer random numbers; products are those of the faster library;
+memory is kept for the next update.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# torch.jit.script compiles fairseq's dropout with the names of this module
+import torch.nn.functional as F  # noqa: F401
+from torch import Tensor
+
+from fairseq_ext.base import dropout as sixteen_bits
+from fairseq_ext.plugin.table import Layer, Patch
+
+logger = logging.getLogger(__name__)
+
+SMOOTHED = "fairseq.criterions.label_smoothed_cross_entropy:LabelSmoothedCrossEntropyCriterion"
+PLAIN = "fairseq.criterions.cross_entropy:CrossEntropyCriterion"
+STOCK_MODULES = {one.partition(":")[0] for one in (SMOOTHED, PLAIN)}
+READING_LOGITS = ("compute_loss", "compute_accuracy", "get_lprobs_and_target")
+
+
+def obstacle(criterion: Any, model: Any) -> str | None:
+    """Why the loss of ``model`` needs all logits at once, or None where chunks will do.
+
+    A criterion of ours says it with a method ``obstacle``, beside a ``compute_loss`` that can do
+    with features. One of another plugin that computes its own loss gets what it always got.
+    """
+    from fairseq_ext.training import chunked_output
+
+    for method in READING_LOGITS:
+        owner = chunked_output.owner_of(criterion, method)
+        if owner is not object and owner.__module__ not in STOCK_MODULES:
+            if "obstacle" not in vars(owner):
+                return f"the loss of {owner.__name__}"
+            if reason := criterion.obstacle():
+                return reason
+    first = next(model.parameters())
+    if torch.is_autocast_enabled(first.device.type):
+        return "--amp"
+    if first.dtype is torch.float16:
+        return "--fp16"  # chunks round their gradients before the loss scale makes them larger
+    return chunked_output.obstacle(model)
+
+
+def leave_output_to_loss(original: Callable) -> Callable:
+    def forward(self: Any, model: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
+        from fairseq_ext.training import chunked_output
+
+        if not reduce or getattr(self, "_needs_logits", False):
+            return original(self, model, sample, reduce)
+        if reason := obstacle(self, model):
+            logger.info("the loss is not computed in chunks, because of %s", reason)
+            self._needs_logits = True
+            return original(self, model, sample, reduce)
+        with chunked_output.deferred(model):
+            return original(self, model, sample, reduce)
+
+    return forward
+
+
+def smoothed_loss_in_chunks(original: Callable) -> Callable:
+    def compute_loss(
+        self: Any, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        from fairseq_ext.training import chunked_output, loss
+
+        if not chunked_output.is_deferred(model):
+            return original(self, model, net_output, sample, reduce)
+        output, target = _words(self, model, net_output, sample)
+        return loss.smoothed_nll(output, target, self.eps, self.padding_idx)
+
+    return compute_loss
+
+
+def loss_in_chunks(original: Callable) -> Callable:
+    def compute_loss(
+        self: Any, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        from fairseq_ext.training import chunked_output, loss
+
+        if not chunked_output.is_deferred(model):
+            return original(self, model, net_output, sample, reduce)
+        output = chunked_output.output_layer(model, net_output[0])
+        target = model.get_targets(sample, net_output)
+        found, _ = loss.smoothed_nll(output, target, padding_idx=self.padding_idx)
+        return found, found
+
+    return compute_loss
+
+
+def accuracy_in_chunks(original: Callable) -> Callable:
+    def compute_accuracy(
+        self: Any, model: Any, net_output: Any, sample: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        from fairseq_ext.training import chunked_output, loss
+
+        if not chunked_output.is_deferred(model):
+            return original(self, model, net_output, sample)
+        output, target = _words(self, model, net_output, sample)
+        correct = loss.count_correct(output, target, self.padding_idx)
+        return correct, target.ne(self.padding_idx).sum()
+
+    return compute_accuracy
+
+
+def _words(self: Any, model: Any, net_output: Any, sample: dict[str, Any]) -> tuple[Any, Tensor]:
+    """Output layer and targets, ``[B, T]``, without the prefix that the loss is to ignore."""
+    from fairseq_ext.training import chunked_output
+
+    features = net_output[0][:, self.ignore_prefix_size :]
+    target = model.get_targets(sample, net_output)[:, self.ignore_prefix_size :]
+    return chunked_output.output_layer(model, features), target
+
+
+def update_in_one_pass(original: Callable) -> Callable:
+    def step(self: Any, closure: Callable[[], Any] | None = None) -> Any:
+        from fairseq_ext.training import adam
+
+        if closure is not None or not adam.can_fuse(self):
+            adam.settle(self)
+            return original(self, closure)
+        return adam.step(self)
+
+    return step
+
+
+def fold_factors(original: Callable) -> Callable:
+    """Defer the factors only where the trainer passes them straight to fairseq's Adam.
+
+    Its weights must be in fp32.
+    """
+
+    def _build_optimizer(self: Any) -> None:
+        from fairseq.optim.adam import Adam, FairseqAdam
+        from fairseq.tasks import FairseqTask
+
+        from fairseq_ext.training import adam
+
+        original(self)
+        owner = self._optimizer
+        straight = type(self.task).optimizer_step is FairseqTask.optimizer_step
+        if straight and type(owner) is FairseqAdam and type(owner.optimizer) is Adam:
+            adam.fold(owner.optimizer)
+
+    return _build_optimizer
+
+
+def multiply_in_step(original: Callable) -> Callable:
+    def multiply_grads(self: Any, c: float | Tensor) -> None:
+        from fairseq_ext.training import adam
+
+        if adam.is_folded(self.optimizer):
+            return adam.multiply(self.optimizer, c)
+        return original(self, c)
+
+    return multiply_grads
+
+
+def clip_in_step(original: Callable) -> Callable:
+    def clip_grad_norm(self: Any, max_norm: float, aggregate_norm_fn: Any = None) -> Tensor:
+        from fairseq_ext.training import adam
+
+        if aggregate_norm_fn is None and adam.is_folded(self.optimizer):
+            return adam.clip(self.optimizer, max_norm)
+        adam.settle(self.optimizer)
+        return original(self, max_norm, aggregate_norm_fn)
+
+    return clip_grad_norm
+
+
+def forget_factors(original: Callable) -> Callable:
+    def zero_grad(self: Any) -> None:
+        from fairseq_ext.training import adam
+
+        adam.forget(self.optimizer)
+        original(self)
+
+    return zero_grad
+
+
+def keep_memory(original: Callable) -> Callable:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if self.device.type == "cpu":
+            from fairseq_ext.utils import memory
+
+            memory.keep()
+
+    return __init__
+
+
+def draw_sixteen_bits(original: Callable) -> Callable:
+    def forward(self: Any, x: Tensor, inplace: bool = False) -> Tensor:
+        if x.device.type != "cpu" or not sixteen_bits.is_active(self):
+            return original(self, x, inplace)
+        return sixteen_bits.dropout(x, self.p)
+
+    return forward
+
+
+def multiply_by_onednn(original: Callable) -> Callable:
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from fairseq_ext.training import onednn_matmul
+
+        slow = self.device.type == "cpu" and onednn_matmul.is_slow()
+        with onednn_matmul.by_onednn() if slow else contextlib.nullcontext():
+            return original(self, *args, **kwargs)
+
+    return step
+
+
+def warn_of_slow_bf16(original: Callable) -> Callable:
+    def __init__(self: Any, cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, cfg, task, model, *args, **kwargs)
+        if not cfg.common.bf16 or self.device.type != "cpu" or not self.is_data_parallel_master:
+            return
+        from fairseq_ext.training import bf16
+
+        ratio = bf16.times_as_long(model)
+        if ratio is not None and ratio > 1:
+            logger.warning(
+                f"--bf16: on this processor products of this model's matrices take {ratio:.1f} "
+                "times as long as in fp32; without the option training is faster, and more exact."
+            )
+
+    return __init__
+
+
+PATCHES = (
+    Patch(
+        name="bf16 that is slower",
+        reason="many processors have no instructions for bf16, and take several times as long",
+        layers=(Layer("fairseq.trainer:Trainer.__init__", warn_of_slow_bf16),),
+    ),
+    Patch(
+        name="products of oneDNN",
+        reason="MKL uses AVX-512 on Intel's processors only: on an AMD processor that has it, "
+        "torch's products of fp32 matrices take twice as long as they have to",
+        layers=(
+            Layer("fairseq.trainer:Trainer.train_step", multiply_by_onednn),
+            Layer("fairseq.trainer:Trainer.valid_step", multiply_by_onednn),
+        ),
+    ),
+    Patch(
+        name="memory that is kept",
+        reason="glibc returns large blocks to the system, which clears them again for each "
+        "gradient of a large vocabulary",
+        layers=(Layer("fairseq.trainer:Trainer.__init__", keep_memory),),
+    ),
+    Patch(
+        name="loss in chunks",
+        reason="logits, log-probabilities and their gradients of a whole batch are several "
+        "matrices of words times vocabulary, which take memory and time",
+        layers=(
+            Layer(f"{SMOOTHED}.forward", leave_output_to_loss),
+            Layer(f"{SMOOTHED}.compute_loss", smoothed_loss_in_chunks),
+            Layer(f"{SMOOTHED}.compute_accuracy", accuracy_in_chunks),
+            Layer(f"{PLAIN}.forward", leave_output_to_loss),
+            Layer(f"{PLAIN}.compute_loss", loss_in_chunks),
+        ),
+    ),
+    Patch(
+        name="Adam in one pass",
+        reason="fairseq's Adam reads and writes whole tensors in a dozen operations each, after "
+        "two more that multiply the gradients",
+        layers=(
+            Layer("fairseq.optim.adam:Adam.step", update_in_one_pass),
+            Layer("fairseq.optim.adam:FairseqAdam.multiply_grads", multiply_in_step),
+            Layer("fairseq.optim.adam:FairseqAdam.clip_grad_norm", clip_in_step),
+            Layer("fairseq.optim.adam:FairseqAdam.zero_grad", forget_factors),
+            Layer("fairseq.trainer:Trainer._build_optimizer", fold_factors),
+        ),
+    ),
+    Patch(
+        name="dropout of 16 bits",
+        reason="on the CPU torch draws a float for each value, which takes longer than the rest "
+        "of a dropout",
+        layers=(
+            Layer("fairseq.modules.fairseq_dropout:FairseqDropout.forward", draw_sixteen_bits),
+        ),
+    ),
+)

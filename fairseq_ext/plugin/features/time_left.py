@@ -1,0 +1,84 @@
+"""``left`` in the bar and the log of fairseq-train: how long the training still takes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_ext.plugin import probes
+from fairseq_ext.plugin.table import Layer, Patch
+
+PRIORITY = 2000  # above all of fairseq's: the last of the line
+
+
+def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
+    """From the beginning of ``train`` on; infinite where no option limits the training.
+
+    Args:
+        cfg: of fairseq-train.
+        epoch_itr: fairseq's ``EpochBatchIterator``, before its next epoch.
+        done: updates so far.
+    """
+    most, epochs = cfg.optimization.max_update, cfg.optimization.max_epoch
+    left = most - done if most else math.inf
+    if epochs:
+        many = cfg.optimization.update_freq  # of each epoch; the last one holds for all others
+        freq = many[min(epoch_itr.next_epoch_idx, len(many)) - 1]
+        each = math.ceil(len(epoch_itr) / freq)
+        before = math.ceil(epoch_itr.iterations_in_epoch / freq) % each
+        left = min(left, each * (epochs + 1 - epoch_itr.next_epoch_idx) - before)
+    return left
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def _train(original: Callable) -> Callable:
+    """Before each epoch, set when the training ends."""
+
+    def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
+        done = trainer.get_num_updates()
+        trainer.last_update = done + updates_left(cfg, epoch_itr, done)
+        if not hasattr(trainer, "began"):
+            trainer.began = time.monotonic(), done
+        return original(cfg, trainer, task, epoch_itr)
+
+    return train
+
+
+def _train_step(original: Callable) -> Callable:
+    def train_step(self: Any, *args: Any, **options: Any) -> Any:
+        from fairseq.logging import metrics
+
+        output = original(self, *args, **options)
+        if math.isfinite(getattr(self, "last_update", math.inf)):
+            metrics.log_derived("left", lambda meters: _left(self), priority=PRIORITY)
+        return output
+
+    return train_step
+
+
+def _left(trainer: Any) -> str:
+    """At the pace of this process so far, validation and saving included."""
+    (began, first), done = trainer.began, trainer.get_num_updates()
+    each = (time.monotonic() - began) / max(1, done - first)
+    return clock(each * (trainer.last_update - done))
+
+
+PATCHES = (
+    Patch(
+        name="time left",
+        reason="the bar knows how long an epoch takes, but not how long the training does",
+        until="fairseq's bar says so",
+        needed=probes.knows_no_end,
+        layers=(
+            Layer("fairseq_cli.train:train", _train),
+            Layer("fairseq.trainer:Trainer.train_step", _train_step),
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Repairs: what fairseq does wrong on today's Python, torch and numpy."""

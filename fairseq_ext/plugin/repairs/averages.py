@@ -1,0 +1,134 @@
+"""Moving averages of the weights (``--store-ema``).
+
+fairseq averages the whole state of a model. Integers in it, such as the stage of a binary model or
+the counters of a batch norm, cannot be averaged. fairseq also leaves the version numbers of modules
+out of the averaged state. When it loads this state, it takes the model for a very old one, which
+had no final layer norm, so the average of any pre-norm Transformer loses its final layer norms.
+Tied weights are averaged under each of their names, in place: under two names, their decay is
+squared.
+
+A checkpoint of fairseq does not store how many updates have passed since the average was last
+brought up to date (``--ema-update-freq``). And fairseq deletes the weights of a checkpoint without
+an average before it would begin one at them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from fairseq_ext.checkpoints.tied import memory
+from fairseq_ext.plugin import probes
+from fairseq_ext.plugin.table import Layer, Patch
+
+logger = logging.getLogger(__name__)
+
+
+def copy_whole_numbers(original: Callable) -> Callable:
+    """Copy integers from the model into the average."""
+
+    def __init__(self: Any, model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        original(self, model, *args, **kwargs)
+        state = self.model.state_dict()
+        whole = {name for name, value in state.items() if not torch.is_floating_point(value)}
+        self.skip_keys = {*self.skip_keys, *whole}
+
+    return __init__
+
+
+def keep_versions(original: Callable) -> Callable:
+    """Add the version numbers of modules to the state from which the average is loaded."""
+
+    def restore(self: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        own = self.model.state_dict()
+        versions = {name: value for name, value in own.items() if "version" in name}
+        original(self, {**versions, **state_dict}, *args, **kwargs)
+
+    return restore
+
+
+def average_once(original: Callable) -> Callable:
+    """Show each tensor of the average under the first of its names alone."""
+
+    def _step_internal(self: Any, new_model: torch.nn.Module, updates: int | None = None) -> None:
+        averages = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
+        first: dict[Any, str] = {}
+        for name, average in averages.items():
+            first.setdefault(memory(average), name)
+        repeated = averages.keys() - first.values()
+        state = {name: v for name, v in new_model.state_dict().items() if name not in repeated}
+        original(self, SimpleNamespace(state_dict=lambda: state), updates)
+
+    return _step_internal
+
+
+def count_all_updates(original: Callable) -> Callable:
+    """Count from the first update of the run, not from the one at which it was resumed."""
+
+    def step(self: Any, new_model: torch.nn.Module, updates: int | None = None) -> None:
+        if updates is not None:
+            self.update_freq_counter = (updates - 1) % max(1, self.config.ema_update_freq)
+        original(self, new_model, updates)
+
+    return step
+
+
+def begin_at_weights(original: Callable) -> Callable:
+    """Let the weights of a checkpoint without an average stand for one while it is loaded."""
+    from fairseq import checkpoint_utils
+
+    def load_checkpoint(self: Any, filename: str, *rest: Any, **options: Any) -> Any:
+        if not self.cfg.ema.store_ema:
+            return original(self, filename, *rest, **options)
+        load, begins = checkpoint_utils.load_checkpoint_to_cpu, False
+
+        def load_with_average(*rest: Any, **options: Any) -> dict[str, Any]:
+            nonlocal begins
+            state = load(*rest, **options)
+            if "ema" not in state["extra_state"]:
+                logger.info(f"{filename} has no average: `--store-ema` begins at its weights")
+                state["extra_state"]["ema"], begins = state["model"], True
+            return state
+
+        checkpoint_utils.load_checkpoint_to_cpu = load_with_average
+        try:
+            extra_state = original(self, filename, *rest, **options)
+        finally:
+            checkpoint_utils.load_checkpoint_to_cpu = load
+        if begins and extra_state is not None:
+            del extra_state["ema"]  # or these weights would stay in memory
+        return extra_state
+
+    return load_checkpoint
+
+
+PATCHES = (
+    Patch(
+        name="--store-ema of every model",
+        reason="the average of a pre-norm Transformer loses its last layer norms, that of tied "
+        "weights decays once for each of their names, and that of a model with an integer buffer "
+        "dies with `result type Float can't be cast`",
+        until="fairseq's EMA averages floating point alone, each tensor once, and keeps versions",
+        needed=probes.averages_wrongly,
+        layers=(
+            Layer("fairseq.models.ema.ema:EMA.__init__", copy_whole_numbers),
+            Layer("fairseq.models.ema.ema:EMA.restore", keep_versions),
+            Layer("fairseq.models.ema.ema:EMA._step_internal", average_once),
+        ),
+    ),
+    Patch(
+        name="--store-ema after resume",
+        reason="--ema-update-freq starts counting again after a resume, and a checkpoint without "
+        "an average ends in `KeyError: 'model'`",
+        until="fairseq stores this counter, and begins an average at the weights of a checkpoint",
+        needed=probes.forgets_averages,
+        layers=(
+            Layer("fairseq.models.ema.ema:EMA.step", count_all_updates),
+            Layer("fairseq.trainer:Trainer.load_checkpoint", begin_at_weights),
+        ),
+    ),
+)

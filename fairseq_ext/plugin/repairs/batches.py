@@ -1,0 +1,106 @@
+"""Batches: no sentence is lost, and buckets work with numpy 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext.plugin import probes
+from fairseq_ext.plugin.table import Layer, Patch
+
+
+def keep_tail(original: Callable) -> Callable:
+    """Add missing sentences as a last batch; only the end can be missing."""
+
+    def batch_by_size(indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        if not isinstance(indices, np.ndarray):
+            indices = np.fromiter(indices, dtype=np.int64, count=-1)
+        if len(indices) == 0:  # fairseq would fail, as there is no last batch
+            return []
+        batches = list(original(indices, *args, **kwargs))
+        batched = sum(map(len, batches))
+        return batches if batched == len(indices) else [*batches, indices[batched:]]
+
+    return batch_by_size
+
+
+def complete_groups(original: Callable) -> Callable:
+    """Fill the last group with empty batches, which fairseq skips as at the end of any epoch.
+
+    ``--grouped-shuffling`` shuffles groups of one batch per process and drops an incomplete group.
+    """
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if self.grouped_shuffling and self._frozen_batches is not None:
+            missing = -len(self._frozen_batches) % self.num_shards
+            self._frozen_batches += ([],) * missing
+
+    return __init__
+
+
+def bucket_sizes(original: Callable) -> Callable:
+    """The lengths that divide the corpus into ``num_buckets`` parts of about equal size."""
+
+    def get_buckets(sizes: Any, num_buckets: int) -> np.ndarray:
+        shares = np.linspace(0, 100, num_buckets + 1)[1:]
+        return np.unique(np.percentile(sizes, shares, method="lower"))
+
+    return get_buckets
+
+
+USERS_OF_REMOVED_NAMES = (
+    "data.language_pair_dataset",
+    "data.token_block_dataset",
+    "data.data_utils",
+    "modules.dynamic_crf_layer",
+)
+
+
+def numpy_with_old_names(original: ModuleType) -> ModuleType:
+    """A copy of the module numpy with the removed names that fairseq uses."""
+    view = ModuleType("numpy")
+    vars(view).update(vars(original), int=int, float=float, compat=SimpleNamespace(long=int))
+    return view
+
+
+PATCHES = (
+    Patch(
+        name="last batch",
+        reason="the last batch of every split is dropped when its size is not a multiple of "
+        "--required-batch-size-multiple (8): 10 test lines come back as 8",
+        until="a fairseq without the change of December 2022",
+        needed=probes.loses_tail,
+        layers=(Layer("fairseq.data.data_utils:batch_by_size", keep_tail),),
+    ),
+    Patch(
+        name="last group",
+        reason="--grouped-shuffling drops up to one batch per process and epoch",
+        until="fairseq shuffles incomplete groups too",
+        needed=probes.loses_group,
+        layers=(Layer("fairseq.data.iterators:EpochBatchIterator.__init__", complete_groups),),
+    ),
+    Patch(
+        name="length buckets",
+        reason="--num-batch-buckets calls numpy.percentile(interpolation=…), removed from numpy",
+        until="fairseq calls numpy.percentile(method=…)",
+        needed=probes.buckets_fail,
+        layers=tuple(
+            Layer(f"fairseq.data.{user}:get_buckets", bucket_sizes)
+            for user in ("data_utils", "bucket_pad_length_dataset", "audio.raw_audio_dataset")
+        ),
+    ),
+    Patch(
+        name="old names of numpy",
+        reason="--num-batch-buckets and language modelling use numpy.compat.long, removed from "
+        "numpy, and two rarer places numpy.int and numpy.float",
+        until="fairseq uses int and float",
+        needed=lambda: probes.uses_removed_names(USERS_OF_REMOVED_NAMES),
+        layers=tuple(
+            Layer(f"fairseq.{user}:np", numpy_with_old_names) for user in USERS_OF_REMOVED_NAMES
+        ),
+    ),
+)

@@ -1,0 +1,199 @@
+"""Training on CPUs: several processes (``torchrun``, Slurm or spawned), and low precision.
+
+fairseq counts CUDA devices to find the number of processes, and assumes a TPU for ``--bf16``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fairseq_ext.plugin import probes
+from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.utils.errors import ConfigError
+
+
+def forget_tpu(original: Callable) -> Callable:
+    """In fairseq ``--bf16`` implies ``--tpu``, even without a TPU; undo that at the start."""
+
+    def call_main(cfg: Any, main: Callable, **kwargs: Any) -> None:
+        if cfg.common.bf16:
+            for group in (cfg.common, cfg.distributed_training, cfg.task):
+                if getattr(group, "tpu", False):
+                    group.tpu = False
+        original(cfg, main, **kwargs)
+
+    return call_main
+
+
+def refuse_half(original: Callable) -> Callable:
+    """Refuse float16 on a CPU: fairseq keeps master weights and loss scaler on a CUDA device."""
+
+    def __init__(self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+        if cfg.common.cpu or not torch.cuda.is_available():
+            for option in ("fp16", "amp"):
+                if getattr(cfg.common, option):
+                    raise ConfigError(
+                        f"`--{option}` trains on a CUDA device only, but this run is on the CPU. "
+                        "Leave it out, or use `--bf16`."
+                    )
+        original(self, cfg, *args, **kwargs)
+
+    return __init__
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def join_processes(training: Any) -> None:
+    """Set in ``cfg.distributed_training`` how this process, on a CPU, finds the others.
+
+    ``torchrun`` and Slurm give the details in environment variables. Without them,
+    ``--distributed-world-size`` asks for processes to be spawned on this machine.
+
+    Raises:
+        ConfigError: the job of Slurm has another number of processes.
+    """
+    if training.distributed_init_method is None:
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1 and "RANK" in os.environ:
+            training.distributed_init_method = "env://"
+            training.distributed_world_size = int(os.environ["WORLD_SIZE"])
+            training.distributed_rank = int(os.environ["RANK"])
+            training.device_id = int(os.environ.get("LOCAL_RANK", 0))
+            training.distributed_no_spawn = True
+        elif training.distributed_world_size > 1:
+            host = _first_host_of_slurm() if training.distributed_port > 0 else None
+            if host is not None:
+                _join_slurm(training, host)
+            else:
+                port = training.distributed_port
+                port = port if port > 0 else _free_port()
+                training.distributed_init_method = f"tcp://localhost:{port}"
+                training.distributed_num_procs = training.distributed_world_size
+    if training.distributed_init_method is not None:
+        training.distributed_backend = "gloo"
+
+
+def _first_host_of_slurm() -> str | None:
+    """The host of rank 0 if ``srun`` has started several processes, else None; as in fairseq."""
+    nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
+    if nodes is None or int(os.environ.get("SLURM_NTASKS", 1)) == 1:
+        return None
+    try:
+        hosts = subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True)
+    except FileNotFoundError:
+        return None
+    return hosts.split()[0]
+
+
+def _join_slurm(training: Any, host: str) -> None:
+    tasks = int(os.environ["SLURM_NTASKS"])
+    if training.distributed_world_size != tasks:
+        raise ConfigError(
+            f"`--distributed-world-size` must be the number of Slurm's tasks ({tasks}), but is "
+            f"{training.distributed_world_size}."
+        )
+    training.distributed_init_method = f"tcp://{host}:{training.distributed_port}"
+    training.distributed_rank = int(os.environ["SLURM_PROCID"])
+    training.device_id = 0
+    training.distributed_no_spawn = True
+
+
+def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> None:
+    """Run one spawned process, in which this plugin must be registered first."""
+    from fairseq_ext.plugin import register
+
+    register()
+    from fairseq.distributed.utils import distributed_main
+
+    from fairseq_ext.plugin.checks.interruption import leave_quietly
+
+    leave_quietly()
+    distributed_main(index, main, cfg, kwargs)
+
+
+def start_on_cpu(original: Callable) -> Callable:
+    """Start the processes of a job on CPUs; fairseq starts all other jobs."""
+
+    def call_main(cfg: Any, main: Callable, **kwargs: Any) -> None:
+        training = cfg.distributed_training
+        if cfg.common.tpu or (torch.cuda.is_available() and not cfg.common.cpu):
+            return original(cfg, main, **kwargs)
+        join_processes(training)
+        if training.distributed_init_method is None or training.distributed_no_spawn:
+            return original(cfg, main, **kwargs)
+        kwargs["start_rank"] = training.distributed_rank
+        training.distributed_rank = None  # fairseq adds the index of each process to start_rank
+        processes = training.distributed_num_procs or training.distributed_world_size
+        torch.multiprocessing.spawn(spawned, args=(main, cfg, kwargs), nprocs=processes)
+
+    return call_main
+
+
+def without_device_ids(original: Callable) -> Callable:
+    """Leave out device ids, which torch's DistributedDataParallel refuses for CPU modules."""
+
+    def build(module: torch.nn.Module, **options: Any) -> torch.nn.Module:
+        if all(parameter.device.type == "cpu" for parameter in module.parameters()):
+            options.update(device_ids=None, output_device=None)
+        return original(module=module, **options)
+
+    return build
+
+
+def gather_on_cpu(original: Callable) -> Callable:
+    """Gather logs without the CUDA buffer that fairseq uses; jobs with gloo may have no GPU."""
+
+    def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
+        from fairseq.distributed.utils import get_global_group, get_world_size
+
+        group = group or get_global_group()
+        if torch.distributed.get_backend(group) != "gloo":
+            return original(data, group, max_size)
+        gathered: list[Any] = [None] * get_world_size(group)
+        torch.distributed.all_gather_object(gathered, data, group)
+        return gathered
+
+    return all_gather_list
+
+
+PATCHES = (
+    Patch(
+        name="processes on the CPU",
+        reason="torchrun on the CPU divides by the number of CUDA devices, spawning starts as many "
+        "processes as there are CUDA devices (none), and DDP gets device ids for a CPU module",
+        until="fairseq trains on the CPU with several processes",
+        needed=probes.counts_cuda_devices,
+        layers=(
+            Layer("fairseq.distributed.utils:call_main", start_on_cpu),
+            Layer("fairseq.distributed.utils:all_gather_list", gather_on_cpu),
+            Layer(
+                "fairseq.models.distributed_fairseq_model:DistributedDataParallel",
+                without_device_ids,
+            ),
+        ),
+    ),
+    Patch(
+        name="bf16 without a TPU",
+        reason="--bf16 implies --tpu, and training dies looking for torch_xla",
+        until="fairseq separates --bf16 from --tpu",
+        needed=probes.takes_bf16_for_tpu,
+        layers=(Layer("fairseq.distributed.utils:call_main", forget_tpu),),
+    ),
+    Patch(
+        name="fp16 and amp on the CPU",
+        reason="--fp16 dies with `Torch not compiled with CUDA enabled`, --amp silently does "
+        "nothing: both are refused by name",
+        until="fairseq supports them on the CPU",
+        needed=probes.scales_on_cuda_alone,
+        layers=(Layer("fairseq.trainer:Trainer.__init__", refuse_half),),
+    ),
+)

@@ -1,0 +1,44 @@
+"""Diverse beam search on sentences that are not the first of their data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_ext.plugin import probes
+from fairseq_ext.plugin.table import Layer, Patch
+
+
+def count_from_the_first(original: Callable) -> Callable:
+    """Number the sentences of a batch by their rows, as the overlap of groups is stored."""
+
+    def step(
+        self: Any,
+        step: int,
+        lprobs: Tensor,
+        scores: Tensor | None,
+        prev_output_tokens: Tensor | None = None,
+        original_batch_idxs: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if original_batch_idxs is not None:
+            if step == 0:  # all sentences of the batch are there
+                self.sentences = original_batch_idxs
+            same = original_batch_idxs.unsqueeze(1).eq(self.sentences)
+            original_batch_idxs = same.int().argmax(1)
+        return original(self, step, lprobs, scores, prev_output_tokens, original_batch_idxs)
+
+    return step
+
+
+PATCHES = (
+    Patch(
+        name="diverse beam search",
+        reason="fairseq-generate --diverse-beam-groups ends in an IndexError: sentences are "
+        "numbered as in the data, but the overlap of their groups is stored by row of the batch",
+        until="fairseq numbers both alike",
+        needed=probes.numbers_groups_by_sentence,
+        layers=(Layer("fairseq.search:DiverseBeamSearch.step", count_from_the_first),),
+    ),
+)

@@ -1,0 +1,67 @@
+"""The encoder layers of fairseq 0.12.2, which store their weights twice.
+
+The second copy is for torch's fused layer (“BetterTransformer”). The copies are parameters without
+a gradient, so models, optimizers and checkpoints grow, and other versions of fairseq refuse the
+files. After loading, the fused layer is used instead of the layer's own attention: a Linformer
+would silently translate with ordinary attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fairseq_ext.plugin import probes
+from fairseq_ext.plugin.table import Layer, Patch
+
+COPIES = tuple(
+    f"{name}_{kind}"
+    for name in ("in_proj", "out_proj", "fc1", "fc2")
+    for kind in ("weight", "bias")
+)
+
+
+def without_copies(original: Callable) -> Callable:
+    """Build the layer without copies; making them is the last step, and fails without biases."""
+
+    def __init__(self: Any, *args: Any, **options: Any) -> None:
+        try:
+            original(self, *args, **options)
+        except AttributeError:
+            if "load_to_BT" not in vars(self):
+                raise
+        for name in COPIES:
+            self._parameters.pop(name, None)
+        self.BT_version = False  # there is no fused layer
+
+    return __init__
+
+
+def load_once(original: Callable) -> Callable:
+    """Load the weights, but never switch to the fused layer."""
+
+    def _load_from_state_dict(self: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for name in COPIES:
+            state.pop(prefix + name, None)
+        torch.nn.Module._load_from_state_dict(self, state, prefix, *rest)
+
+    return _load_from_state_dict
+
+
+LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
+
+PATCHES = (
+    Patch(
+        name="weights kept twice",
+        reason="encoders have a second copy of their weights, and once loaded compute with it, "
+        "whatever attention stands in its place",
+        until="fairseq 0.12.2 is out of use; it was mended in 0.12.3",
+        needed=probes.keeps_weights_twice,
+        layers=(
+            Layer(f"{LAYER}.__init__", without_copies),
+            Layer(f"{LAYER}._load_from_state_dict", load_once),
+        ),
+    ),
+)

@@ -1,0 +1,82 @@
+"""Binarized data: files above 2 GiB, and the layout of old ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext.plugin import probes
+from fairseq_ext.plugin.table import Layer, Patch
+
+
+def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
+    """The byte at which each sentence of a ``.bin`` file starts, int64 ``[sentences]``.
+
+    Args:
+        sizes: tokens of each sentence.
+        itemsize: bytes of a token.
+    """
+    counts = np.fromiter(sizes, np.int64, len(sizes))
+    return (np.cumsum(counts) - counts) * itemsize
+
+
+def add_in_int64(original: Callable) -> Callable:
+    """Add sizes in int64; fairseq uses int32 where parts of several workers were merged."""
+
+    def writer(cls: Any, path: str, dtype: Any) -> Any:
+        made = original(cls, path, dtype)
+        made._get_pointers = lambda sizes: starts(sizes, np.dtype(dtype).itemsize)
+        return made
+
+    return writer
+
+
+def not_cached(original: Callable) -> Callable:
+    """Read sentences of the old layout from the file, instead of from a cache that is empty."""
+
+    def infer_dataset_impl(path: str) -> str | None:
+        found = original(path)
+        return "lazy" if found == "cached" else found
+
+    return infer_dataset_impl
+
+
+def opened_here(original: Callable) -> Callable:
+    """Open the file in each process: one that workers inherit has one position for all of them."""
+
+    def __getitem__(self: Any, i: int) -> Any:
+        if self.__dict__.get("opened_by") != os.getpid():
+            self.data_file, self.opened_by = None, os.getpid()
+        return original(self, i)
+
+    return __getitem__
+
+
+PATCHES = (
+    Patch(
+        name="data above 2 GiB",
+        reason="fairseq-preprocess with several --workers adds sizes in int32 under numpy 2: from "
+        "some 40 million sentences on, the index points to wrong ones, or the job ends in "
+        "OverflowError",
+        until="fairseq adds sizes in int64",
+        needed=probes.wraps_pointers,
+        layers=(
+            Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.writer", add_in_int64),
+        ),
+    ),
+    Patch(
+        name="data of the old layout",
+        reason="training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError: "
+        "fairseq reads a batch before it fills the cache in which it looks for the sentences; "
+        "without the cache its workers move each other's place in the file",
+        until="fairseq reads such data without a cache, and in each worker from a file of its own",
+        needed=probes.caches_the_old_layout,
+        layers=(
+            Layer("fairseq.data.indexed_dataset:infer_dataset_impl", not_cached),
+            Layer("fairseq.data.indexed_dataset:IndexedDataset.__getitem__", opened_here),
+        ),
+    ),
+)

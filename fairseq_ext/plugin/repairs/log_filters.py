@@ -1,0 +1,118 @@
+"""Remove noise: warnings about fairseq's own code, and repeated lines in its log.
+
+Each warning is filtered by its exact text, so that all others are still shown.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from fairseq_ext.plugin import probes
+from fairseq_ext.plugin.table import Layer, Patch
+
+HARMLESS = (
+    # fairseq composes its configuration by the interface of hydra 1.0, which still works.
+    (r"hydra.experimental.initialize() is no longer experimental", UserWarning),
+    (r"hydra.experimental.compose() is no longer experimental", UserWarning),
+    ("\nThe version_base parameter is not specified.", UserWarning),
+    ("\nThe strict flag in the compose API is deprecated.", UserWarning),
+    ("\n'config' is validated against ConfigStore schema with the same name.", UserWarning),
+    ("In 'config': Usage of deprecated keyword in package header", UserWarning),
+    # fairseq always asks for pinned memory; without an accelerator torch ignores that.
+    ("'pin_memory' argument is set as true but no accelerator is found", UserWarning),
+    # Old names in torch.amp that still work.
+    ("`torch.cuda.amp.autocast(args...)` is deprecated", FutureWarning),
+    ("`torch.cuda.amp.GradScaler(args...)` is deprecated", FutureWarning),
+    # An option of DistributedDataParallel with a new name; it does not matter for fairseq's models.
+    ("`broadcast_buffers` is deprecated", FutureWarning),
+    # The decoder's causal mask has floats, its padding mask booleans; torch converts them.
+    ("Support for mismatched key_padding_mask and attn_mask is deprecated", UserWarning),
+)
+
+
+def _filter_harmless() -> None:
+    for start, category in HARMLESS:
+        warnings.filterwarnings("ignore", message=re.escape(start), category=category)
+    # Importing fairseq turns the root logger on before the command sets its level.
+    logging.getLogger("hydra").setLevel(logging.INFO)
+
+
+def _hide_advice() -> None:
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+
+
+def _log_file_once(progress_bar: Callable) -> Callable:
+    """Open ``--log-file`` only if the logger does not yet write to that file."""
+    from fairseq.logging.progress_bar import logger
+
+    signature = inspect.signature(progress_bar)
+
+    def with_log_file_once(*args: Any, **options: Any) -> Any:
+        given = signature.bind(*args, **options)
+        files = {getattr(handler, "baseFilename", None) for handler in logger.handlers}
+        log_file = given.arguments.get("log_file")
+        if log_file is not None and os.path.abspath(log_file) in files:  # noqa: PTH100  # as there
+            given.arguments["log_file"] = None
+        return progress_bar(*given.args, **given.kwargs)
+
+    return with_log_file_once
+
+
+def _say_once(original: Callable) -> Callable:
+    """Say once of each log that it cannot be written; logging would do so for each line."""
+    told: set[object] = set()
+
+    def handleError(self: Any, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        silent = not logging.raiseExceptions or sys.stderr is None
+        if silent or not isinstance(error, OSError):  # or a fault in the code that logs
+            original(self, record)
+        elif (name := getattr(getattr(self, "stream", None), "name", self)) not in told:
+            told.add(name)
+            said = f"fairseq-ext: the log {name} cannot be written: {error.strerror or error}."
+            with suppress(OSError):  # stderr may be on that disk, too
+                print(said, file=sys.stderr)
+
+    return handleError
+
+
+PATCHES = (
+    # First, because every other import of fairseq would print it.
+    Patch(
+        name="advice on import",
+        reason="without tensorboardX, `import fairseq` asks for it on stderr, in every process, "
+        "for speech tasks",
+        until="fairseq asks where it is needed",
+        needed=probes.gives_advice,
+        act=_hide_advice,
+    ),
+    Patch(
+        name="log file",
+        reason="fairseq opens --log-file again for each epoch and validation, so that every line "
+        "is written once more each time and the files stay open",
+        until="fairseq.logging.progress_bar keeps its handler",
+        needed=probes.reopens_log_file,
+        layers=(Layer("fairseq.logging.progress_bar:progress_bar", _log_file_once),),
+    ),
+    Patch(
+        name="logs that cannot be written",
+        reason="on a full disk each line of the log is a traceback on stderr",
+        layers=(Layer("logging:Handler.handleError", _say_once),),
+    ),
+    Patch(
+        name="warnings of a normal run",
+        reason="fairseq uses interfaces that hydra and torch have deprecated but still honour; "
+        "their exact messages are filtered",
+        until="fairseq uses the new interfaces",
+        needed=probes.uses_old_interfaces,
+        act=_filter_harmless,
+    ),
+)

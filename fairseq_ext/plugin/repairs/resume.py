@@ -1,0 +1,333 @@
+"""Exact resume: a killed run continues to the same weights as an uninterrupted one.
+
+These must survive a kill at any moment:
+
+1. the composition of batches, which fairseq fixes in the first epoch and then reuses;
+2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``), unless
+   another ``--best-checkpoint-metric`` is asked for;
+3. a complete checkpoint file under each name, the old one or the new one;
+4. the fact that a run has finished;
+5. the float32 weights of half precision: see :mod:`fairseq_ext.plugin.repairs.precision`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from fairseq_ext.checkpoints import layout, storage
+from fairseq_ext.checkpoints.layout import EARLY_STOPPING, position
+from fairseq_ext.plugin import probes
+from fairseq_ext.plugin.checks.checkpoints import start
+from fairseq_ext.plugin.table import Layer, Patch, running
+
+logger = logging.getLogger(__name__)
+
+
+# 1. Batches
+
+
+def compose_as_in_first_epoch(original: Callable) -> Callable:
+    """When resuming, compose batches as in the first epoch, whose iterator fairseq reuses.
+
+    Tasks with iterators of their own, or batches of each epoch, resume exactly without it.
+    """
+    from fairseq.tasks import FairseqTask
+
+    def reuses(task: Any) -> bool:
+        own = type(task).get_batch_iterator is not FairseqTask.get_batch_iterator
+        return not own and not getattr(task.cfg, "rebuild_batches", False)
+
+    def get_train_iterator(
+        self: Any, epoch: int, combine: bool = True, load_dataset: bool = True, **options: Any
+    ) -> Any:
+        cached = not options.get("disable_iterator_cache", False) and reuses(self.task)
+        if load_dataset and epoch > 1 and cached:
+            iterator = original(self, 1, combine, True, **options)
+            if iterator in self.task.dataset_to_epoch_iter.values():
+                return iterator  # the caller moves it to the right epoch and batch
+        return original(self, epoch, combine, load_dataset, **options)
+
+    return get_train_iterator
+
+
+def shuffle_as_asked(original: Callable) -> Callable:
+    """Set the shuffling of a reused sampler, which would keep that of its first epoch."""
+
+    def _get_iterator_for_epoch(
+        self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
+    ) -> Any:
+        if hasattr(self, "epoch_batch_sampler"):
+            self.epoch_batch_sampler.shuffle = shuffle
+        return original(self, epoch, shuffle, *args, **kwargs)
+
+    return _get_iterator_for_epoch
+
+
+# 2. Validation
+
+
+def training_commands() -> Iterator[ModuleType]:
+    """The loaded module of ``fairseq-train`` or of ``python -m fairseq_cli.train``."""
+    return running("fairseq_cli.train")
+
+
+def _early_stopping() -> list[Any]:
+    return [command.should_stop_early for command in training_commands()]
+
+
+def early_stopping_state() -> dict[str, Any]:
+    """``best`` (None before the first validation) and ``num_runs`` without improvement since."""
+    for command in training_commands():
+        counter = command.should_stop_early
+        return {
+            "best": getattr(counter, "best", None),
+            "num_runs": getattr(counter, "num_runs", 0),
+        }
+    return {"best": None, "num_runs": 0}
+
+
+def save_early_stopping(original: Callable) -> Callable:
+    def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> str | None:
+        stopping = {**early_stopping_state(), "aim": aim(self.cfg.checkpoint)}
+        return original(self, filename, {**extra_state, EARLY_STOPPING: stopping})
+
+    return save_checkpoint
+
+
+def aim(cfg: Any) -> str:
+    """Return what ``cfg.checkpoint`` takes for best, for instance ``lowest loss``."""
+    extreme = "highest" if cfg.maximize_best_checkpoint_metric else "lowest"
+    return f"{extreme} {cfg.best_checkpoint_metric}"
+
+
+def _former_aim(cfg: Any, trainer: Any) -> str:
+    """Return the aim of a checkpoint that does not store it, by the options of its run."""
+    path, _ = start(cfg, trainer)
+    if not storage.is_archive(path):  # another process has read it for all
+        return aim(cfg)
+    former = layout.options(storage.load(path, checksums=False), "checkpoint")
+    known = {"best_checkpoint_metric", "maximize_best_checkpoint_metric"} <= former.keys()
+    return aim(SimpleNamespace(**former) if known else cfg)
+
+
+def restore_validation(original: Callable) -> Callable:
+    """Restore the state of validation, of which fairseq restores only the best value.
+
+    Values of another metric are forgotten, because those to come cannot be compared with them.
+    """
+    from fairseq import checkpoint_utils
+
+    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
+        for keeper in (checkpoint_utils.save_checkpoint, *_early_stopping()):
+            for name in ("best", "num_runs"):  # of another training in this process
+                vars(keeper).pop(name, None)
+        extra_state, iterator = original(cfg, trainer, **options)
+        begins = trainer.get_num_updates() == 0  # for instance with `--finetune-from-model`
+        if extra_state is None or begins or cfg.reset_optimizer or cfg.reset_meters:
+            return extra_state, iterator
+        stopping = extra_state.get(EARLY_STOPPING, {})
+        scheduler = trainer._optim_history[-1]["lr_scheduler_state"]
+        val_loss = extra_state.get("val_loss")
+        before, now = stopping.get("aim") or _former_aim(cfg, trainer), aim(cfg)
+        if before != now and "best" in extra_state:
+            logger.info(f"the best value so far is forgotten: it is the {before}, not the {now}")
+            del checkpoint_utils.save_checkpoint.best
+            stopping, val_loss = {}, None
+            if "num_bad_epochs" in scheduler:
+                worst = -math.inf if cfg.maximize_best_checkpoint_metric else math.inf
+                scheduler = {**scheduler, "best": worst, "num_bad_epochs": 0}
+        if stopping.get("best") is not None:
+            for command in training_commands():
+                command.should_stop_early.best = stopping["best"]
+                command.should_stop_early.num_runs = stopping["num_runs"]
+        if not cfg.reset_lr_scheduler:
+            # fairseq has just told the scheduler that an epoch has ended, which may be wrong ...
+            trainer.lr_scheduler.load_state_dict(scheduler)
+            saved = position({"extra_state": extra_state})
+            if saved.get("iterations_in_epoch") == 0:
+                # ... and if it is right, the scheduler has not seen the validation loss yet.
+                trainer.lr_step(saved["epoch"] - 1, val_loss)
+        return extra_state, iterator
+
+    return load_checkpoint
+
+
+def save_plateau(original: Callable) -> Callable:
+    def state_dict(self: Any) -> dict[str, Any]:
+        plateau = self.lr_scheduler
+        return {
+            **original(self),
+            "num_bad_epochs": plateau.num_bad_epochs,
+            "cooldown_counter": plateau.cooldown_counter,
+        }
+
+    return state_dict
+
+
+def restore_plateau(original: Callable) -> Callable:
+    def load_state_dict(self: Any, state: dict[str, Any]) -> None:
+        original(self, state)
+        for name in ("num_bad_epochs", "cooldown_counter"):
+            setattr(self.lr_scheduler, name, state.get(name, 0))
+
+    return load_state_dict
+
+
+# 3. Files
+
+TEMPORARY = ".tmp"
+"""fairseq writes a checkpoint under this suffix and then renames it; we do the same for copies."""
+
+
+@contextlib.contextmanager
+def removed_on_error(path: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        Path(path).unlink(missing_ok=True)
+        raise
+
+
+def copy_whole(original: Callable) -> Callable:
+    """Copy to a temporary name in the same folder, then rename."""
+
+    def copy(src_path: str, dst_path: str, overwrite: bool = False) -> str:
+        temporary = dst_path + TEMPORARY
+        with removed_on_error(temporary):
+            original(src_path, temporary, overwrite=True)
+            Path(temporary).replace(dst_path)
+        return dst_path
+
+    return copy
+
+
+def save_whole(original: Callable) -> Callable:
+    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
+        with removed_on_error(filename + TEMPORARY):
+            original(obj, filename, async_write)
+
+    return torch_persistent_save
+
+
+def sweep_directory(original: Callable) -> Callable:
+    """Remove temporary files of killed runs, at the start of the first process."""
+
+    def verify_checkpoint_directory(save_dir: str) -> None:
+        original(save_dir)
+        for leftover in Path(save_dir).glob(f"*.pt{TEMPORARY}"):
+            logger.info(f"removing {leftover}, left by a killed run")
+            leftover.unlink(missing_ok=True)
+
+    return verify_checkpoint_directory
+
+
+# 4. Finished runs
+
+
+def why_finished(trainer: Any, next_epoch: int) -> str | None:
+    """The reason why a resumed run has nothing left to do, or None.
+
+    Args:
+        trainer: fairseq's trainer after loading.
+        next_epoch: the epoch that would come next, counted from 1.
+    """
+    options = trainer.cfg.optimization
+    updates = trainer.get_num_updates()
+    if updates == 0:
+        return None
+    hours = trainer._previous_training_time / 3600
+    patience = trainer.cfg.checkpoint.patience
+    if updates >= (options.max_update or math.inf):
+        return f"{updates} of {options.max_update} updates are done"
+    if next_epoch > (options.max_epoch or math.inf):
+        return f"{options.max_epoch} of {options.max_epoch} epochs are done"
+    if 0 < options.stop_time_hours < hours:
+        return f"it has trained for {hours:.2f} of {options.stop_time_hours} hours"
+    failures = early_stopping_state()["num_runs"]
+    if 0 < patience <= failures:
+        return f"validation has not improved {failures} times running, with --patience {patience}"
+    return None
+
+
+def skip_if_finished(original: Callable) -> Callable:
+    def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[None], bool]:
+        if why_finished(trainer, epoch_itr.next_epoch_idx) is not None:
+            return [None], True
+        return original(cfg, trainer, task, epoch_itr)
+
+    return train
+
+
+def notice_finished(original: Callable) -> Callable:
+    """Say that a run has finished; :func:`skip_if_finished` prevents another update."""
+
+    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
+        extra_state, iterator = original(cfg, trainer, **options)
+        reason = why_finished(trainer, iterator.next_epoch_idx)
+        if extra_state is not None and reason is not None:
+            logger.info(f"nothing to do: this run has finished ({reason})")
+        return extra_state, iterator
+
+    return load_checkpoint
+
+
+PLATEAU = "fairseq.optim.lr_scheduler.reduce_lr_on_plateau:ReduceLROnPlateauLRSchedule"
+
+PATCHES = (
+    Patch(
+        name="batches after resume",
+        reason="a run resumed in its second or a later epoch composes its batches anew, under "
+        "another seed than the uninterrupted run",
+        until="fairseq stores the seed under which batches were composed",
+        needed=probes.forgets_seed_of_batches,
+        layers=(
+            Layer("fairseq.trainer:Trainer.get_train_iterator", compose_as_in_first_epoch),
+            Layer(
+                "fairseq.data.iterators:EpochBatchIterator._get_iterator_for_epoch",
+                shuffle_as_asked,
+            ),
+        ),
+    ),
+    Patch(
+        name="validation after resume",
+        reason="--patience and reduce_lr_on_plateau start counting again after a resume, and with "
+        "another --best-checkpoint-metric values are compared with those of the earlier metric",
+        until="fairseq stores these counters, and the metric that they count",
+        needed=probes.forgets_validation,
+        layers=(
+            Layer("fairseq.trainer:Trainer.save_checkpoint", save_early_stopping),
+            Layer("fairseq.checkpoint_utils:load_checkpoint", restore_validation),
+            Layer(f"{PLATEAU}.state_dict", save_plateau),
+            Layer(f"{PLATEAU}.load_state_dict", restore_plateau),
+        ),
+    ),
+    Patch(
+        name="whole checkpoint files",
+        reason="checkpoint_best.pt and checkpoint_last.pt are copied in place, so that a kill "
+        "leaves a torn file; temporary files of killed runs stay",
+        until="fairseq copies to a temporary name",
+        needed=probes.copies_in_place,
+        layers=(
+            Layer("fairseq.file_io:PathManager.copy", copy_whole),
+            Layer("fairseq.checkpoint_utils:torch_persistent_save", save_whole),
+            Layer("fairseq.checkpoint_utils:verify_checkpoint_directory", sweep_directory),
+        ),
+    ),
+    Patch(
+        name="finished runs",
+        reason="a finished run that is started again trains one more update and overwrites its "
+        "checkpoints",
+        until="fairseq checks its stopping conditions before the first update",
+        needed=probes.trains_when_finished,
+        layers=(
+            Layer("fairseq.checkpoint_utils:load_checkpoint", notice_finished),
+            Layer("fairseq_cli.train:train", skip_if_finished),
+        ),
+    ),
+)

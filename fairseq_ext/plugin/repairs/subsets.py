@@ -1,0 +1,49 @@
+"""Several validation sets, and training sets in several parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fairseq_ext.plugin import probes
+from fairseq_ext.plugin.table import Layer, Patch
+
+
+def names_of_subsets(original: Callable) -> Callable:
+    """Return names as `--valid-subset` takes them: ``valid1``, not ``valid1.de-en.de``."""
+
+    def _find_extra_valid_paths(dataset_path: str) -> set[str]:
+        return {name.partition(".")[0] for name in original(dataset_path)}
+
+    return _find_extra_valid_paths
+
+
+def once_by_default(original: Callable) -> Callable:
+    """Take a ratio of -1, the default of `--upsample-primary`, as 1: no part is repeated."""
+
+    def __init__(self: Any, datasets: Any, sample_ratios: int | Sequence[int] = 1) -> None:
+        if not isinstance(sample_ratios, int):
+            sample_ratios = [1 if ratio < 0 else ratio for ratio in sample_ratios]
+        original(self, datasets, sample_ratios)
+
+    return __init__
+
+
+PATCHES = (
+    Patch(
+        name="several validation sets",
+        reason="fairseq-train takes the sets that `--valid-subset valid,valid1` names for ignored "
+        "ones, and ends: it compares names of sets with names of files",
+        until="fairseq compares names of sets",
+        needed=probes.takes_files_for_subsets,
+        layers=(Layer("fairseq.data.data_utils:_find_extra_valid_paths", names_of_subsets),),
+    ),
+    Patch(
+        name="sets in several parts",
+        reason="training on train and train1, and `--combine-valid-subsets`, end in “negative "
+        "dimensions are not allowed”: `--upsample-primary` is -1 by default",
+        until="its default is 1",
+        needed=probes.repeats_a_negative_number_of_times,
+        layers=(Layer("fairseq.data:ConcatDataset.__init__", once_by_default),),
+    ),
+)

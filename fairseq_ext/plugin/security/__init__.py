@@ -1,0 +1,1 @@
+"""Security: nothing from a file is evaluated, imported or unpickled beyond data."""

@@ -1,0 +1,90 @@
+"""Close ways in which data could make fairseq run programs or code.
+
+- The path of a FASTA data set becomes part of a shell command, so special characters are refused.
+- The members of an archive given to ``from_pretrained`` could be unpacked anywhere, even over a
+  start-up file of the user. They must stay inside the folder, as is Python's default from 3.14 on.
+- The data configuration of a speech model can name a GitHub repository whose code ``torch.hub``
+  would fetch and run. Only text is returned; for speech, the user must load that model explicitly.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tarfile
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_ext.plugin import probes
+from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.utils.archives import require_safe_tarfile
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
+
+
+def _unquoted(original: Callable) -> Callable:
+    def _build_index(self: Any, path: str) -> Any:
+        if shlex.quote(path) != path:
+            raise DataError(
+                f"the path of a FASTA data set must be of plain characters, but is {path!r}: "
+                "fairseq makes it part of a shell command. Rename the folder."
+            )
+        return original(self, path)
+
+    return _build_index
+
+
+def _inside(original: Callable) -> Callable:
+    def load_archive_file(archive_file: str) -> Any:
+        require_safe_tarfile()
+        before = tarfile.TarFile.extraction_filter
+        tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
+        try:
+            return original(archive_file)
+        except tarfile.TarError as error:
+            raise CheckpointError(
+                f"{archive_file} is damaged or unsafe: {error}. Do not use it."
+            ) from error
+        finally:
+            tarfile.TarFile.extraction_filter = staticmethod(before) if before else None
+
+    return load_archive_file
+
+
+def _text_alone(original: Callable) -> Callable:
+    def get_prediction(
+        cls: type,
+        task: Any,
+        model: Any,
+        generator: Any,
+        sample: Any,
+        tgt_lang: str | None = None,
+        synthesize_speech: bool = False,
+    ) -> Any:
+        if synthesize_speech:
+            raise ConfigError(
+                "`synthesize_speech` must be False: the model's data configuration names a "
+                "repository whose code would be fetched and run. Load that model yourself."
+            )
+        return original(cls, task, model, generator, sample, tgt_lang=tgt_lang)
+
+    return get_prediction
+
+
+HUB = "fairseq.models.speech_to_text.hub_interface:S2THubInterface.get_prediction"
+PATCHES = (
+    Patch(
+        name="paths in a shell command",
+        reason="the path of a FASTA data set becomes part of a shell command",
+        until="fairseq-fixed leaves FASTA indexes out, as fairseq does since June 2025",
+        needed=probes.asks_a_shell,
+        layers=(Layer("fairseq.data.fasta_dataset:FastaDataset._build_index", _unquoted),),
+    ),
+    Patch(
+        name="no program by a name from data",
+        reason="an archive writes outside its folder, and a data configuration names code on "
+        "GitHub to be run",
+        layers=(
+            Layer("fairseq.file_utils:load_archive_file", _inside),
+            Layer(HUB, _text_alone),
+        ),
+    ),
+)

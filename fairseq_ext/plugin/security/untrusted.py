@@ -1,0 +1,188 @@
+"""Check files from strangers before anything is built from them; refuse them in one line.
+
+A checkpoint names its architecture, its task, its criterion and hundreds of options. Each must fit
+the command before fairseq builds anything from it. Any later error that a made-up configuration
+causes becomes one message that names the file. A saved ``user_dir`` is ignored, as in fairseq, and
+other paths in a configuration are read, as in fairseq.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.checkpoints import layout, registry_checks, storage, untrusted
+from fairseq_ext.plugin.checks.checkpoints import start
+from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.text.checks import check_merges
+from fairseq_ext.utils.errors import CheckpointError, ConfigError
+from fairseq_ext.utils.literals import LiteralError, shown
+
+
+def _checked(original: Callable) -> Callable:
+    """Check in `load_checkpoint_to_cpu`, which every reader of checkpoints calls."""
+
+    def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
+        with registry_checks.about(path):
+            if storage.is_checkpoint(path):
+                registry_checks.check(path, storage.load(path, checksums=False))
+            return original(path, *rest, **options)
+
+    return load_checkpoint_to_cpu
+
+
+def _one_by_one(original: Callable) -> Callable:
+    """Check each file before a model is built from it, and name it in every error."""
+    from fairseq import checkpoint_utils as utils
+
+    def load_model_ensemble_and_task(
+        filenames: list[str],
+        arg_overrides: dict[str, Any] | None = None,
+        task: Any = None,
+        strict: bool = True,
+        suffix: str = "",
+        num_shards: int = 1,
+        state: dict[str, Any] | None = None,
+    ) -> tuple[list[Any], Any, Any]:
+        models: list[Any] = []
+        cfg = None
+        for name in filenames:
+            path = utils.get_maybe_sharded_checkpoint_filename(name, suffix, 0, num_shards)
+            with registry_checks.about(path):
+                loaded = state
+                if loaded is None and num_shards == 1 and storage.is_checkpoint(path):
+                    loaded = utils.load_checkpoint_to_cpu(path, arg_overrides)
+                arguments = ([name], arg_overrides, task, strict, suffix, num_shards)
+                if loaded is None or not (loaded.get("cfg") or loaded.get("args")):
+                    found, cfg, task = original(*arguments, state)
+                else:
+                    registry_checks.fitting(loaded["cfg"], task, path)
+                    with untrusted.no_larger_than(loaded["model"]), _named(loaded["cfg"]):
+                        found, cfg, task = original(*arguments, loaded)
+            models += found
+        return models, cfg, task
+
+    return load_model_ensemble_and_task
+
+
+@contextmanager
+def _named(cfg: Any) -> Iterator[None]:
+    """In errors about literals in the block, name the option of the configuration."""
+    try:
+        yield
+    except LiteralError as error:
+        parts = cfg if isinstance(cfg, Mapping) else {}
+        sections = {part: layout.section(cfg, part) for part in parts}
+        raise CheckpointError(
+            f"has the text `{shown(error.text)}` as `{untrusted.option_of(sections, error.text)}`, "
+            f"which is no literal ({error.reason}) and was not evaluated"
+        ) from error
+
+
+def _resumed(original: Callable) -> Callable:
+    def load_checkpoint(self: Any, filename: str, *rest: Any, **options: Any) -> Any:
+        with registry_checks.about(filename):
+            return original(self, filename, *rest, **options)
+
+    return load_checkpoint
+
+
+def _continued(original: Callable) -> Callable:
+    """Name the file also in errors of what is taken from it once it is loaded."""
+
+    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
+        path, _ = start(cfg, trainer)
+        with registry_checks.about(path) if Path(path).is_file() else nullcontext():
+            return original(cfg, trainer, **options)
+
+    return load_checkpoint
+
+
+def _validated(original: Callable) -> Callable:
+    """Check the criterion, because `fairseq-validate` builds the one that the file names."""
+
+    def main(cfg: Any, *rest: Any, **options: Any) -> Any:
+        from fairseq.criterions import CRITERION_REGISTRY
+
+        path = cfg.common_eval.path
+        with registry_checks.about(path):
+            if path is not None and storage.is_checkpoint(path):
+                state = storage.load(path, checksums=False)
+                registry_checks.check(path, state)
+                named = layout.options(state, "criterion")
+                name = named.get("criterion") or named.get("_name")
+                if not isinstance(name, str) or name not in CRITERION_REGISTRY:
+                    raise registry_checks.unknown(path, "criterion", name)
+            return original(cfg, *rest, **options)
+
+    return main
+
+
+def _meters(original: Callable) -> Callable:
+    """Check the kinds of meters, because fairseq would call any name that the file gives."""
+
+    def load_state_dict(self: Any, state_dict: Any) -> None:
+        from fairseq.logging import meters
+
+        for _, _, name, _ in state_dict:
+            kind = getattr(meters, name, None) if isinstance(name, str) else None
+            if not (isinstance(kind, type) and issubclass(kind, meters.Meter)):
+                raise CheckpointError(f"has a meter of the unknown kind {name!r:.40}")
+        original(self, state_dict)
+
+    return load_state_dict
+
+
+def _name_option(original: Callable) -> Callable:
+    """In errors about literals, name the option of the command line."""
+
+    def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
+        try:
+            return original(cfg, main, **options)
+        except LiteralError as error:
+            sections = {part: layout.section(cfg, part) for part in cfg}
+            name = untrusted.option_of(sections, error.text)
+            if name == "an option":
+                raise
+            raise ConfigError(f"`--{name.replace('_', '-')}`: {error}") from error
+
+    return call_main
+
+
+def _merges_checked(original: Callable) -> Callable:
+    def __init__(self: Any, cfg: Any) -> None:
+        # A URL is fetched by fairseq itself; no codes at all have a message of their own.
+        path = str(cfg.bpe_codes or "")
+        if path and "://" not in path:
+            check_merges(Path(path))
+        original(self, cfg)
+
+    return __init__
+
+
+PATCHES = (
+    Patch(
+        name="files are checked before they are built",
+        reason="fairseq builds any architecture, task, criterion or size that a file names, and "
+        "errors are tracebacks",
+        layers=(
+            Layer("fairseq.checkpoint_utils:load_checkpoint_to_cpu", _checked),
+            Layer("fairseq.checkpoint_utils:load_model_ensemble_and_task", _one_by_one),
+            Layer("fairseq.trainer:Trainer.load_checkpoint", _resumed),
+            Layer("fairseq.checkpoint_utils:load_checkpoint", _continued),
+            Layer("fairseq.logging.meters:MetersDict.load_state_dict", _meters),
+            Layer("fairseq_cli.validate:main", _validated),
+            Layer("fairseq.distributed.utils:call_main", _name_option),
+        ),
+    ),
+    Patch(
+        name="merges are checked before they are read",
+        reason="a damaged file of merges, which a checkpoint may name, ends the program with the "
+        "usage of subword-nmt",
+        layers=(
+            Layer("fairseq.data.encoders.subword_nmt_bpe:SubwordNMTBPE.__init__", _merges_checked),
+        ),
+    ),
+)

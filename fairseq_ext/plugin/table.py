@@ -1,0 +1,158 @@
+"""The rows of the table of patches, and how they are applied."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq_ext.utils.errors import EnvironmentProblem
+from fairseq_ext.version import TESTED_FAIRSEQ
+
+COMMANDS = "fairseq_cli."
+"""Modules of commands are patched only in a process that imports them, before or after the patches
+are applied (see :func:`complete`)."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attribute of fairseq, or of a library that it uses, and the wrapper around it."""
+
+    target: str
+    """``module:function`` or ``module:Class.method``. If a module has imported a function by
+    ``from … import``, name the module that *uses* it."""
+    wrapper: Callable[[Any], Any]
+    """Takes the original, a function or a value, and returns its replacement. It must be a
+    function of a module: its qualified name shows whether it has already been applied."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One row of the table: a change to fairseq, with its reason.
+
+    Nothing here imports fairseq, so that the table can be printed without it.
+    """
+
+    name: str
+    """The short name that ``fairseq-ext doctor`` prints."""
+    reason: str
+    """The problem that occurs without it."""
+    until: str | None = None
+    """When a repair can be deleted; None for a check, which stays."""
+    layers: tuple[Layer, ...] = ()
+    """The attributes that it wraps."""
+    act: Callable[[], None] | None = None
+    """Anything else that it does, for instance filtering a warning."""
+    needed: Callable[[], bool] = lambda: True
+    """Whether the installed fairseq, torch and numpy have the problem
+    (:mod:`~fairseq_ext.plugin.probes`). Called once, before the patch is applied."""
+
+
+def apply(patches: Iterable[Patch], applied: set[str]) -> None:
+    """Apply the patches that this installation needs, in order; add their names to ``applied``.
+
+    Raises:
+        EnvironmentProblem: a patch does not fit the installed fairseq.
+        ImportError: fairseq is missing.
+    """
+    for patch in patches:
+        if patch.name in applied:
+            continue
+        with _fitting(patch):
+            if not patch.needed():
+                continue
+            if patch.act is not None:
+                patch.act()
+            _wrap_layers(patch)
+        applied.add(patch.name)
+
+
+def complete(applied: Iterable[Patch], module: str) -> None:
+    """Apply what patches that are applied wrap in a command's module, which came only after them.
+
+    Raises:
+        EnvironmentProblem: a patch does not fit the installed fairseq.
+    """
+    for patch in applied:
+        with _fitting(patch):
+            _wrap_layers(patch, f"{module}:")
+
+
+@contextmanager
+def _fitting(patch: Patch) -> Iterator[None]:
+    """In the block, what fairseq does not have becomes one error that names the patch."""
+    try:
+        yield
+    except (AttributeError, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name in ("fairseq", "torch"):
+            raise
+        raise EnvironmentProblem(
+            f"The patch “{patch.name}” does not fit the installed fairseq ({error}). Install "
+            f"the tested one: pip install --no-build-isolation {'=='.join(TESTED_FAIRSEQ)}"
+        ) from error
+
+
+def _wrap_layers(patch: Patch, start: str = "") -> None:
+    """Wrap the patch's targets that begin with ``start``."""
+    for layer in patch.layers:
+        if layer.target.startswith(start):
+            for owner, name in owners(layer.target):
+                wrap(owner, name, layer.wrapper)
+
+
+def owners(target: str) -> Iterator[tuple[Any, str]]:
+    """Find the attribute ``target``: yield pairs of a module or class and a name.
+
+    The module of a command is found only if it is loaded, under its own name or as ``__main__``
+    (``python -m``). Importing it would set up its logging in processes that do not run it.
+    """
+    module, _, path = target.partition(":")
+    *classes, name = path.split(".")
+    if module.startswith(COMMANDS):
+        modules = list(running(module))
+    else:
+        modules = [importlib.import_module(module)]
+    for found in modules:
+        yield functools.reduce(getattr, classes, found), name
+
+
+def running(name: str) -> Iterator[Any]:
+    """The module of the command ``name`` if this process has loaded it, also as ``__main__``."""
+    if name in sys.modules:
+        yield sys.modules[name]
+    main = sys.modules.get("__main__")
+    if getattr(getattr(main, "__spec__", None), "name", None) == name:
+        yield main
+
+
+def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+    """Replace ``owner.name`` by ``wrapper(owner.name)``, once per ``wrapper``.
+
+    Args:
+        owner: a module or a class.
+        name: of a function, value or method; static and class methods stay what they are.
+        wrapper: see :class:`Layer`.
+
+    Raises:
+        AttributeError: ``owner`` has no such attribute.
+    """
+    declared = inspect.getattr_static(owner, name)
+    kind = type(declared) if isinstance(declared, staticmethod | classmethod) else None
+    original = declared.__func__ if kind else declared
+    maker = f"{wrapper.__module__}.{wrapper.__qualname__}"
+
+    layer = original
+    while layer is not None:
+        if getattr(layer, "_wrapped_by", None) == maker:
+            return
+        layer = getattr(layer, "__wrapped__", None)
+
+    # Attributes are not copied, because fairseq stores state in attributes of its functions.
+    replacement = functools.update_wrapper(wrapper(original), original, updated=())
+    replacement._wrapped_by = maker
+    setattr(owner, name, kind(replacement) if kind else replacement)

@@ -1,0 +1,184 @@
+"""Read and parse a request to ``/translate``, which is JSON or a form and may be hostile."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, Field, ValidationError
+from python_multipart.multipart import parse_options_header
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message
+
+from fairseq_ext.serving.limits import Limits, Refusal
+from fairseq_ext.utils.errors import DataError, printable
+from fairseq_ext.utils.json_files import parse_json
+
+AUTO = "auto"
+JSON = "application/json"
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+FIELDS = 1000  # of a form
+# A connection that is closed with bytes of the client unread resets it, and many clients then never
+# see the answer. This much of a body that is too large is read and dropped before the answer.
+DRAINED = 1 << 24
+CLOSE = {"Connection": "close"}
+
+
+class Gone(Exception):
+    """The client has closed the connection before there was an answer."""
+
+
+class Asked(BaseModel):
+    """A request, with LibreTranslate's names."""
+
+    q: str | list[str] = Field(description="text, or several; its lines are translated alone")
+    source: str = Field(min_length=1, description="language code, or `auto`")
+    target: str = Field(min_length=1, description="language code")
+    format: str = Field("text", description="`text`")
+    alternatives: int = Field(0, ge=0, le=1000, description="how many further translations")
+    api_key: str = Field("", description="needed where the server has one")
+
+    @property
+    def texts(self) -> list[str]:
+        """One or several."""
+        return [self.q] if isinstance(self.q, str) else self.q
+
+
+async def whole_body(request: Request, limits: Limits) -> bytes:
+    """A request's body.
+
+    Raises:
+        Refusal: 413, if it is too large, or 408, if it comes too slowly.
+        Gone: it does not come whole.
+    """
+    try:
+        return await asyncio.wait_for(_read(request, limits.max_body), limits.timeout)
+    except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+        text = f"The request did not come whole within {limits.timeout:g} seconds."
+        raise Refusal(408, text, CLOSE) from None
+    except ClientDisconnect:
+        raise Gone from None
+
+
+async def _read(request: Request, most: int) -> bytes:
+    refusal = Refusal(413, f"A request must have at most {most:,} bytes.", CLOSE)
+    declared = int(request.headers.get("content-length", "0"))  # h11 lets numbers pass alone
+    if declared > most and "expect" in request.headers:
+        raise refusal  # the client asks first, and has sent nothing yet
+    body, size = bytearray(), 0
+    async for part in request.stream():
+        size += len(part)
+        if max(size, declared) <= most:
+            body += part
+        elif size > most + DRAINED:
+            break
+    if max(size, declared) > most:
+        raise refusal
+    return bytes(body)
+
+
+async def parsed(request: Request, body: bytes) -> dict[str, Any]:
+    """The fields of a body.
+
+    Raises:
+        Refusal: 400, if it is damaged, or 415, if it is of another kind.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == JSON:
+        return _from_json(body)
+    if kind == FORMS[0]:
+        return _from_pairs(body)
+    if kind == FORMS[1]:
+        return await _from_form(request, body)
+    raise Refusal(415, f"Content-Type must be {JSON}, {FORMS[0]} or {FORMS[1]}.")
+
+
+def _from_json(body: bytes) -> dict[str, Any]:
+    try:
+        found = parse_json(body.decode("utf-8"), "The request")
+    except UnicodeDecodeError:
+        raise Refusal(400, "The request is not UTF-8.") from None
+    except DataError as error:
+        raise Refusal(400, str(error)) from None
+    if not isinstance(found, dict):
+        raise Refusal(400, "The request must be a JSON object.")
+    return found
+
+
+def _from_pairs(body: bytes) -> dict[str, Any]:
+    """Parse a form whose text is raw UTF-8 (as curl sends it) or percent-encoded."""
+    try:
+        pairs = parse_qsl(
+            body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=FIELDS
+        )
+    except UnicodeDecodeError:
+        raise Refusal(400, "The form is not UTF-8.") from None
+    except ValueError as error:
+        raise Refusal(400, f"The form cannot be read: {error}") from None
+    return _fields(dict(pairs), [text for name, text in pairs if name == "q"])
+
+
+def _fields(form: dict[str, Any], texts: list[Any]) -> dict[str, Any]:
+    """Return the fields of a form; ``q`` may occur several times."""
+    return {**form, "q": texts[0] if len(texts) == 1 else texts} if texts else form
+
+
+async def _from_form(request: Request, body: bytes) -> dict[str, Any]:
+    async def replayed() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    copy = Request(request.scope, replayed)
+    _, parameters = parse_options_header(request.headers["content-type"])
+    if parameters.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
+        raise Refusal(415, "The form must be in UTF-8.")  # some of Python's codecs are quadratic
+    try:
+        form = await copy.form(max_files=0, max_fields=FIELDS, max_part_size=len(body) + 1)
+    except HTTPException as error:
+        raise Refusal(400, f"The form cannot be read: {printable(error.detail)}") from None
+    return _fields(dict(form), form.getlist("q"))
+
+
+def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
+    """Refuse a request without one of the keys, if there are any.
+
+    Raises:
+        Refusal: 401 without a key, 403 with a wrong one.
+    """
+    if not keys:
+        return
+    given = fields.get("api_key")
+    if not given:
+        raise Refusal(401, "An API key is needed: `api_key` is missing.")
+    known = str(given).encode(errors="surrogatepass")
+    if not any([hmac.compare_digest(known, key.encode()) for key in keys]):  # all, in equal time
+        raise Refusal(403, "Invalid API key")
+
+
+def asked(fields: dict[str, Any]) -> Asked:
+    """A request's wishes.
+
+    Raises:
+        Refusal: 400.
+    """
+    for name in ("q", "source", "target"):
+        if name not in fields:
+            raise Refusal(400, f"Invalid request: missing {name} parameter")
+    try:
+        found = Asked.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = printable(str(first["loc"][0]))
+        raise Refusal(400, f"Invalid request: `{name}`: {first['msg']}") from None
+    if found.format == "html":
+        raise Refusal(400, "html format is not supported; send the text without its markup.")
+    if found.format != "text":
+        raise Refusal(400, "`format` must be `text`.")
+    try:
+        "".join([*found.texts, found.source, found.target]).encode()
+    except UnicodeEncodeError:  # from a form in an odd encoding
+        raise Refusal(400, "The request has half of a surrogate pair in a text.") from None
+    return found

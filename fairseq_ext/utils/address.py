@@ -1,0 +1,44 @@
+"""The address on which `demo` and `serve` answer."""
+
+from __future__ import annotations
+
+import socket
+
+from fairseq_ext.utils.errors import ConfigError
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Clients that come before the models are loaded wait.
+
+    Args:
+        host: name or address of this machine.
+        port: 0 for any that is free.
+
+    Raises:
+        ConfigError: no such address, or the port is in use.
+    """
+    try:
+        if not 0 <= port <= 65535:  # getaddrinfo would take it modulo 65,536
+            raise OverflowError("a port is at most 65535")
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"`--host` and `--port` must be an address of this machine and a free port, but are "
+            f"{host} and {port} instead ({error})."
+        ) from error
+    return listener
+
+
+def url(listener: socket.socket) -> str:
+    """The address of a socket of :func:`listen`, as a browser takes it."""
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"

@@ -1,0 +1,254 @@
+"""Archives and compressed files from anywhere: unpacked whole and inside a folder, or not at all.
+
+Nothing here needs fairseq or torch.
+"""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import math
+import stat
+import struct
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from fairseq_ext.utils import extras
+from fairseq_ext.utils.errors import DataError, EnvironmentProblem, FairseqExtError
+from fairseq_ext.utils.files import explain, require_file, staged_folder
+from fairseq_ext.version import SAFE_TARFILE
+
+try:
+    import lzma
+except ImportError:  # a Python built without it reads no .xz
+    lzma = None  # type: ignore[assignment]
+
+# Everything that tarfile, zipfile and the decompressors raise for bytes that are not an archive.
+_DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError),
+    *(LookupError, ValueError, ArithmeticError, RuntimeError),
+    MemoryError,  # a compressed file declares how much memory reading it takes
+    *((lzma.LZMAError,) if lzma else ()),
+)
+# What the system says of a name that is too long, or of a file that is a folder of another member.
+_OF_NAMES = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
+_MOST_MEMBERS = 100_000  # tarfile remembers all of them
+_HEADER = 1 << 24  # bytes; with a longer header, the archive would decide how much memory is used
+_MOST_HEADERS = 1 << 28  # bytes, of all members of a tar file
+_TAR_END = 1024  # bytes of zeros
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 << 30) -> list[Path]:
+    """Unpack a tar or zip archive into ``folder``, whole or not at all.
+
+    Args:
+        archive: a ``.zip``, or a tar file, plain or in gzip, bzip2, xz or zstd.
+        folder: made if missing; nothing in it is overwritten.
+        max_bytes: the most the unpacked files may take together.
+
+    Returns:
+        The top-level files and folders, sorted.
+
+    Raises:
+        DataError: damaged, too large, or with a member that is absolute, leaves the folder, or is
+            a link out of it or a device; or a result would overwrite what is there.
+        EnvironmentProblem: this Python's tarfile has no safe filter, the disk is full, or the
+            library that reads zstd is not installed.
+    """
+    archive, folder = require_file(archive, "archive"), Path(folder)
+    try:
+        with whole_archive(archive), staged_folder(folder) as stage:
+            unpack = _unzip if zipfile.is_zipfile(archive) else _untar
+            try:
+                unpack(archive, stage, max_bytes)
+            except OSError as error:
+                if error.errno not in _OF_NAMES:
+                    raise
+                raise ValueError(f"its members cannot be files ({error.strerror})") from None
+            names = sorted(path.name for path in stage.iterdir())
+            if taken := [name for name in names if (folder / name).exists()]:
+                raise DataError(
+                    f"{folder / taken[0]} is there already; remove it or unpack elsewhere."
+                )
+    except OSError as error:
+        raise EnvironmentProblem(explain(error)) from error
+    return [folder / name for name in names]
+
+
+@contextmanager
+def whole_archive(path: str | Path) -> Iterator[None]:
+    """Turn any complaint about the bytes of a compressed file into one kind of error.
+
+    Raises:
+        DataError: the file is damaged.
+        OSError: the system's own, such as a full disk.
+    """
+    try:
+        yield
+    except FairseqExtError:
+        raise
+    except (OSError, *_DAMAGED) as error:
+        # gzip and bz2 report wrong bytes as an OSError without a number; a wrong offset in a zip is
+        # an invalid argument to the system.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        reason = str(error.args[0] if error.args else "").partition("\n")[0] or type(error).__name__
+        raise DataError(
+            f"{path} is damaged or unsafe: {reason[:200].rstrip(':')}. Download it again."
+        ) from None
+
+
+def _require_members(archive: Path, members: Iterable[tuple[str, int]], max_bytes: int) -> None:
+    """Check names and sizes of all members before anything is written."""
+    total = 0
+    for number, (name, size) in enumerate(members, start=1):
+        _require_inside(archive, name)
+        total += size
+        if size < 0 or number > _MOST_MEMBERS:
+            what = f"a size of {size}" if size < 0 else f"more than {_MOST_MEMBERS:,} members"
+            raise DataError(f"{archive} is damaged or unsafe: it has {what}. Download it again.")
+        if total > max_bytes:
+            raise DataError(
+                f"{archive} unpacks to more than the {max_bytes:,} bytes that are allowed."
+            )
+
+
+class _InPieces:
+    """A file for tarfile, which reads a header in one piece, however large it says it is.
+
+    Attributes:
+        left: bytes that may still be read; tarfile keeps the headers of all members.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.seek, self.tell = file, file.seek, file.tell
+        self.left = float(_MOST_HEADERS)
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= min(_HEADER, self.left):
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        self.left -= size
+        return self._file.read(size)
+
+
+def _decompressed(path: Path, folder: Path, max_bytes: int) -> IO[bytes]:
+    with path.open("rb") as file:
+        head = file.read(6)
+    if head.startswith(_ZSTD):
+        return _from_zstd(path, folder, max_bytes)
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.open(path)
+    if head.startswith(b"BZh"):
+        return bz2.open(path)
+    if lzma and head in (b"\xfd7zXZ\0", b"\x5d\0\0\x80\0\0"):
+        return lzma.open(path)
+    return path.open("rb")
+
+
+def _from_zstd(path: Path, folder: Path, max_bytes: int) -> IO[bytes]:
+    """Decompress a whole tar file into an unnamed temporary file: tarfile seeks, and a zstd stream
+    cannot.
+    """
+    extras.need("zstandard")
+    import zstandard
+
+    plain: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+    try:
+        with path.open("rb") as file:
+            reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+            while block := reader.read(1 << 20):
+                plain.write(block)
+                if plain.tell() > max_bytes + _MOST_HEADERS:
+                    raise DataError(f"{path} unpacks to more than {max_bytes:,} bytes.")
+        plain.seek(max(0, plain.tell() - _TAR_END))
+        if plain.read() != bytes(_TAR_END):  # the reader takes a cut file for a whole one
+            raise ValueError("it is cut off")
+        plain.seek(0)
+    except BaseException as error:
+        plain.close()
+        if isinstance(error, zstandard.ZstdError):
+            raise ValueError(str(error)) from None
+        raise
+    return plain
+
+
+def require_safe_tarfile() -> None:
+    """Raise EnvironmentProblem where this Python's tarfile has no safe filter."""
+    if not hasattr(tarfile, "data_filter"):
+        raise EnvironmentProblem(
+            f"this Python unpacks tar files unsafely; use {SAFE_TARFILE} or later."
+        )
+
+
+def _untar(archive: Path, folder: Path, max_bytes: int) -> None:
+    require_safe_tarfile()
+    with (
+        _decompressed(archive, folder, max_bytes) as file,
+        tarfile.open(fileobj=(pieces := _InPieces(file)), mode="r:") as tar,
+    ):
+        sizes = ((member.name, member.size) for member in _forwards(tar))
+        _require_members(archive, sizes, max_bytes)
+        while file.read(1 << 20):  # the checksum comes after what tarfile looks at
+            if file.tell() > max_bytes + _MOST_HEADERS:
+                raise DataError(f"{archive} unpacks to more than {max_bytes:,} bytes.")
+        pieces.left = math.inf  # from here on these are the contents
+        _require_no_path_through_a_link(archive, tar)
+        tar.extractall(folder, filter="data")
+
+
+def _forwards(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the members; refuse negative sizes, with which tarfile would read the same member
+    forever.
+    """
+    place = -1
+    for member in tar:
+        if member.offset_data <= place:
+            raise tarfile.ReadError("its members overlap")
+        place = member.offset_data
+        yield member
+
+
+def _require_no_path_through_a_link(archive: Path, members: Iterable[tarfile.TarInfo]) -> None:
+    # Python's filter follows links to find out where a member ends up, and releases up to 3.11.12
+    # can be deceived about that (CVE-2025-4517).
+    links: set[PurePosixPath] = set()
+    for member in members:
+        path = PurePosixPath(member.name)
+        if links.intersection((path, *path.parents)):
+            raise DataError(
+                f"{archive} is unsafe: its member `{member.name[:60]}` would be written through a "
+                "link. Unpack it elsewhere, and pack it again without links."
+            )
+        if member.issym() or member.islnk():
+            links.add(path)
+
+
+def _unzip(archive: Path, folder: Path, max_bytes: int) -> None:
+    with zipfile.ZipFile(archive) as container:
+        members = container.infolist()
+        sizes = ((member.filename, member.file_size) for member in members)
+        _require_members(archive, sizes, max_bytes)
+        for member in members:
+            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise DataError(f"{archive} has a link or device in it (`{member.filename[:60]}`).")
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                # zipfile decompresses other kinds in one piece, whatever size they declare
+                raise DataError(
+                    f"{archive} has a member (`{member.filename[:60]}`) that is not compressed as "
+                    "usual. Unpack it elsewhere, and pack it again."
+                )
+        container.extractall(folder)
+
+
+def _require_inside(archive: Path, name: str) -> None:
+    # Python would strip a leading slash silently; a file that has one is not to be trusted.
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name:
+        raise DataError(f"{archive} is unsafe: its member `{name[:60]}` would leave the folder.")

@@ -1,0 +1,47 @@
+"""Libraries that only some commands need, and the extra of this package that installs each."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from fairseq_ext.utils.errors import EnvironmentProblem
+
+EXTRAS: dict[str, str] = {
+    "matplotlib": "plots",
+    "scipy": "statistics",
+    "babel": "corpus",
+    "num2words": "corpus",
+    "tokenizers": "subwords",
+    "sentencepiece": "subwords",
+    "gradio": "demo",
+    "mbrs": "mbr",
+    "ray": "ray",
+    "zstandard": "zstd",
+    "huggingface_hub": "hub",
+    "mtdata": "mtdata",
+    "py3langid": "language",
+    "fastapi": "serve",
+    "uvicorn": "serve",
+    "prometheus_client": "serve",
+    "python_multipart": "serve",
+}
+"""Module to extra, as in pyproject.toml."""
+
+
+def need(*modules: str) -> None:
+    """Refuse to begin work for which a library is missing.
+
+    Raises:
+        EnvironmentProblem: one of the modules is not installed.
+    """
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise EnvironmentProblem(missing(module))
+
+
+def missing(module: str) -> str:
+    """One line: the library that is missing and the command that installs it."""
+    extra = EXTRAS.get(module.partition(".")[0])
+    if extra is None:
+        return f"`{module}` is not installed; `fairseq-ext doctor` says what to do."
+    return f"`{module}` is not installed: `pip install 'fairseq-ext[{extra}]'`."

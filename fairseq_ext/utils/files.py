@@ -1,0 +1,310 @@
+"""Files that are whole or absent: atomic writes, staged folders, checksums.
+
+Nothing here needs fairseq or torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from fairseq_ext.utils.errors import DataError, EnvironmentProblem
+
+LONGEST_NAME = 255  # bytes, of every usual file system
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
+
+
+def explain(error: OSError, path: str | Path | None = None) -> str:
+    """One sentence for a failed file operation: the path, the system's reason, the cure."""
+    name = path or error.filename2 or error.filename or "the output"
+    if error.errno in FULL_DISK:
+        cure = "Free some space, or choose a folder on another disk."
+    elif error.errno in TOO_MANY_FILES:
+        cure = "Allow more of them: ulimit -n 4096"
+    elif error.errno == errno.ENOENT:
+        cure = "Check the path."
+    else:
+        cure = "Choose a path that this user may read or write."
+    return f"cannot use {name}: {error.strerror or error}. {cure}"
+
+
+def require_file(path: str | Path, what: str = "file") -> Path:
+    """Return ``path`` when it is a regular file that can be opened.
+
+    Raises:
+        DataError: it is missing, a folder, a device or pipe, or unreadable.
+    """
+    path = Path(path)
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise DataError(f"{what} {path} is a folder; give the file itself.")
+        if not stat.S_ISREG(mode):
+            raise DataError(f"{what} {path} is not a regular file; write it to a file first.")
+        with path.open("rb"):
+            return path
+    except FileNotFoundError:
+        raise DataError(f"{what} {path} does not exist; check the path.") from None
+    except OSError as error:
+        raise DataError(f"{what} {path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{what} {str(path)!r} is no path: it has a NUL; check it.") from None
+
+
+def head(path: str | Path, size: int) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read or is not a regular file.
+
+    Opening a pipe would wait for someone to write to it.
+    """
+    try:
+        if not Path(path).is_file():
+            return b""
+        with Path(path).open("rb") as file:
+            return file.read(size)
+    except OSError:
+        return b""
+
+
+def is_name(name: object) -> bool:
+    """Whether this is the name of a file in a folder, which leads nowhere else."""
+    return (
+        isinstance(name, str)
+        and name not in ("", ".", "..")
+        and not any(sign in name for sign in "/\\\0")
+        and len(os.fsencode(name)) <= LONGEST_NAME
+    )
+
+
+def require_folder_of(path: Path, option: str) -> None:
+    """Refuse a file to write whose folder is not there.
+
+    Raises:
+        EnvironmentProblem: it does not exist, or is no folder; ``option`` and cure are named.
+    """
+    folder = Path(os.path.realpath(path)).parent  # through a link, as `atomic_write` goes
+    if os.path.isdir(folder):  # noqa: PTH112  # of any text, also a long one
+        return
+    if os.path.exists(folder):  # noqa: PTH110
+        raise EnvironmentProblem(f"`{option} {path}`: {folder} is no folder; choose another path.")
+    raise EnvironmentProblem(
+        f"`{option} {path}`: the folder {folder} does not exist. Make it (mkdir -p {folder}), or "
+        "choose another path."
+    )
+
+
+def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> None:
+    """Refuse to write over what is read.
+
+    Raises:
+        DataError: a file is both.
+    """
+    written = {os.path.realpath(path) for path in outputs if not is_special(path)}
+    for path in inputs:
+        if os.path.realpath(path) in written:
+            raise DataError(f"{path} would be overwritten by the output; write it elsewhere.")
+
+
+def twice(paths: Iterable[str | Path]) -> Path | None:
+    """The first path of a file that an earlier one names too."""
+    seen: set[str] = set()
+    for path in paths:
+        place = os.path.realpath(path)
+        if place in seen:
+            return Path(path)
+        seen.add(place)
+    return None
+
+
+def is_special(path: str | Path) -> bool:
+    """Whether a path is a folder, a pipe or in ``/dev``, so that no file takes its place."""
+    there = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
+    return there or Path(path).is_relative_to("/dev")
+
+
+def sha256(path: str | Path) -> str:
+    """The file's SHA-256 checksum as 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def require_space(folder: str | Path, size: int) -> None:
+    """Check that ``size`` bytes fit into the file system of ``folder`` (which may not exist yet).
+
+    Raises:
+        EnvironmentProblem: there is less free space.
+    """
+    existing = Path(folder).absolute()
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    if free < size:
+        raise EnvironmentProblem(
+            f"{folder} needs at least {size:,} bytes, but only {free:,} are free there. "
+            "Free some space, or choose a folder on another disk."
+        )
+
+
+@contextmanager
+def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """Open a temporary file beside ``path`` that takes its place once the block has succeeded.
+
+    Readers see the old file or the whole new one, whatever happens in between; after an error
+    the temporary file is removed. A device or pipe, such as ``/dev/null``, is written to as it is.
+    ``mode`` is ``"w"`` (UTF-8 text, ``\\n`` line ends) or ``"wb"``.
+
+    Raises:
+        EnvironmentProblem: the folder is missing or not writable, or the disk is full.
+    """
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    if _is_stream(path):
+        with Path(path).open(mode, **text) as file:
+            yield file
+        return
+    target = Path(os.path.realpath(path))  # through a symbolic link, as a plain open() would
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open(mode, **text) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except (OSError, RuntimeError) as error:
+        reason = system_error(error)
+        ours = (str(temporary), str(target))
+        if reason is not None and (reason.errno in FULL_DISK or reason.filename in ours):
+            raise EnvironmentProblem(explain(reason, path)) from error
+        raise
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _is_stream(path: str | Path) -> bool:
+    """Whether something is there that is neither a file nor a folder."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def system_error(error: BaseException) -> OSError | None:
+    """The failed file operation behind an error; torch reports some of them as a RuntimeError."""
+    reason: BaseException | None = error
+    while reason is not None and not isinstance(reason, OSError):
+        reason = reason.__context__
+    return reason
+
+
+@contextmanager
+def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
+    """Yield an empty folder inside ``folder`` whose files move up once the block has succeeded.
+
+    After an error ``folder`` is as it was before, also when it did not exist. Files whose name
+    starts with ``last`` are moved last, so that their presence means the others are there too.
+
+    Raises:
+        EnvironmentProblem: ``folder`` cannot be made or written to.
+    """
+    folder = Path(folder)
+    with no_empty_folder(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stage = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
+        except OSError as error:
+            raise EnvironmentProblem(explain(error, folder)) from error
+        try:
+            yield stage
+            for path in sorted(stage.iterdir(), key=lambda p: (p.name.startswith(last), p.name)):
+                path.replace(folder / path.name)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+@contextmanager
+def no_empty_folder(folder: str | Path) -> Iterator[None]:
+    """After an error, remove ``folder`` and its parents if the block made but did not fill them."""
+    missing = [path for path in (Path(folder), *Path(folder).parents) if not os.path.lexists(path)]
+    try:
+        yield
+    except BaseException:
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()
+        raise
+
+
+@contextmanager
+def scratch_folder(path: str | Path) -> Iterator[Path]:
+    """Yield an empty folder on the disk of ``path``, hidden beside it, and remove it afterwards.
+
+    Raises:
+        EnvironmentProblem: it cannot be made.
+    """
+    path = Path(os.path.realpath(path))
+    with no_empty_folder(path.parent):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            hidden = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        except OSError as error:
+            raise EnvironmentProblem(explain(error, path)) from error
+        try:
+            yield hidden
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+@contextmanager
+def whole_folder(folder: str | Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes ``folder`` once the block has succeeded.
+
+    It takes its place in one step: whatever happens before, even to the process, ``folder`` is as
+    it was. It must be empty, or not exist.
+
+    Raises:
+        EnvironmentProblem: ``folder`` cannot be made.
+    """
+    folder = Path(os.path.realpath(folder))
+    with scratch_folder(folder) as hidden:
+        stage = hidden / folder.name  # the hidden one is for this user alone
+        stage.mkdir()
+        yield stage
+        try:
+            for path in (*filter(Path.is_file, stage.rglob("*")), stage):
+                _to_disk(path)
+            stage.replace(folder)
+        except OSError as error:
+            raise EnvironmentProblem(explain(error, folder)) from error
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file or the names in a folder are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cache_folder() -> Path:
+    """Where this package may keep what it can make again: below ``XDG_CACHE_HOME``, or ~/.cache.
+
+    Raises:
+        RuntimeError: there is no such variable, and no home.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else Path.home() / ".cache") / "fairseq-ext"

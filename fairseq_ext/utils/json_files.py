@@ -1,0 +1,76 @@
+"""JSON of a user's files: read in one way, with one kind of error.
+
+Python's reader accepts more than is meant (``NaN``, ``1e999`` as infinity, halves of surrogate
+pairs, a key twice) and raises four kinds of errors on the rest. Nothing here needs fairseq or
+torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import require_file
+
+DIGITS = 18  # of a whole number; every one of them fits into int64
+
+
+def read_json(path: str | Path) -> Any:
+    """The content of a JSON file in UTF-8.
+
+    Raises:
+        DataError: unreadable, or as for :func:`parse_json`; names file and line.
+    """
+    try:
+        text = require_file(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise DataError(f"`{path}`, line {line}: not UTF-8; give the original file.") from None
+    return parse_json(text, f"`{path}`")
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Parse JSON, and refuse what Python's reader lets pass.
+
+    Args:
+        text: the JSON.
+        where: what it is, for the message.
+
+    Raises:
+        DataError: not JSON, a number out of range, half of a surrogate pair, a key twice in one
+            object, or nested too deeply.
+    """
+
+    def refuse(number: str) -> None:
+        line = text.count("\n", 0, text.find(number)) + 1
+        raise DataError(f"{where}, line {line}: the number {number:.20} is out of range.")
+
+    def whole(number: str) -> int:
+        return int(number) if len(number.lstrip("-")) <= DIGITS else refuse(number)
+
+    def finite(number: str) -> float:
+        return value if math.isfinite(value := float(number)) else refuse(number)
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise DataError(f"{where} has the key {name!r:.60} twice in one object.")
+            found[name] = value
+        return found
+
+    hooks: dict[str, Any] = {"object_pairs_hook": once, "parse_constant": refuse}
+    try:
+        found = json.loads(text, parse_int=whole, parse_float=finite, **hooks)
+        if "\\ud" in text.lower():
+            json.dumps(found, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where}, line {error.lineno}: not JSON ({error.msg}).") from None
+    except UnicodeEncodeError:
+        raise DataError(f"{where} has half of a surrogate pair (`\\ud…`) in a text.") from None
+    except RecursionError:
+        raise DataError(f"{where} is JSON that is nested too deeply.") from None
+    return found

@@ -1,0 +1,82 @@
+"""Command lines that are wrong: one line, with the nearest right name."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from fairseq_ext.utils.errors import printable
+
+FEW = 20
+"""So many choices are all listed in a message."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An ``ArgumentParser`` that suggests names, and does not print its usage for an error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with status 2."""
+        line = advise(message, options_of(self))
+        self.exit(2, f"{self.prog}: error: {printable(line)}\n")
+
+    def list_by_group(self, subparsers: Any, groups: Mapping[str, str]) -> None:
+        """Show subcommands in the help below headings; argparse has one heading for all of them.
+
+        Args:
+            subparsers: from ``add_subparsers``, with its subcommands.
+            groups: the heading of each subcommand, by its name.
+        """
+        headings: dict[str, Any] = {}
+        for line in subparsers._choices_actions:
+            title = groups[line.dest]
+            if title not in headings:
+                headings[title] = self.add_argument_group(title)
+            headings[title]._group_actions.append(line)
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """All options that a parser and its subcommands know."""
+    known = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            known = known.union(*map(options_of, action.choices.values()))
+    return known
+
+
+def advise(message: str, options: Iterable[str]) -> str:
+    """An error of argparse, with what may have been meant.
+
+    Args:
+        message: as ``ArgumentParser.error`` is given it.
+        options: all that the parser knows, such as ``--max-tokens``.
+    """
+    if choice := re.fullmatch(
+        r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message
+    ):
+        name, value, names = choice[1].partition("/")[0], choice[2].strip("'"), choice[3]
+        known = [one.strip("'") for one in names.split(", ")]
+        return f"`{name}` must be {_one_of(known)}, but is `{value}`{nearest(value, known)}"
+    if wrong := re.fullmatch(r"argument (\S+): invalid (\S+) value: (.*)", message):
+        kinds = {"int": "a whole number", "float": "a number"}
+        kind = kinds.get(wrong[2], "of another form")
+        return f"`{wrong[1].partition('/')[0]}` must be {kind}, but is {wrong[3]}."
+    if message.startswith("unrecognized arguments: "):
+        given = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+        others = set(options).difference(given)  # an option of another command is no advice
+        return message + "".join(nearest(word, others) for word in given).rstrip(".")
+    return message
+
+
+def _one_of(known: list[str]) -> str:
+    if len(known) <= FEW:
+        return f"one of {', '.join(known)}"
+    return f"one of the {len(known)} names that `--help` lists"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``; did you mean …?``, or a full stop where nothing is near."""
+    near = difflib.get_close_matches(name, sorted(known), n=2, cutoff=0.75)
+    return f"; did you mean {' or '.join(f'`{one}`' for one in near)}?" if near else "."

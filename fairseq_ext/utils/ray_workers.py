@@ -1,0 +1,73 @@
+"""Workers on a Ray cluster, each a process that takes parts until none is missing.
+
+Ray places the workers and starts a killed one again; the workers agree among themselves who takes
+which part, in the folder that they share (:mod:`fairseq_ext.utils.shared_folder`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+
+from fairseq_ext.utils import extras
+from fairseq_ext.utils.errors import EnvironmentProblem, FairseqExtError
+
+
+def run(
+    address: str,
+    work: Callable[[argparse.Namespace], int],
+    args: argparse.Namespace,
+    *,
+    cpu: bool,
+) -> None:
+    """Start as many workers as the cluster has room for, and wait for all of them.
+
+    Args:
+        address: of the cluster, as ``ray.init`` takes it; ``local`` starts one.
+        work: what a worker does, a function of a module.
+        args: handed to it; workers without a GPU get ``cpu=True``.
+        cpu: leave GPUs alone.
+
+    Raises:
+        EnvironmentProblem: Ray is not installed, or there is no such cluster.
+        FairseqExtError: that of a worker.
+    """
+    extras.need("ray")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=True, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise EnvironmentProblem(f"`--ray {address}`: {reason}") from error
+    try:
+        threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
+        tasks = []
+        for gpus, processors in workers(ray.cluster_resources(), threads, cpu=cpu):
+            own = argparse.Namespace(**{**vars(args), "cpu": gpus == 0})
+            remote = ray.remote(work).options(
+                num_cpus=processors, num_gpus=gpus, max_retries=-1, retry_exceptions=False
+            )
+            tasks.append(remote.remote(own))
+        ray.get(tasks)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, FairseqExtError):
+            raise error.cause from None
+        raise
+    finally:
+        ray.shutdown()
+
+
+def workers(resources: Mapping[str, float], threads: int, *, cpu: bool) -> list[tuple[int, int]]:
+    """GPUs and processors of each worker that a cluster has room for; at least one worker.
+
+    Args:
+        resources: of the cluster, as Ray counts them.
+        threads: of a worker without a GPU.
+        cpu: leave GPUs alone.
+    """
+    gpus = 0 if cpu else int(resources.get("GPU", 0))
+    rest = max(int(resources.get("CPU", 0)) - gpus, 0) // threads
+    return [(1, 1)] * gpus + [(0, threads)] * (rest if gpus else max(rest, 1))

@@ -1,0 +1,277 @@
+"""A job in a folder that several processes and machines share: files that are whole or absent.
+
+The files in the folder are the only record of progress, beside ``manifest.json``, which names the
+job that they belong to. A worker makes the next file that is missing and that nobody else makes.
+It holds a file by a lock of the kernel (:mod:`fairseq_ext.utils.locks`), which a killed worker
+loses; another one makes the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from fairseq_ext.utils import locks
+from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.utils.files import atomic_write, explain
+from fairseq_ext.utils.json_files import read_json
+
+MANIFEST = "manifest.json"
+WORKER = ".worker-"  # how the name of each worker's lock begins
+PAUSE = 0.5  # seconds after which to look again at files that others make
+
+
+@dataclass(frozen=True)
+class SharedFolder:
+    """The folder of a job.
+
+    Attributes:
+        path: exists once :meth:`begun` has been entered.
+        head: what every manifest of this kind of job begins with: ``format`` and ``version``.
+        command: whose folder it is, for messages.
+        things: what its files are called in messages.
+        option: that names the folder.
+        called: options by their names in the job, for messages.
+    """
+
+    path: Path
+    head: Mapping[str, Any]
+    command: str
+    things: str = "parts"
+    option: str = "--parts"
+    called: Mapping[str, str] = field(default_factory=dict)
+
+    def is_of(self, job: Mapping[str, Any]) -> bool:
+        """Whether the job has been begun here; another job without files does not count.
+
+        Args:
+            job: all that the files depend on, as JSON.
+
+        Raises:
+            DataError: the folder has files of another job, or of none.
+        """
+        return self._is_of(job, replaces=not self._has_files())
+
+    def _is_of(self, job: Mapping[str, Any], *, replaces: bool) -> bool:
+        """Whether this job has been begun here; another job is refused unless ``replaces``."""
+        manifest = self.path / MANIFEST
+        if manifest.exists():
+            differing = self._difference(manifest, {**self.head, **job})
+            if differing and not replaces:
+                raise DataError(differing)
+            return not differing
+        if any(self.path.glob("[!.]*")):
+            raise DataError(f"{self.path} has files, but no {MANIFEST}; choose another folder.")
+        return False
+
+    @contextlib.contextmanager
+    def begun(self, job: Mapping[str, Any]) -> Iterator[None]:
+        """Begin the job, unless another worker has, and be one of its workers for the block.
+
+        A job that has written nothing and has no running worker is replaced, so that one that
+        failed at once, for example because of a wrong option, does not block the folder.
+
+        Raises:
+            DataError: the folder has files of another job, or workers are at another job.
+            EnvironmentProblem: the folder cannot be made or written to.
+        """
+        with contextlib.ExitStack() as stack:
+            with self._manifest_held() as locked:  # without locks nobody knows who is at work
+                at_work = self._is_at_work()
+                free = locked and not at_work and not self._has_files()
+                self._begin(job, replaces=free)
+                name = f"{WORKER}{secrets.token_hex(8)}.lock"
+                stack.enter_context(locks.held(self.path / name, wait=False))
+            yield
+
+    @contextlib.contextmanager
+    def _manifest_held(self) -> Iterator[bool]:
+        """Make the folder and hold the lock of its manifest; yield whether locks work there."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EnvironmentProblem(explain(error, self.path)) from error
+        with locks.held(self.path / ".manifest.lock", wait=True) as locked:
+            yield locked
+
+    def _begin(self, job: Mapping[str, Any], *, replaces: bool) -> None:
+        if not self._is_of(job, replaces=replaces):
+            with atomic_write(self.path / MANIFEST) as file:
+                json.dump({**self.head, **job}, file, indent=1, ensure_ascii=False)
+                file.write("\n")
+
+    def _has_files(self) -> bool:
+        """Whether there is something beside the manifest that some job has made."""
+        return any(path.name != MANIFEST for path in self.path.glob("[!.]*"))
+
+    def _is_at_work(self) -> bool:
+        """Whether a worker is in :meth:`begun`; removes the locks that killed workers left.
+
+        To be called with the manifest held, when nobody begins.
+        """
+        found = False
+        for path in self.path.glob(f"{WORKER}*.lock"):
+            try:
+                with locks.held(path, wait=False):
+                    pass
+            except filelock.Timeout:
+                found = True
+        return found
+
+    def _difference(self, manifest: Path, job: Mapping[str, Any]) -> str | None:
+        """Return a message that names the first difference to another job, or None."""
+        found = read_json(manifest)
+        if not isinstance(found, dict) or found.get("format") != self.head["format"]:
+            raise DataError(
+                f"{manifest} is not the manifest of `{self.command}`; choose another folder."
+            )
+        before, now = _flat(found), _flat(job)
+        for name in [*now, *before]:
+            values = before.get(name), now.get(name)
+            if values[0] != values[1]:
+                flag = all(isinstance(value, bool) for value in values)
+                was, now_is = (_named(value, flag=flag) for value in values)
+                return (
+                    f"{manifest.parent} has {self.things} of another job: {self._called(name)} was "
+                    f"{was} there, but is {now_is} now. Choose another folder for `{self.option}`."
+                )
+        return None
+
+    def _called(self, name: str) -> str:
+        """Return the name by which users know a part of the job, such as `--flags`."""
+        first, _, rest = name.partition(" ")
+        if first == "options":
+            return f"`--{rest.removeprefix('--').replace('_', '-')}`"
+        return " ".join([f"`{self.called[first]}`", rest]).strip() if first in self.called else name
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Return the names of files that nobody has made yet."""
+        found = {path.name for path in self.path.iterdir()} if self.path.is_dir() else set()
+        return [name for name in names if name not in found]
+
+    @contextlib.contextmanager
+    def _claimed(self, name: str) -> Iterator[bool]:
+        """Hold the lock of a file; yield whether this worker is to make the file."""
+        stem = Path(name).stem
+        with contextlib.ExitStack() as stack:
+            try:
+                alone = stack.enter_context(locks.held(self.path / _lock(name), wait=False))
+            except filelock.Timeout:
+                free = False
+            else:
+                free = not (self.path / name).exists()
+                if alone and free:  # their writers were killed
+                    for leftover in self.path.glob(f".{stem}.*.tmp"):
+                        leftover.unlink(missing_ok=True)
+            yield free
+
+    def make(self, name: str, do: Callable[[str], object]) -> bool:
+        """Make a file, unless it exists or another worker makes it; return whether this one has."""
+        with self._claimed(name) as free:
+            if free:
+                do(name)
+        return free
+
+    def work(
+        self,
+        names: Sequence[str],
+        do: Callable[[str], object],
+        *,
+        spread: Callable[[Callable[[str], bool], Iterable[str]], Iterable[bool]] = map,
+    ) -> None:
+        """Make files until none of them is missing, side by side with other workers.
+
+        Args:
+            names: of the files.
+            do: writes the file of that name into the folder, and last of all that belongs to it.
+            spread: like ``map``, over several processes of this worker.
+        """
+        said = False
+        while missing := self.missing(names):
+            if any([*spread(partial(self.make, do=do), missing)]):
+                continue
+            if not said:
+                print(
+                    f"waiting for {len(missing):,} {self.things} of other workers", file=sys.stderr
+                )
+            said = True
+            time.sleep(PAUSE)
+        self.tidy(names)
+
+    def tidy(self, names: Sequence[str]) -> None:
+        """Remove locks of workers that were killed just after the last of these files was made."""
+        left = {path.name for path in self.path.glob(".*.lock")}
+        for name in names:
+            if _lock(name) in left:
+                with self._claimed(name):
+                    pass
+        if any(name.startswith(WORKER) for name in left):
+            with self._manifest_held():
+                self._is_at_work()
+
+
+def _lock(name: str) -> str:
+    return f".{Path(name).stem}.lock"
+
+
+def shard(text: str | None) -> tuple[int, int]:
+    """Parse ``I/N``: the number of a shard, and the count of shards.
+
+    Raises:
+        ConfigError: the text is not of this form.
+    """
+    if text is None:
+        return 0, 1
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise ConfigError(
+            f"`--shard` must be I/N with I from 0 to N - 1, such as 0/4, but is `{text}`."
+        )
+    return int(found[1]), int(found[2])
+
+
+def check_options(parts: Path | None, **others: object) -> None:
+    """Refuse options that need another one.
+
+    Args:
+        parts: the value of ``--parts``.
+        others: the values of ``part_lines``, ``shard`` and ``ray``, None where they are not given.
+
+    Raises:
+        ConfigError: one of them is given without the other, or has an impossible value.
+    """
+    for name, value in others.items() if parts is None else ():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"`{option}` goes with `--parts`, which is missing.")
+    lines = others.get("part_lines")
+    if isinstance(lines, int) and lines < 1:
+        raise ConfigError(f"`--part-lines` must be at least 1, but is {lines} instead.")
+    if others.get("ray") is not None and others.get("shard") is not None:
+        raise ConfigError("`--shard` does not go with `--ray`, which shares out the parts itself.")
+
+
+def _named(value: Any, *, flag: bool) -> str:
+    if value is None or flag:
+        return "given" if value else "not given"
+    return f"`{value}`"
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Plain values by the path to them: ``inputs 1 sha256``."""
+    if isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else enumerate(value, start=1)
+        pairs = [_flat(one, f"{name} {key}".lstrip()) for key, one in items]
+        return {key: one for pair in pairs for key, one in pair.items()}
+    return {name: value}
