@@ -24,7 +24,7 @@ FLAT = 0.05  # of the memory after the first record
 
 def load(options: Namespace) -> Translates:
     if options.data is None:
-        from fairseq_ext.decoding.on_engine.translator import EngineTranslator
+        from fairseq_ext.decoding.engine_translator import EngineTranslator
         from fairseq_ext.engine.files import read
 
         return EngineTranslator(read(options.model))

@@ -86,7 +86,7 @@ def add(commands: Subparsers) -> None:
 
 def _translate(args: argparse.Namespace) -> int:
     # which tells why fairseq translates instead of the engine
-    logging.getLogger("fairseq_ext.decoding.on_engine").setLevel(logging.INFO)
+    logging.getLogger("fairseq_ext.generation.on_engine").setLevel(logging.INFO)
     from fairseq_ext.utils import files
 
     translate_parts.check(args)

@@ -139,7 +139,7 @@ def _for_the_engine(
     threads: int | None,
 ) -> Iterator[Opened]:
     """Models that have all they need; neither torch nor fairseq is imported."""
-    from fairseq_ext.decoding.on_engine.translator import EngineTranslator
+    from fairseq_ext.decoding.engine_translator import EngineTranslator
 
     models = [read(path) for path in paths]
     model = voting(models)

@@ -16,12 +16,12 @@ from fairseq.tasks.translation import TranslationTask
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.decoding import models
-from fairseq_ext.decoding.translation_ext import TranslationExtTask
 from fairseq_ext.engine import BEGIN, END, PAD, UNKNOWN
 from fairseq_ext.engine import shortlist as shortlists
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.files import EngineModel, Settings
 from fairseq_ext.engine.weights import pack
+from fairseq_ext.generation.translation_ext import TranslationExtTask
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 

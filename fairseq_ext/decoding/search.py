@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from fairseq_ext.engine import DEFAULT
+from fairseq_ext.generation.option_checks import STEEPEST, check_gnmt_lenpen, check_sampling
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 # Attributes of a search that are whole numbers: option, least and most.
@@ -23,7 +24,6 @@ WHOLE = {
 }
 
 BUFFER = 2000  # lines that are read before they are translated
-STEEPEST = 100  # exponent of a length penalty; scores of far larger ones are 0 or infinite
 
 
 @dataclass(frozen=True)
@@ -171,36 +171,3 @@ def require_short(lengths: Iterable[int], most: int) -> None:
             raise DataError(
                 f"target {number} has {length:,} tokens, but the model writes at most {most:,}."
             )
-
-
-def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) -> None:
-    """Raise :class:`ConfigError` where epsilon sampling cannot work with the generation options."""
-    if not 0 <= epsilon < 1:
-        raise ConfigError(
-            f"`--epsilon-sampling` must be at least 0 and less than 1, but is {epsilon} instead."
-        )
-    if epsilon and not sampling:
-        raise ConfigError("`--epsilon-sampling` needs `--sampling`; without it, search is by beam.")
-    for name, given in (("--sampling-topk", top_k > 0), ("--sampling-topp", top_p > 0)):
-        if epsilon and given:
-            raise ConfigError(
-                f"`--epsilon-sampling` does not go with `{name}`; choose one truncation."
-            )
-
-
-def check_gnmt_lenpen(alpha: float, generation: Any) -> None:
-    """Raise :class:`ConfigError` where GNMT's penalty cannot work with the generation options."""
-    if not 0 <= alpha <= STEEPEST:
-        raise ConfigError(
-            f"`--gnmt-lenpen` must be a number from 0 to {STEEPEST}, but is {alpha} instead; 0 "
-            "leaves the score to `--lenpen`."
-        )
-    if not alpha:
-        return
-    for option, name, default, reason in (
-        ("--lenpen", "lenpen", 1, "is another length penalty"),
-        ("--unnormalized", "unnormalized", False, "divides by none"),
-        ("--score-reference", "score_reference", False, "searches nothing"),
-    ):
-        if getattr(generation, name, default) != default:
-            raise ConfigError(f"`--gnmt-lenpen` does not go with `{option}`, which {reason}.")

@@ -20,17 +20,17 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
 from fairseq_ext.checkpoints.layout import architecture
-from fairseq_ext.decoding import length_penalty, models, sampling
-from fairseq_ext.decoding.generation_options import refuse_broken
+from fairseq_ext.decoding import models
 from fairseq_ext.decoding.locking import ForkSafeLock
-from fairseq_ext.decoding.on_engine.batches import share_weights
 from fairseq_ext.decoding.search import (
     Candidate,
     Counts,
     Search,
-    check_gnmt_lenpen,
     require_short,
 )
+from fairseq_ext.generation import length_penalty, sampling
+from fairseq_ext.generation.on_engine.batches import share_weights
+from fairseq_ext.generation.option_checks import check_gnmt_lenpen, refuse_broken
 
 FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist")
 """Options of the search that hold from the loading of a model on."""

@@ -11,8 +11,9 @@
 :mod:`~fairseq_ext.engine.lexicon` learns them from training data;
 :mod:`~fairseq_ext.engine.files` keeps all of it in a file.
 
-:mod:`fairseq_ext.decoding.packing` makes such a file of a checkpoint, and
-:mod:`fairseq_ext.decoding.on_engine` translates with it.
+:mod:`fairseq_ext.decoding.packing` makes such a file of a checkpoint,
+:mod:`fairseq_ext.decoding.engine_translator` translates with it, and
+:mod:`fairseq_ext.generation.on_engine` with a model of fairseq in this process.
 """
 
 from __future__ import annotations

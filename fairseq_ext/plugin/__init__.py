@@ -26,6 +26,6 @@ def register() -> None:
     errors.install_excepthook()
     installation.check_single_fairseq()
     patches.apply()
-    from fairseq_ext.decoding import translation_ext  # noqa: F401
+    from fairseq_ext.generation import translation_ext  # noqa: F401
 
     wings.load()

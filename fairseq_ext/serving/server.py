@@ -21,7 +21,7 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
-from fairseq_ext.decoding.on_engine.translator import available_threads
+from fairseq_ext.decoding.engine_translator import available_threads
 from fairseq_ext.serving import app, metrics, pairs
 from fairseq_ext.serving.limits import Limits
 

@@ -122,7 +122,7 @@ def test_translate_says_who_translates(copy_data: Path, copy_model: Path, engine
     command = ("fairseq-ext", "translate", copy_data, "--path", copy_model, "--cpu")
     done = run(*command, "--engine", engine, stdin="1 2\n", FAIRSEQ_EXT_ENGINE="none")
     assert (
-        f"{level}:fairseq_ext.decoding.on_engine.batches:fairseq's generator translates"
+        f"{level}:fairseq_ext.generation.on_engine.batches:fairseq's generator translates"
         in done.stderr
     )
 

@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_ext.decoding.on_engine import generator as engine
 from fairseq_ext.engine import NUMBERS, TORCH
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor, Stage, padded
@@ -26,6 +25,7 @@ from fairseq_ext.engine.devices.model import Model
 from fairseq_ext.engine.devices.operations import encode
 from fairseq_ext.engine.library import Found, Machine, available_paths
 from fairseq_ext.engine.search_options import Rules
+from fairseq_ext.generation.on_engine import generator as engine
 from fairseq_ext.utils.errors import DataError
 from tests.models import test_engine
 from tests.models.test_engine import ALL, assert_same, fairseqs

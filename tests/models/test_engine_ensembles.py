@@ -15,7 +15,6 @@ from fairseq.sequence_scorer import SequenceScorer
 from scipy.stats import chisquare
 from torch import Tensor
 
-from fairseq_ext.decoding.on_engine.scorer import NativeScorer
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor
 from fairseq_ext.engine.ensemble import merged
@@ -23,6 +22,7 @@ from fairseq_ext.engine.library import Found, Machine, Team, available_paths
 from fairseq_ext.engine.program import Code, Output, Program
 from fairseq_ext.engine.search_options import Rules, Sampling
 from fairseq_ext.engine.shortlist import Shortlist
+from fairseq_ext.generation.on_engine.scorer import NativeScorer
 from fairseq_ext.utils.errors import ConfigError
 from tests.models.test_engine import assert_same, fairseqs, sharpened
 from tests.models.test_engine_devices import assert_equal

@@ -15,7 +15,7 @@ from fairseq.models import BaseFairseqModel
 from safetensors.numpy import load_file
 
 import fairseq_ext
-from fairseq_ext.decoding.on_engine.translator import EngineTranslator
+from fairseq_ext.decoding.engine_translator import EngineTranslator
 from fairseq_ext.decoding.packing import engine_model
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import files, sizes
@@ -155,7 +155,7 @@ def test_text_is_part_of_it(small: Path):
 def test_sources_are_cut_and_begun_as_by_the_task(tmp_path: Path):
     flags = ["--task", "translation_ext", "--source-bos", "--truncate-source"]
     flags += ["--max-source-positions", "7", *ALL["gru"]]
-    from fairseq_ext.decoding.translation_ext import TranslationExtTask
+    from fairseq_ext.generation.translation_ext import TranslationExtTask
 
     cfg = models.configuration(flags)
     cfg.task.source_lang, cfg.task.target_lang = "de", "en"

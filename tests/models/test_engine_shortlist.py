@@ -11,7 +11,6 @@ import torch
 from fairseq.models import BaseFairseqModel
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_ext.decoding.on_engine.generator import with_engine
 from fairseq_ext.engine import library, shortlist
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.library import Found, Machine, Team, available_paths
@@ -19,6 +18,7 @@ from fairseq_ext.engine.program import Program, Signs
 from fairseq_ext.engine.search_options import Rules, Sampling
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.weights import NUMBERS
+from fairseq_ext.generation.on_engine.generator import with_engine
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.models.test_engine import ALL, LENGTHS, TIE, sharpened
 from tests.support import models

@@ -18,7 +18,7 @@ from fairseq.optim.adam import FairseqAdam
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 from updates import schedule, sentences, updates
 
-from fairseq_ext.decoding.translation_ext import TranslationExtTask
+from fairseq_ext.generation.translation_ext import TranslationExtTask
 from tests.recipes.test_recipes import RECIPES, bash, library, start
 from tests.support.harness import REPO, fairseq, run, wait_for
 from tests.support.models import build, configuration

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fairseq_ext.decoding.on_engine.translator import EngineTranslator
+from fairseq_ext.decoding.engine_translator import EngineTranslator
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import files
 from fairseq_ext.engine.files import EngineModel

@@ -14,10 +14,10 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
-from fairseq_ext.decoding.length_penalty import GnmtGenerator, penalty
-from fairseq_ext.decoding.search import check_gnmt_lenpen
-from fairseq_ext.decoding.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
+from fairseq_ext.generation.length_penalty import GnmtGenerator, penalty
+from fairseq_ext.generation.option_checks import check_gnmt_lenpen
+from fairseq_ext.generation.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.utils.errors import ConfigError
 from tests.commands.test_bad_input import refused
 from tests.support.harness import fairseq

@@ -54,7 +54,7 @@ def test_every_option_of_a_model_is_listed(name: str) -> None:
 
 
 def test_every_option_of_the_task_is_listed() -> None:
-    from fairseq_ext.decoding.translation_ext import TranslationExtConfig
+    from fairseq_ext.generation.translation_ext import TranslationExtConfig
 
     page = (REFERENCE / "tasks.md").read_text("utf-8")
     for name in ("truncate_target", "source_bos", "random_batches", "epsilon_sampling"):

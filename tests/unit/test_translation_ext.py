@@ -11,7 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_ext.decoding.translation_ext import TranslationExtConfig, TranslationExtTask
+from fairseq_ext.generation.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.utils.errors import ConfigError
 from tests.commands.test_bad_input import refused
 from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses

@@ -17,7 +17,7 @@ from fairseq_ext.checkpoints import storage
 from fairseq_ext.checkpoints.dictionaries import difference, symbols
 from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.data_folder import alignments, manifest
-from fairseq_ext.decoding import generation_options
+from fairseq_ext.generation import option_checks
 from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.plugin.table import Layer, Patch
 from fairseq_ext.text import generated, pipeline
@@ -66,7 +66,7 @@ def _refuse_broken(cfg: Any, command: str) -> None:
         ConfigError: an option, or a combination, that ends in an error deep inside fairseq or in
             a run that does nothing.
     """
-    generation_options.refuse_broken(cfg, command)
+    option_checks.refuse_broken(cfg, command)
     others = ("train", "validate", "interactive")
     if cfg.dataset.num_shards != 1 and command.rpartition(".")[2] in others:
         raise ConfigError("`--num-shards` is for fairseq-generate; leave it out.")

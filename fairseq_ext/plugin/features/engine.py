@@ -47,8 +47,8 @@ def _build_generator(original: Callable) -> Callable:
             )
         if trained or numbers is None:
             return generator
-        from fairseq_ext.decoding.on_engine.generator import with_engine
         from fairseq_ext.engine import shortlist
+        from fairseq_ext.generation.on_engine.generator import with_engine
 
         target, listed = self.target_dictionary, None
         if path is not None:

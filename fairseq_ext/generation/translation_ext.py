@@ -26,8 +26,8 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
-from fairseq_ext.decoding import length_penalty, sampling
-from fairseq_ext.decoding.search import check_gnmt_lenpen, check_sampling
+from fairseq_ext.generation import length_penalty, sampling
+from fairseq_ext.generation.option_checks import check_gnmt_lenpen, check_sampling
 from fairseq_ext.utils.errors import ConfigError
 
 

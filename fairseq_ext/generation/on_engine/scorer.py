@@ -11,9 +11,9 @@ from fairseq.models import BaseFairseqModel
 from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
 
-from fairseq_ext.decoding.on_engine.batches import Native, words
 from fairseq_ext.engine.library import Found
 from fairseq_ext.engine.search_options import Rules
+from fairseq_ext.generation.on_engine.batches import Native, words
 
 
 class NativeScorer(Native):

@@ -1,4 +1,4 @@
-"""Options of translation that fairseq accepts although they do not work."""
+"""Refuse options of translation that cannot work: fairseq's, and ours of this room."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from fairseq_ext.utils.errors import ConfigError
 
+STEEPEST = 100  # exponent of a length penalty; scores of far larger ones are 0 or infinite
 TRANSLATING = ("fairseq_cli.generate", "fairseq_cli.interactive")
 
 
@@ -43,3 +44,36 @@ def refuse_broken(cfg: Any, command: str) -> None:
         raise ConfigError(
             "`--print-alignment soft` does not go with `--score-reference`; give `hard`."
         )
+
+
+def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) -> None:
+    """Raise :class:`ConfigError` where epsilon sampling cannot work with the generation options."""
+    if not 0 <= epsilon < 1:
+        raise ConfigError(
+            f"`--epsilon-sampling` must be at least 0 and less than 1, but is {epsilon} instead."
+        )
+    if epsilon and not sampling:
+        raise ConfigError("`--epsilon-sampling` needs `--sampling`; without it, search is by beam.")
+    for name, given in (("--sampling-topk", top_k > 0), ("--sampling-topp", top_p > 0)):
+        if epsilon and given:
+            raise ConfigError(
+                f"`--epsilon-sampling` does not go with `{name}`; choose one truncation."
+            )
+
+
+def check_gnmt_lenpen(alpha: float, generation: Any) -> None:
+    """Raise :class:`ConfigError` where GNMT's penalty cannot work with the generation options."""
+    if not 0 <= alpha <= STEEPEST:
+        raise ConfigError(
+            f"`--gnmt-lenpen` must be a number from 0 to {STEEPEST}, but is {alpha} instead; 0 "
+            "leaves the score to `--lenpen`."
+        )
+    if not alpha:
+        return
+    for option, name, default, reason in (
+        ("--lenpen", "lenpen", 1, "is another length penalty"),
+        ("--unnormalized", "unnormalized", False, "divides by none"),
+        ("--score-reference", "score_reference", False, "searches nothing"),
+    ):
+        if getattr(generation, name, default) != default:
+            raise ConfigError(f"`--gnmt-lenpen` does not go with `{option}`, which {reason}.")

@@ -13,13 +13,13 @@ from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithA
 from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
 
-from fairseq_ext.decoding.length_penalty import GnmtGenerator, GnmtGeneratorWithAlignment
-from fairseq_ext.decoding.on_engine.batches import Native, leave, on_a_device, words
-from fairseq_ext.decoding.on_engine.scorer import NativeScorer
-from fairseq_ext.decoding.sampling import EpsilonSampling
 from fairseq_ext.engine import TORCH, search_options
 from fairseq_ext.engine.library import Found, active_path
 from fairseq_ext.engine.shortlist import Shortlist
+from fairseq_ext.generation.length_penalty import GnmtGenerator, GnmtGeneratorWithAlignment
+from fairseq_ext.generation.on_engine.batches import Native, leave, on_a_device, words
+from fairseq_ext.generation.on_engine.scorer import NativeScorer
+from fairseq_ext.generation.sampling import EpsilonSampling
 from fairseq_ext.utils.errors import ConfigError
 
 GENERATORS = (
