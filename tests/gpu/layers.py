@@ -1,0 +1,196 @@
+"""Step 3: Linformer's encoder over n, the GRU's recurrence against cuDNN's, the 1-bit product."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fairseq_ext import register
+from tests.gpu.results import Results, arguments, time_in_turn
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+VOCABULARY, SLOTS = 1000, (32, 256)
+
+
+def run_of(encoder: nn.Module, tokens: Tensor, *, backward: bool) -> Callable[[], None]:
+    """A forward pass, or one with a backward pass from a random gradient."""
+    weight = encoder.embed_tokens.weight
+    gradient = weight.new_empty(*tokens.t().shape, weight.size(1)).normal_()
+
+    def forward() -> None:
+        with torch.no_grad():
+            encoder(tokens)
+
+    def both() -> None:
+        encoder(tokens)["encoder_out"][0].backward(gradient)
+        encoder.zero_grad(set_to_none=True)
+
+    return both if backward else forward
+
+
+def on_backend(run: Callable[[], None], backend: SDPBackend) -> Callable[[], None]:
+    def chosen() -> None:
+        with sdpa_kernel(backend):
+            run()
+
+    return chosen
+
+
+def encoders_of(options: Namespace, n: int) -> dict[str, nn.Module]:
+    """Encoders of all kinds with the same weights, in bf16."""
+    from peers import Side, Size, linformer, transformer
+
+    layers, width, heads = (1, 32, 2) if options.tiny else (6, 512, 8)
+    size = Size(width, 4 * width, heads, layers, 1, VOCABULARY)
+    where = {"positions": n, "device": options.device, "dtype": torch.bfloat16}
+    stock = Side(transformer(), size, **where)
+    encoders = {"stock": stock.model.encoder, "sdpa": stock.on_fused_attention().model.encoder}
+    for k in SLOTS:
+        encoders[f"k={k}"] = Side(linformer(k, n), size, **where).model.encoder
+    for encoder in encoders.values():
+        encoder.load_state_dict(encoders["stock"].state_dict(), strict=False)
+    return {name: encoder.eval() for name, encoder in encoders.items()}
+
+
+def encode(
+    options: Namespace, encoders: dict[str, nn.Module], n: int, backward: bool
+) -> dict[str, Any]:
+    """Time per pass of each encoder at one length; the number of tokens is constant."""
+    from peers import source_batch
+
+    total = 256 if options.tiny else 32_768
+    tokens = source_batch(max(1, total // n), n, VOCABULARY).to(options.device)
+    runs = {name: run_of(encoder, tokens, backward=backward) for name, encoder in encoders.items()}
+    if options.device == "cuda":
+        fused = runs.pop("sdpa")
+        runs["flash"] = on_backend(fused, SDPBackend.FLASH_ATTENTION)
+        runs["cudnn"] = on_backend(fused, SDPBackend.CUDNN_ATTENTION)
+        if n <= 2048:
+            runs["exact"] = on_backend(fused, SDPBackend.MATH)
+    if n > 4096:
+        runs.pop("stock")  # weights of all heads, n² each
+    errors: dict[str, str] = {}
+    for name in list(runs):
+        try:
+            runs[name]()
+        except Exception as error:
+            errors[name] = f"{type(error).__name__}: {error}"[-300:]
+            del runs[name]
+            torch.cuda.empty_cache()
+    seconds = time_in_turn(runs, options.device, 0.1 if options.tiny else 0.6)
+    times = {name: 1e3 * value for name, value in seconds.items()}
+    peer = "flash" if "flash" in times else "sdpa"
+    ratios = {name: times[peer] / times[name] for name in times if peer in times}
+    return {"ms": times, f"over_{peer}": ratios, "errors": errors, "tokens": tokens.numel()}
+
+
+def recur(options: Namespace, dtype: torch.dtype, backward: bool) -> dict[str, Any]:
+    """The GRU's two encoders: one loop over time, and cuDNN's call on packed sentences."""
+    from fairseq_ext.gru.encoding import BidirectionalGRU
+
+    batch, length, width = (4, 6, 16) if options.tiny else (160, 50, 512)
+    module = BidirectionalGRU(width, width).to(options.device, dtype)
+    words = torch.randn(batch, length, width, device=options.device, dtype=dtype)
+    lengths = torch.randint(length // 2, length + 1, (batch, 1), device=options.device)
+    pads = torch.arange(length, device=options.device) >= lengths
+    gradient = torch.randn(batch, length, 2 * width, device=options.device, dtype=dtype)
+
+    def run_by(method: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Callable[[], None]:
+        def run() -> None:
+            with torch.set_grad_enabled(backward):
+                output = method(words, pads)[0]
+            if backward:
+                output.backward(gradient)
+                module.zero_grad(set_to_none=True)
+
+        return run
+
+    runs = {"loop": run_by(module._held), "cudnn": run_by(module._packed)}
+    seconds = time_in_turn(runs, options.device, 0.1 if options.tiny else 0.6)
+    with torch.no_grad():
+        real = ~pads.unsqueeze(-1)
+        outputs = [method(words, pads)[0] * real for method in (module._held, module._packed)]
+    return {
+        "ms": {name: 1e3 * value for name, value in seconds.items()},
+        "loop_over_cudnn": seconds["loop"] / seconds["cudnn"],
+        "largest_difference": (outputs[0] - outputs[1]).abs().max().item(),
+    }
+
+
+def multiply(options: Namespace, rows: int, inputs: int, outputs: int) -> dict[str, Any]:
+    """The product of 1-bit weights against torch's in bf16 and fp32."""
+    from fairseq_ext.binary.kernels import PackedWeight, linear_1bit
+
+    weight = torch.randn(outputs, inputs)
+    packed = PackedWeight.of(weight).to(options.device)
+    x = torch.randn(rows, inputs, device=options.device)
+    half, signs = x.bfloat16(), weight.sign().to(options.device)
+    half_signs = signs.bfloat16()
+    runs = {
+        "1-bit bf16": lambda: linear_1bit(half, packed),
+        "1-bit fp32": lambda: linear_1bit(x, packed),
+        "torch bf16": lambda: F.linear(half, half_signs),
+        "torch fp32": lambda: F.linear(x, signs),
+    }
+    with torch.no_grad():
+        seconds = time_in_turn(runs, options.device, 0.05 if options.tiny else 0.3)
+    return {
+        "us": {name: 1e6 * value for name, value in seconds.items()},
+        "torch_over_1bit": seconds["torch bf16"] / seconds["1-bit bf16"],
+    }
+
+
+def ceiling(options: Namespace) -> dict[str, Any]:
+    """The card's rates: products in bf16 and copies."""
+    n = 64 if options.tiny else 8192
+    a = torch.randn(n, n, device=options.device, dtype=torch.bfloat16)
+    other = torch.empty_like(a)
+    runs = {"product": lambda: a @ a, "copy": lambda: other.copy_(a)}
+    seconds = time_in_turn(runs, options.device, 0.1 if options.tiny else 0.5)
+    return {
+        "tflops_bf16": 2e-12 * n**3 / seconds["product"],
+        "copy_gb_per_second": 2e-9 * a.nbytes / seconds["copy"],
+    }
+
+
+def main() -> None:
+    options = arguments("layers")
+    results = Results("layers", options)
+    register()
+    results.measure("ceiling", lambda: ceiling(options))
+    lengths = (64,) if options.tiny else (512, 1024, 2048, 4096, 8192, 16_384)
+    for n in lengths:
+        encoders: dict[str, nn.Module] = {}
+        for backward in (False, True):
+
+            def cell(
+                n: int = n,
+                backward: bool = backward,
+                encoders: dict[str, nn.Module] = encoders,
+            ) -> dict[str, Any]:
+                if not encoders:
+                    encoders.update(encoders_of(options, n))
+                return encode(options, encoders, n, backward)
+
+            results.measure(f"encoder n={n} {'forward+backward' if backward else 'forward'}", cell)
+    for dtype in (torch.float32, torch.bfloat16):
+        for backward in (False, True):
+            name = f"gru {str(dtype)[6:]} {'forward+backward' if backward else 'forward'}"
+            results.measure(name, lambda d=dtype, backward=backward: recur(options, d, backward))
+    shapes = [(5, 64, 64)] if options.tiny else [(5, 512, 512), (160, 512, 2048), (4096, 512, 2048)]
+    for shape in shapes:
+        name = "1-bit product " + "x".join(map(str, shape))
+        results.measure(name, lambda shape=shape: multiply(options, *shape))
+    results.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Results of one step as JSON, written after every cell, and the options that all steps share."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ERROR_LENGTH = 600
+
+
+def arguments(step: str) -> argparse.Namespace:
+    """Read the options of a step; ``device`` is the CPU in a tiny run."""
+    parser = argparse.ArgumentParser(prog=f"tests.gpu.{step}")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--work", type=Path, required=True, help="folder for data and checkpoints")
+    parser.add_argument("--seconds", type=float, default=600, help="time box")
+    parser.add_argument("--data", type=Path, help="archive with the binarized Multi30k")
+    parser.add_argument("--tiny", action="store_true", help="on the CPU, tiny sizes")
+    options = parser.parse_args()
+    options.device = "cpu" if options.tiny else "cuda"
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("torch sees no CUDA device; --tiny runs the steps on the CPU.")
+    return options
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Describe what the figures depend on: card, driver, versions, date and commit."""
+    name = driver = None
+    if device == "cuda":
+        name = torch.cuda.get_device_name()
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        try:
+            driver = subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+        except (OSError, subprocess.TimeoutExpired) as error:
+            driver = str(error)
+    return {
+        "date": datetime.date.today().isoformat(),
+        "gpu": name,
+        "driver": driver and driver.strip(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+    }
+
+
+class Results:
+    """The cells of one step, by name, in ``OUT/STEP.json``.
+
+    Args:
+        step: name of the step.
+        options: from :func:`arguments`.
+    """
+
+    def __init__(self, step: str, options: argparse.Namespace) -> None:
+        self.path = options.out / f"{step}.json"
+        self.began, self.seconds = time.monotonic(), options.seconds
+        self.content: dict[str, Any] = {"step": step, "complete": False, "cells": {}}
+        if self.path.exists():
+            self.content = json.loads(self.path.read_text())
+        self.content["machine"] = machine(options.device)
+        self.save()
+
+    @property
+    def left(self) -> float:
+        """Seconds until the time box ends."""
+        return self.seconds - (time.monotonic() - self.began)
+
+    def has(self, name: str) -> bool:
+        """Whether a cell was measured without an error, in this run or an earlier one."""
+        return "error" not in self.content["cells"].get(name, {"error": None})
+
+    def add(self, name: str, **values: Any) -> None:
+        """Write a cell."""
+        self.content["cells"][name] = values
+        self.save()
+        print(name, json.dumps(values)[:400], flush=True)
+
+    def measure(self, name: str, function: Callable[[], dict[str, Any]]) -> None:
+        """Run ``function`` for a cell that is missing; an error becomes the cell's text."""
+        if self.has(name):
+            return
+        if self.left < 1:
+            self.add(name, error="no time left")
+            return
+        began = time.monotonic()
+        try:
+            values = function()
+        except Exception as error:
+            traceback.print_exc()
+            values = {"error": f"{type(error).__name__}: {error}"[-ERROR_LENGTH:]}
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        self.add(name, **values, wall_seconds=round(time.monotonic() - began, 2))
+
+    def finish(self) -> None:
+        """Mark the step as complete when no cell has failed for want of time."""
+        cells = self.content["cells"].values()
+        self.content["complete"] = all(cell.get("error") != "no time left" for cell in cells)
+        self.save()
+
+    def save(self) -> None:
+        """Write the file in place of the old one."""
+        aside = self.path.with_suffix(".new")
+        aside.write_text(json.dumps(self.content, indent=1) + "\n")
+        aside.replace(self.path)
+
+
+def time_in_turn(
+    candidates: dict[str, Callable[[], object]], device: str, seconds: float, warmup: int = 3
+) -> dict[str, float]:
+    """Median seconds of each candidate, run in turn in rounds until the time is over."""
+    rounds: dict[str, list[float]] = {name: [] for name in candidates}
+    end = None
+    while end is None or time.monotonic() < end or len(rounds[next(iter(rounds))]) < 3:
+        for name, candidate in candidates.items():
+            synchronize(device)
+            began = time.perf_counter()
+            candidate()
+            synchronize(device)
+            rounds[name].append(time.perf_counter() - began)
+        if end is None and len(rounds[name]) == warmup:
+            rounds = {name: [] for name in candidates}
+            end = time.monotonic() + seconds
+    return {name: sorted(times)[len(times) // 2] for name, times in rounds.items()}
+
+
+def synchronize(device: str) -> None:
+    """Wait until the device has done what was launched."""
+    if device == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,175 @@
+"""Laws of every architecture on a GPU, against the CPU's fp32.
+
+``FAIRSEQ_EXT_TEST_DEVICE=cpu`` runs them without a GPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+from fairseq.models import BaseFairseqModel
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+from fairseq_ext.engine import TORCH
+from fairseq_ext.generation.on_engine import generator as engine
+from tests.support.models import (
+    ARCHITECTURES,
+    SMALL,
+    UNSTEADY,
+    build,
+    padded,
+    previous,
+    random_sentences,
+)
+
+DEVICE = os.environ.get("FAIRSEQ_EXT_TEST_DEVICE", "cuda")
+MODELS = {"transformer": ["--arch", "transformer", *SMALL], **ARCHITECTURES}
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.15}
+"""Of the standard deviation of the logits."""
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.parametrize("name", MODELS),
+]
+in_all_types = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+SOURCE = random_sentences([7, 3, 1, 5])
+TARGET = random_sentences([4, 6, 3, 2], seed=4)
+
+
+@pytest.fixture(autouse=True)
+def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN rounds fp32 products to TF32 by default."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def sharpened(name: str) -> tuple[BaseFairseqModel, object]:
+    """A model with weights that are larger than at first, so that attention is not uniform."""
+    model, task = build(MODELS[name], seed=6)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(1.5)
+    return model, task
+
+
+def logits(model: BaseFairseqModel, device: str) -> Tensor:
+    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
+    words = [part.to(device) for part in (source, source.ne(1).sum(1), previous(target))]
+    return model(*words)[0]
+
+
+def gradients(model: BaseFairseqModel, device: str) -> list[Tensor]:
+    """Gradients of the mean negative log-likelihood."""
+    target = padded(TARGET, left=False).to(device)
+    likelihood = logits(model, device).float().log_softmax(-1).gather(2, target.unsqueeze(2))
+    (-likelihood.squeeze(2)[target.ne(1)].mean()).backward()
+    return [parameter.grad.float().cpu() for parameter in model.parameters()]
+
+
+@in_all_types
+@torch.no_grad()
+def test_forward_equals_the_cpus(
+    name: str, dtype: torch.dtype, record_property: Callable[[str, object], None]
+) -> None:
+    model, _ = sharpened(name)
+    exact = logits(model, "cpu")
+    computed = logits(copy.deepcopy(model).to(DEVICE, dtype), DEVICE)
+    assert computed.dtype == dtype
+    assert computed.isfinite().all()
+    difference = ((computed.float().cpu() - exact).abs().max() / exact.std()).item()
+    record_property("difference", difference)
+    if dtype is torch.float32 or not UNSTEADY.match(name):
+        assert difference < TOLERANCE[dtype]
+
+
+@in_all_types
+def test_backward_equals_the_cpus(
+    name: str, dtype: torch.dtype, record_property: Callable[[str, object], None]
+) -> None:
+    model, _ = sharpened(name)
+    there = copy.deepcopy(model).to(DEVICE, dtype).train()
+    computed, exact = gradients(there, DEVICE), gradients(model.train(), "cpu")
+    assert all(gradient.isfinite().all() for gradient in computed)
+    size = torch.cat([gradient.flatten() for gradient in exact]).norm()
+    parts = [one - other for one, other in zip(computed, exact, strict=True)]
+    difference = (torch.cat([part.flatten() for part in parts]).norm() / size).item()
+    record_property("difference", difference)
+    if dtype is torch.float32:
+        assert difference < 1e-3
+    elif not UNSTEADY.match(name):
+        assert difference < 2 * TOLERANCE[dtype]
+
+
+def test_autocast_is_finite(name: str) -> None:
+    model, _ = sharpened(name)
+    model = model.to(DEVICE).train()
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        output = logits(model, DEVICE)
+    assert output.isfinite().all()
+    output.float().square().mean().backward()
+    for parameter in model.parameters():
+        assert parameter.grad.dtype == torch.float32
+        assert parameter.grad.isfinite().all()
+
+
+@torch.no_grad()
+def test_incremental_equals_full(name: str) -> None:
+    model, _ = sharpened(name)
+    model = model.to(DEVICE)
+    source = padded(SOURCE, left=True).to(DEVICE)
+    target = previous(padded(random_sentences([6] * 4, seed=5), left=False)).to(DEVICE)
+    full = model(source, source.ne(1).sum(1), target)[0]
+    encoded = model.encoder(source, src_lengths=source.ne(1).sum(1))
+    state: dict = {}
+    for t in range(target.size(1)):
+        step, _ = model.decoder(target[:, : t + 1], encoded, incremental_state=state)
+        torch.testing.assert_close(step[:, 0], full[:, t], rtol=0, atol=1e-4 * full.std().item())
+
+
+def search(model: BaseFairseqModel, task: object, device: str, *, on_engine: bool = False) -> list:
+    """Hypotheses of a batch; three times on the engine, which captures graphs at the second."""
+    rows = padded(random_sentences([9, 2, 6, 1, 4], seed=7), left=True)
+    generator = SequenceGenerator([model], task.target_dictionary, beam_size=4, max_len_b=9)
+    if on_engine:
+        generator = engine.with_engine(generator, [model], task.target_dictionary, TORCH)
+        assert isinstance(generator, engine.NativeGenerator)
+    net_input = {"src_tokens": rows.to(device), "src_lengths": rows.ne(1).sum(1).to(device)}
+    sample = {"net_input": net_input, "id": torch.arange(len(rows))}
+    for _ in range(3 if on_engine else 1):
+        hypotheses = generator.generate([model], sample)
+    return hypotheses
+
+
+def assert_same_best(computed: list, exact: list, margin: float = 1e-4) -> None:
+    """The best hypotheses are equal, except where the second was as good."""
+    for ours, theirs in zip(computed, exact, strict=True):
+        scores = [float(hypothesis["score"]) for hypothesis in theirs]
+        assert float(ours[0]["score"]) == pytest.approx(scores[0], abs=1e-3)
+        if len(scores) < 2 or scores[0] - scores[1] > margin:
+            assert ours[0]["tokens"].tolist() == theirs[0]["tokens"].tolist()
+
+
+@torch.no_grad()
+def test_beam_search_equals_the_cpus(name: str) -> None:
+    model, task = sharpened(name)
+    exact = search(model, task, "cpu")
+    assert_same_best(search(copy.deepcopy(model).to(DEVICE), task, DEVICE), exact)
+
+
+@torch.no_grad()
+def test_engine_in_graphs_equals_the_cpus_search(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    model, task = sharpened(name)
+    exact = search(model, task, "cpu")
+    computed = search(copy.deepcopy(model).to(DEVICE), task, DEVICE, on_engine=True)
+    assert "without CUDA graphs" not in caplog.text
+    assert_same_best(computed, exact)
