@@ -1,0 +1,145 @@
+"""Groups of near-duplicates: every near pair is in one group, whatever the ranges and parts."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_ext.corpora import near_duplicates
+from fairseq_ext.corpora.near_duplicates import (
+    Groups,
+    Reach,
+    draw_groups,
+    group_pairs,
+    group_sizes,
+    hash_words,
+    links,
+    range_count,
+    skeleton_count,
+)
+
+SENTENCE = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=11).map(" ".join)
+LONG = "one two three four five six seven eight nine ten eleven twelve"
+
+
+def distance(first: list[str], second: list[str]) -> int:
+    """Edit distance on words, by the textbook."""
+    row = list(range(len(second) + 1))
+    for i, left in enumerate(first, 1):
+        previous, row = row, [i]
+        for j, right in enumerate(second, 1):
+            row.append(min(previous[j] + 1, row[-1] + 1, previous[j - 1] + (left != right)))
+    return row[-1]
+
+
+def grouped(*sentences: str) -> list[int]:
+    """Groups of sentences whose other sides have nothing in common."""
+    pairs = [(sentence, f"x{row} y{row} z{row}") for row, sentence in enumerate(sentences)]
+    return group_pairs(pairs).tolist()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "near"),
+    [
+        ("Hello.", "hello!", True),  # case and punctuation do not count
+        ("I run.", "I ran.", False),  # too short for a change
+        ("Tom is not here.", "Tom is not there.", False),
+        ("Tom is not here now.", "Tom is not there now.", True),  # one replaced of five words
+        ("Tom is not here now.", "Tom is really not here now.", True),  # one inserted
+        ("Tom is not here now.", "Mary is not there now.", False),  # two replaced of five
+        ("Tom is not here.", "Tom is not here now.", False),  # the shorter one has four words
+        (LONG, LONG.replace("two", "2").replace("nine", "9"), True),  # two apart
+        (LONG, LONG.replace("two three ", ""), True),
+        (LONG, LONG.replace("two", "2").replace("nine", "9").replace("six", "6"), False),
+        (f"{LONG} {LONG} a", f"{LONG} {LONG} b", True),  # longer than pairs apart are tried
+        (f"{LONG} {LONG} a b", f"{LONG} {LONG} c d", True),
+    ],
+)
+def test_sentences_are_near_within_the_reach_of_their_length(
+    first: str, second: str, near: bool
+) -> None:
+    assert (grouped(first, second) == [0, 0]) == near
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(SENTENCE, min_size=2, max_size=12))
+def test_every_pair_within_the_distance_is_in_one_group(sentences: list[str]) -> None:
+    groups = grouped(*sentences)
+    reach = Reach()
+    for left, right in itertools.combinations(range(len(sentences)), 2):
+        words = [sentences[row].split() for row in (left, right)]
+        shorter = min(map(len, words))
+        most = (shorter >= reach.one_word) + (shorter >= reach.two_words)
+        if distance(*words) <= most:
+            assert groups[left] == groups[right], (sentences[left], sentences[right])
+
+
+def test_either_side_joins_pairs_and_chains_join_groups() -> None:
+    pairs = [
+        ("Hola.", "Hello."),
+        ("Buenas.", "Hello!"),  # equal targets
+        ("Adiós.", "Goodbye."),
+        ("¡Buenas!", "Good evening."),  # equal sources: the first group grows
+    ]
+    assert group_pairs(pairs).tolist() == [0, 0, 2, 0]
+
+
+def corpus(size: int) -> list[tuple[str, str]]:
+    rng = np.random.default_rng(5)
+    words = [f"w{number}" for number in range(40)]
+    return [
+        tuple(" ".join(rng.choice(words, rng.integers(1, 12))) for _ in range(2))
+        for _ in range(size)
+    ]
+
+
+@pytest.mark.parametrize("ranges", [1, 2, 7])
+def test_ranges_do_not_change_the_groups(ranges: int) -> None:
+    pairs = corpus(3000)
+    groups = group_pairs(pairs)
+    assert 1 < group_sizes(groups)[0] < len(pairs) / 2
+    assert np.array_equal(group_pairs(pairs, ranges=ranges), groups)
+
+
+def test_parts_and_the_order_of_ranges_do_not_change_the_groups() -> None:
+    pairs = corpus(2000)
+    groups = Groups(len(pairs))
+    for side in (1, 0):
+        column = [pair[side] for pair in pairs]
+        parts = [hash_words(column[start : start + 300]) for start in range(0, len(column), 300)]
+        for number in (2, 0, 3, 1):
+            groups.join(links(parts, number, 4))
+    assert np.array_equal(groups.numbers(), group_pairs(pairs))
+
+
+def test_few_skeletons_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = hash_words(source for source, _ in corpus(500))
+    total = skeleton_count(hashes.lengths)
+    assert total == sum(len(values) for values, _ in near_duplicates._skeletons(hashes, Reach()))
+    monkeypatch.setattr(near_duplicates, "RANGE_SKELETONS", 1000)
+    assert range_count(hashes.lengths) == -(-total // 1000)
+
+
+def test_whole_groups_are_drawn_to_the_exact_size() -> None:
+    groups = group_pairs(corpus(3000))
+    test = draw_groups(groups, 150, "test")
+    valid = draw_groups(groups, 100, "valid", exclude=test)
+    assert (test.sum(), valid.sum()) == (150, 100)
+    parts = [set(groups[rows].tolist()) for rows in (test, valid, ~(test | valid))]
+    assert not any(left & right for left, right in itertools.combinations(parts, 2))
+    assert np.array_equal(draw_groups(groups, 150, "test"), test)
+    assert not np.array_equal(draw_groups(groups, 150, "another"), test)
+
+
+def test_large_groups_are_not_held_out() -> None:
+    groups = np.array([0] * 30 + [30, 30, 32])
+    assert draw_groups(groups, 33, "test").tolist() == [False] * 30 + [True] * 3
+
+
+def test_no_sentences_have_no_groups() -> None:
+    assert group_pairs([]).tolist() == []
+    assert draw_groups(np.empty(0, np.int64), 3, "test").tolist() == []
