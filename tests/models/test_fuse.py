@@ -10,11 +10,15 @@ import torch
 from fairseq_ext.muse import fusing
 from fairseq_ext.utils.errors import CheckpointError
 from tests.support.harness import fairseq, hypotheses, run
-from tests.support.models import ARCHITECTURES, build, padded, previous, random_sentences
+from tests.support.models import ARCHITECTURES, UNDER_LAW, build, padded, previous, random_sentences
 from tests.support.trainings import load, same
 from tests.unit.test_figures import save_checkpoint
 
-SEPARATE = [name for name in ARCHITECTURES if name.startswith("muse") and name != "muse-fused"]
+SEPARATE = [
+    name
+    for name, line in UNDER_LAW.items()
+    if line.wings == ("muse",) and "--muse-fused" not in line.flags
+]
 
 
 def with_random_biases(flags: list[str]) -> torch.nn.Module:

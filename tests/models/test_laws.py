@@ -15,17 +15,12 @@ from torch import Tensor
 
 from tests.support.models import (
     ARCHITECTURES,
-    UNSTEADY,
-    attention_tolerance,
+    UNDER_LAW,
     build,
     configuration,
-    has_no_gradient,
-    overfitted_loss,
-    overfitting_rate,
     padded,
     previous,
     random_sentences,
-    step_tolerance,
 )
 
 pytestmark = pytest.mark.parametrize("name", ARCHITECTURES)
@@ -128,13 +123,15 @@ def test_a_source_of_pads_only_is_finite_and_changes_no_other(model, name: str) 
             step, _ = model.decoder(tokens[:, : t + 1], encoded, incremental_state=state)
             assert step.isfinite().all()
             one, other = step[:4, 0][real[:, t]], found[4][:, t][real[:, t]]
-            torch.testing.assert_close(one, other, rtol=0, atol=step_tolerance(name))
+            torch.testing.assert_close(one, other, rtol=0, atol=UNDER_LAW[name].step_tolerance)
 
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_incremental_equals_full(model, name: str, grad: bool) -> None:
     with torch.set_grad_enabled(grad):
-        compare_steps_with_full(model, step_tolerance(name), attention_tolerance(name))
+        compare_steps_with_full(
+            model, UNDER_LAW[name].step_tolerance, UNDER_LAW[name].attention_tolerance
+        )
 
 
 def compare_steps_with_full(model, atol: float, attention_atol: float) -> None:
@@ -185,7 +182,9 @@ def test_reordering_rows_follows_beam_search(model, name: str, orders: list[list
         step, _ = model.decoder(tokens, encoded, incremental_state=state)
         rows = padded([SOURCE[i] for i in sources], left=True)
         full = model(rows, rows.ne(1).sum(1), tokens)[0]
-        torch.testing.assert_close(step[:, 0], full[:, -1], rtol=0, atol=step_tolerance(name))
+        torch.testing.assert_close(
+            step[:, 0], full[:, -1], rtol=0, atol=UNDER_LAW[name].step_tolerance
+        )
 
 
 def test_beam_search_in_a_batch_equals_one_by_one(name: str) -> None:
@@ -213,11 +212,10 @@ def test_beam_search_in_a_batch_equals_one_by_one(name: str) -> None:
 
 
 def attentive(name: str):
-    """The model in fp32; a GRU has sharper weights than at first, when attention is uniform."""
+    """Build the model in fp32, with weights so large that its attention is not uniform."""
     model, _ = build(ARCHITECTURES[name])
-    if name.startswith("gru"):
-        for parameter in model.parameters():
-            parameter.data *= 2
+    for parameter in model.parameters():
+        parameter.data *= UNDER_LAW[name].sharpening
     return model
 
 
@@ -236,7 +234,7 @@ def test_half_precision_is_finite_and_near(name: str, dtype: torch.dtype) -> Non
     found = logits(model, source, target)
     assert found.dtype == dtype
     assert found.isfinite().all()
-    if not UNSTEADY.match(name):
+    if not UNDER_LAW[name].unsteady:
         assert_near(found, exact, dtype)
     found.float().square().sum().backward()
     for parameter in model.parameters():
@@ -250,7 +248,7 @@ def test_autocast_is_finite_and_near(name: str) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = logits(model, source, target)
     assert found.isfinite().all()
-    if not UNSTEADY.match(name):
+    if not UNDER_LAW[name].unsteady:
         assert_near(found, exact, torch.bfloat16)
     found.float().square().sum().backward()
     for parameter in model.parameters():
@@ -264,7 +262,7 @@ def test_gradients_flow_to_every_parameter(model, name: str) -> None:
     loss[..., 5].sum().backward()
     for parameter_name, parameter in model.named_parameters():
         assert parameter.grad is not None, parameter_name
-        if has_no_gradient(name, parameter_name):
+        if UNDER_LAW[name].has_no_gradient(parameter_name):
             assert parameter.grad.abs().max() < 1e-12, parameter_name
         else:
             assert parameter.grad.abs().max() > 1e-12, parameter_name
@@ -294,7 +292,7 @@ def test_the_alignment_loss_of_fairseq_trains_the_attention(model, name: str) ->
     embedding = model.encoder.embed_tokens.weight
     (gradient,) = torch.autograd.grad(alignment(), embedding)
     assert gradient.abs().max() > 1e-6
-    if UNSTEADY.match(name):
+    if UNDER_LAW[name].unsteady:
         return
     step = 1e-4 * torch.randn(embedding.shape, generator=torch.manual_seed(0)).double()
     step[1] = 0  # pads
@@ -325,8 +323,8 @@ def test_saved_and_loaded_gives_the_same(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--dropout", "--attention-dropout"])
 def test_dropout_drops_in_inference_only_where_it_is_retained(name: str, option: str) -> None:
-    if name.startswith("gru") and option == "--attention-dropout":
-        pytest.skip("the GRU's attention has no dropout")
+    if option == "--attention-dropout" and not UNDER_LAW[name].attention_dropout:
+        pytest.skip("its attention has no dropout")
     model, _ = build([*ARCHITECTURES[name], option, "0.5"])
     generation = configuration(ARCHITECTURES[name])
     source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
@@ -348,7 +346,7 @@ def test_overfits_one_batch(name: str) -> None:
     model, _ = build(ARCHITECTURES[name])
     model.train()
     source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
-    optimizer = torch.optim.Adam(model.parameters(), lr=overfitting_rate(name))
+    optimizer = torch.optim.Adam(model.parameters(), lr=UNDER_LAW[name].overfitting_rate)
     for _ in range(80):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(
@@ -356,4 +354,4 @@ def test_overfits_one_batch(name: str) -> None:
         )
         loss.backward()
         optimizer.step()
-    assert loss < overfitted_loss(name)
+    assert loss < UNDER_LAW[name].overfitted_loss

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +18,52 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import DictConfig
 from torch import Tensor
 
+from fairseq_ext.base import wings
+
+# Parameters whose gradient is 0 by the mathematics, with the reason.
+ZERO_GRADIENTS = {
+    r"score\.bias$": "b_v shifts every score of a softmax alike",
+    r"head_norms\.k\.bias$": "β of the keys' norm shifts every score of a softmax alike",
+    r"decoder\.layers\.\d+\.self_attn\.k_proj\.bias$": "b_k shifts every score of a softmax alike",
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A line of the table below: flags of an architecture, and where the laws must know more.
+
+    Attributes:
+        wings: folders of the package that it needs; without them, its line is left out.
+        flags: of ``fairseq-train``.
+        step_tolerance: how far a step of incremental decoding may be from the full forward, in
+            float64. fairseq's attention, which many decoders use, takes its softmax in float32.
+        attention_tolerance: the largest difference of attention weights, which most decoders hand
+            on in float32.
+        unsteady: whether activations are binary. A sign depends on the last bit of what is near 0:
+            in half precision, or after a few updates, such a model is another function.
+        attention_dropout: whether ``--attention-dropout`` does anything.
+        sharpening: factor of all weights with which attention is no longer nearly uniform.
+        overfitting_rate: Adam's learning rate with which 80 steps learn a tiny batch by heart.
+        overfitted_loss: its loss afterwards is below this.
+        zero_gradients: patterns of parameters without influence on the output, with the reason.
+    """
+
+    wings: tuple[str, ...]
+    flags: list[str]
+    step_tolerance: float = 1e-6
+    attention_tolerance: float = 1e-6
+    unsteady: bool = False
+    attention_dropout: bool = True
+    sharpening: float = 1.0
+    overfitting_rate: float = 0.005
+    overfitted_loss: float = 0.1
+    zero_gradients: Mapping[str, str] = field(default_factory=lambda: ZERO_GRADIENTS)
+
+    def has_no_gradient(self, parameter: str) -> bool:
+        """Whether the mathematics gives a parameter the gradient 0."""
+        return any(re.search(pattern, parameter) for pattern in self.zero_gradients)
+
+
 # Two layers of two heads, wide enough for every law.
 SMALL = [
     *("--encoder-layers", "2", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "48"),
@@ -26,105 +74,94 @@ MUSE = ["--arch", "muse_base", *SMALL]
 LINFORMER = ["--arch", "linformer", *SMALL, "--linformer-k", "4", "--linformer-max-len", "22"]
 BMT = ["--arch", "bmt", *SMALL, "--attention-dropout", "0", "--activation-dropout", "0"]
 ALL_LAYERS = ["--binary-weights", "qkv,out,ffn", "--binary-activations", "qkv,out,ffn"]
+PRE_NORM = ["--encoder-normalize-before", "--decoder-normalize-before"]
 
-# A new architecture, or a variant worth the same laws, is one line here.
-ARCHITECTURES: dict[str, list[str]] = {
-    "gru": ["--arch", "gru_tiny"],
-    "gru-general": ["--arch", "gru_tiny", "--attention-type", "general"],
-    "gru-dot": ["--arch", "gru_tiny", "--attention-type", "dot", "--decoder-hidden-size", "64"],
-    "gru-luong": ["--arch", "gru_tiny", "--decoder-order", "luong"],
-    "gru-no-feeding": ["--arch", "gru_tiny", "--no-input-feeding"],
-    "gru-luong-no-feeding": [
-        *("--arch", "gru_tiny", "--decoder-order", "luong", "--no-input-feeding"),
-    ],
-    "gru-shared": ["--arch", "gru_tiny", "--share-all-embeddings"],
-    "linformer": LINFORMER,
-    "linformer-long-k": [*LINFORMER, "--linformer-k", "16"],
-    "linformer-uneven": [*LINFORMER, "--linformer-k", "5,3", "--linformer-init", "normal"],
-    "linformer-key-value": [
-        *LINFORMER,
-        "--linformer-sharing",
-        "key-value",
-        "--share-all-embeddings",
-    ],
-    "linformer-layerwise": [
-        *LINFORMER,
-        "--linformer-sharing",
-        "layerwise",
-        "--encoder-learned-pos",
-    ],
-    "linformer-mean-pool": [*LINFORMER, "--linformer-projection", "mean-pool"],
-    "linformer-convolution": [*LINFORMER, "--linformer-projection", "convolution"],
-    "linformer-pre-norm": [
-        *(*LINFORMER, "--encoder-normalize-before", "--decoder-normalize-before"),
-        *("--linformer-scale", "model-dim", "--layernorm-embedding"),
-    ],
-    "muse": MUSE,
-    "muse-simple": [*MUSE, "--muse-kernels", "none", "--share-all-embeddings"],
-    "muse-growing": [*MUSE, "--muse-kernels", "4/31", "--decoder-learned-pos"],
-    "muse-separate": [*MUSE, "--muse-separate-projection", "--encoder-learned-pos"],
-    "muse-ordinary": [*MUSE, "--muse-convolution", "ordinary", "--muse-kernels", "3"],
-    "muse-pre-norm": [
-        *(*MUSE, "--encoder-normalize-before", "--decoder-normalize-before"),
-        "--layernorm-embedding",
-    ],
-    "muse-fused": [*MUSE, "--muse-fused"],
-    "bmt-float": [*BMT, "--bmt-preset", "float"],
-    "bmt-1": [*BMT, "--share-all-embeddings"],
-    "bmt-6": [*BMT, "--bmt-preset", "bmt-6"],
-    "bmt-8": [*BMT, "--bmt-preset", "bmt-8"],
-    "bmt-8-unsigned": [*BMT, "--bmt-preset", "bmt-8", "--binary-score-v", "unsigned"],
-    "bmt-s": [*BMT, "--bmt-preset", "bmt-s"],
-    "xnor-base": [*BMT, "--bmt-preset", "xnor-base"],
-    "binary-transformer": [
-        *("--arch", "binary_transformer", *SMALL, "--binary-weights", "qkv,out,ffn"),
-        *("--binary-activations", "qkv,out,ffn,qk,score-v"),
-    ],
-    "binary-muse": [*MUSE, *ALL_LAYERS],
-    "binary-linformer": [*LINFORMER, *ALL_LAYERS],
+EXACT_STEPS = {"step_tolerance": 1e-12}
+ALL_SIGNS = {
+    "unsteady": True,
+    "overfitted_loss": 1.0,
+}  # and no layer norms of BMT: it learns slowly
+NO_SHIFT_IS_LOST: dict[str, Any] = {"zero_gradients": {}}  # what shifts a key changes its signs
+
+
+def gru(*flags: str) -> Architecture:
+    """A recurrent model, whose attention has no dropout and is nearly uniform at first."""
+    return Architecture(
+        wings=("gru",),
+        flags=["--arch", "gru_tiny", *flags],
+        step_tolerance=1e-12,
+        attention_tolerance=1e-12,
+        attention_dropout=False,
+        sharpening=2.0,
+        overfitting_rate=0.02,
+    )
+
+
+def linformer(*flags: str) -> Architecture:
+    return Architecture(("linformer",), [*LINFORMER, *flags])
+
+
+def muse(*flags: str) -> Architecture:
+    return Architecture(("muse",), [*MUSE, *flags], **EXACT_STEPS)
+
+
+def bmt(*flags: str, **traits: Any) -> Architecture:
+    return Architecture(("binary",), [*BMT, *flags], **EXACT_STEPS, **traits)
+
+
+BIT_8 = {"unsteady": True, **NO_SHIFT_IS_LOST}
+TABLE: dict[str, Architecture] = {
+    "gru": gru(),
+    "gru-general": gru("--attention-type", "general"),
+    "gru-dot": gru("--attention-type", "dot", "--decoder-hidden-size", "64"),
+    "gru-luong": gru("--decoder-order", "luong"),
+    "gru-no-feeding": gru("--no-input-feeding"),
+    "gru-luong-no-feeding": gru("--decoder-order", "luong", "--no-input-feeding"),
+    "gru-shared": gru("--share-all-embeddings"),
+    "linformer": linformer(),
+    "linformer-long-k": linformer("--linformer-k", "16"),
+    "linformer-uneven": linformer("--linformer-k", "5,3", "--linformer-init", "normal"),
+    "linformer-key-value": linformer("--linformer-sharing", "key-value", "--share-all-embeddings"),
+    "linformer-layerwise": linformer("--linformer-sharing", "layerwise", "--encoder-learned-pos"),
+    "linformer-mean-pool": linformer("--linformer-projection", "mean-pool"),
+    "linformer-convolution": linformer("--linformer-projection", "convolution"),
+    "linformer-pre-norm": linformer(
+        *PRE_NORM, "--linformer-scale", "model-dim", "--layernorm-embedding"
+    ),
+    "muse": muse(),
+    "muse-simple": muse("--muse-kernels", "none", "--share-all-embeddings"),
+    "muse-growing": muse("--muse-kernels", "4/31", "--decoder-learned-pos"),
+    "muse-separate": muse("--muse-separate-projection", "--encoder-learned-pos"),
+    "muse-ordinary": muse("--muse-convolution", "ordinary", "--muse-kernels", "3"),
+    "muse-pre-norm": muse(*PRE_NORM, "--layernorm-embedding"),
+    "muse-fused": muse("--muse-fused"),
+    "bmt-float": bmt("--bmt-preset", "float"),
+    "bmt-1": bmt("--share-all-embeddings"),
+    "bmt-6": bmt("--bmt-preset", "bmt-6", unsteady=True),
+    "bmt-8": bmt("--bmt-preset", "bmt-8", **BIT_8),
+    "bmt-8-unsigned": bmt("--bmt-preset", "bmt-8", "--binary-score-v", "unsigned", **BIT_8),
+    "bmt-s": bmt("--bmt-preset", "bmt-s", unsteady=True),
+    "xnor-base": bmt("--bmt-preset", "xnor-base", unsteady=True),
+    "binary-transformer": Architecture(
+        wings=("binary",),
+        flags=[
+            *("--arch", "binary_transformer", *SMALL, "--binary-weights", "qkv,out,ffn"),
+            *("--binary-activations", "qkv,out,ffn,qk,score-v"),
+        ],
+        **ALL_SIGNS,
+        **NO_SHIFT_IS_LOST,
+    ),
+    "binary-muse": Architecture(("binary", "muse"), [*MUSE, *ALL_LAYERS], **ALL_SIGNS),
+    "binary-linformer": Architecture(
+        ("binary", "linformer"), [*LINFORMER, *ALL_LAYERS], **ALL_SIGNS
+    ),
 }
-# A sign depends on the last bit of what is near 0: in half precision, or after a few updates, a
-# model with binary activations is another function.
-UNSTEADY = re.compile(r"bmt-[2-9s]|xnor|binary-")
-# Parameters whose gradient is 0 by the mathematics, with the reason.
-NO_GRADIENT = {
-    r"score\.bias$": "b_v shifts every score of a softmax alike",
-    r"head_norms\.k\.bias$": "β of the keys' norm shifts every score of a softmax alike",
-    r"decoder\.layers\.\d+\.self_attn\.k_proj\.bias$": "b_k shifts every score of a softmax alike",
-}
+"""A new architecture, or a variant worth the same laws, is one line here."""
 
-
-def has_no_gradient(name: str, parameter: str) -> bool:
-    """Whether the mathematics gives a parameter of an architecture the gradient 0."""
-    if name.startswith(("bmt-8", "binary-transformer")):
-        return False  # what shifts a key changes its signs there
-    return any(re.search(pattern, parameter) for pattern in NO_GRADIENT)
-
-
-def overfitted_loss(name: str) -> float:
-    """What the loss of a tiny batch has to fall below in 80 steps.
-
-    All signs and none of the paper's layer norms: such models learn, but slowly.
-    """
-    return 1.0 if name.startswith("binary-") else 0.1
-
-
-def overfitting_rate(name: str) -> float:
-    """Adam's learning rate with which a tiny batch is learnt by heart in 80 steps."""
-    return 0.02 if name.startswith("gru") else 0.005
-
-
-def step_tolerance(name: str) -> float:
-    """How far a step of incremental decoding may be from the full forward, in float64.
-
-    fairseq's attention, which others use in their decoder, takes its softmax in float32 there.
-    """
-    return 1e-12 if name.startswith(("gru", "muse", "bmt", "xnor")) else 1e-6
-
-
-def attention_tolerance(name: str) -> float:
-    """The same for attention weights, which others than the GRU hand on in float32."""
-    return 1e-12 if name.startswith("gru") else 1e-6
+UNDER_LAW = {name: line for name, line in TABLE.items() if set(line.wings) <= set(wings.names())}
+"""The lines of :data:`TABLE` whose wings are there."""
+ARCHITECTURES = {name: line.flags for name, line in UNDER_LAW.items()}
+"""Their flags."""
 
 
 def dictionary(size: int = 30) -> Dictionary:
