@@ -246,13 +246,12 @@ def patches_page() -> list[str]:
     """The table of patches: what is changed in fairseq, and why."""
     from fairseq_ext.plugin import patches, report
 
-    rows = [
-        (one.name, one.reason, one.until or "a check of ours; it stays") for one in patches.PATCHES
-    ]
+    rows = [(patch.name, patch.kind, patch.reason) for patch in patches.PATCHES]
     lines = ["# Changes to fairseq", ""]
     lines += ["All that the plugin changes in fairseq, in the order in which it is applied."]
-    lines += ["A repair is applied only where its probe finds the problem.", ""]
-    lines += table(("patch", "without it", "until"), rows)
+    lines += ["Kinds: a `repair` of fairseq, `security` against files of strangers, a `feature` of"]
+    lines += ["this plugin, or a `check` that turns a user's mistake into one line.", ""]
+    lines += table(("patch", "kind", "without it"), rows)
     lines += ["## By function", ""]
     lines += ["The patches around each function of fairseq, the outermost first.", ""]
     targets = report.by_target(patches.PATCHES)

@@ -20,7 +20,7 @@ import tarfile
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ from fairseq_ext.plugin import installation
 from fairseq_ext.version import OLDEST_TORCH, PYTHONS, SAFE_TARFILE, TESTED_FAIRSEQ
 
 OK, NOTE, WARNING, ERROR = "ok", "note", "warning", "ERROR"
-FIX = "fix: "  # begins the topic of each repair to fairseq
+CHANGES = ("repair", "security", "feature", "check")
+"""Kinds of changes to fairseq; the topic of each begins with its kind."""
 
 LIBRARIES = ("sacrebleu", "sacremoses", "subword-nmt", "safetensors", "filelock")
 RECIPES = ("matplotlib", "scipy", "babel", "num2words", "tokenizers", "sentencepiece")  # the extra
@@ -80,7 +81,7 @@ def passed(checks: Sequence[Check]) -> bool:
 
 
 def as_table(checks: Sequence[Check], *, verbose: bool = False) -> str:
-    """The checks as aligned lines, each cure below its finding; ``verbose`` explains each fix."""
+    """The checks as aligned lines, each with its cure; ``verbose`` explains each change."""
     checks = list(checks) if verbose else _without_reasons(checks)
     topic = max(len(check.topic) for check in checks)
     indent = " " * (7 + 2 + topic + 2)
@@ -97,13 +98,23 @@ def as_table(checks: Sequence[Check], *, verbose: bool = False) -> str:
 
 
 def _without_reasons(checks: Sequence[Check]) -> list[Check]:
-    """The same checks with all fixes in one line."""
-    fixes = [check for check in checks if check.topic.startswith(FIX)]
-    if not fixes:
-        return list(checks)
-    names = "; ".join(check.topic.removeprefix(FIX) for check in fixes)
-    line = Check(OK, "fixes", f"{len(fixes)} active (reasons: --verbose): {names}")
-    return [line if check is fixes[0] else check for check in checks if check not in fixes[1:]]
+    """The checks with one line for all changes to fairseq of a kind."""
+    lines: list[Check] = []
+    groups: dict[str, list[str]] = {}
+    for check in checks:
+        kind, colon, name = check.topic.partition(": ")
+        if colon and kind in CHANGES:
+            if kind not in groups:
+                lines.append(Check(OK, kind, ""))
+            groups.setdefault(kind, []).append(name)
+        else:
+            lines.append(check)
+    return [
+        replace(line, finding=f"{len(names)} changes (reasons: --verbose): {'; '.join(names)}")
+        if (names := groups.get(line.topic))
+        else line
+        for line in lines
+    ]
 
 
 def _version(distribution: str) -> str | None:
@@ -186,7 +197,7 @@ def _quietly(action: Callable[[], Any]) -> str | None:
 
 
 def _plugin() -> list[Check]:
-    """Import fairseq, then register: fixes and architectures."""
+    """Import fairseq, then register: changes to fairseq, and architectures."""
     failure = _quietly(lambda: importlib.import_module("fairseq.models"))
     if failure:
         return [Check(ERROR, "import fairseq", failure, installation.INSTALL_FAIRSEQ)]
@@ -200,7 +211,7 @@ def _plugin() -> list[Check]:
     names = ", ".join(_architectures())
     version = fairseq_ext.__version__
     checks.append(Check(OK, "fairseq-ext", f"{version}, architectures: {names or 'none'}"))
-    return checks + _fixes()
+    return checks + _changes()
 
 
 def _architectures() -> list[str]:
@@ -213,16 +224,12 @@ def _architectures() -> list[str]:
     )
 
 
-def _fixes() -> list[Check]:
+def _changes() -> list[Check]:
+    """What this plugin changes in fairseq, one line for each patch."""
     from fairseq_ext.plugin import patches
 
-    status = [(patch, on) for patch, on in patches.status() if patch.until]
-    active = [fix for fix, is_active in status if is_active]
-    idle = [fix.name for fix, is_active in status if not is_active]
-    checks = [Check(OK, FIX + fix.name, f"{fix.reason} (until {fix.until})") for fix in active]
-    if idle:
-        checks.append(Check(OK, "fixes not needed", ", ".join(idle)))
-    return checks
+    rows = sorted(patches.PATCHES, key=lambda patch: CHANGES.index(patch.kind))
+    return [Check(OK, f"{patch.kind}: {patch.name}", patch.reason) for patch in rows]
 
 
 def _numpy() -> list[Check]:

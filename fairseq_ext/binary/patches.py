@@ -40,6 +40,7 @@ def load_packed(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="packed models",
+        kind="feature",
         reason="fairseq-generate, -interactive and hubs do not know packed 1-bit files",
         layers=(Layer("fairseq.checkpoint_utils:load_model_ensemble_and_task", load_packed),),
     ),

@@ -1,52 +1,12 @@
 """Everything that this plugin changes in fairseq: one ordered table.
 
 fairseq is not maintained any more, torch and numpy have changed, and some of fairseq's commands
-accept options that do not work. Each row (:class:`~fairseq_ext.plugin.table.Patch`) says
-what goes wrong without it, what it wraps, and when it can be deleted. Rows are applied in order. If
-two rows wrap the same function, the later row is called first. ``fairseq-ext doctor --patches``
-prints the rows of each function. The first row, :mod:`~fairseq_ext.plugin.security.literals`,
-replaces ``eval()`` in fairseq. Then come the repairs:
+accept options that do not work. Each row (:class:`~fairseq_ext.plugin.table.Patch`) has a kind,
+which is also the folder of its module: a ``repair`` of fairseq, ``security`` against files of
+strangers, a ``feature`` of this plugin, or a ``check`` that turns a user's mistake into one line.
 
-- :mod:`~fairseq_ext.plugin.repairs.log_filters`: warnings, repeated log lines;
-- :mod:`~fairseq_ext.plugin.security.loading`: the classes that a checkpoint may contain;
-- :mod:`~fairseq_ext.plugin.repairs.batches`: no sentence is lost;
-- :mod:`~fairseq_ext.plugin.repairs.indexes`: binarized data above 2 GiB, and of the old layout;
-- :mod:`~fairseq_ext.plugin.repairs.subsets`: several validation sets, sets in several parts;
-- :mod:`~fairseq_ext.plugin.features.large_corpora`: the start of an epoch over millions of pairs;
-- :mod:`~fairseq_ext.plugin.repairs.encoders`: weights are stored once;
-- :mod:`~fairseq_ext.plugin.repairs.cpu_training`: training on CPUs, with several
-  processes, in bf16;
-- :mod:`~fairseq_ext.plugin.features.sharding`: ``--zero-sharding os`` without fairscale;
-- :mod:`~fairseq_ext.plugin.repairs.resume` and :mod:`~fairseq_ext.plugin.repairs.precision`: a
-  killed run continues as if it had not been killed;
-- :mod:`~fairseq_ext.plugin.repairs.averages`: moving averages of any model;
-- :mod:`~fairseq_ext.plugin.repairs.background_threads`: a finished run ends without a crash;
-- :mod:`~fairseq_ext.plugin.repairs.nan_report`: which layer a NaN came from;
-- :mod:`~fairseq_ext.plugin.features.speed`: updates that take less time and memory;
-- :mod:`~fairseq_ext.plugin.features.time_left`: how long a training still takes;
-- :mod:`~fairseq_ext.plugin.features.engine`: ``--engine native``;
-- :mod:`~fairseq_ext.plugin.repairs.diverse_search`: diverse beam search on any sentence.
-
-Then come the rows of the wings, from their ``patches.py``, and then the checks. These give
-fairseq's commands clear errors and complete results, also for stock architectures, without doing
-any of fairseq's work again:
-
-- :mod:`~fairseq_ext.plugin.checks.open_files`: a higher limit;
-- :mod:`~fairseq_ext.plugin.checks.locks`: one training per folder;
-- :mod:`~fairseq_ext.plugin.checks.processes`: jobs of which one process has died;
-- :mod:`~fairseq_ext.plugin.checks.arguments`: errors in command lines;
-- :mod:`~fairseq_ext.plugin.repairs.shards`: ``fairseq-generate --num-shards``;
-- :mod:`~fairseq_ext.plugin.checks.commands`: checks of a command's input, and complete results;
-- :mod:`~fairseq_ext.plugin.checks.training_options`: checks of the options of fairseq-train;
-- :mod:`~fairseq_ext.plugin.checks.data`: data folders, dictionaries, datasets, lengths;
-- :mod:`~fairseq_ext.plugin.checks.checkpoints`: loading and saving;
-- :mod:`~fairseq_ext.plugin.features.async_checkpoints`: saving while training goes on;
-- :mod:`~fairseq_ext.plugin.checks.dictionaries`: a model keeps the dictionaries of its training;
-- :mod:`~fairseq_ext.plugin.security.untrusted`: checks of files from strangers;
-- :mod:`~fairseq_ext.plugin.security.shell_commands`: programs that fairseq starts;
-- :mod:`~fairseq_ext.plugin.checks.divergence`: losses and weights that are not finite;
-- :mod:`~fairseq_ext.plugin.checks.interruption`: Ctrl-C and SIGTERM while training;
-- :mod:`~fairseq_ext.plugin.checks.hydra`: the same for ``fairseq-hydra-train``.
+Rows are applied in order. If two rows wrap the same function, the later row is called first.
+``fairseq-ext doctor --patches`` prints the rows of each function.
 """
 
 from __future__ import annotations
@@ -95,10 +55,11 @@ from fairseq_ext.plugin.repairs import (
 from fairseq_ext.plugin.security import literals, loading, shell_commands, untrusted
 from fairseq_ext.plugin.table import Layer, Patch
 
-__all__ = ["PATCHES", "Layer", "Patch", "active", "apply", "status"]
+__all__ = ["PATCHES", "Layer", "Patch", "active", "apply"]
 
 PATCHES: tuple[Patch, ...] = (
-    *literals.PATCHES,
+    *literals.PATCHES,  # first, because it also notices modules that are imported later
+    # 1. Repairs and features
     *log_filters.PATCHES,
     *loading.PATCHES,
     *batches.PATCHES,
@@ -117,11 +78,13 @@ PATCHES: tuple[Patch, ...] = (
     *time_left.PATCHES,
     *engine.PATCHES,
     *diverse_search.PATCHES,
+    # 2. The wings
     *(
         patch
         for wing in wings.names(with_module="patches")
         for patch in importlib.import_module(f"fairseq_ext.{wing}.patches").PATCHES
     ),
+    # 3. Checks, around all of fairseq's work and ours
     *open_files.PATCHES,
     *locks.PATCHES,  # inside the next one, which removes folders that stayed empty
     *processes.PATCHES,
@@ -144,7 +107,7 @@ _active: set[str] = set()  # the state of the process, because patches change th
 
 
 def apply() -> None:
-    """Apply every patch that this installation needs, each once per process.
+    """Apply every patch, each once per process.
 
     Raises:
         EnvironmentProblem: a patch does not fit the installed fairseq.
@@ -154,7 +117,7 @@ def apply() -> None:
 
 
 def complete(module: str) -> None:
-    """Apply the active patches to the module of a command, which was imported after them.
+    """Patch the module of a command that was imported after the patches were applied.
 
     Raises:
         EnvironmentProblem: a patch does not fit the installed fairseq.
@@ -165,8 +128,3 @@ def complete(module: str) -> None:
 def active() -> tuple[str, ...]:
     """Names of the patches applied in this process, in order."""
     return tuple(patch.name for patch in PATCHES if patch.name in _active)
-
-
-def status() -> list[tuple[Patch, bool]]:
-    """Every patch, and whether it is applied in this process; works without fairseq, too."""
-    return [(patch, patch.name in _active) for patch in PATCHES]

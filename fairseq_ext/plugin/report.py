@@ -29,8 +29,7 @@ def as_text(patches: Sequence[Patch]) -> str:
         lines += [f"  {number}. {patch.name}" for number, patch in enumerate(layers, 1)]
     lines += ["", "The patches, in the order they are applied:", ""]
     for patch in patches:
-        until = f" Until {patch.until}." if patch.until else " A check of ours; it stays."
-        text = f"{patch.name}: {patch.reason}.{until}"
+        text = f"{patch.name} ({patch.kind}): {patch.reason}."
         lines += textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     lines += ["", f"{len(patches)} patches around {len(targets)} functions"]
     return "\n".join(lines)
@@ -41,8 +40,8 @@ def as_json(patches: Sequence[Patch]) -> list[dict[str, Any]]:
     return [
         {
             "name": patch.name,
+            "kind": patch.kind,
             "reason": patch.reason,
-            "until": patch.until,
             "targets": [layer.target for layer in patch.layers],
         }
         for patch in patches

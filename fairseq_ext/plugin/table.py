@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.version import TESTED_FAIRSEQ
@@ -17,6 +17,9 @@ from fairseq_ext.version import TESTED_FAIRSEQ
 COMMANDS = "fairseq_cli."
 """Modules of commands are patched only in a process that imports them, before or after the patches
 are applied (see :func:`complete`)."""
+
+
+Kind = Literal["repair", "security", "feature", "check"]
 
 
 @dataclass(frozen=True)
@@ -40,21 +43,18 @@ class Patch:
 
     name: str
     """The short name that ``fairseq-ext doctor`` prints."""
+    kind: Kind
+    """The room of its module; a wing's patches are features."""
     reason: str
     """The problem that occurs without it."""
-    until: str | None = None
-    """When a repair can be deleted; None for a check, which stays."""
     layers: tuple[Layer, ...] = ()
     """The attributes that it wraps."""
     act: Callable[[], None] | None = None
     """Anything else that it does, for instance filtering a warning."""
-    needed: Callable[[], bool] = lambda: True
-    """Whether the installed fairseq, torch and numpy have the problem
-    (:mod:`~fairseq_ext.plugin.probes`). Called once, before the patch is applied."""
 
 
 def apply(patches: Iterable[Patch], applied: set[str]) -> None:
-    """Apply the patches that this installation needs, in order; add their names to ``applied``.
+    """Apply patches in order, each once per process, and add their names to ``applied``.
 
     Raises:
         EnvironmentProblem: a patch does not fit the installed fairseq.
@@ -64,8 +64,6 @@ def apply(patches: Iterable[Patch], applied: set[str]) -> None:
         if patch.name in applied:
             continue
         with _fitting(patch):
-            if not patch.needed():
-                continue
             if patch.act is not None:
                 patch.act()
             _wrap_layers(patch)
@@ -73,7 +71,7 @@ def apply(patches: Iterable[Patch], applied: set[str]) -> None:
 
 
 def complete(applied: Iterable[Patch], module: str) -> None:
-    """Apply what patches that are applied wrap in a command's module, which came only after them.
+    """Patch the module of a command that was imported after the patches were applied.
 
     Raises:
         EnvironmentProblem: a patch does not fit the installed fairseq.
@@ -85,7 +83,7 @@ def complete(applied: Iterable[Patch], module: str) -> None:
 
 @contextmanager
 def _fitting(patch: Patch) -> Iterator[None]:
-    """In the block, what fairseq does not have becomes one error that names the patch."""
+    """Turn errors about attributes that fairseq lacks into one error that names the patch."""
     try:
         yield
     except (AttributeError, ModuleNotFoundError) as error:
@@ -117,8 +115,8 @@ def owners(target: str) -> Iterator[tuple[Any, str]]:
         modules = list(running(module))
     else:
         modules = [importlib.import_module(module)]
-    for found in modules:
-        yield functools.reduce(getattr, classes, found), name
+    for owner in modules:
+        yield functools.reduce(getattr, classes, owner), name
 
 
 def running(name: str) -> Iterator[Any]:

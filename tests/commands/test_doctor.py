@@ -186,11 +186,12 @@ def test_this_environment_passes(tmp_path):
     }
     assert checks["import fairseq"]["status"] == "ok"
     assert "gru_attention" in checks["fairseq-ext"]["finding"]
-    fixes = [topic for topic in checks if topic.startswith(doctor.FIX)]
-    assert "fix: safe checkpoint classes" in fixes
-    assert f"{len(fixes)} active" in done.stdout
-    assert checks[fixes[0]]["finding"] not in done.stdout
+    repairs = [topic for topic in checks if topic.startswith("repair: ")]
+    assert "repair: last batch" in repairs
+    assert "security: safe checkpoint classes" in checks
+    assert f"{len(repairs)} changes" in done.stdout
+    assert checks[repairs[0]]["finding"] not in done.stdout
     verbose = doctor.as_table([doctor.Check(**check) for check in checks.values()], verbose=True)
-    assert "fix: safe checkpoint classes" in verbose
+    assert "security: safe checkpoint classes" in verbose
     assert "Traceback" not in done.stderr
     assert done.stdout.rstrip().endswith("ready")

@@ -48,7 +48,7 @@ def test_patches_are_applied_once_and_listed():
     patches.apply()
     names = patches.active()
     assert len(names) == len(set(names)) > 10
-    assert {patch.name for patch, is_active in patches.status() if is_active} == set(names)
+    assert names == tuple(patch.name for patch in patches.PATCHES)
     assert all(patch.reason for patch in patches.PATCHES)
     assert len({patch.name for patch in patches.PATCHES}) == len(patches.PATCHES)
 
@@ -59,23 +59,8 @@ def test_patches_are_applied_once_and_listed():
     assert data_utils.batch_by_size is function
 
 
-def test_a_patch_is_applied_where_needed_and_once(monkeypatch):
-    calls: list[str] = []
-    rows = (
-        Patch("a", "why", "when", act=lambda: calls.append("a")),
-        Patch("b", "why", "when", act=lambda: calls.append("b"), needed=lambda: False),
-    )
-    monkeypatch.setattr(patches, "PATCHES", rows)
-    monkeypatch.setattr(patches, "_active", set())
-    patches.apply()
-    patches.apply()
-    assert calls == ["a"]
-    assert patches.active() == ("a",)
-    assert [is_active for _, is_active in patches.status()] == [True, False]
-
-
 def test_a_patch_that_does_not_fit_names_itself(monkeypatch):
-    misfit = Patch("misfit", "why", "when", layers=(Layer("pickle:nothing", add_one),))
+    misfit = Patch("misfit", "repair", "why", layers=(Layer("pickle:nothing", add_one),))
     monkeypatch.setattr(patches, "PATCHES", (misfit,))
     with pytest.raises(EnvironmentProblem, match=r"misfit.*fairseq-fixed==0\.12\.3\.1"):
         patches.apply()
@@ -94,7 +79,7 @@ def test_dropout_can_be_scripted():
 def test_the_table_shows_where_fairseq_is_missing():
     code = (
         "import sys; sys.modules['fairseq'] = None\n"
-        "from fairseq_ext.plugin import patches; print(len(patches.status()), patches.active())"
+        "from fairseq_ext.plugin import patches; print(len(patches.PATCHES), patches.active())"
     )
     said = run(sys.executable, "-c", code).stdout
     assert said.split(maxsplit=1) == [str(len(patches.PATCHES)), "()\n"]
@@ -123,12 +108,9 @@ def test_the_report_has_every_layer_in_the_order_it_is_called():
         for patch in patches.PATCHES
         for layer in patch.layers
     }
-    active = set(patches.active())
     checked = 0
     for target, rows in report.by_target(patches.PATCHES).items():
-        expected = [wrappers[target, row.name] for row in rows if row.name in active]
-        if not expected:  # another fairseq may not have the target at all
-            continue
+        expected = [wrappers[target, row.name] for row in rows]
         importlib.import_module(target.partition(":")[0])
         for owner, name in table.owners(target):
             assert layers_of(getattr(owner, name)) == expected, target
@@ -245,8 +227,7 @@ def test_generation_returns_every_line(trained, tmp_path):
     command = ("fairseq-generate", data, "--path", folder / LAST, "--cpu", "--user-dir")
     assert len(hypotheses(run(*command, USER_DIR).stdout)) == 10
     stock = run(*command, plugin_without(tmp_path, "last batch"))
-    lost = 2 if "last batch" in patches.active() else 0  # other fairseqs lose none
-    assert len(hypotheses(stock.stdout)) == 10 - lost
+    assert len(hypotheses(stock.stdout)) == 8
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
@@ -278,14 +259,12 @@ def test_buckets_cut_the_corpus_evenly():
 
 
 @pytest.mark.system
-@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="numpy 1 needs no fix")
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.4.0", reason="numpy has the names")
 def test_num_batch_buckets(copy_data, tmp_path):
     options = (*ARCHITECTURES["lstm"], "--num-batch-buckets", 3, "--max-update", 2)
     train(copy_data, tmp_path / "ours", *options)
     assert (tmp_path / "ours" / LAST).exists()
     for fix, complaint in (("length buckets", "interpolation"), ("old names of numpy", "compat")):
-        if fix not in patches.active():  # numpy before 2.4 still has the old words
-            continue
         plugin = plugin_without(tmp_path / fix, fix)
         assert complaint in train(copy_data, tmp_path, *options, plugin=plugin, ok=False).stderr
 

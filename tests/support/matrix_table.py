@@ -14,7 +14,6 @@ from importlib import metadata
 from pathlib import Path
 from xml.etree import ElementTree
 
-FIX = "fix: "
 BEGIN, END = "<!-- table of tests/matrix.sh -->", "<!-- end -->"
 HEADINGS = {
     "environment": "environment",
@@ -27,7 +26,6 @@ HEADINGS = {
     "failed": "failed",
     "skipped": "skipped",
     "seconds": "seconds",
-    "fixes": "fixes",
 }
 
 
@@ -69,12 +67,6 @@ def fairseq(clone: Path) -> str:
     return f"{found} ({commit})"
 
 
-def fixes(doctor: Path) -> list[str]:
-    """The fixes of fairseq that ``fairseq-ext doctor`` found to be needed here."""
-    checks = json.loads(doctor.read_text("utf-8"))["checks"]
-    return [check["topic"].removeprefix(FIX) for check in checks if check["topic"].startswith(FIX)]
-
-
 def row(folder: Path, name: str, selection: str, commit: str) -> dict[str, object]:
     """All that is reported on one environment."""
     return {
@@ -87,7 +79,6 @@ def row(folder: Path, name: str, selection: str, commit: str) -> dict[str, objec
         "commit": commit,
         **counts(folder / "tests.xml"),
         "failures": failures(folder / "tests.xml"),
-        "fixes": fixes(folder / "doctor.json"),
     }
 
 
@@ -100,14 +91,13 @@ def gather(folder: Path, out: Path, names: list[str]) -> list[dict[str, object]]
 
 
 def as_table(rows: list[dict[str, object]]) -> str:
-    """The rows in Markdown; of the fixes only their number."""
+    """The rows in Markdown."""
     lines = [
         f"| {' | '.join(HEADINGS.values())} |",
         f"|{' --- |' * len(HEADINGS)}",
     ]
     for row in rows:
-        cells = {**row, "fixes": len(row["fixes"])}
-        lines.append(f"| {' | '.join(str(cells[key]) for key in HEADINGS)} |")
+        lines.append(f"| {' | '.join(str(row[key]) for key in HEADINGS)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -133,6 +133,7 @@ def _compose(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="command lines",
+        kind="check",
         reason="what is missing or does not go together ends in a traceback, and what is misspelt "
         "in a page of names",
         layers=(

@@ -241,17 +241,20 @@ def _save_once(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="checkpoints are read safely",
+        kind="check",
         reason="torch reads damaged files as if they were whole, and its errors are pages long",
         layers=(Layer("fairseq.checkpoint_utils:load_checkpoint_to_cpu", _load_checkpoint_to_cpu),),
     ),
     Patch(
         name="weights alone",
+        kind="check",
         reason="`{'model': …}` without any other entry ends in `KeyError: 'best_loss'`, so that no "
         "training can start from it",
         layers=(Layer("fairseq.checkpoint_utils:_upgrade_state_dict", _upgrade_state_dict),),
     ),
     Patch(
         name="checkpoints that do not fit",
+        kind="check",
         reason="a missing file, another dictionary or another architecture ends in a traceback, "
         "and a missing `--restore-file` in random weights",
         layers=(
@@ -265,11 +268,13 @@ PATCHES = (
     ),
     Patch(
         name="how the text was made",
+        kind="check",
         reason="a checkpoint does not store it, and translating needs the same tokens and subwords",
         layers=(Layer("fairseq.checkpoint_utils:load_checkpoint", _keep_pipeline),),
     ),
     Patch(
         name="checkpoints that cannot be written",
+        kind="check",
         reason="a full disk ends in a traceback, after three attempts of which each appends to "
         "the torn file of the one before",
         layers=(

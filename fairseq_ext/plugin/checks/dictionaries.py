@@ -105,6 +105,7 @@ def _own(task: Any) -> tuple[list[str], list[str]] | None:
 PATCHES = (
     Patch(
         name="dictionaries of a model",
+        kind="check",
         reason="a dictionary of the same size in another order is accepted, and the model's output "
         "read as other words",
         layers=(

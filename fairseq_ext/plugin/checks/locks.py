@@ -91,6 +91,7 @@ def _release_at_the_end(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="one training per folder",
+        kind="check",
         reason="a second training in one folder sweeps away what the first is writing, and both "
         "overwrite each other's checkpoints",
         layers=(

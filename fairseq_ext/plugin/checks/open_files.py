@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from fairseq_ext.plugin import probes
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Patch
 from fairseq_ext.utils.errors import EnvironmentProblem
 
 ENOUGH = 4096
@@ -36,30 +32,11 @@ def allow_open_files() -> None:
         )
 
 
-def close_if_open(original: Callable) -> Callable:
-    """Let the destructor of a data set do nothing if its file could not be opened."""
-
-    def __del__(self: Any) -> None:
-        if getattr(self, "_bin_buffer_mmap", None) is not None:
-            original(self)
-
-    return __del__
-
-
 PATCHES = (
     Patch(
         name="open files",
+        kind="check",
         reason="where a worker that loads data runs out of them, fairseq waits for it forever",
         act=allow_open_files,
-    ),
-    Patch(
-        name="data sets that were never opened",
-        reason="where a data set cannot be opened, two tracebacks of destructors follow the error",
-        until="fairseq's destructors look whether there is a file to close",
-        needed=probes.closes_what_is_not_open,
-        layers=(
-            Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.__del__", close_if_open),
-            Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.__del__", close_if_open),
-        ),
     ),
 )

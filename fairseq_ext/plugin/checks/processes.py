@@ -63,6 +63,7 @@ def _call_main(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="processes that are gone",
+        kind="check",
         reason="when one process of a job is killed, the others end with tracebacks of torch",
         layers=(
             Layer("fairseq.distributed.utils:distributed_main", _distributed_main),

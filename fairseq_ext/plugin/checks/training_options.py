@@ -212,6 +212,7 @@ def _get_valid_stats(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="name of the best checkpoint's metric",
+        kind="check",
         reason="one that validation does not measure ends in `KeyError` after the first epoch, "
         "which is lost",
         layers=(

@@ -61,6 +61,7 @@ def _build_generator(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="engine",
+        kind="feature",
         reason="fairseq's generator spends most of its time between the products",
         act=_add_option,
         layers=(Layer("fairseq.tasks.fairseq_task:FairseqTask.build_generator", _build_generator),),

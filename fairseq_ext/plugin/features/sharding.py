@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 from fairseq_ext.utils.errors import ConfigError
 
@@ -58,9 +57,8 @@ def shard_by_torch(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="sharded optimizers",
+        kind="feature",
         reason="--zero-sharding os needs fairscale, though torch brings the same",
-        until="fairseq uses torch's own",
-        needed=probes.shards_by_fairscale,
         layers=(Layer("fairseq.optim:shard_", shard_by_torch),),
     ),
 )

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 
 PRIORITY = 2000  # above all of fairseq's: the last of the line
@@ -73,9 +72,8 @@ def _left(trainer: Any) -> str:
 PATCHES = (
     Patch(
         name="time left",
+        kind="feature",
         reason="the bar knows how long an epoch takes, but not how long the training does",
-        until="fairseq's bar says so",
-        needed=probes.knows_no_end,
         layers=(
             Layer("fairseq_cli.train:train", _train),
             Layer("fairseq.trainer:Trainer.train_step", _train_step),

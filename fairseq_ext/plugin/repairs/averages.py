@@ -22,7 +22,6 @@ from typing import Any
 import torch
 
 from fairseq_ext.checkpoints.tied import memory
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 
 logger = logging.getLogger(__name__)
@@ -109,11 +108,10 @@ def begin_at_weights(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="--store-ema of every model",
+        kind="repair",
         reason="the average of a pre-norm Transformer loses its last layer norms, that of tied "
         "weights decays once for each of their names, and that of a model with an integer buffer "
         "dies with `result type Float can't be cast`",
-        until="fairseq's EMA averages floating point alone, each tensor once, and keeps versions",
-        needed=probes.averages_wrongly,
         layers=(
             Layer("fairseq.models.ema.ema:EMA.__init__", copy_whole_numbers),
             Layer("fairseq.models.ema.ema:EMA.restore", keep_versions),
@@ -122,10 +120,9 @@ PATCHES = (
     ),
     Patch(
         name="--store-ema after resume",
+        kind="repair",
         reason="--ema-update-freq starts counting again after a resume, and a checkpoint without "
         "an average ends in `KeyError: 'model'`",
-        until="fairseq stores this counter, and begins an average at the weights of a checkpoint",
-        needed=probes.forgets_averages,
         layers=(
             Layer("fairseq.models.ema.ema:EMA.step", count_all_updates),
             Layer("fairseq.trainer:Trainer.load_checkpoint", begin_at_weights),

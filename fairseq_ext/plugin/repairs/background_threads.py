@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 
 PATIENCE = 5.0
@@ -45,11 +44,10 @@ def stop_at_exit(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="end of the process",
+        kind="repair",
         reason="a run that ends in the middle of an epoch, its work done, can die with `terminate "
         "called without an active exception` and status 134, because a thread is still making "
         "batches while Python shuts down",
-        until="fairseq ends its background threads, or Python no longer kills daemon threads",
-        needed=probes.abandons_threads,
         layers=(Layer("fairseq.data.iterators:BufferedIterator._create_consumer", stop_at_exit),),
     ),
 )

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 
 
@@ -35,7 +34,7 @@ def complete_groups(original: Callable) -> Callable:
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if self.grouped_shuffling and self._frozen_batches is not None:
+        if getattr(self, "grouped_shuffling", False) and self._frozen_batches is not None:
             missing = -len(self._frozen_batches) % self.num_shards
             self._frozen_batches += ([],) * missing
 
@@ -70,24 +69,21 @@ def numpy_with_old_names(original: ModuleType) -> ModuleType:
 PATCHES = (
     Patch(
         name="last batch",
+        kind="repair",
         reason="the last batch of every split is dropped when its size is not a multiple of "
         "--required-batch-size-multiple (8): 10 test lines come back as 8",
-        until="a fairseq without the change of December 2022",
-        needed=probes.loses_tail,
         layers=(Layer("fairseq.data.data_utils:batch_by_size", keep_tail),),
     ),
     Patch(
         name="last group",
+        kind="repair",
         reason="--grouped-shuffling drops up to one batch per process and epoch",
-        until="fairseq shuffles incomplete groups too",
-        needed=probes.loses_group,
         layers=(Layer("fairseq.data.iterators:EpochBatchIterator.__init__", complete_groups),),
     ),
     Patch(
         name="length buckets",
+        kind="repair",
         reason="--num-batch-buckets calls numpy.percentile(interpolation=…), removed from numpy",
-        until="fairseq calls numpy.percentile(method=…)",
-        needed=probes.buckets_fail,
         layers=tuple(
             Layer(f"fairseq.data.{user}:get_buckets", bucket_sizes)
             for user in ("data_utils", "bucket_pad_length_dataset", "audio.raw_audio_dataset")
@@ -95,10 +91,9 @@ PATCHES = (
     ),
     Patch(
         name="old names of numpy",
+        kind="repair",
         reason="--num-batch-buckets and language modelling use numpy.compat.long, removed from "
         "numpy, and two rarer places numpy.int and numpy.float",
-        until="fairseq uses int and float",
-        needed=lambda: probes.uses_removed_names(USERS_OF_REMOVED_NAMES),
         layers=tuple(
             Layer(f"fairseq.{user}:np", numpy_with_old_names) for user in USERS_OF_REMOVED_NAMES
         ),

@@ -5,6 +5,7 @@ fairseq counts CUDA devices to find the number of processes, and assumes a TPU f
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import subprocess
@@ -13,16 +14,15 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 from fairseq_ext.utils.errors import ConfigError
 
 
 def forget_tpu(original: Callable) -> Callable:
-    """In fairseq ``--bf16`` implies ``--tpu``, even without a TPU; undo that at the start."""
+    """Undo ``--tpu``, which fairseq's ``--bf16`` implies also without the library for TPUs."""
 
     def call_main(cfg: Any, main: Callable, **kwargs: Any) -> None:
-        if cfg.common.bf16:
+        if cfg.common.bf16 and importlib.util.find_spec("torch_xla") is None:
             for group in (cfg.common, cfg.distributed_training, cfg.task):
                 if getattr(group, "tpu", False):
                     group.tpu = False
@@ -165,13 +165,27 @@ def gather_on_cpu(original: Callable) -> Callable:
     return all_gather_list
 
 
+def send_object(original: Callable) -> Callable:
+    """Send the object by pickle, as all data between the ranks of a job are sent.
+
+    Rank 0 has already loaded it safely from a checkpoint. ``weights_only`` would refuse the
+    configuration objects in it.
+    """
+
+    def _broadcast_object_slow(obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
+        message = [obj]
+        torch.distributed.broadcast_object_list(message, src_rank, group, dist_device)
+        return message[0]
+
+    return _broadcast_object_slow
+
+
 PATCHES = (
     Patch(
         name="processes on the CPU",
+        kind="repair",
         reason="torchrun on the CPU divides by the number of CUDA devices, spawning starts as many "
         "processes as there are CUDA devices (none), and DDP gets device ids for a CPU module",
-        until="fairseq trains on the CPU with several processes",
-        needed=probes.counts_cuda_devices,
         layers=(
             Layer("fairseq.distributed.utils:call_main", start_on_cpu),
             Layer("fairseq.distributed.utils:all_gather_list", gather_on_cpu),
@@ -183,17 +197,22 @@ PATCHES = (
     ),
     Patch(
         name="bf16 without a TPU",
+        kind="repair",
         reason="--bf16 implies --tpu, and training dies looking for torch_xla",
-        until="fairseq separates --bf16 from --tpu",
-        needed=probes.takes_bf16_for_tpu,
         layers=(Layer("fairseq.distributed.utils:call_main", forget_tpu),),
     ),
     Patch(
         name="fp16 and amp on the CPU",
+        kind="repair",
         reason="--fp16 dies with `Torch not compiled with CUDA enabled`, --amp silently does "
         "nothing: both are refused by name",
-        until="fairseq supports them on the CPU",
-        needed=probes.scales_on_cuda_alone,
         layers=(Layer("fairseq.trainer:Trainer.__init__", refuse_half),),
+    ),
+    Patch(
+        name="resume on several processes",
+        kind="repair",
+        reason="rank 0 cannot send a loaded checkpoint to the other ranks: its configuration "
+        "objects are refused by weights_only=True",
+        layers=(Layer("fairseq.distributed.utils:_broadcast_object_slow", send_object),),
     ),
 )

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 
 
@@ -35,10 +34,9 @@ def count_from_the_first(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="diverse beam search",
+        kind="repair",
         reason="fairseq-generate --diverse-beam-groups ends in an IndexError: sentences are "
         "numbered as in the data, but the overlap of their groups is stored by row of the batch",
-        until="fairseq numbers both alike",
-        needed=probes.numbers_groups_by_sentence,
         layers=(Layer("fairseq.search:DiverseBeamSearch.step", count_from_the_first),),
     ),
 )

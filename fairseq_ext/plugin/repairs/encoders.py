@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 
 COPIES = tuple(
@@ -55,10 +54,9 @@ LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
 PATCHES = (
     Patch(
         name="weights kept twice",
+        kind="repair",
         reason="encoders have a second copy of their weights, and once loaded compute with it, "
         "whatever attention stands in its place",
-        until="fairseq 0.12.2 is out of use; it was mended in 0.12.3",
-        needed=probes.keeps_weights_twice,
         layers=(
             Layer(f"{LAYER}.__init__", without_copies),
             Layer(f"{LAYER}._load_from_state_dict", load_once),

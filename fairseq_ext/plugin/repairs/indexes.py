@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 
 
@@ -55,28 +54,45 @@ def opened_here(original: Callable) -> Callable:
     return __getitem__
 
 
+def close_if_open(original: Callable) -> Callable:
+    """Let the destructor of a data set do nothing if its file could not be opened."""
+
+    def __del__(self: Any) -> None:
+        if getattr(self, "_bin_buffer_mmap", None) is not None:
+            original(self)
+
+    return __del__
+
+
 PATCHES = (
     Patch(
         name="data above 2 GiB",
+        kind="repair",
         reason="fairseq-preprocess with several --workers adds sizes in int32 under numpy 2: from "
         "some 40 million sentences on, the index points to wrong ones, or the job ends in "
         "OverflowError",
-        until="fairseq adds sizes in int64",
-        needed=probes.wraps_pointers,
         layers=(
             Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.writer", add_in_int64),
         ),
     ),
     Patch(
         name="data of the old layout",
+        kind="repair",
         reason="training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError: "
         "fairseq reads a batch before it fills the cache in which it looks for the sentences; "
         "without the cache its workers move each other's place in the file",
-        until="fairseq reads such data without a cache, and in each worker from a file of its own",
-        needed=probes.caches_the_old_layout,
         layers=(
             Layer("fairseq.data.indexed_dataset:infer_dataset_impl", not_cached),
             Layer("fairseq.data.indexed_dataset:IndexedDataset.__getitem__", opened_here),
+        ),
+    ),
+    Patch(
+        name="data sets that were never opened",
+        kind="repair",
+        reason="where a data set cannot be opened, two tracebacks of destructors follow the error",
+        layers=(
+            Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.__del__", close_if_open),
+            Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.__del__", close_if_open),
         ),
     ),
 )

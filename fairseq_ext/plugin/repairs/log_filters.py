@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 
 HARMLESS = (
@@ -88,31 +87,29 @@ PATCHES = (
     # First, because every other import of fairseq would print it.
     Patch(
         name="advice on import",
+        kind="repair",
         reason="without tensorboardX, `import fairseq` asks for it on stderr, in every process, "
         "for speech tasks",
-        until="fairseq asks where it is needed",
-        needed=probes.gives_advice,
         act=_hide_advice,
     ),
     Patch(
         name="log file",
+        kind="repair",
         reason="fairseq opens --log-file again for each epoch and validation, so that every line "
         "is written once more each time and the files stay open",
-        until="fairseq.logging.progress_bar keeps its handler",
-        needed=probes.reopens_log_file,
         layers=(Layer("fairseq.logging.progress_bar:progress_bar", _log_file_once),),
     ),
     Patch(
         name="logs that cannot be written",
+        kind="repair",
         reason="on a full disk each line of the log is a traceback on stderr",
         layers=(Layer("logging:Handler.handleError", _say_once),),
     ),
     Patch(
         name="warnings of a normal run",
+        kind="repair",
         reason="fairseq uses interfaces that hydra and torch have deprecated but still honour; "
         "their exact messages are filtered",
-        until="fairseq uses the new interfaces",
-        needed=probes.uses_old_interfaces,
         act=_filter_harmless,
     ),
 )

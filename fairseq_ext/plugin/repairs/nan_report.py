@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 
 
@@ -41,11 +40,10 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
 PATCHES = (
     Patch(
         name="report of a NaN",
+        kind="repair",
         reason="when gradients are not finite, fairseq runs the update again to say which layer is "
         "to blame, and torch's old backward hooks end that with `StopIteration`, because an "
         "encoder's output is not a tensor",
-        until="fairseq.nan_detector no longer uses register_backward_hook",
-        needed=probes.reports_by_old_hooks,
         layers=(Layer("fairseq.nan_detector:NanDetector.add_hooks", watch_tensors),),
     ),
 )

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 
 SCALER_COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
@@ -67,9 +66,8 @@ def restore_loss_scale(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="half precision after resume",
+        kind="repair",
         reason="float32 master weights and the state of the loss scaler are not stored",
-        until="fairseq stores them",
-        needed=probes.forgets_master_weights,
         layers=(
             *(
                 Layer(f"fairseq.optim:{optimizer}.{method}", wrapper)

@@ -22,7 +22,6 @@ from typing import Any
 
 from fairseq_ext.checkpoints import layout, storage
 from fairseq_ext.checkpoints.layout import EARLY_STOPPING, position
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.checks.checkpoints import start
 from fairseq_ext.plugin.table import Layer, Patch, running
 
@@ -282,10 +281,9 @@ PLATEAU = "fairseq.optim.lr_scheduler.reduce_lr_on_plateau:ReduceLROnPlateauLRSc
 PATCHES = (
     Patch(
         name="batches after resume",
+        kind="repair",
         reason="a run resumed in its second or a later epoch composes its batches anew, under "
         "another seed than the uninterrupted run",
-        until="fairseq stores the seed under which batches were composed",
-        needed=probes.forgets_seed_of_batches,
         layers=(
             Layer("fairseq.trainer:Trainer.get_train_iterator", compose_as_in_first_epoch),
             Layer(
@@ -296,10 +294,9 @@ PATCHES = (
     ),
     Patch(
         name="validation after resume",
+        kind="repair",
         reason="--patience and reduce_lr_on_plateau start counting again after a resume, and with "
         "another --best-checkpoint-metric values are compared with those of the earlier metric",
-        until="fairseq stores these counters, and the metric that they count",
-        needed=probes.forgets_validation,
         layers=(
             Layer("fairseq.trainer:Trainer.save_checkpoint", save_early_stopping),
             Layer("fairseq.checkpoint_utils:load_checkpoint", restore_validation),
@@ -309,10 +306,9 @@ PATCHES = (
     ),
     Patch(
         name="whole checkpoint files",
+        kind="repair",
         reason="checkpoint_best.pt and checkpoint_last.pt are copied in place, so that a kill "
         "leaves a torn file; temporary files of killed runs stay",
-        until="fairseq copies to a temporary name",
-        needed=probes.copies_in_place,
         layers=(
             Layer("fairseq.file_io:PathManager.copy", copy_whole),
             Layer("fairseq.checkpoint_utils:torch_persistent_save", save_whole),
@@ -321,10 +317,9 @@ PATCHES = (
     ),
     Patch(
         name="finished runs",
+        kind="repair",
         reason="a finished run that is started again trains one more update and overwrites its "
         "checkpoints",
-        until="fairseq checks its stopping conditions before the first update",
-        needed=probes.trains_when_finished,
         layers=(
             Layer("fairseq.checkpoint_utils:load_checkpoint", notice_finished),
             Layer("fairseq_cli.train:train", skip_if_finished),

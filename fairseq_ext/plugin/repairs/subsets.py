@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 
 
@@ -32,18 +31,16 @@ def once_by_default(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="several validation sets",
+        kind="repair",
         reason="fairseq-train takes the sets that `--valid-subset valid,valid1` names for ignored "
         "ones, and ends: it compares names of sets with names of files",
-        until="fairseq compares names of sets",
-        needed=probes.takes_files_for_subsets,
         layers=(Layer("fairseq.data.data_utils:_find_extra_valid_paths", names_of_subsets),),
     ),
     Patch(
         name="sets in several parts",
+        kind="repair",
         reason="training on train and train1, and `--combine-valid-subsets`, end in “negative "
         "dimensions are not allowed”: `--upsample-primary` is -1 by default",
-        until="its default is 1",
-        needed=probes.repeats_a_negative_number_of_times,
         layers=(Layer("fairseq.data:ConcatDataset.__init__", once_by_default),),
     ),
 )

@@ -14,22 +14,21 @@ import tarfile
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin import probes
 from fairseq_ext.plugin.table import Layer, Patch
 from fairseq_ext.utils.archives import require_safe_tarfile
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 
 def _unquoted(original: Callable) -> Callable:
-    def _build_index(self: Any, path: str) -> Any:
+    def __init__(self: Any, path: str, *rest: Any, **options: Any) -> None:
         if shlex.quote(path) != path:
             raise DataError(
                 f"the path of a FASTA data set must be of plain characters, but is {path!r}: "
                 "fairseq makes it part of a shell command. Rename the folder."
             )
-        return original(self, path)
+        original(self, path, *rest, **options)
 
-    return _build_index
+    return __init__
 
 
 def _inside(original: Callable) -> Callable:
@@ -73,13 +72,13 @@ HUB = "fairseq.models.speech_to_text.hub_interface:S2THubInterface.get_predictio
 PATCHES = (
     Patch(
         name="paths in a shell command",
+        kind="security",
         reason="the path of a FASTA data set becomes part of a shell command",
-        until="fairseq-fixed leaves FASTA indexes out, as fairseq does since June 2025",
-        needed=probes.asks_a_shell,
-        layers=(Layer("fairseq.data.fasta_dataset:FastaDataset._build_index", _unquoted),),
+        layers=(Layer("fairseq.data.fasta_dataset:FastaDataset.__init__", _unquoted),),
     ),
     Patch(
         name="no program by a name from data",
+        kind="security",
         reason="an archive writes outside its folder, and a data configuration names code on "
         "GitHub to be run",
         layers=(

@@ -165,6 +165,7 @@ def _merges_checked(original: Callable) -> Callable:
 PATCHES = (
     Patch(
         name="files are checked before they are built",
+        kind="security",
         reason="fairseq builds any architecture, task, criterion or size that a file names, and "
         "errors are tracebacks",
         layers=(
@@ -179,6 +180,7 @@ PATCHES = (
     ),
     Patch(
         name="merges are checked before they are read",
+        kind="security",
         reason="a damaged file of merges, which a checkpoint may name, ends the program with the "
         "usage of subword-nmt",
         layers=(

@@ -1,0 +1,210 @@
+"""Repairs of fairseq whose fault shows in one function: wrong in fairseq's own, right in ours.
+
+Faults that show only in a whole command are in ``tests/commands``.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data import Dictionary, ListDataset
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.dataclass.configs import EMAConfig
+from fairseq.file_io import PathManager
+from fairseq.models.ema.ema import EMA
+from fairseq.search import DiverseBeamSearch
+
+from fairseq_ext import register
+from fairseq_ext.plugin import patches, table
+from fairseq_ext.plugin.repairs import encoders
+from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.utils.errors import EnvironmentProblem
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    register()
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Put back fairseq's own functions in place of all that a patch wraps."""
+
+    def unwrap(name: str) -> None:
+        (patch,) = (patch for patch in patches.PATCHES if patch.name == name)
+        for layer in patch.layers:
+            for owner, attribute in table.owners(layer.target):
+                function = getattr(owner, attribute)
+                while hasattr(function, "__wrapped__"):
+                    function = function.__wrapped__
+                if isinstance(vars(owner)[attribute], staticmethod | classmethod):
+                    function = type(vars(owner)[attribute])(getattr(function, "__func__", function))
+                monkeypatch.setattr(owner, attribute, function)
+
+    return unwrap
+
+
+def test_the_kind_of_each_patch_is_the_folder_of_its_module() -> None:
+    rooms = {"repair": "repairs", "security": "security", "feature": "features", "check": "checks"}
+    for patch in patches.PATCHES:
+        makers = [layer.wrapper for layer in patch.layers] + [patch.act] * (patch.act is not None)
+        modules = {maker.__module__ for maker in makers}
+        inside = {name for name in modules if name.startswith("fairseq_ext.plugin.")}
+        assert inside <= {name for name in modules if name.split(".")[2] == rooms[patch.kind]}, (
+            patch
+        )
+
+
+@pytest.mark.parametrize("target", ["gone:nothing", "utils:nothing", "utils:No.thing"])
+def test_a_target_that_is_gone_names_its_patch(target: str) -> None:
+    patch = Patch("lost", "repair", "why", layers=(Layer(f"fairseq.{target}", encoders.load_once),))
+    with pytest.raises(EnvironmentProblem, match=r"lost.*does not fit the installed fairseq"):
+        table.apply((patch,), set())
+
+
+def test_fairseq_gives_no_advice_on_speech() -> None:
+    assert logging.getLogger("fairseq.tasks.text_to_speech").level == logging.WARNING
+
+
+def diverse_step() -> None:
+    """Two steps of two groups, for the sentence that is number 7 of its data."""
+    words = Dictionary()
+    groups = DiverseBeamSearch(words, num_groups=2, diversity_strength=0.5, diversity_discount=1)
+    for number in range(2):
+        scores = torch.zeros(1, 2, number)
+        groups.step(number, torch.zeros(1, 2, len(words)), scores, None, torch.tensor([7]))
+
+
+def test_diverse_search_of_any_sentence(without: Callable[[str], None]) -> None:
+    diverse_step()
+    without("diverse beam search")
+    with pytest.raises(IndexError):
+        diverse_step()
+
+
+def grouped_batches() -> int:
+    """Batches of the first of two processes, of three batches in all."""
+    iterator = EpochBatchIterator(
+        ListDataset(range(3)),
+        collate_fn=list,
+        batch_sampler=[[0], [1], [2]],
+        num_shards=2,
+        grouped_shuffling=True,
+    )
+    return len(list(iterator.next_epoch_itr()))
+
+
+def test_the_last_group_of_batches_is_kept(without: Callable[[str], None]) -> None:
+    assert grouped_batches() == 2
+    without("last group")
+    assert grouped_batches() == 1
+
+
+@pytest.mark.skipif(int(np.__version__.split(".")[0]) < 2, reason="numpy 1 adds in int64")
+def test_pointers_above_2_gib(without: Callable[[str], None]) -> None:
+    def last_pointer() -> int:
+        writer = MMapIndexedDataset.Index.writer(os.devnull, np.uint16)
+        with np.errstate(over="ignore"):
+            return int(writer._get_pointers([np.int32(2**30)] * 3)[-1])
+
+    assert last_pointer() == 2**32
+    without("data above 2 GiB")
+    assert last_pointer() != 2**32
+
+
+def test_destructors_of_data_that_were_never_opened(without: Callable[[str], None]) -> None:
+    MMapIndexedDataset.__del__(SimpleNamespace())
+    without("data sets that were never opened")
+    with pytest.raises(AttributeError):
+        MMapIndexedDataset.__del__(SimpleNamespace())
+
+
+class CountingModel(torch.nn.Module):
+    """A model with an integer, which has no average."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1, dtype=torch.long))
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+
+def test_the_average_of_a_model_with_an_integer(without: Callable[[str], None]) -> None:
+    def average() -> float:
+        model = CountingModel()
+        ema = EMA(model, EMAConfig(ema_decay=0.5))
+        torch.nn.init.ones_(model.weight)
+        ema.step(model)
+        return ema.get_model().weight.item()
+
+    assert average() == 0.5
+    without("--store-ema of every model")
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        average()
+
+
+def test_a_checkpoint_is_copied_whole_or_not_at_all(
+    without: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, last = tmp_path / "new.pt", tmp_path / "checkpoint_last.pt"
+
+    def fill_disk(source: str, target: str) -> None:
+        Path(target).write_bytes(b"torn")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def copy() -> bytes:
+        new.write_bytes(b"new")
+        last.write_bytes(b"old")
+        with pytest.raises(OSError, match="No space left"):
+            PathManager.copy(str(new), str(last), overwrite=True)
+        return last.read_bytes()
+
+    monkeypatch.setattr(shutil, "copyfile", fill_disk)
+    assert copy() == b"old"
+    assert sorted(tmp_path.iterdir()) == [last, new]
+    without("whole checkpoint files")
+    assert copy() == b"torn"
+
+
+class LayerWithCopies(torch.nn.Module):
+    """A layer that keeps and loads its weights as an encoder's layer of fairseq 0.12.2 does."""
+
+    def __init__(self, bias: bool = True) -> None:
+        super().__init__()
+        self.fc1 = torch.nn.Linear(2, 2, bias=bias)
+        self.load_to_BT = False
+        self.fc1_weight = torch.nn.Parameter(torch.zeros(self.fc1.weight.shape))
+        self.fc1_bias = torch.nn.Parameter(torch.zeros(self.fc1.bias.shape))
+        self.BT_version = True
+
+    def _load_from_state_dict(self, state: dict, prefix: str, *rest: object) -> None:
+        self.load_to_BT = True
+        state[prefix + "fc1_weight"] = state[prefix + "fc1.weight"]
+        state[prefix + "fc1_bias"] = state[prefix + "fc1.bias"]
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+class RepairedLayer(LayerWithCopies):
+    __init__ = encoders.without_copies(LayerWithCopies.__init__)
+    _load_from_state_dict = encoders.load_once(LayerWithCopies._load_from_state_dict)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_weights_are_kept_once(bias: bool) -> None:
+    state = LayerWithCopies().state_dict()
+    assert "fc1_weight" in state
+    layer = RepairedLayer(bias)
+    assert set(layer.state_dict()) == {"fc1.weight", *(["fc1.bias"] if bias else [])}
+    assert not layer.BT_version
+    layer.load_state_dict(state, strict=bias)
+    assert not layer.load_to_BT
+    assert torch.equal(layer.fc1.weight, state["fc1.weight"])
