@@ -45,7 +45,7 @@ def one_message(folder: str | None = None) -> Iterator[None]:
             failed = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             raise EnvironmentProblem(files.explain(failed, "another file")) from error
         # torch.multiprocessing passes on a child's error as the text of its traceback
-        found = re.findall(r"^fairseq_ext\.errors\.(\w+): (.*)", str(error), re.MULTILINE)
+        found = re.findall(r"^fairseq_ext\.utils\.errors\.(\w+): (.*)", str(error), re.MULTILINE)
         if type(error).__name__ != "ProcessRaisedException" or not found:
             raise
         raise getattr(errors, found[-1][0])(found[-1][1]) from None
