@@ -50,8 +50,12 @@ def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sharpened(name: str) -> tuple[BaseFairseqModel, object]:
-    """A model with weights that are larger than at first, so that attention is not uniform."""
-    model, task = build(MODELS[name], seed=6)
+    """A model with weights that are larger than at first, so that attention is not uniform.
+
+    Without dropout, since cuDNN's GRU computes gradients in training mode only.
+    """
+    dropouts = ["--dropout", "0", *(["--weight-dropout", "0"] if "muse" in name else [])]
+    model, task = build([*MODELS[name], *dropouts], seed=6)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
