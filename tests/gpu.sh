@@ -28,7 +28,7 @@ out="$(cd "$out" && pwd)"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
-export OMP_NUM_THREADS=1 PYTORCH_ALLOC_CONF=expandable_segments:True
+export OMP_NUM_THREADS=1
 began=$SECONDS
 
 # limit STEP: its time box in seconds, or what is left of the budget.
@@ -36,7 +36,7 @@ limit() {
     local left=$((budget - (SECONDS - began))) box
     case "$1" in
     laws | processes) box=110 ;;
-    updates) box=140 ;;
+    updates) box=165 ;;
     layers) box=70 ;;
     generation) box=90 ;;
     *) box=$left ;;
