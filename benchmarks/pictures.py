@@ -1,4 +1,4 @@
-"""Curves over n from the cells of a benchmark, as PNG and SVG."""
+"""Curves over n from the cells of a benchmark, as PNG."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from cells import Cells
 
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.plot_styles import numbered
-from fairseq_ext.utils import files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,13 +70,10 @@ def draw(
 
 
 def save(figure: Figure, output: Path) -> None:
-    """Write a picture as PNG and SVG beside the JSON of its figures."""
-    for suffix in ("png", "svg"):
-        path = output.with_suffix(f".{suffix}")
-        metadata = {"Date": None} if suffix == "svg" else {}
-        with files.atomic_write(path, "wb") as file:
-            figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
-        print(f"written: {path}")
+    """Write a picture as PNG beside the JSON of its figures."""
+    path = output.with_suffix(".png")
+    plots.write_figure(figure, path)
+    print(f"written: {path}")
 
 
 def _scale(axes: Axes, lengths: list[int], narrow: bool) -> None:

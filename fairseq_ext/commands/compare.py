@@ -28,7 +28,8 @@ def add(commands: Subparsers) -> None:
         help="a system's name and its output of fairseq-generate, or several outputs, one of each "
         "run with a seed of its own; its checkpoint (size, updates) and the log of its training "
         "(parameters, speed) where they are at hand; repeat. "
-        "NAME=text:FILE takes detokenized text instead, as of another program",
+        "NAME=text:FILE takes detokenized text instead, as of another program; NAME=table:FILE a "
+        "column of a table of translations (OUT.tsv.gz of --output), table:FILE all of them",
     )
     options.add_reference(parser)
     parser.add_argument(
@@ -48,7 +49,8 @@ def add(commands: Subparsers) -> None:
         "--output",
         type=Path,
         metavar="OUT",
-        help="write OUT.md, OUT.csv, OUT.tex, OUT.png, OUT.svg and OUT.json",
+        help="write OUT.md, OUT.csv, OUT.tex, OUT.json, the translations OUT.tsv.gz and "
+        "the picture OUT.png, or OUT.svg if named so",
     )
     parser.add_argument(
         "--pictures",
@@ -61,7 +63,7 @@ def add(commands: Subparsers) -> None:
     metric_options.add_metrics(parser)
     add_undoing(parser)
     options.add_json(parser, "the comparison")
-    parser.set_defaults(run=_compare, endings=(*options.PICTURE, ".md", ".csv", ".tex"))
+    parser.set_defaults(run=_compare, endings=(*options.PICTURE, ".md", ".csv", ".tex", ".tsv.gz"))
 
 
 def _compare(args: argparse.Namespace) -> int:
@@ -72,7 +74,7 @@ def _compare(args: argparse.Namespace) -> int:
         plots.stem(args.output)
     for path in args.pictures:
         require_file(path, "picture")
-    systems = [compare.parse_system(given) for given in args.system]
+    systems = compare.parse_systems(args.system)
     reference, source = options.chosen_reference(args), metric_options.chosen_source(args)
     undoing = {one.name: chosen_undoing(args, one.generated) for one in systems if not one.plain}
     with neural.opened(args.metric, **metric_options.process(args)) as metrics:

@@ -20,8 +20,8 @@ NAMED = ("system", "log")
 DATA_HELP = (
     "folder of fairseq-preprocess with the dictionaries (a model's own, or those of its training)"
 )
-PICTURE = (".png", ".svg", ".json")
-"""Endings of the files of a picture."""
+PICTURE = (".png", ".json")
+"""Endings of the files of a picture; it is an SVG instead where its name ends so."""
 # What commands read from a folder that is an argument, besides all of a bundle.
 READ = ("dict.*.txt", "text.json", "*.pt")
 
@@ -45,7 +45,9 @@ def add_output(parser: argparse.ArgumentParser, metavar: str, what: str) -> None
 
 def add_picture_output(parser: argparse.ArgumentParser) -> None:
     """Add ``--output`` of a picture."""
-    add_output(parser, "OUT.png", "the picture; OUT.svg and OUT.json are written beside it")
+    add_output(
+        parser, "OUT.png", "the picture, or OUT.svg; OUT.json with its numbers is written beside it"
+    )
     parser.set_defaults(endings=PICTURE)
 
 
@@ -150,8 +152,9 @@ def _written(name: str, path: Path, args: argparse.Namespace) -> list[Path]:
         return [path]
     from fairseq_ext.evaluation import plots
 
-    stem = plots.stem(path)
-    return [stem.parent / f"{stem.name}{ending}" for ending in args.endings]
+    stem, kind = plots.stem(path), plots.picture_path(path).suffix
+    endings = (ending.replace(".png", kind) for ending in args.endings)
+    return [stem.parent / f"{stem.name}{ending}" for ending in endings]
 
 
 def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
@@ -159,7 +162,8 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
     given = getattr(args, name)
     for path in given if isinstance(given, list) else [given]:
         if name in NAMED and isinstance(path, str):
-            yield from map(Path, re.split(r"[=,](?:text:)?", path)[1:])
+            path = re.sub("^table:", "=", path)
+            yield from map(Path, re.split(r"[=,](?:text:|table:)?", path)[1:])
         if not isinstance(path, Path):
             continue
         yield path

@@ -21,8 +21,8 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand and its pictures."""
     parser = commands.add_parser(
         "plot",
-        help="learning curves, attention, BLEU by length, gates, as PNG, SVG and JSON",
-        description="Each picture is written as PNG, SVG and, with its numbers, JSON.",
+        help="learning curves, attention, BLEU by length, gates, as PNG or SVG",
+        description="A picture is a PNG, or an SVG if named so; OUT.json has its numbers.",
     )
     pictures = parser.add_subparsers(required=True, metavar="PICTURE")
     for add_picture in (_add_curves, _add_alignment, _add_lengths):

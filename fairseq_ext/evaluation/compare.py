@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from fairseq_ext.evaluation.score import plain_lines, tokenized_bleu
 from fairseq_ext.evaluation.seeds import bootstrap_of_means, bootstrap_over_runs
 from fairseq_ext.evaluation.segments import NO_SOURCE, generated_sources, read_sources
 from fairseq_ext.evaluation.training_run import Training, read_training
+from fairseq_ext.evaluation.translation_table import read_system, read_table
 from fairseq_ext.text.generated import Undoing, require_text
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -34,6 +35,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 PARTS = ("checkpoint", "log")
 SHOWN = 5  # sentences of the test set, for the page
 PLAIN = "text:"  # before the path of a file that holds text, not fairseq-generate's output
+TABLE = "table:"  # before the path of a table of translations
 _PART = re.compile(rf",(?=(?:{'|'.join(PARTS)})=)")
 _COUNT, _SPEED = r"[0-9][0-9,]{0,20}", r"[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?"
 CLOSING = re.compile(
@@ -53,6 +55,8 @@ class System:
         checkpoint: that it used.
         log: of its training.
         plain: ``generated`` is detokenized text, a line per sentence.
+        table: ``generated`` is a table of translations, see
+            :mod:`fairseq_ext.evaluation.translation_table`.
     """
 
     name: str
@@ -60,6 +64,7 @@ class System:
     checkpoint: Path | None = None
     log: Path | None = None
     plain: bool = False
+    table: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,8 @@ class Result:
         reference: name of the test set's file.
         samples: some sentences, spread evenly over the test set.
         segments: by neural metric, system and run, the scores of all sentences.
+        texts: by system, the lines of each run; they are written to a file of their own.
+        tokens: the same as words, of the systems for which they are known.
     """
 
     systems: Sequence[Measured]
@@ -127,6 +134,8 @@ class Result:
     reference: str
     samples: Sequence[Sample]
     segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]] = field(default_factory=dict)
+    texts: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    tokens: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
 
     @property
     def several_runs(self) -> bool:
@@ -140,13 +149,32 @@ class Result:
         return f"two-sided paired bootstrap over sentences{runs}"
 
     def as_dict(self) -> dict[str, Any]:
-        return {"test": self.test, **asdict(self)}
+        content = asdict(replace(self, texts={}, tokens={}))
+        del content["texts"], content["tokens"]
+        return {"test": self.test, **content}
+
+
+def parse_systems(arguments: Sequence[str]) -> list[System]:
+    """Systems from the values of ``--system``; ``table:FILE`` stands for all of a table.
+
+    Raises:
+        ConfigError: as for :func:`parse_system`.
+        DataError: a table cannot be read.
+    """
+    systems = []
+    for argument in arguments:
+        if argument.startswith(TABLE):
+            path = Path(argument.removeprefix(TABLE))
+            systems += [System(name, (path,), table=True) for name in read_table(path)]
+        else:
+            systems.append(parse_system(argument))
+    return systems
 
 
 def parse_system(given: str) -> System:
     """A system from ``NAME=GENERATED[,GENERATED…][,checkpoint=FILE][,log=FILE]``.
 
-    ``NAME=text:FILE[,FILE…]…`` stands for plain text.
+    ``NAME=text:FILE[,FILE…]…`` stands for plain text, ``NAME=table:FILE…`` for a table.
 
     Raises:
         ConfigError: no such form, or a part or an output that is there twice.
@@ -154,9 +182,13 @@ def parse_system(given: str) -> System:
     name, equals, rest = given.partition("=")
     generated, *parts = _PART.split(rest)
     found = dict(part.split("=", 1) for part in parts)
-    plain = generated.startswith(PLAIN)
-    runs = generated.removeprefix(PLAIN).split(",")
-    if not (name and equals and all(runs) and all(found.values())) or len(found) < len(parts):
+    plain, table = generated.startswith(PLAIN), generated.startswith(TABLE)
+    runs = generated.removeprefix(PLAIN if plain else TABLE).split(",")
+    if (
+        not (name and equals and all(runs) and all(found.values()))
+        or len(found) < len(parts)
+        or (table and len(runs) > 1)
+    ):
         raise ConfigError(
             "`--system` must be NAME=GENERATED[,GENERATED...][,checkpoint=FILE][,log=FILE], but is "
             f"`{given}` instead."
@@ -166,7 +198,7 @@ def parse_system(given: str) -> System:
             f"`--system {name}=…` names {again} twice; each run needs an output of its own."
         )
     paths = {part: Path(path) for part, path in found.items()}
-    return System(name, tuple(map(Path, runs)), **paths, plain=plain)
+    return System(name, tuple(map(Path, runs)), **paths, plain=plain, table=table)
 
 
 def compare(
@@ -212,9 +244,11 @@ def compare(
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     baseline = baseline or names[0]
     lines = {
-        str(path): run
-        for one in systems
-        for path, run in zip(one.generated, texts[one.name], strict=True)
+        label: run
+        for system in systems
+        for label, run in zip(
+            _labels(system, len(texts[system.name])), texts[system.name], strict=True
+        )
     }
     check_comparable(lines, references, baseline, names, samples)
     metrics, segments = metrics or {}, {}
@@ -233,8 +267,17 @@ def compare(
         for name, facts in zip(names, known, strict=True)
     ]
     shown = _samples(sources, references, {name: texts[name][0] for name in names})
-    name, signatures = Path(reference).name, measured.signatures
-    return Result(rows, baseline, len(references), signatures, name, shown, segments)
+    return Result(
+        rows,
+        baseline,
+        len(references),
+        measured.signatures,
+        Path(reference).name,
+        shown,
+        segments,
+        texts,
+        tokens,
+    )
 
 
 def _estimates(
@@ -270,7 +313,7 @@ def _plain_sources(
     if source is not None:
         return read_sources(source, sentences)
     for one in systems:
-        if not one.plain:
+        if not (one.plain or one.table):
             path = one.generated[0]
             return generated_sources(read_generated(path, sentences), undoing[one.name], path)
     raise DataError(NO_SOURCE)
@@ -289,6 +332,12 @@ def _translations(
     for one in systems:
         if one.plain:
             texts[one.name] = [plain_lines(path) for path in one.generated]
+        elif one.table:
+            has_tokens, runs = read_system(one.generated[0], one.name)
+            texts[one.name] = runs
+            if has_tokens:
+                tokens[one.name] = runs
+                texts[one.name] = [undoing[one.name].text(lines) for lines in runs]
         else:
             undo = undoing[one.name]
             outputs = [read_generated(path, len(references)) for path in one.generated]
@@ -299,9 +348,17 @@ def _translations(
                 # Text as the translations are, where it is known of which language the tokens are.
                 known = undo.made.src or not undo.made.tokenize
                 sources = undo.sources(found) if known else undo.words(found)
-        for lines, path in zip(texts[one.name], one.generated, strict=True):
-            require_text(lines, path, references)
+        for lines, label in zip(texts[one.name], _labels(one, len(texts[one.name])), strict=True):
+            require_text(lines, label, references)
     return texts, tokens, sources
+
+
+def _labels(system: System, runs: int) -> list[str]:
+    """Name the translations of each run for messages: by their file, or by their column."""
+    if system.table:
+        path = system.generated[0]
+        return [f"{path}, {system.name}, run {number}" for number in range(1, runs + 1)]
+    return list(map(str, system.generated))
 
 
 def _samples(
@@ -336,7 +393,7 @@ def generation_speed(generated: str | Path) -> float | None:
 def _known(system: System) -> dict[str, Any]:
     """Read the log and checkpoint; the log, which counts parameters exactly, comes first."""
     facts: dict[str, Any] = {}
-    if not system.plain:
+    if not (system.plain or system.table):
         facts["generation_speed"] = generation_speed(system.generated[0])
     if system.checkpoint is not None:
         facts |= asdict(read_weights(system.checkpoint))

@@ -14,6 +14,7 @@ from fairseq_ext.evaluation.bootstrap import Estimate
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
 from fairseq_ext.evaluation.plot_styles import looks
 from fairseq_ext.evaluation.score import shown
+from fairseq_ext.evaluation.translation_table import write_table
 from fairseq_ext.utils import files
 
 if TYPE_CHECKING:
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
 SIGNIFICANT = 0.05
 MISSING = "–"
 MEGABYTE = 1e6
-OTHERS = {"csv": "CSV", "tex": "LaTeX", "json": "JSON", "svg": "SVG"}  # beside page and picture
+OTHERS = {
+    "csv": "CSV",
+    "tex": "LaTeX",
+    "json": "JSON",
+    "tsv.gz": "translations",
+}  # beside page and picture
 _LINES = 3  # of a legend, for which the figure has room
 
 Value = Callable[[Measured], float | None]
@@ -128,14 +134,15 @@ def as_markdown(result: Result) -> str:
     return tables.markdown([[*map(tables.verbatim, heading)], *named]) + "\n\n" + "\n".join(said)
 
 
-def as_page(result: Result, stem: Path, pictures: Sequence[Path] = ()) -> str:
-    """A whole page of Markdown, to stand in ``STEM.md`` beside the other files of :func:`write`.
+def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
+    """A whole page of Markdown, to stand beside the other files of :func:`write`.
 
     Args:
         result: the comparison.
-        stem: path of the files without their endings.
+        output: common path of the files.
         pictures: further ones, which exist already.
     """
+    stem, picture = plots.stem(output), plots.picture_path(output)
     count, name = len(result.systems), quote(stem.name)
     files_ = ", ".join(f"[{label}]({name}.{ending})" for ending, label in OTHERS.items())
     shown = [
@@ -146,7 +153,7 @@ def as_page(result: Result, stem: Path, pictures: Sequence[Path] = ()) -> str:
         f"# {count} {'system' if count == 1 else 'systems'} on {tables.verbatim(result.reference)}",
         as_markdown(result),
         f"The same figures: {files_}.",
-        f"![{_alternative(result)}]({name}.png)",
+        f"![{_alternative(result)}]({quote(picture.name)})",
         *_absent(result),
         *shown,
         "## Samples",
@@ -183,17 +190,17 @@ def _sample(sample: Sample) -> str:
 
 
 def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> list[Path]:
-    """Write ``OUTPUT.md``, ``.csv``, ``.tex``, ``.png``, ``.svg`` and ``.json``; the paths.
+    """Write ``OUTPUT.md``, ``.csv``, ``.tex``, the picture, ``.json`` and ``.tsv.gz``.
 
     Args:
         result: the comparison.
-        output: their common path, with or without ``.png``.
+        output: their common path; with ``.svg`` the picture is an SVG, else a PNG.
         pictures: further ones for the page.
     """
     stem = plots.stem(output)
     table = rows(result)
     pages = {
-        "md": as_page(result, stem, pictures) + "\n",
+        "md": as_page(result, Path(output), pictures) + "\n",
         "csv": tables.comma_separated(numbers(result)),
         "tex": tables.latex(table) + "\n",
     }
@@ -201,14 +208,16 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
     for path, page in zip(paths, pages.values(), strict=True):
         with files.atomic_write(path) as file:
             file.write(page)
-    return [*paths, *plot(result, stem)]
+    translations = stem.parent / f"{stem.name}.tsv.gz"
+    write_table(translations, result.texts, result.tokens)
+    return [*paths, *plot(result, output), translations]
 
 
 def plot(result: Result, output: str | Path) -> list[Path]:
     """Draw BLEU with its interval against size and speed, or of each system if none is known.
 
     Returns:
-        the files written: PNG, SVG, and the whole comparison as JSON.
+        the files written: the picture, and the whole comparison as JSON.
     """
     import matplotlib
     from matplotlib.figure import Figure

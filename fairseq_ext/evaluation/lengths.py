@@ -222,7 +222,7 @@ def plot_lengths(
         relative_to: the system whose BLEU is subtracted, so that small differences show.
 
     Returns:
-        the files written: PNG, SVG, and JSON with the scores, and the differences if drawn.
+        the files written: the picture, and JSON with the scores, and the differences if drawn.
     """
     import matplotlib
     from matplotlib.figure import Figure

@@ -13,7 +13,9 @@ A hard alignment is a list of ``source-target`` positions without that symbol.
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,6 +28,7 @@ _FLOAT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|inf|nan)"
 _SCORED = re.compile(rf"({_FLOAT})\t(.*)", re.DOTALL)
 _POSITIONS = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _DIGITS = 15  # of a sentence number, which no corpus exceeds
+_LARGEST = 2**30  # bytes of a decompressed file
 _SHOWN = 5  # missing sentence numbers named in a message
 
 
@@ -77,15 +80,17 @@ def read_lines(path: str | Path) -> list[str]:
 
 
 def read_text(path: str | Path) -> str:
-    """All of a UTF-8 text file.
+    """Read all of a UTF-8 text file, which is decompressed where its name ends in ``.gz``.
 
     Raises:
         DataError: the file is missing or unreadable, or not UTF-8 (names line and byte).
     """
     try:
-        data = Path(path).read_bytes()
+        data = _decompressed(path) if str(path).endswith(".gz") else Path(path).read_bytes()
     except OSError as error:
-        raise DataError(f"`{path}` cannot be read: {error.strerror}.") from error
+        raise DataError(f"`{path}` cannot be read: {error.strerror or error}.") from error
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"`{path}` is damaged: {error}.") from error
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -94,6 +99,14 @@ def read_text(path: str | Path) -> str:
             f"`{path}`, line {line}: byte 0x{data[error.start]:02x} (byte {error.start} of the "
             "file) is not UTF-8; convert the file with `iconv`."
         ) from error
+
+
+def _decompressed(path: str | Path) -> bytes:
+    with gzip.open(path) as file:
+        data = file.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
+        raise DataError(f"`{path}` has more than {_LARGEST:,} bytes; decompress it with `gunzip`.")
+    return data
 
 
 def read_generated(

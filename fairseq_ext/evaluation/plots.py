@@ -1,10 +1,11 @@
 """Pictures of a run: learning curves from fairseq's logs, heat maps from its soft alignments.
 
-Every picture is written three times: PNG to look at, SVG to print, and JSON with the numbers.
+A picture is written as PNG, or as SVG where its name ends so, with the JSON of its numbers beside.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import textwrap
 import warnings
@@ -68,7 +69,7 @@ def draw_legend(axes: Axes, below: float = -0.15) -> float:
 
 
 def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
-    """Draw the curves of one or several runs; returns the files written (PNG, SVG, JSON)."""
+    """Draw the curves of one or several runs; returns the files written (picture, JSON)."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -337,7 +338,7 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
 
 
 def stem(output: str | Path) -> Path:
-    """The path of a picture's files without their endings.
+    """Remove the ending of a picture's path: its files have this name and endings of their own.
 
     Raises:
         ConfigError: it ends as a picture of a kind that is not written.
@@ -345,27 +346,43 @@ def stem(output: str | Path) -> Path:
     path = Path(output)
     if path.suffix.lower() in OTHER_KINDS:
         raise ConfigError(
-            f"`--output {path}`: pictures are written as PNG, SVG and JSON; give a name that ends "
+            f"`--output {path}`: pictures are written as PNG or SVG; give a name that ends "
             f"in .png, such as {path.with_suffix('.png')}."
         )
     return path.with_suffix("") if path.suffix in ENDINGS else path
 
 
-def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) -> list[Path]:
-    """Write ``output`` as PNG, and SVG and JSON beside it under the same name."""
+def picture_path(output: str | Path) -> Path:
+    """Path of the picture itself: an SVG where the name ends so, else a PNG."""
     base = stem(output)
-    dpi = min(150, _WIDEST / figure.get_figwidth(), _TALLEST / figure.get_figheight())
-    written = []
+    return base.parent / f"{base.name}{'.svg' if Path(output).suffix == '.svg' else '.png'}"
+
+
+def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) -> list[Path]:
+    """Write a picture, and the JSON of its numbers beside it under the same name."""
+    picture, base = picture_path(output), stem(output)
     fonts.add(figure)
-    for suffix in ("png", "svg"):
-        path = base.parent / f"{base.name}.{suffix}"
-        metadata = {"Date": None} if suffix == "svg" else {}
-        with files.atomic_write(path, "wb") as file, warnings.catch_warnings():
-            # `fonts.add` has said it.
-            warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
-            figure.savefig(file, format=suffix, dpi=dpi, metadata=metadata)
-        written.append(path)
-    path = base.parent / f"{base.name}.json"
-    with files.atomic_write(path) as file:
+    with warnings.catch_warnings():
+        # `fonts.add` has said it.
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
+        write_figure(figure, picture)
+    numbers = base.parent / f"{base.name}.json"
+    with files.atomic_write(numbers) as file:
         file.write(json.dumps(data, ensure_ascii=False) + "\n")
-    return [*written, path]
+    return [picture, numbers]
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as SVG, or as PNG with a palette of 256 colours: a third of the bytes."""
+    if path.suffix == ".svg":
+        with files.atomic_write(path, "wb") as file:
+            figure.savefig(file, format="svg", metadata={"Date": None})
+        return
+    from PIL import Image  # which matplotlib needs as well
+
+    dpi = min(150, _WIDEST / figure.get_figwidth(), _TALLEST / figure.get_figheight())
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=dpi)
+    image = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    with files.atomic_write(path, "wb") as file:
+        image.save(file, "PNG", optimize=True, dpi=(dpi, dpi))

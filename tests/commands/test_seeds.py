@@ -165,7 +165,7 @@ def test_the_command_writes_means_and_tables(tmp_path: Path):
     latex = (tmp_path / "out.tex").read_text()
     assert r"two\_runs" in latex
     assert latex.count(r"\\") == 3
-    assert all((tmp_path / f"out.{ending}").is_file() for ending in ("md", "png", "svg", "json"))
+    assert all((tmp_path / f"out.{ending}").is_file() for ending in ("md", "png", "json"))
 
 
 def test_latex_shows_every_character():

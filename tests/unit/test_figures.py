@@ -89,22 +89,22 @@ def test_lengths_command(systems, tmp_path):
     named = [word for name, path in systems.items() for word in ("--system", f"{name}={path}")]
     options = ("--tokenized-ref", tmp_path / "ref", "--buckets", "10,20,60")
     done = run("fairseq-ext", "plot", "lengths", *named, *options, "-o", tmp_path / "out.png")
-    written = [tmp_path / f"out.{kind}" for kind in ("png", "svg", "json")]
+    written = [tmp_path / f"out.{kind}" for kind in ("png", "json")]
     check_picture(written)
     assert done.stderr == ""
-    data = json.loads(written[2].read_text())
+    data = json.loads(written[1].read_text())
     assert data["metric"] == "BLEU on tokens"
     assert [bucket["last"] for bucket in data["buckets"]] == [10, 20, 60, None]
     assert data["buckets"][3] == {"first": 61, "last": None, "sentences": 0, "bleu": {}}
     lines = done.stdout.splitlines()
-    assert lines[:3] == [str(path) for path in written]
-    assert lines[4].split() == [
+    assert lines[:2] == [str(path) for path in written]
+    assert lines[3].split() == [
         "1–10",
         str(data["buckets"][0]["sentences"]),
         *(f"{data['buckets'][0]['bleu'][name]:.2f}" for name in systems),
     ]
-    assert lines[7].split() == [">", "60", "0", "–", "–"]
-    assert lines[8].split()[:2] == ["all", str(len(LENGTHS))]
+    assert lines[6].split() == [">", "60", "0", "–", "–"]
+    assert lines[7].split()[:2] == ["all", str(len(LENGTHS))]
 
 
 def test_differences_from_a_system(systems, tmp_path):
@@ -306,14 +306,14 @@ def test_gates_command(tmp_path):
     counts = torch.arange(4).numpy()
     torch.save({**state, "extra_state": {"metrics": {"_bleu_counts": counts}}}, path)
     done = run("fairseq-ext", "plot", "gates", path, "-o", tmp_path / "out.png")
-    written = [tmp_path / f"out.{kind}" for kind in ("png", "svg", "json")]
+    written = [tmp_path / f"out.{kind}" for kind in ("png", "json")]
     check_picture(written)
     assert done.stderr == ""
     share = 1 / (1 + 2.718281828)
-    data = json.loads(written[2].read_text())
+    data = json.loads(written[1].read_text())
     assert data["encoder"][0] == pytest.approx({"3": share, "15": 1 - share})
     assert data["encoder"][1] == data["decoder"][1] == {"7": 1.0}
-    table = [line.split() for line in done.stdout.splitlines()[3:]]
+    table = [line.split() for line in done.stdout.splitlines()[2:]]
     assert table[1:3] == [
         ["encoder", "1", f"{share:.4f}", "–", f"{1 - share:.4f}", "0.368"],
         ["encoder", "2", "–", "1.0000", "–", "–"],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_ext.evaluation.outputs import read_text
 from tests.support.harness import REPO
 
 PAGES = [
@@ -70,10 +71,33 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 def test_results_name_no_folder_of_the_machine_they_were_made_on() -> None:
     """Logs and settings would otherwise have the paths of a home or working folder."""
     own = re.compile(r"(?<![\w./…-])/(home|root|work|mnt|scratch|Users|var)/[^'\",\s]*")
+    paths = [
+        path
+        for ending in ("log.gz", "tsv.gz", "json", "txt")
+        for path in (REPO / "docs" / "results").rglob(f"*.{ending}")
+    ]
     found = {
         f"{path.relative_to(REPO)}: {match[0]}"
-        for ending in ("log", "json", "txt")
-        for path in (REPO / "docs" / "results").rglob(f"*.{ending}")
-        for match in own.finditer(path.read_text("utf-8"))
+        for path in paths
+        for match in own.finditer(read_text(path))
     }
+    assert len(paths) > 100
     assert not found
+
+
+def test_results_stay_light_and_hold_nothing_that_no_page_mentions() -> None:
+    """A page, or a JSON or picture of the same name that a page shows, leads to each file."""
+    results = REPO / "docs" / "results"
+    files = [path for path in results.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 8_000_000
+    assert not [path for path in files if path.suffix in {".svg", ".log"}]
+    pages = "\n".join(path.read_text("utf-8") for path in PAGES)
+    tests = "\n".join(path.read_text("utf-8") for path in (REPO / "tests").rglob("*.py"))
+    shown = {
+        path
+        for path in files
+        if str(path.relative_to(results)) in pages or path.name in tests or path.suffix == ".md"
+    }
+    for path in set(files) - shown:
+        beside = {path.with_suffix(ending) for ending in (".png", ".json")}
+        assert beside & shown, f"{path.relative_to(REPO)} is mentioned nowhere"

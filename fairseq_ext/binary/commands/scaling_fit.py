@@ -48,8 +48,8 @@ def add(commands: Subparsers) -> None:
         "--output",
         type=Path,
         metavar="FIG.png",
-        help="losses and fitted laws over parameters; FIG.svg and FIG.json are written beside "
-        "it, and with train_loss FIG-training.png, .svg and .json",
+        help="losses and fitted laws over parameters; FIG.json is written beside it, and with "
+        "train_loss FIG-training.png and .json",
     )
     training = (f"-training{ending}" for ending in options.PICTURE)
     parser.set_defaults(run=_run, endings=(*options.PICTURE, *training))
@@ -76,8 +76,8 @@ def _run(args: argparse.Namespace) -> int:
     found = table.as_dict(groups, base)
     options.write_json(args.json, {**found, "bootstrap": args.bootstrap, "seed": args.seed})
     if args.output is not None:
-        stem = plots.stem(args.output)
-        beside = stem.with_name(f"{stem.name}-training.png")
+        stem, kind = plots.stem(args.output), plots.picture_path(args.output).suffix
+        beside = stem.with_name(f"{stem.name}-training{kind}")
         written = plot.plot_scaling(groups, base, args.output)
         options.print_paths([*written, *plot.plot_training(groups, beside)])
     print(table.as_table(groups))

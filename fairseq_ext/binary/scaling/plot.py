@@ -1,7 +1,7 @@
 """Pictures of the scaling law, after Figures 2 and 3 of the BMT paper.
 
 Losses over parameters with the fitted law, for encoder- and decoder-scaling models of each family;
-and those losses over that of training. As PNG, SVG and JSON, like every picture here.
+and those losses over that of training. As picture and JSON of its numbers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | P
     """Draw losses and fitted laws over parameters, a panel for each dataset (Figure 2).
 
     Returns:
-        The files written: PNG, SVG, and JSON with points, curves and laws.
+        The files written: the picture, and JSON with points, curves and laws.
     """
     import matplotlib
 
@@ -91,7 +91,7 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
     Each family gets the straight line of least squares through its models, where it has three.
 
     Returns:
-        The files written (PNG, SVG, JSON), none where no model has a training loss.
+        The files written (picture, JSON), none where no model has a training loss.
     """
     import matplotlib
 

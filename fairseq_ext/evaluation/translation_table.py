@@ -1,0 +1,91 @@
+"""The translations of several systems in one file, from which ``compare`` makes its table again.
+
+A tab-separated table, compressed where its name ends in ``.gz``: a column for each training, named
+``SYSTEM`` or ``SYSTEM@RUN``, and a row for each sentence of the test set. ``:tokens`` after the
+name says that its cells are words as the model wrote them, subword pieces joined; without it, they
+are text.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fairseq_ext.evaluation.outputs import read_text
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import ConfigError, DataError
+
+TOKENS = ":tokens"
+Runs = Sequence[Sequence[str]]
+
+
+def write_table(
+    path: Path, texts: Mapping[str, Runs], tokens: Mapping[str, Runs] | None = None
+) -> None:
+    """Write a table.
+
+    Args:
+        path: of the file.
+        texts: by system, the lines of each run.
+        tokens: the same as words, of the systems for which they are known.
+    """
+    columns = []
+    for name in texts:
+        has_tokens = name in (tokens or {})
+        for number, lines in enumerate(tokens[name] if has_tokens else texts[name], start=1):
+            run = f"@{number}" if number > 1 else ""
+            columns.append([f"{name}{run}{TOKENS if has_tokens else ''}", *lines])
+    table = io.StringIO()
+    csv.writer(table, delimiter="\t", lineterminator="\n").writerows(zip(*columns, strict=True))
+    content = table.getvalue().encode()
+    with files.atomic_write(path, "wb") as file:
+        file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def read_table(path: str | Path) -> dict[str, tuple[bool, list[list[str]]]]:
+    """Read a table: by system, whether its lines are tokens, and the lines of each run.
+
+    Raises:
+        DataError: the file is unreadable, or no such table.
+    """
+    rows = list(csv.reader(io.StringIO(read_text(path), newline=""), delimiter="\t"))
+    heading = rows[0] if rows else []
+    if not all(heading) or len(set(heading)) < len(heading) or len(rows) < 2:
+        raise DataError(
+            f"`{path}` is no table of translations, whose first line names each column once."
+        )
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != len(heading):
+            raise DataError(
+                f"`{path}`, row {number}: {len(row)} cells, but the first row names {len(heading)} "
+                "columns."
+            )
+    systems: dict[str, tuple[bool, list[list[str]]]] = {}
+    for title, *lines in zip(*rows, strict=True):
+        column = title.removesuffix(TOKENS)
+        name, at, run = column.rpartition("@")
+        if not (at and name in systems and run.isascii() and run.isdigit()):
+            name = column
+        tokens, runs = systems.setdefault(name, (title != column, []))
+        if tokens != (title != column):
+            raise DataError(f"`{path}`: one run of `{name}` is text and another one tokens.")
+        runs.append(lines)
+    return systems
+
+
+def read_system(path: str | Path, name: str) -> tuple[bool, list[list[str]]]:
+    """Read the runs of one system, as :func:`read_table` returns them.
+
+    Raises:
+        ConfigError: the table has no such system.
+        DataError: as for :func:`read_table`.
+    """
+    systems = read_table(path)
+    if name not in systems:
+        raise ConfigError(
+            f"`--system {name}=table:{path}`: the table has {', '.join(systems)}, but not `{name}`."
+        )
+    return systems[name]
