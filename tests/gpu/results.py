@@ -107,7 +107,7 @@ class Results:
     def finish(self) -> None:
         """Mark the step as complete when no cell has failed for want of time."""
         cells = self.content["cells"].values()
-        self.content["complete"] = all(cell.get("error") != "no time left" for cell in cells)
+        self.content["complete"] = all("no time left" not in cell.get("error", "") for cell in cells)
         self.save()
 
     def save(self) -> None:

@@ -28,7 +28,7 @@ fairseq_ext.register()
 STOCK = ("transformer", "transformer-base")
 MODELS = ("transformer", "transformer-base", "gru", "linformer", "muse", "bmt-1")
 PRECISIONS = {"bf16": ["--bf16"], "fp16": ["--fp16"], "fp32": []}
-WARMUP, WAVE, TOGETHER, START = 12, 12, 4, 75
+WARMUP, WAVE, TOGETHER, START = 12, 12, 4, 120
 
 
 class Side:
