@@ -106,8 +106,8 @@ class Results:
 
     def finish(self) -> None:
         """Mark the step as complete when no cell has failed for want of time."""
-        cells = self.content["cells"].values()
-        self.content["complete"] = all("no time left" not in cell.get("error", "") for cell in cells)
+        errors = [cell.get("error", "") for cell in self.content["cells"].values()]
+        self.content["complete"] = not any("no time left" in error for error in errors)
         self.save()
 
     def save(self) -> None:
