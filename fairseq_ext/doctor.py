@@ -33,7 +33,7 @@ CHANGES = ("repair", "security", "feature", "check")
 """Kinds of changes to fairseq; the topic of each begins with its kind."""
 
 LIBRARIES = ("sacrebleu", "sacremoses", "subword-nmt", "safetensors", "filelock")
-RECIPES = ("matplotlib", "scipy", "babel", "num2words", "tokenizers", "sentencepiece")  # the extra
+RECIPES = ("matplotlib", "scipy", "tokenizers", "sentencepiece")  # the extra
 LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes; a training run's checkpoints, a single checkpoint
 
 

@@ -40,7 +40,7 @@ Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
   --help         this text
 
 The table, compare.md with .json, .png and .svg, shows what this call has trained or found trained.
-SMOKE=1 runs every step at a tiny size on text from locale data; DRY_RUN=1 only prints the commands.
+SMOKE=1 runs every step at a tiny size on some of the shipped sentences; DRY_RUN=1 only prints the commands.
 Stopped and started again, the recipe continues. OMP_NUM_THREADS is the number of CPU threads (1).
 HELP
 }
@@ -108,8 +108,7 @@ find_text() {
     if [[ "${SMOKE:-0}" == 1 ]]; then
         text="$out.text"
         ref="$text/test.$tgt" source="$text/test.$src"
-        [[ -d "$text" ]] || run python "$REPO/preprocess/locale_corpus.py" --src "$src" \
-            --tgt "$tgt" --seed 1 --train 600 --valid 30 --test 40 --out "$text"
+        [[ -d "$text" ]] || smoke_text "$src" "$tgt" 600 30 40 "$text"
     elif [[ -n "$data" ]]; then
         text="$data" ref="$data/test.$tgt" source="$data/test.$src"
         tokens=(--keep-tokens) # text that comes as tokens is compared as tokens
@@ -150,7 +149,7 @@ compare_models() {
 main() {
     [[ "${SMOKE:-0}" != 1 ]] || updates=20 bpe=400 max_tokens=1000
     read_options "$@"
-    use_environment babel num2words sacremoses subword_nmt
+    use_environment sacremoses subword_nmt
     # A name that is wrong would be found after all trainings.
     [[ -z "$metric" ]] || run python "$REPO/recipes/try_metric.py" "$metric"
     find_text

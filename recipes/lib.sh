@@ -2,7 +2,7 @@
 # Functions that the recipes share. A script sources this file first and gets strict mode:
 #
 #     source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-#     use_environment babel num2words     # Python with everything in it, made if need be
+#     use_environment sacremoses          # Python with everything in it, made if need be
 #     open_run "$out" "$settings"         # the run's folder: locked, and fit to be continued
 #     stage text make_text                # runs the function once; the next start skips it
 #
@@ -307,6 +307,18 @@ explain_stop() {
 
 # ---- steps that several recipes take -------------------------------------------------------------
 
+# smoke_text SRC TGT TRAIN VALID TEST FOLDER: so many pairs of the corpus that comes with the package,
+# under the endings SRC and TGT: for a trial of every step any two languages will do.
+smoke_text() {
+    local split from=es to=en
+    [[ "$1" != en ]] || from=en to=es
+    run fairseq-ext corpus tatoeba --src "$from" --tgt "$to" --sample "$3,$4,$5" --out "$6"
+    for split in train valid test; do
+        [[ "$from" == "$1" ]] || run mv "$6/$split.$from" "$6/$split.$1"
+        [[ "$to" == "$2" ]] || run mv "$6/$split.$to" "$6/$split.$2"
+    done
+}
+
 # What `--subwords` may be, and the Python module that each needs.
 declare -A SUBWORDS=([bpe]=subword_nmt [sentencepiece-unigram]=sentencepiece
     [sentencepiece-bpe]=sentencepiece [tokenizers]=tokenizers [none]=subword_nmt)
@@ -348,12 +360,16 @@ train() {
     [[ -s "$folder/checkpoint_last.pt" ]] || die "training left no $folder/checkpoint_last.pt."
 }
 
+# One line for each step and each validation; below the latter the last sentence of at most 60 letters
+# that --eval-bleu-print-samples showed, with its reference.
 training_progress() {
     local step='^.*| \(epoch [0-9]*:  *[0-9]* \/ [0-9]* loss=[^,]*\),.* \(wps=[^,]*\),'
     local valid='^.*valid on .\([a-z]*\). subset | \(loss [0-9.]*\) ' last='num_updates \([0-9]*\).*'
-    sed -un -e "s/$step.* left=\([0-9:]*\).*/  \1, \2, \3 left/p" -e "s/$step.*/  \1, \2/p" \
+    local hypothesis='^.*| example hypothesis: \(.*\)' reference='.*| example reference: \(.\{1,60\}\)$'
+    sed -un -e "/$hypothesis/{N;s/$hypothesis\n$reference/      \1   (reference: \2)/;T;h;d}" \
+        -e "s/$step.* left=\([0-9:]*\).*/  \1, \2, \3 left/p" -e "s/$step.*/  \1, \2/p" -e 't' \
         -e "s/$valid.*\(bleu [0-9.]*\) .*$last/  update \4: \1 \2, \3/p" \
-        -e "s/$valid.*$last/  update \3: \1 \2/p" >&2
+        -e "s/$valid.*$last/  update \3: \1 \2/p" -e 'T' -e 'x;/./p' >&2
 }
 
 # generate CHECKPOINT FILE FLAG...: translates the test set of bin/, or of the folder DATA_BIN; FILE

@@ -46,7 +46,7 @@ Usage: bash recipes/multi30k.sh [--tok] [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
   --help           this text
   -- FLAG...       more flags for fairseq-train; they win over the recipe's
 
-SMOKE=1 needs no files and takes a tiny corpus from locale data. DRY_RUN=1 only prints the
+SMOKE=1 needs no files and takes a tiny corpus of the shipped sentences. DRY_RUN=1 only prints the
 commands. Stopped and started again, the recipe continues.
 HELP
 }

@@ -433,7 +433,7 @@ SETTINGS
 main() {
     local name file chosen=() finished=() steps=()
     read_options "$@"
-    use_environment babel num2words sacremoses subword_nmt
+    use_environment sacremoses subword_nmt
     choose_device
     open_run "$out" "$(settings)"
     make_data

@@ -52,7 +52,7 @@ Usage: bash ${script#"$REPO/"} [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
   --help           this text
   -- FLAG...       more flags for fairseq-train; they win over the recipe's
 
-SMOKE=1 needs no files: it runs every step on a tiny corpus from locale data, packed as the
+SMOKE=1 needs no files: it runs every step on a tiny corpus of the shipped sentences, packed as the
 official archives are. DRY_RUN=1 only prints the commands. Stopped and started again, the recipe
 continues (the corpus after its last step, training after its last checkpoint).
 HELP
@@ -129,8 +129,7 @@ check_extra() {
 }
 
 make_smoke_archives() {
-    run python "$REPO/preprocess/locale_corpus.py" --src "$src" --tgt "$tgt" --seed 1 \
-        --train 600 --valid 30 --test 40 --out pairs
+    smoke_text "$src" "$tgt" 600 30 40 pairs
     run python "$REPO/recipes/smoke_archives.py" --corpus "$corpus" --pairs pairs --out archives
 }
 
@@ -261,7 +260,7 @@ main() {
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     read_options "$@"
     choose_schedule
-    use_environment babel num2words sacremoses "${SUBWORDS[$subwords]}"
+    use_environment sacremoses "${SUBWORDS[$subwords]}"
     open_run "$out" "$(settings)"
     stage corpus prepare_corpus
     stage binarize binarize_corpus

@@ -49,7 +49,7 @@ and the options of the training, the same for all systems of the run:
   --help           this text
   -- FLAG...       more flags for fairseq-train; they win over the recipe's
 
-SMOKE=1 needs no files and takes a tiny corpus from locale data. DRY_RUN=1 only prints the
+SMOKE=1 needs no files and takes a tiny corpus of the shipped sentences. DRY_RUN=1 only prints the
 commands. Stopped and started again, the recipe continues: translations after their last part.
 HELP
 }
@@ -91,7 +91,7 @@ begin() {
     else
         flags+=(--share-all-embeddings)
     fi
-    use_environment babel num2words sacremoses subword_nmt
+    use_environment sacremoses subword_nmt
     open_run "$out" "$(settings)
 $(printf 'corpus=%s %s %s\npart_lines=%s\nlimits=%s %s\n' \
         "$corpus" "$src" "$tgt" "$part_lines" "$longest" "$ratio")

@@ -44,7 +44,7 @@ Usage: bash recipes/tatoeba.sh --archive spa-eng.zip [OPTION]... [NAME]
   --help         this text
 
 Several calls, each with its own model, may run at the same time. SMOKE=1 needs no file: every step,
-tiny, on text from locale data. DRY_RUN=1 only prints the commands. Stopped and started again, the
+tiny, on some of the shipped sentences. DRY_RUN=1 only prints the commands. Stopped and started again, the
 recipe continues.
 HELP
 }
@@ -122,8 +122,7 @@ prepare_corpus() {
     local columns=1,2
     [[ "$src" == en ]] || columns=2,1
     if [[ "${SMOKE:-0}" == 1 ]]; then
-        run python "$REPO/preprocess/locale_corpus.py" --src "$src" --tgt "$tgt" --seed 1 \
-            --train 400 --valid 1 --test 1 --out pairs
+        smoke_text "$src" "$tgt" 400 1 1 pairs
         run python "$REPO/preprocess/split_pairs.py" --source "pairs/train.$src" \
             --target "pairs/train.$tgt" --src-lang "$src" --tgt-lang "$tgt" \
             --valid "$held_out" --test "$held_out" --out reference
@@ -208,7 +207,7 @@ main() {
     read_options "$@"
     describe
     cosine
-    use_environment babel num2words sacremoses subword_nmt
+    use_environment sacremoses subword_nmt
     open_run "$out" "$(corpus_settings)"
     stage corpus prepare_corpus
     close_run

@@ -117,7 +117,7 @@ test_here() {
     local name="$1" folder="$2" files=() part status=0
     enter "$folder"
     constrain "$name" >"$CONSTRAINTS"
-    pip_install --no-build-isolation -e '.[corpus,dev]' # it may have been another clone's
+    pip_install --no-build-isolation -e '.[dev]' # it may have been another clone's
     # shellcheck disable=SC2206 # a part may stand for several files
     for part in ${parts[@]+"${parts[@]}"}; do files+=(tests/*/test_$part.py); done
     rm -f "$folder"/row.json "$folder/tests.xml"

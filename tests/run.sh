@@ -5,7 +5,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../recipes/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../recipes/lib.sh"
 
-use_environment babel num2words tokenizers pytest hypothesis
+use_environment tokenizers pytest hypothesis
 cd "$REPO"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 # Two workers where pytest-xdist is installed: a test uses one thread, the smallest machine has two.

@@ -1,4 +1,4 @@
-"""``fairseq-ext corpus``: corpora of the literature, from locale data, pairs of sentences, CSV."""
+"""``fairseq-ext corpus``: corpora of the literature, Tatoeba, pairs of sentences, CSV."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairseq_ext.corpora import command_lines
 from fairseq_ext.corpora.catalogue import CORPORA
 
 OTHERS = {
-    "locale": ("locale_corpus", "any two languages without a download, from locale data"),
+    "tatoeba": ("tatoeba", "Spanish-English sentences that come with this package"),
     "pairs": ("split_pairs", "sentence pairs, split into train, valid and test without leaks"),
     "wmt14-csv": ("wmt14_csv", "WMT14 English-German from CSV files, in byte-level BPE"),
 }
@@ -20,7 +20,7 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "corpus",
-        help="make a corpus: of the literature, from locale data, pairs of sentences or CSV",
+        help="make a corpus: of the literature, Tatoeba, pairs of sentences or CSV",
         description="Make a corpus, ready for fairseq-preprocess. `corpus NAME --help` lists the "
         "options of each.",
     )

@@ -34,12 +34,11 @@ MULTI30K_LICENCE = (
     "and education"
 )
 OTHER_LICENCES = {
-    "Tatoeba (`split_pairs.py`)": "CC BY 2.0 FR, authors named in the file",
+    "Tatoeba (`fairseq-ext corpus tatoeba`)": "CC BY 2.0 FR; attribution: "
+    "www.manythings.org/anki and tatoeba.org",
     "Europarl (`gru/europarl_es_en.sh`)": "no copyright known to its authors; cite the paper",
     "WMT14 as CSV (`wmt14_csv.py`)": "as of `wmt14_en_de`; the page of the archive may say more",
     "GPT-2's byte-level encoding (`wmt14_csv.py`)": "MIT (modified), OpenAI",
-    "locale corpus (`locale_corpus.py`)": "Unicode License for CLDR's words, which Babel (BSD) "
-    "has; number words are made by num2words (LGPL)",
 }
 """Texts and files that other scripts use."""
 STANFORD = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"

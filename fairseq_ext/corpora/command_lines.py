@@ -118,26 +118,18 @@ def add_official(parser: argparse.ArgumentParser) -> None:
 # ---- other origins -------------------------------------------------------------------------------
 
 
-def add_locale(parser: argparse.ArgumentParser) -> None:
-    """Sentences from locale data."""
+def add_tatoeba(parser: argparse.ArgumentParser) -> None:
+    """The corpus that comes with this package."""
     add = parser.add_argument
-    add("--src", default="en", help="source language (default: %(default)s)")
-    add("--tgt", default="de", help="target language (default: %(default)s)")
-    for split, size in (("train", 19000), ("valid", 500), ("test", 500)):
-        add(
-            f"--{split}",
-            type=_size,
-            default=size,
-            metavar="N",
-            help=f"pairs in the {split} split (default: %(default)s)",
-        )
-    add("--seed", type=int, default=1, help="same seed, same corpus (default: 1)")
+    add("--src", default="es", help="source language, es or en (default: %(default)s)")
+    add("--tgt", default="en", help="target language, the other one (default: %(default)s)")
+    add("--valid", type=_natural, default=2000, metavar="N", help="default: %(default)s")
+    add("--test", type=_natural, default=2000, metavar="N", help="default: %(default)s")
     add(
-        "--max-words",
-        type=_size,
-        default=25,
-        metavar="N",
-        help="leave out pairs with more words on either side (default: %(default)s)",
+        "--sample",
+        type=_sizes,
+        metavar="TRAIN,VALID,TEST",
+        help="instead of the whole corpus: so many pairs of each split, for a trial",
     )
     add("--out", type=Path, required=True, help="folder to write into")
 
@@ -335,7 +327,7 @@ def add_mix(parser: argparse.ArgumentParser) -> None:
 
 COMMAND_LINES = {
     "corpus": CommandLine(add_corpus, "fairseq_ext.corpora.preparation"),
-    "locale_corpus": CommandLine(add_locale, "fairseq_ext.corpora.locale_corpus"),
+    "tatoeba": CommandLine(add_tatoeba, "fairseq_ext.corpora.tatoeba"),
     "split_pairs": CommandLine(add_pairs, "fairseq_ext.corpora.split_pairs"),
     "wmt14_csv": CommandLine(add_csv, "fairseq_ext.corpora.wmt14_csv"),
     "prepare": CommandLine(add_own, "fairseq_ext.corpora.own_text"),
@@ -354,10 +346,13 @@ def _natural(text: str) -> int:
     return int(text)
 
 
-def _size(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number of pairs (0, 1, 2 …).")
-    return int(text)
+def _sizes(text: str) -> tuple[int, ...]:
+    numbers = text.split(",")
+    if len(numbers) != len(SPLITS) or not all(number.isdecimal() for number in numbers):
+        raise argparse.ArgumentTypeError(
+            f"`{text}` must be three numbers of pairs, for train, valid and test, such as 400,20,20"
+        )
+    return tuple(map(int, numbers))
 
 
 def _positive(text: str) -> int:

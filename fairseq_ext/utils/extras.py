@@ -9,8 +9,6 @@ from fairseq_ext.utils.errors import EnvironmentProblem
 EXTRAS: dict[str, str] = {
     "matplotlib": "plots",
     "scipy": "statistics",
-    "babel": "corpus",
-    "num2words": "corpus",
     "tokenizers": "subwords",
     "sentencepiece": "subwords",
     "gradio": "demo",
@@ -20,6 +18,7 @@ EXTRAS: dict[str, str] = {
     "huggingface_hub": "hub",
     "mtdata": "mtdata",
     "py3langid": "language",
+    "babel": "serve",
     "fastapi": "serve",
     "uvicorn": "serve",
     "prometheus_client": "serve",

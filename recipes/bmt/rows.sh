@@ -29,7 +29,6 @@ check_vocabulary() {
 choose_folders() {
     if [[ "${SMOKE:-0}" == 1 && ${#words[@]} == 0 ]]; then
         out="${out:-$REPO/runs/smoke-$1}" words=("$out.text" en de) made=1
-        modules+=(babel num2words)
     fi
     ((${#words[@]} == 3)) || die "needs DATA_DIR, SRC and TGT; see --help."
     ((made)) || words[0]="$(own_text DATA_DIR "${words[@]}")"
@@ -39,8 +38,7 @@ choose_folders() {
 make_smoke_text() {
     ((made)) || return 0
     [[ -e "${words[0]}/test.de" ]] ||
-        run python "$REPO/preprocess/locale_corpus.py" --src en --tgt de --seed 1 \
-            --train 300 --valid 30 --test 30 --out "${words[0]}"
+        smoke_text en de 300 30 30 "${words[0]}"
 }
 
 # compare NAME UPDATES STAGES [--from NAME] -- FLAG...: one model.

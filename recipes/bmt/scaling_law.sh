@@ -77,7 +77,7 @@ read_options() {
     check_options
     name=scaling
     [[ "${SMOKE:-0}" != 1 ]] || name=smoke-scaling
-    out="${out:-$REPO/runs/$name-$(basename "${data:-locale}")-$src-$tgt}"
+    out="${out:-$REPO/runs/$name-$(basename "${data:-tatoeba}")-$src-$tgt}"
     [[ "$out" == /* ]] || out="$PWD/$out"
 }
 
@@ -115,8 +115,7 @@ make_text() {
     if [[ -n "$data" ]]; then
         run python "$REPO/recipes/prepare.py" --data "$data" --src "$src" --tgt "$tgt" --out text
     else
-        run python "$REPO/preprocess/locale_corpus.py" --src "$src" --tgt "$tgt" --seed 1 \
-            --train 300 --valid 30 --test 30 --out text
+        smoke_text "$src" "$tgt" 300 30 30 text
     fi
     for side in "$src" "$tgt"; do
         for number in "${!names[@]}"; do
@@ -204,7 +203,7 @@ main() {
     local depth
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     read_options "$@"
-    use_environment babel num2words scipy "${SUBWORDS[$subwords]}"
+    use_environment scipy "${SUBWORDS[$subwords]}"
     open_run "$out" "$(settings)"
     stage corpus make_text
     stage sample draw_sample

@@ -62,7 +62,7 @@ Usage: bash recipes/bmt/$corpus.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
   --help           this text
   -- FLAG...       more flags for fairseq-train; they win over the recipe's
 
-SMOKE=1 needs no files: it runs every step on a tiny corpus from locale data, packed as the
+SMOKE=1 needs no files: it runs every step on a tiny corpus of the shipped sentences, packed as the
 official archives are. DRY_RUN=1 only prints the commands. Stopped and started again, the recipe
 continues (the corpus after its last step, training after its last checkpoint).
 HELP
@@ -208,7 +208,7 @@ main() {
     local file
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     read_options "$@"
-    use_environment babel num2words sacremoses "${SUBWORDS[$subwords]}"
+    use_environment sacremoses "${SUBWORDS[$subwords]}"
     open_run "$out" "$(settings)"
     stage corpus prepare_corpus
     stage binarize binarize_corpus

@@ -41,7 +41,7 @@ Usage: bash recipes/gru/europarl_es_en.sh --source FILE --target FILE [OPTION]..
   --help         this text
   -- FLAG...     more flags for fairseq-train; they win over the recipe's
 
-SMOKE=1 needs no files: it runs every step on a tiny corpus from locale data. DRY_RUN=1 only
+SMOKE=1 needs no files: it runs every step on a tiny corpus of the shipped sentences. DRY_RUN=1 only
 prints the commands. Stopped and started again, the recipe continues.
 HELP
 }
@@ -83,8 +83,7 @@ read_options() {
 }
 
 make_smoke_pairs() {
-    run python "$REPO/preprocess/locale_corpus.py" --src es --tgt en --seed 1 \
-        --train $((train + 2 * (valid + test))) --valid 1 --test 1 --out pairs
+    smoke_text es en $((train + 2 * (valid + test))) 1 1 pairs
 }
 
 make_text() {
@@ -146,7 +145,7 @@ SETTINGS
 main() {
     local beam
     read_options "$@"
-    use_environment babel num2words
+    use_environment sacremoses
     open_run "$out" "$(settings)"
     stage corpus make_text
     stage binarize binarize text es en

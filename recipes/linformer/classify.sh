@@ -32,8 +32,8 @@ Usage: bash recipes/linformer/classify.sh DATA_DIR [OPTION]... [-- FAIRSEQ_TRAIN
 To compare, run it once for each --arch, then
     python recipes/linformer/classify_scores.py compare RUN...
 
-SMOKE=1 needs no DATA_DIR: it tells kinds of English phrases apart, from locale data. DRY_RUN=1
-only prints the commands. Stopped and started again, the recipe continues.
+SMOKE=1 needs no DATA_DIR: it tells statements, questions and exclamations apart, among the Spanish
+sentences that come with the package. DRY_RUN=1 only prints the commands. Stopped and started again, the recipe continues.
 HELP
 }
 
@@ -80,7 +80,10 @@ read_options() {
 
 make_text() {
     local from=(--data "$data" ${marks:+--marks "$marks"})
-    [[ -n "$data" ]] || from=(--phrases 800)
+    if [[ -z "$data" ]]; then
+        smoke_text es en 800 100 200 pairs
+        from=(--data pairs --marks es)
+    fi
     run python "$REPO/recipes/linformer/classify_data.py" "${from[@]}" --out text
 }
 
@@ -162,7 +165,7 @@ SETTINGS
 
 main() {
     read_options "$@"
-    use_environment babel num2words
+    use_environment subword_nmt
     open_run "$out" "$(settings)"
     stage text make_text
     stage input make_input
@@ -172,7 +175,7 @@ main() {
     stage predict predict_test
     dry && exit
     python "$REPO/recipes/linformer/classify_scores.py" report --dir . \
-        --title "$(basename "${data:-kinds of phrase}"), $arch, $(wc -l <text/test.label) test sentences"
+        --title "$(basename "${data:-kinds of sentence}"), $arch, $(wc -l <text/test.label) test sentences"
     printf '\nEverything is in %s, the predictions in predicted.label.\n' "$out"
 }
 

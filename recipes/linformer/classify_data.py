@@ -1,9 +1,8 @@
 #!/usr/bin/env python
-"""Sentences and their classes, checked and copied into a run's folder; or a corpus of both, made.
+"""Sentences and their classes, checked and copied into a run's folder.
 
     python recipes/linformer/classify_data.py --data DIR --out text
     python recipes/linformer/classify_data.py --data DIR --marks es --out text
-    python recipes/linformer/classify_data.py --phrases 1200 --out text
 
 DIR holds ``train``, ``valid`` and ``test``, each as ``.text`` and ``.label``, line by line. With
 ``--marks es`` each is an ``.es``, one side of a translation corpus, and the class of a sentence is
@@ -16,18 +15,14 @@ import argparse
 import sys
 from collections import Counter
 from pathlib import Path
-from random import Random
 
 from fairseq_ext.text import check_text
-from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.writing import write_all
 from fairseq_ext.utils.errors import DataError, FairseqExtError
 
 SPLITS = ("train", "valid", "test")
 SPECIAL = {"<s>", "<pad>", "</s>", "<unk>"}
 MARKS = {".": "statement", "?": "question", "!": "exclamation"}
-# Kinds of phrase in locale data that share words and digits, so that single words do not tell all.
-KINDS = ("date", "date range", "time range", "duration", "amount", "measure")
 
 
 def read_lines(path: Path) -> list[str]:
@@ -131,28 +126,6 @@ def require_known(folder: Path, corpus: dict[str, tuple[list[str], list[str]]]) 
                 )
 
 
-def smoke_corpus(sizes: dict[str, int]) -> dict[str, tuple[list[str], list[str]]]:
-    """English phrases from locale data, each of one of :data:`KINDS`; no phrase comes twice."""
-    from fairseq_ext.corpora import locale_phrases
-    from fairseq_ext.corpora.locale_inventory import inventory, language
-
-    english, rng = language("en"), Random(1)
-    known = inventory(english, language("de"))
-    seen: set[str] = set()
-    corpus = {}
-    for split, size in sizes.items():
-        texts, labels = [], []
-        while len(texts) < size:
-            kind = rng.choice(KINDS)
-            text = plain(locale_phrases.KINDS[kind](rng, known)(english))
-            if text not in seen:
-                seen.add(text)
-                texts.append(text)
-                labels.append(kind.replace(" ", "_"))
-        corpus[split] = texts, labels
-    return corpus
-
-
 def write_corpus(corpus: dict[str, tuple[list[str], list[str]]], out: Path) -> None:
     """Write ``{split}.text`` and ``{split}.label``: all of them, or none."""
     files = {}
@@ -164,21 +137,15 @@ def write_corpus(corpus: dict[str, tuple[list[str], list[str]]], out: Path) -> N
 def main() -> None:
     """Run the command; a user's error ends it with one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--data", type=Path, help="folder with the six files")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the six files")
     parser.add_argument("--marks", metavar="LANG", help="classes are the marks of DIR's sentences")
-    source.add_argument("--phrases", type=int, help="make N of six kinds for training")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     args = parser.parse_args()
-    if args.marks is not None and args.data is None:
-        parser.error("`--marks` goes with `--data`.")
     try:
         if args.marks is not None:
             corpus = read_marks(args.data, args.marks)
-        elif args.data is not None:
-            corpus = read_corpus(args.data)
         else:
-            corpus = smoke_corpus({"train": args.phrases, "valid": 100, "test": 200})
+            corpus = read_corpus(args.data)
         write_corpus(corpus, args.out)
     except (FairseqExtError, OSError) as error:
         sys.exit(f"classify_data: error: {error}")

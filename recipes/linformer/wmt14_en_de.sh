@@ -49,7 +49,7 @@ Usage: bash recipes/linformer/wmt14_en_de.sh --data DIR_OR_ZIP --download DIR [O
   --help          this text
   -- FLAG...      more flags for fairseq-train; they win over the recipe's
 
-SMOKE=1 needs no files: it runs every step on a tiny corpus from locale data with an encoding
+SMOKE=1 needs no files: it runs every step on a tiny corpus of the shipped sentences with an encoding
 learnt from it. DRY_RUN=1 only prints the commands. Stopped and started again, the recipe
 continues (training after its last epoch).
 HELP
@@ -132,10 +132,9 @@ check_files() {
     done
 }
 
-# Some 600 pairs of locale data, of which the recipe takes half, and 600 ids.
+# Some 600 pairs, of which the recipe takes half, and 600 ids.
 make_smoke_files() {
-    run python "$REPO/preprocess/locale_corpus.py" --src "$src" --tgt "$tgt" --seed 1 \
-        --train 600 --valid 20 --test 20 --out pairs
+    smoke_text "$src" "$tgt" 600 20 20 pairs
     run python "$REPO/recipes/linformer/smoke.py" --pairs pairs --src "$src" --tgt "$tgt" --out csv
     run python "$REPO/preprocess/byte_bpe.py" train "pairs/train.$src" "pairs/train.$tgt" \
         --size 600 --out encoding
@@ -233,7 +232,7 @@ sum() {
 main() {
     local file
     read_options "$@"
-    use_environment babel num2words tokenizers
+    use_environment tokenizers
     open_run "$out" "$(settings)"
     stage corpus make_text
     stage binarize binarize bpe "$src" "$tgt" --joined-dictionary --srcdict bpe/dict.txt

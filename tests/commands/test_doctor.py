@@ -65,7 +65,7 @@ def test_empty_environment(tmp_path):
     wanted = "sacrebleu sacremoses subword-nmt safetensors filelock"
     assert checks["libraries"]["cure"].endswith(f"pip install {wanted}")
     assert checks["recipes' libraries"]["status"] == "note"
-    assert "pip install matplotlib scipy babel" in checks["recipes' libraries"]["cure"]
+    assert "pip install matplotlib scipy tokenizers" in checks["recipes' libraries"]["cure"]
     assert checks["apex"]["status"] == "ok"
     assert "ERROR    torch" in table
     assert table.rstrip().endswith("essential problem(s)")

@@ -98,15 +98,6 @@ def test_marks_that_cannot_work_are_refused(
         classify_data.read_marks(tmp_path, "es")
 
 
-def test_the_smoke_corpus_has_no_sentence_twice_and_is_always_the_same() -> None:
-    sizes = {"train": 150, "test": 50}
-    made = classify_data.smoke_corpus(sizes)
-    assert made == classify_data.smoke_corpus(sizes)
-    sentences = made["train"][0] + made["test"][0]
-    assert len(set(sentences)) == len(sentences) == 200
-    assert len(set(made["train"][1])) == len(classify_data.KINDS)
-
-
 def test_figures_are_those_of_sklearn() -> None:
     generator = random.Random(3)
     truth = [generator.choice("aaabbc") for _ in range(97)]

@@ -106,9 +106,8 @@ def test_mistakes_are_named(options: list[str], message: str) -> None:
 @pytest.mark.long
 def test_a_study_from_text_to_its_table(tmp_path: Path) -> None:
     text, out = tmp_path / "text", tmp_path / "out"
-    corpus = ["python", RECIPES.parent / "preprocess" / "locale_corpus.py", "--out", text]
-    run(*corpus, "--src", "en", "--tgt", "de", "--train", 300, "--valid", 30, "--test", 30)
-    options = (text, "en", "de", "--out", out, "--updates", 12, "--bpe", 200)
+    run("fairseq-ext", "corpus", "tatoeba", "--sample", "300,30,30", "--out", text)
+    options = (text, "es", "en", "--out", out, "--updates", 12, "--bpe", 200)
     sizes = ("--", "--encoder-layers", 1, "--decoder-layers", 1, "--max-tokens", 2000)
     bash(STUDIES, "bmt", *options, "bmt", *sizes)
     bash(STUDIES, "bmt", *options, "bmt-1-0", *sizes)

@@ -21,8 +21,8 @@ from fairseq_ext.commands import text_options
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.catalogue import CORPORA
 from fairseq_ext.corpora.command_lines import CSV_NAMES
-from fairseq_ext.corpora.locale_corpus import corpus as locale_corpus
 from fairseq_ext.corpora.own_text import copy_corpus
+from fairseq_ext.corpora.tatoeba import sample
 from fairseq_ext.text import byte_level, pipeline, subwords
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.corpus import split_into_subwords
@@ -45,9 +45,8 @@ ODD = (
 
 @pytest.fixture(scope="module")
 def sentences() -> dict[str, list[tuple[str, str]]]:
-    """Some pairs of locale data, with odd ones among them."""
-    taken = locale_corpus("en", "de", {"train": 90, "valid": 6, "test": 15})
-    pairs = {name: [(one.source, one.target) for one in taken[name]] for name in SPLITS}
+    """Some real pairs, with odd ones among them."""
+    pairs = sample({"train": 90, "valid": 6, "test": 15})
     for name in SPLITS:
         pairs[name] += [(line, line) for line in ODD]
     return pairs

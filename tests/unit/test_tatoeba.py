@@ -1,0 +1,96 @@
+"""The corpus that comes with the package: whole, attributed, and split without leaks."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.corpora import tatoeba
+from tests.support.harness import run
+
+UNPACKED = "6ec60e212f812ee3430f7568ea6f33b6fb080e32193c5952e8da0ee8ba45574c"
+"""SHA-256 of ``spa-eng/spa.txt`` as www.manythings.org/anki had it."""
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def corpus(*words: object, ok: bool = True) -> str:
+    done = run("fairseq-ext", "corpus", "tatoeba", *words, ok=ok)
+    return done.stdout if ok else done.stderr
+
+
+def test_the_file_is_the_published_one_in_at_most_two_megabytes() -> None:
+    assert tatoeba.PAIRS.stat().st_size <= 2_000_000
+    text = lzma.decompress(tatoeba.PAIRS.read_bytes())
+    assert hashlib.sha256(text).hexdigest() == UNPACKED
+    assert text.count(b"\n") == tatoeba.SIZE
+    about = tatoeba.ATTRIBUTION.read_text(encoding="utf-8")
+    for named in (UNPACKED, f"{tatoeba.SIZE:,}", "CC BY 2.0 FR", "tatoeba.org", "manythings.org"):
+        assert named in about
+
+
+def test_every_pair_is_text_on_both_sides() -> None:
+    pairs = tatoeba.read_pairs()
+    assert len(pairs) == tatoeba.SIZE
+    assert all(english and spanish for english, spanish in pairs)
+    assert ("Where is the library?", "¿Dónde está la biblioteca?") in pairs
+
+
+def test_a_sample_is_always_the_same_and_has_no_sentence_twice() -> None:
+    sizes = {"train": 300, "valid": 20, "test": 50}
+    drawn = tatoeba.sample(sizes)
+    assert drawn == tatoeba.sample(sizes)
+    assert {split: len(pairs) for split, pairs in drawn.items()} == sizes
+    for side in (0, 1):
+        sentences = [pair[side] for pairs in drawn.values() for pair in pairs]
+        assert len(set(sentences)) == 370
+    lengths = [len(english) for english, _ in drawn["test"]]
+    assert min(lengths) < 20
+    assert max(lengths) > 40
+    with pytest.raises(ValueError, match=r"ask for fewer"):
+        tatoeba.sample({"train": 118_964})
+
+
+@pytest.mark.system
+def test_the_command_splits_without_leaks_and_keeps_the_attribution(tmp_path: Path) -> None:
+    corpus("--src", "en", "--tgt", "es", "--valid", 500, "--out", tmp_path)
+    files = {path.name: path for path in tmp_path.iterdir()}
+    assert "CC BY 2.0 FR" in files["LICENCE.md"].read_text(encoding="utf-8")
+    assert len(lines(files["valid.en"])) == len(lines(files["valid.es"])) == 500
+    assert len(lines(files["test.en"])) == 2000
+    train = {language: {*lines(files[f"train.{language}"])} for language in ("en", "es")}
+    assert len(lines(files["train.en"])) > 110_000
+    for language in ("en", "es"):
+        held_out = {*lines(files[f"valid.{language}"]), *lines(files[f"test.{language}"])}
+        assert not held_out & train[language]
+
+
+@pytest.mark.system
+def test_a_sample_by_the_command(tmp_path: Path) -> None:
+    sizes = "train 30 pairs, valid 4 pairs, test 5 pairs\n"
+    assert corpus("--sample", "30,4,5", "--out", tmp_path) == sizes
+    assert {*zip(lines(tmp_path / "train.en"), lines(tmp_path / "train.es"), strict=True)} <= {
+        *tatoeba.read_pairs()
+    }
+    assert (tmp_path / "LICENCE.md").is_file()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tgt", "de"], "`--src` and `--tgt` must be es and en"),
+        (["--sample", "30,4"], "`30,4` must be three numbers of pairs"),
+        (["--sample", "200000,4,5"], "ask for fewer"),
+    ],
+)
+def test_clear_errors(tmp_path: Path, words: list[str], message: str) -> None:
+    said = corpus(*words, "--out", tmp_path / "out", ok=False)
+    assert message in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "out").exists()
