@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", help="files of its tests/ (all)")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every outcome there")
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     tests = args.folder / "tests"
     files = args.files or sorted(path.name for path in tests.glob("test_*.py"))
     missing = [name for name in files if not (tests / name).is_file()]
