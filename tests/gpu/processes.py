@@ -98,6 +98,7 @@ def start_pair(options: Namespace, data: Path, backend: str, ddp: str) -> list[C
     folder = options.work / "processes" / f"{backend}-{ddp}"
     words = [*training_of(options, data, "transformer", "fp32"), "--max-update", HALF]
     words += ["--distributed-backend", backend, "--ddp-backend", ddp, "--save-dir", folder]
+    words += ["--distributed-world-size", 2]  # fairseq's default is the number of GPUs here
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
     return [
         Command(folder / f"{rank}.log", *words, **job, RANK=str(rank), LOCAL_RANK="0")

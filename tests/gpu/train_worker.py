@@ -75,7 +75,6 @@ def train(cfg: Any, answers: IO[str]) -> None:
             answer["losses"] = [float(loss) / float(size) for loss, size in losses]
             if cuda:
                 answer["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
-                torch.cuda.empty_cache()  # other sides are prepared on the same card
             print(json.dumps(answer), file=answers, flush=True)
 
 

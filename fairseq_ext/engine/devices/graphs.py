@@ -42,12 +42,19 @@ def _capture(step: Step) -> Step:
             step()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_pool(torch.cuda.current_device())):
+    with torch.cuda.graph(graph, pool=_anchor(torch.cuda.current_device()).pool()):
         step()
     return graph.replay
 
 
 @functools.cache
-def _pool(device: int) -> tuple[int, int]:
-    """Memory of a device's graphs: one runs at a time, and none reads what another wrote there."""
-    return torch.cuda.graph_pool_handle()
+def _anchor(device: int) -> torch.cuda.CUDAGraph:
+    """Capture a graph whose memory pool all graphs of the device share.
+
+    One graph runs at a time, and none reads what another wrote there. torch gives a pool up with
+    the last graph that uses it and then refuses its handle, so this graph stays.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.zeros(1, device=device)
+    return graph
