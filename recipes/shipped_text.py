@@ -1,0 +1,249 @@
+#!/usr/bin/env python
+"""Make the text that the models which come with the plugin learn from, out of ``spa-eng.zip``.
+
+    python recipes/shipped_text.py --archive spa-eng.zip --out text
+
+Writes ``reference/`` (valid and test as they are), and for each direction ``es-en`` and ``en-es``
+train, valid and test as Moses tokens in ``words/`` and subwords in ``pieces/``, with ``text.json``.
+``counts.json`` says how many lines are of which kind.
+
+- **Held out** are 1,000 pairs for validation and 1,500 for the test, as whole groups of
+  near-duplicates (:mod:`fairseq_ext.corpora.near_duplicates`); no group with a phrase of the phrase
+  book is among them.
+- **Phrase book**: the pairs of ``shipped_phrases.tsv``, each as often as :data:`PHRASE_COPIES`, and
+  without its final punctuation. Tatoeba has no “No.” → “No.” at all, and “Hola.” twice.
+- **Patterns**: names, towns, clock times, ages and prices in short sentences.
+- **Short pairs once more**: of those with up to 6 words some without final punctuation on either
+  side, some with the source in lower case as well, as people type.
+- **Numbers stay whole on the target side**: Moses' tokens of “7:30” are “7 : 30”, which its
+  detokenizer makes “7: 30”. Targets have “7:30” as one word (the subwords split it as they like),
+  so that translations do too. Sources are what Moses makes of them.
+- **Subwords**: one vocabulary for both languages and both directions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import re
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fairseq_ext.corpora.near_duplicates import draw_groups, group_pairs, group_sizes
+from fairseq_ext.text import subwords
+from fairseq_ext.text.cleaning import plain
+from fairseq_ext.text.corpus import split_into_subwords
+from fairseq_ext.text.pipeline import Pipeline, load
+
+Pair = tuple[str, str]  # Spanish, English
+
+PHRASES = Path(__file__).with_name("shipped_phrases.tsv")
+VALID, TEST = 1000, 1500
+MERGES = 4000
+PHRASE_COPIES = 10
+SHORT = 6  # words of a pair that may come once more in another form
+WITHOUT_END, IN_LOWER_CASE = 0.12, 0.12  # shares of the short pairs
+
+NAMES = (
+    *("Ana", "Luis", "Carlos", "María", "Carmen", "Pedro", "Laura", "Marta", "Juan", "Pablo"),
+    *("Sofía", "Lucía", "Elena", "David", "Jorge", "Miguel", "Daniel", "Sara", "Paula", "Alberto"),
+    *("Tom", "Mary", "John", "Peter", "Anna", "Emma", "Paul", "Julia", "Robert", "Lisa", "Mark"),
+    *("Susan", "Alex", "Kevin", "Nora", "Martin", "Clara", "Andrea", "Diego", "Rosa", "Antonio"),
+    *("Isabel", "Javier", "Teresa", "Raúl", "Silvia"),
+)
+TOWNS = (
+    *("Madrid", "Barcelona", "Valencia", "Bilbao", "Granada", "Toledo", "Salamanca", "Lima"),
+    *("Bogotá", "Quito", "Boston", "Chicago", "Dublin", "Toronto", "Sydney", "Paris", "Berlin"),
+    *("Viena", "Lisboa", "Roma"),
+)
+ENGLISH_TOWNS = {"Viena": "Vienna", "Lisboa": "Lisbon", "Roma": "Rome"}
+WITH_A_NAME = (
+    ("Me llamo {}.", "My name is {}."),
+    ("Hola, me llamo {}.", "Hello, my name is {}."),
+    ("Mi nombre es {}.", "My name is {}."),
+    ("Soy {}.", "I'm {}."),
+    ("Se llama {}.", "His name is {}."),
+    ("Ella se llama {}.", "Her name is {}."),
+    ("Hola, {}.", "Hello, {}."),
+    ("Buenos días, {}.", "Good morning, {}."),
+    ("¿Dónde está {}?", "Where is {}?"),
+    ("Gracias, {}.", "Thank you, {}."),
+)
+WITH_A_TOWN = (
+    ("Soy de {}.", "I'm from {}."),
+    ("Vivo en {}.", "I live in {}."),
+    ("Vamos a {}.", "We're going to {}."),
+    ("¿Cómo llego a {}?", "How do I get to {}?"),
+)
+WITH_A_TIME = (
+    ("{}", "{}"),
+    ("Son las {}.", "It's {}."),
+    ("A las {}.", "At {}."),
+    ("El tren sale a las {}.", "The train leaves at {}."),
+    ("Nos vemos a las {}.", "See you at {}."),
+    ("La reunión es a las {}.", "The meeting is at {}."),
+    ("Me levanto a las {}.", "I get up at {}."),
+    ("La tienda abre a las {}.", "The shop opens at {}."),
+)
+WITH_A_NUMBER = (
+    ("Tengo {} años.", "I'm {} years old."),
+    ("Cuesta {} euros.", "It costs {} euros."),
+    ("Son {} euros.", "That's {} euros."),
+)
+
+BETWEEN_DIGITS = re.compile(r"(?<=\d) ([:/]) (?=\d)")
+END = re.compile(r"[.!?…]+$")
+INVERTED = re.compile(r"^[¿¡]+")
+
+
+def read_pairs(archive: Path) -> list[Pair]:
+    """The distinct pairs of the archive in its order, cleaned."""
+    with zipfile.ZipFile(archive) as file:
+        text = file.read("spa-eng/spa.txt").decode("utf-8")
+    pairs: dict[Pair, None] = {}
+    for line in text.split("\n"):
+        columns = line.split("\t")
+        if len(columns) >= 2 and all(map(str.strip, columns[:2])):
+            pairs[plain(columns[1]), plain(columns[0])] = None
+    return list(pairs)
+
+
+def read_phrases(path: Path = PHRASES) -> list[Pair]:
+    """The phrase book: Spanish and English, apart by a tab."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [tuple(line.split("\t")) for line in lines if line and not line.startswith("#")]
+
+
+def patterns(rng: random.Random) -> Iterator[Pair]:
+    """Short sentences with names, towns, times and numbers."""
+    for spanish, english in WITH_A_NAME:
+        for name in NAMES:
+            yield spanish.format(name), english.format(name)
+    for spanish, english in WITH_A_TOWN:
+        for town in TOWNS:
+            yield spanish.format(town), english.format(ENGLISH_TOWNS.get(town, town))
+    for spanish, english in WITH_A_TIME:
+        for _ in range(80):
+            clock = f"{rng.randrange(2, 24)}:{rng.randrange(0, 60, 5):02}"
+            yield spanish.format(clock), english.format(clock)
+    for spanish, english in WITH_A_NUMBER:
+        for number in rng.sample(range(2, 100), 40):
+            yield spanish.format(number), english.format(number)
+
+
+def without_end(sentence: str) -> str:
+    """Drop final punctuation, and the inverted marks that go with it."""
+    return INVERTED.sub("", END.sub("", sentence)) or sentence
+
+
+def chance(pair: Pair) -> float:
+    """A number from 0 to 1 that depends on the pair alone."""
+    digest = hashlib.blake2b("\t".join(pair).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def variants(pairs: Sequence[Pair], source: int) -> Iterator[Pair]:
+    """Some of the short pairs as people type them; ``source`` is the side read by the model."""
+    for pair in pairs:
+        if max(len(side.split()) for side in pair) > SHORT:
+            continue
+        draw = chance(pair)
+        if draw < WITHOUT_END + IN_LOWER_CASE:
+            sides = [without_end(side) for side in pair]
+            if draw >= WITHOUT_END:
+                sides[source] = sides[source].lower()
+            yield sides[0], sides[1]
+
+
+def whole_numbers(tokens: str) -> str:
+    """Join clock times, dates and fractions that Moses has split: ``7 : 30`` is ``7:30``."""
+    return BETWEEN_DIGITS.sub(r"\1", tokens)
+
+
+def write_words(folder: Path, splits: dict[str, list[Pair]], src: str, tgt: str) -> None:
+    """Write all splits as tokens, with ``text.json``."""
+    pipeline = Pipeline(src, tgt, clean=True, tokenize=True)
+    folder.mkdir(parents=True)
+    for side, language in enumerate(("es", "en")):
+        words = pipeline.words(language)
+        for split, pairs in splits.items():
+            with (folder / f"{split}.{language}").open("w", encoding="utf-8") as file:
+                for pair in pairs:
+                    tokens = words(pair[side])
+                    file.write((whole_numbers(tokens) if language == tgt else tokens) + "\n")
+    pipeline.save(folder)
+
+
+def write_pieces(out: Path, merges: int) -> None:
+    """Learn subwords from the first direction; split both directions into them."""
+    first, second = (out / "pieces" / name for name in ("es-en", "en-es"))
+    split_into_subwords(out / "words/es-en", first, "es", "en", kind="bpe", size=merges)
+    pipeline = load(first).towards("en", "es")
+    encode = subwords.load(pipeline.subwords, pipeline.files).encode
+    second.mkdir()
+    for path in sorted((out / "words/en-es").glob("*.e[ns]")):
+        with path.open(encoding="utf-8") as text, (second / path.name).open("w") as file:
+            file.writelines(f"{encode(line.rstrip())}\n" for line in text)
+    pipeline.save(second)
+
+
+def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
+    """Write everything; returns counts of lines by kind."""
+    pairs, phrases = read_pairs(archive), read_phrases()
+    groups = group_pairs([*pairs, *phrases])
+    sizes = group_sizes(groups)
+    in_book = np.isin(groups, groups[len(pairs) :])
+    test = draw_groups(groups, TEST, "test", exclude=in_book)
+    valid = draw_groups(groups, VALID, "valid", exclude=in_book | test)
+
+    def rows(mask: np.ndarray) -> list[Pair]:
+        return [pairs[row] for row in np.flatnonzero(mask[: len(pairs)])]
+
+    held_out = {"valid": rows(valid), "test": rows(test)}
+    train = rows(~(test | valid))
+    book = [pair for phrase in phrases for pair in [phrase] * PHRASE_COPIES]
+    book += [(without_end(es), without_end(en)) for es, en in phrases]
+    made = list(patterns(random.Random(1)))
+    # Last, so that nothing made here is the same as a held-out sentence.
+    hidden = {side.casefold() for split in held_out.values() for pair in split for side in pair}
+    made = [pair for pair in made if not {side.casefold() for side in pair} & hidden]
+    counts = {"pairs": len(pairs), "train": len(train), "groups": len(sizes)}
+    counts |= {"largest_group": int(sizes[0]), "phrase_book": len(book), "patterns": len(made)}
+    for source, (src, tgt) in enumerate((("es", "en"), ("en", "es"))):
+        again = list(variants([*train, *phrases], source))
+        counts[f"variants_{src}_{tgt}"] = len(again)
+        splits = {"train": [*train, *book, *made, *again], **held_out}
+        write_words(out / "words" / f"{src}-{tgt}", splits, src, tgt)
+    write_pieces(out, merges)
+    reference = out / "reference"
+    reference.mkdir()
+    for split, rows_of_split in held_out.items():
+        for side, language in enumerate(("es", "en")):
+            text = "".join(f"{pair[side]}\n" for pair in rows_of_split)
+            (reference / f"{split}.{language}").write_text(text, encoding="utf-8")
+    (out / "counts.json").write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+    return counts
+
+
+def main() -> None:
+    """Run the command; a user's error ends it with one line and status 1."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--archive", type=Path, required=True, help="spa-eng.zip of manythings.org")
+    parser.add_argument("--out", type=Path, required=True, help="folder to make")
+    args = parser.parse_args()
+    if args.out.exists():
+        sys.exit(f"shipped_text: error: `{args.out}` exists; remove it or choose another --out.")
+    try:
+        print(json.dumps(make(args.archive, args.out)))
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        sys.exit(f"shipped_text: error: `{args.archive}` cannot be used: {error}.")
+
+
+if __name__ == "__main__":
+    main()

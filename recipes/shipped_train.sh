@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Train the three models that come with the plugin, side by side, in a given time.
+#
+#   es-en   MUSE, Spanish to English
+#   en-es   Linformer with 32 slots, English to Spanish
+#   bmt-1   BMT, Spanish to English: float for half of the time, then 1-bit weights, distilled from
+#           the float model
+#
+# The rate falls to zero as a cosine does, by the clock (recipes/timed_cosine). OUT gets NAME.pt (the
+# last weights in bf16 without optimizer state: some 10 MB), NAME.log and NAME.txt with the validation.
+# usage: shipped_train.sh BIN OUT SECONDS
+#   BIN      has es-en/ and en-es/ of fairseq-preprocess
+#   SECONDS  of training; starting the processes comes on top (some 15 s each, for bmt-1 twice)
+# Environment: MAX_TOKENS (12000 target tokens in a batch), PRECISION (--bf16 on a GPU).
+set -euo pipefail
+
+bin=${1:?usage: shipped_train.sh BIN OUT SECONDS}
+out=${2:?usage: shipped_train.sh BIN OUT SECONDS}
+seconds=${3:?usage: shipped_train.sh BIN OUT SECONDS}
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export PYTHONPATH="$(dirname "$here")${PYTHONPATH:+:$PYTHONPATH}" PYTHONUTF8=1
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}" OMP_WAIT_POLICY=passive
+max_tokens=${MAX_TOKENS:-12000}
+if [[ -z "${PRECISION+set}" ]]; then
+    PRECISION=$(python3 -c 'import torch; print("--bf16" if torch.cuda.is_available() else "")')
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$out"
+
+sizes=(--share-all-embeddings --encoder-layers 4 --decoder-layers 4)
+small=("${sizes[@]}" --encoder-embed-dim 192 --decoder-embed-dim 192
+    --encoder-attention-heads 4 --decoder-attention-heads 4)
+muse=(--arch muse_tiny "${small[@]}" --encoder-ffn-embed-dim 512 --decoder-ffn-embed-dim 512)
+linformer=(--arch linformer_tiny "${small[@]}" --encoder-ffn-embed-dim 640
+    --decoder-ffn-embed-dim 640)
+bmt=(--arch bmt_tiny "${sizes[@]}" --encoder-embed-dim 256 --decoder-embed-dim 256
+    --encoder-attention-heads 4 --decoder-attention-heads 4
+    --encoder-ffn-embed-dim 512 --decoder-ffn-embed-dim 512
+    --attention-dropout 0 --activation-dropout 0)
+smoothed=(--criterion label_smoothed_cross_entropy --label-smoothing 0.1)
+
+# train NAME DIRECTION SECONDS FLAG...: once more without half precision where that fails at once.
+train() {
+    local name="$1" data="$bin/$2" time="$3" precision="$PRECISION" begun=$SECONDS
+    shift 3
+    while true; do
+        # shellcheck disable=SC2086  # none or one word
+        if fairseq-train "$data" --user-dir "$here/timed_cosine" --save-dir "$work/$name" \
+            --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
+            --lr-scheduler timed_cosine --timed-seconds "$time" --timed-warmup 400 \
+            --stop-time-hours "$(awk "BEGIN {print $time / 3600}")" --max-tokens "$max_tokens" \
+            --no-epoch-checkpoints --save-interval 100000 --validate-interval 100000 \
+            --num-workers 2 --seed 1 --log-interval 50 --log-format simple $precision "$@" \
+            >>"$out/$name.log" 2>&1; then
+            return
+        fi
+        [[ -n "$precision" ]] && ((time - (SECONDS - begun) > 20)) || return 1
+        echo "$name failed with $precision; again in single precision" | tee -a "$out/$name.log" >&2
+        time=$((time - (SECONDS - begun))) precision=""
+        rm -rf "${work:?}/$name"
+    done
+}
+
+# save NAME: the last weights, without what only training needs.
+save() {
+    python3 "$here/shipped_weights.py" "$work/$1/checkpoint_last.pt" "$out/$1.pt" 2>&1 |
+        tee -a "$out/$1.log"
+}
+
+train_bmt() {
+    local half=$(((seconds - 20 > 2 ? seconds - 20 : 2) / 2))
+    train bmt es-en "$half" "${bmt[@]}" --bmt-preset float --lr 0.004 --dropout 0.2 "${smoothed[@]}"
+    train bmt-1 es-en "$half" "${bmt[@]}" --bmt-preset bmt-1 --lr 0.004 --dropout 0.1 \
+        --finetune-from-model "$work/bmt/checkpoint_last.pt" \
+        --criterion distillation --teacher "$work/bmt/checkpoint_last.pt"
+    save bmt-1
+}
+
+(train es-en es-en "$seconds" "${muse[@]}" --lr 0.002 --dropout 0.3 "${smoothed[@]}" && save es-en) &
+jobs=($!)
+(train en-es en-es "$seconds" "${linformer[@]}" --lr 0.002 --dropout 0.3 "${smoothed[@]}" && save en-es) &
+jobs+=($!)
+(train_bmt) &
+jobs+=($!)
+status=0
+for job in "${jobs[@]}"; do wait "$job" || status=1; done
+ls -l "$out"
+exit "$status"

@@ -1,0 +1,57 @@
+"""A learning rate that falls to zero in a given time: ``--user-dir recipes/timed_cosine``.
+
+How many updates fit into some minutes is known only afterwards; a schedule in updates would end too
+early or be cut off. This one follows the clock, and ``--stop-time-hours`` ends the training when
+the rate is zero.
+"""
+
+# No `from __future__ import annotations`: fairseq reads the types of a configuration as objects.
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
+from omegaconf import II
+
+from fairseq_ext import register
+
+register()
+
+WARMUP_SHARE = 0.2  # of the time after which the rate is at its height, whatever the updates
+
+
+@dataclass
+class TimedCosineConfig(FairseqDataclass):
+    """Options of the schedule."""
+
+    timed_seconds: float = field(
+        default=240.0, metadata={"help": "seconds until the learning rate is zero"}
+    )
+    timed_warmup: int = field(
+        default=400, metadata={"help": "updates in which the rate rises to --lr"}
+    )
+    lr: list[float] = II("optimization.lr")  # noqa: RUF009
+
+
+@register_lr_scheduler("timed_cosine", dataclass=TimedCosineConfig)
+class TimedCosine(FairseqLRScheduler):
+    """Linear warm-up over updates, then half a cosine over the clock.
+
+    The rate is ``lr · min(1, update / warmup) · (1 + cos(π t)) / 2``, where ``t`` is the share of
+    the time that has passed since the scheduler was made.
+    """
+
+    def __init__(self, cfg: TimedCosineConfig, optimizer: Any) -> None:
+        super().__init__(cfg, optimizer)
+        self._start = time.monotonic()
+        self.step_update(0)
+
+    def step_update(self, num_updates: int) -> float:
+        """Set the learning rate after an update."""
+        passed = min(1.0, (time.monotonic() - self._start) / self.cfg.timed_seconds)
+        rise = max((num_updates + 1) / max(1, self.cfg.timed_warmup), passed / WARMUP_SHARE)
+        fall = (1 + math.cos(math.pi * passed)) / 2
+        self.optimizer.set_lr(self.cfg.lr[0] * min(1.0, rise) * fall)
+        return self.optimizer.get_lr()
