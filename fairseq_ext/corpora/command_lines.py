@@ -183,9 +183,10 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
     add("--test", type=_natural, default=1000, metavar="N", help="default: %(default)s")
     add(
         "--key",
-        choices=(*SIDES, "auto"),
+        choices=(*SIDES, "auto", "groups"),
         default="auto",
-        help="side whose sentences must not be in two splits (default: the one that repeats more)",
+        help="side whose sentences must not be in two splits (default: the one that repeats more); "
+        "groups: no sentence of either side in one split is a word or two away from another's",
     )
     add(
         "--strict",

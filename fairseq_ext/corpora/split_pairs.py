@@ -7,6 +7,9 @@ and others into test. Here a hash of the sentence, not of the pair, decides:
   first go into the test set, the next into the validation set, all others into train. Of several
   pairs with one such sentence, valid and test keep one, so their sizes are exact.
 - Of pairs that are repeated, the first is kept.
+- ``--key groups`` holds out whole groups of near-duplicates instead
+  (:mod:`fairseq_ext.corpora.near_duplicates`), so that no test sentence is a word away from one of
+  train.
 - ``--strict`` also drops the pairs of train whose other side is in valid or test.
 
 The work is in :mod:`fairseq_ext.corpora.splitting`; here are the options, and what is written.
@@ -29,9 +32,7 @@ from typing import Any
 from fairseq_ext.corpora import SPLITS, corpus_list, rules, splitting
 from fairseq_ext.corpora.command_lines import SIDES
 from fairseq_ext.corpora.pair_texts import Text
-from fairseq_ext.corpora.split_job import Settings
-from fairseq_ext.corpora.split_results import leak
-from fairseq_ext.corpora.splitting import Splitting
+from fairseq_ext.corpora.splitting import GROUPS, Settings, SplitJob, leak
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.writing import staged, writers
@@ -73,7 +74,12 @@ def summary(report: Report, sizes: dict[str, dict[str, list[int]]], langs: tuple
         rows.append(f"{held} pairs are not for training; with --valid and --test fewer")
     rows.append(f"pairs read: {report.read}")
     rows += [f"dropped, {reason}: {count}" for reason, count in report.dropped.items()]
-    if report.key:
+    if report.key == GROUPS:
+        rows.append(
+            f"split by {report.leaks['groups']} groups of near-duplicates, the largest of "
+            f"{report.leaks['largest']} pairs; none of them is in two splits"
+        )
+    elif report.key:
         other = SIDES[1 - SIDES.index(report.key)]
         kept = report.leaks["train"] - report.dropped.get(leak(other), 0)
         rows += [
@@ -231,7 +237,7 @@ def _folder(args: argparse.Namespace) -> Iterator[Path]:
 
 def _work(
     args: argparse.Namespace, settings: Settings, record: dict[str, Any], folder: Path
-) -> tuple[Splitting, list[str]]:
+) -> tuple[SplitJob, list[str]]:
     """Do this worker's share; returns the job, and the parts that other shards have not done."""
     part_lines = args.part_lines or splitting.PART_LINES
     options = {name: one for name, one in record["options"].items() if not isinstance(one, Path)}
@@ -253,7 +259,7 @@ def _described(text: Text) -> dict[str, Any]:
     return {**named, "columns": list(text.columns), "member": text.member, "swap": text.swap}
 
 
-def _write(out: Path, job: Splitting, record: dict[str, Any]) -> str:
+def _write(out: Path, job: SplitJob, record: dict[str, Any]) -> str:
     """Write all splits, ``text.json`` and the manifest; returns the summary."""
     settings = job.settings
     langs = (settings.pipeline.src, settings.pipeline.tgt)

@@ -1,4 +1,4 @@
-"""Cleaning, deduplication and splitting of any number of pairs in bounded memory.
+"""Clean, deduplicate and split any number of pairs in bounded memory.
 
 The pairs are cut into parts. Each stage writes files into a folder, several processes and machines
 may share its work (:mod:`fairseq_ext.utils.shared_folder`), and what a killed one had begun is done
@@ -6,7 +6,8 @@ again::
 
     clean-000000   a part's pairs that are kept, and fingerprints of source, target and pair, sorted
     repeat-0000    a range of fingerprints, in all parts: which pairs have stood before
-    held           the sentences of smallest fingerprint on the key side: test and valid
+    held           the sentences of smallest fingerprint on the key side, or whole groups of
+                   near-duplicates: test and valid
     fate-000000    for each pair of a part: its split, or why it is dropped; and its words
     types-0000     a range of fingerprints of words: how many are different
 
@@ -17,27 +18,33 @@ the result does not depend on how many there are.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from fairseq_ext.corpora import SPLITS, fingerprints, pair_texts, rules
+from fairseq_ext.corpora import SPLITS, fingerprints, near_duplicates, pair_texts, rules
 from fairseq_ext.corpora.chunks import words
 from fairseq_ext.corpora.command_lines import SIDES
 from fairseq_ext.corpora.fingerprints import as_array, fingerprint, normalized
-from fairseq_ext.corpora.pair_texts import PACKED
+from fairseq_ext.corpora.near_duplicates import WordHashes
+from fairseq_ext.corpora.pair_texts import PACKED, PairPart, Text
 from fairseq_ext.corpora.parallel import ordered_map
-from fairseq_ext.corpora.split_job import FURTHER, LEAKED, REPEATED, Settings
-from fairseq_ext.corpora.split_results import SplitResults
+from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write
+from fairseq_ext.utils.json_files import read_json
 from fairseq_ext.utils.shared_folder import SharedFolder
 
+REPEATED, FURTHER, LEAKED = range(len(SPLITS), len(SPLITS) + 3)  # fates beside the splits'
+GROUPS = "groups"  # of near-duplicates, in place of a side
+FURTHER_REASON = "further pair of a held-out sentence"
 HEAD = {"format": "fairseq-ext preparation", "version": 1}
 PART_LINES = 200_000
 RANGE = 1_000_000  # fingerprints of one range, about
@@ -50,8 +57,68 @@ HELD = np.dtype(
 )
 
 
-class Splitting(SplitResults):
-    """The stages of one job; they can be sent to another process."""
+@dataclass(frozen=True)
+class Settings:
+    """How pairs are cleaned, filtered and split.
+
+    Attributes:
+        texts: where they come from; of repeated pairs the first is kept.
+        pipeline: from text to words.
+        max_words: most words on either side; None for any number.
+        rules: of :mod:`fairseq_ext.corpora.rules`, by which pairs are left out.
+        valid, test: sentences held out.
+        key: side that decides, ``source``, ``target``, or ``auto``: the one that repeats more;
+            or ``groups``: whole groups of near-duplicates of both sides are held out.
+        salt: hashed with each sentence; another salt gives another split.
+        strict: also drop from train the pairs whose other side is held out.
+        as_split: do not split, keep repeats: all pairs are this split.
+    """
+
+    texts: tuple[Text, ...]
+    pipeline: Pipeline
+    max_words: int | None = None
+    rules: tuple[str, ...] = ()
+    valid: int = 1000
+    test: int = 1000
+    key: str = "auto"
+    salt: str = "1"
+    strict: bool = True
+    as_split: str | None = None
+
+
+@dataclass(frozen=True)
+class SplitJob:
+    """Splits the pairs of some texts, in stages; can be sent to another process.
+
+    Attributes:
+        settings: what becomes of the pairs.
+        folder: where the files of the stages are.
+        parts: of all texts.
+        partitions: ranges of fingerprints.
+    """
+
+    settings: Settings
+    folder: Path
+    parts: tuple[PairPart, ...]
+    partitions: int
+
+    def of_parts(self, stage: str) -> list[str]:
+        """The file of each part, written last."""
+        return [f"{stage}-{part.number:06d}.json" for part in self.parts]
+
+    def of_ranges(self, stage: str) -> list[str]:
+        """The file of each range, written last."""
+        return [f"{stage}-{number:06d}.json" for number in range(self.partitions)]
+
+    def beside(self, name: str, ending: str) -> Path:
+        """A file with the data of the one called ``name``."""
+        return self.folder / f"{Path(name).stem}.{ending}"
+
+    def load(self, name: str) -> Any:
+        """Read the file called ``name``."""
+        return read_json(self.folder / name)
+
+    # ---- the stages ----------------------------------------------------------------------------
 
     def _end(self, name: str, found: object) -> None:
         with atomic_write(self.folder / name) as file:
@@ -128,6 +195,9 @@ class Splitting(SplitResults):
         Raises:
             DataError: fewer distinct key sentences than ``valid + test + 1``.
         """
+        if self.settings.key == GROUPS:
+            self._hold_groups(name)
+            return
         settings, key = self.settings, self.key
         wanted = settings.valid + settings.test
         order = self._smallest(key, wanted + 1)
@@ -145,6 +215,45 @@ class Splitting(SplitResults):
         fingerprints.save(self.beside(name, "npy"), best)
         fingerprints.save(self.beside(name, "test.npy"), test)
         self._end(name, {"key": key, "leaks": len(both)})
+
+    def _hold_groups(self, name: str) -> None:
+        """Draw whole groups of near-duplicates for test and valid, of pairs without repeats.
+
+        Raises:
+            DataError: there are too few small groups.
+        """
+        settings = self.settings
+        places: list[np.ndarray] = []  # part and line of each pair
+        sides: tuple[list[WordHashes], list[WordHashes]] = ([], [])
+        for number, clean in enumerate(self.of_parts("clean")):
+            first = ~self._repeated(number, self.load(clean)["kept"])
+            lines = np.flatnonzero(first)
+            places.append(np.stack([np.full(len(lines), number), lines]))
+            with self.beside(clean, "tsv").open(encoding="utf-8", newline="\n") as file:
+                pairs = [line.split("\t") for line in itertools.compress(file, first)]
+            for side, hashes in enumerate(sides):
+                hashes.append(near_duplicates.hash_words(pair[side] for pair in pairs))
+        rows = np.concatenate(places, axis=1)
+        groups = near_duplicates.Groups(rows.shape[1])
+        for hashes in sides:
+            count = near_duplicates.range_count(np.concatenate([part.lengths for part in hashes]))
+            for number in range(count):
+                groups.join(near_duplicates.links(hashes, number, count))
+        numbers = groups.numbers()
+        test = near_duplicates.draw_groups(numbers, settings.test, f"{settings.salt} test")
+        valid = near_duplicates.draw_groups(
+            numbers, settings.valid, f"{settings.salt} valid", exclude=test
+        )
+        if test.sum() < settings.test or valid.sum() < settings.valid or (test | valid).all():
+            raise DataError(
+                f"--valid {settings.valid} and --test {settings.test} are more than the small "
+                f"groups of near-duplicates among {rows.shape[1]} pairs give; ask for fewer, or "
+                "split by sentences (`--key auto`)."
+            )
+        fingerprints.save(self.beside(name, "npy"), rows[:, test | valid])
+        fingerprints.save(self.beside(name, "test.npy"), test[test | valid])
+        sizes = near_duplicates.group_sizes(numbers)
+        self._end(name, {"key": GROUPS, "groups": len(sizes), "largest": int(sizes[0])})
 
     def _smallest(self, key: int, wanted: int) -> np.ndarray:
         """So many smallest fingerprints of the key side, of all parts together."""
@@ -191,32 +300,40 @@ class Splitting(SplitResults):
 
     def _fates(self, number: int, clean: str, kept: int) -> tuple[np.ndarray, int]:
         """Each pair's fate, and how many pairs of train have their other side held out."""
-        hashes = fingerprints.load(self.beside(clean, "hash.npy"))
-        lines = fingerprints.load(self.beside(clean, "line.npy"))
         best = fingerprints.load(self.folder / "held.npy")
         test = fingerprints.load(self.folder / "held.test.npy")
+        held_out = np.where(test, SPLITS.index("test"), SPLITS.index("valid"))
         key = self.load("held.json")["key"]
         fates = np.zeros(kept, np.uint8)
+        repeated = self._repeated(number, kept)
+        if key == GROUPS:
+            fates[repeated] = REPEATED
+            fates[best[1, best[0] == number]] = held_out[best[0] == number]
+            return fates, 0
+        hashes = fingerprints.load(self.beside(clean, "hash.npy"))
+        lines = fingerprints.load(self.beside(clean, "line.npy"))
         held = np.zeros(kept, bool)
         held[lines[key, fingerprints.where(hashes[key], np.unique(best["key"]))]] = True
         leaked = np.zeros(kept, bool)
         others = np.unique(best["other"])
         leaked[lines[1 - key, fingerprints.where(hashes[1 - key], others)]] = True
-        repeated = np.zeros(kept, bool)
-        for name in self.of_ranges("repeat"):
-            places = fingerprints.load(self.beside(name, "npy"))
-            span = slice(*np.searchsorted(places[0], np.array([number, number + 1], np.uint32)))
-            repeated[places[1, span]] = True
         leaked &= ~(held | repeated)
         if self.settings.strict:
             fates[leaked] = LEAKED
         fates[held] = FURTHER
         fates[repeated] = REPEATED
         here = best["part"] == number
-        fates[best["line"][here]] = np.where(
-            test[here], SPLITS.index("test"), SPLITS.index("valid")
-        )
+        fates[best["line"][here]] = held_out[here]
         return fates, int(leaked.sum())
+
+    def _repeated(self, number: int, kept: int) -> np.ndarray:
+        """Tell of each pair of a part whether an equal one stands before it, in any part."""
+        repeated = np.zeros(kept, bool)
+        for name in self.of_ranges("repeat"):
+            places = fingerprints.load(self.beside(name, "npy"))
+            span = slice(*np.searchsorted(places[0], np.array([number, number + 1], np.uint32)))
+            repeated[places[1, span]] = True
+        return repeated
 
     def _copies(self, number: int, clean: str, fates: np.ndarray) -> np.ndarray:
         """How often each pair is written: the weight's whole part, and once more for a share.
@@ -278,10 +395,102 @@ class Splitting(SplitResults):
         yield self.of_parts("fate"), self.decide
         yield self.of_ranges("types"), self.types
 
+    # ---- the results, once all stages are done ----------------------------------------
 
-def prepare(
-    settings: Settings, folder: Path, part_lines: int, range_size: int = RANGE
-) -> Splitting:
+    def read(self) -> int:
+        """Pairs read."""
+        return sum(self.load(name)["read"] for name in self.of_parts("clean"))
+
+    def kept(self) -> int:
+        """Pairs that cleaning has kept, repeats too."""
+        return sum(self.load(name)["kept"] for name in self.of_parts("clean"))
+
+    def dropped(self) -> dict[str, int]:
+        """Pairs dropped by reason, in the order in which the reasons came up."""
+        counts: dict[str, int] = {}
+        first: dict[str, tuple[float, ...]] = {}
+        late = {}
+        if self.settings.as_split is None and (key := self._key()) != GROUPS:
+            late = {FURTHER: FURTHER_REASON, LEAKED: leak(SIDES[1 - SIDES.index(key)])}
+
+        def add(reason: str, count: int, *place: float) -> None:
+            counts[reason] = counts.get(reason, 0) + count
+            first[reason] = min(first.get(reason, place), place)
+
+        for number, (clean, fate) in enumerate(
+            zip(self.of_parts("clean"), self.of_parts("fate"), strict=True)
+        ):
+            for reason, (count, kept, read) in self.load(clean)["dropped"].items():
+                add(reason, count, 0, number, kept, read)
+            found = self.load(fate)
+            for code, place in found["first"].items():
+                reason = "repeated pair" if int(code) == REPEATED else late[int(code)]
+                stage = 0 if int(code) == REPEATED else 1
+                add(reason, found["counts"][int(code)], stage, number, place, math.inf)
+        return {reason: counts[reason] for reason in sorted(counts, key=first.__getitem__)}
+
+    def _key(self) -> str:
+        key = self.load("held.json")["key"]
+        return key if key == GROUPS else SIDES[key]
+
+    def leaks(self) -> tuple[str, dict[str, int]]:
+        """The key side, and how many sentences of the other side are in two splits."""
+        if self._key() == GROUPS:
+            held = self.load("held.json")
+            return GROUPS, {name: held[name] for name in ("groups", "largest")}
+        train = sum(self.load(name)["leaks"] for name in self.of_parts("fate"))
+        return self._key(), {"train": train, "valid and test": self.load("held.json")["leaks"]}
+
+    def sizes(self) -> dict[str, dict[str, list[int]]]:
+        """Count, for each split that is written: pairs, and words and types of both sides."""
+        reports = [self.load(name) for name in self.of_parts("fate")]
+        pairs = np.sum([one["counts"][: len(SPLITS)] for one in reports], axis=0).tolist()
+        pairs[0] = sum(one["copies"] for one in reports)
+        words = np.sum([one["words"] for one in reports], axis=0).tolist()
+        types = np.sum([self.load(one)["types"] for one in self.of_ranges("types")], axis=0)
+        splits = SPLITS if self.settings.as_split is None else (self.settings.as_split,)
+        return {
+            name: {
+                "pairs": [pairs[place]],
+                "words": words[2 * place : 2 * place + 2],
+                "types": types.tolist()[2 * place : 2 * place + 2],
+            }
+            for place, name in enumerate(SPLITS)
+            if name in splits
+        }
+
+    def of_texts(self) -> list[dict[str, int]]:
+        """Count, for each text: pairs read, and lines that are written of it as train."""
+        found = [{"read": 0, "train": 0} for _ in self.settings.texts]
+        for part, clean, fate in zip(
+            self.parts, self.of_parts("clean"), self.of_parts("fate"), strict=True
+        ):
+            found[part.text]["read"] += self.load(clean)["read"]
+            found[part.text]["train"] += self.load(fate)["copies"]
+        return found
+
+    def write(self, files: Sequence[Sequence[IO[str]]]) -> None:
+        """Write every pair into the two files of its split, in the order of the texts.
+
+        Args:
+            files: of each of ``SPLITS``, source and target.
+        """
+        for clean, fate in zip(self.of_parts("clean"), self.of_parts("fate"), strict=True):
+            fates, copies = fingerprints.load(self.beside(fate, "npy")).tolist()
+            with self.beside(clean, "tsv").open(encoding="utf-8", newline="\n") as file:
+                for line, code, times in zip(file, fates, copies, strict=True):
+                    if code < len(SPLITS) and times:
+                        source, _, target = line.partition("\t")
+                        files[code][0].write(f"{source}\n" * times)
+                        files[code][1].write(target * times)
+
+
+def leak(side: str) -> str:
+    """Name the fault of a pair of train whose sentence on this side is held out too."""
+    return f"{side} sentence also in valid or test"
+
+
+def prepare(settings: Settings, folder: Path, part_lines: int, range_size: int = RANGE) -> SplitJob:
     """Unpack and cut the texts, in a folder that exists; the first worker does it for all."""
     packed = {
         pair_texts.unpacked_name(number, place): (text, place)
@@ -292,7 +501,7 @@ def prepare(
     shared(folder).work([*packed], lambda name: pair_texts.unpack(*packed[name], folder / name))
     parts = pair_texts.cut_texts(settings.texts, folder, part_lines)
     total = sum(part.lines for part in parts)
-    return Splitting(settings, folder, tuple(parts), max(1, math.ceil(total / range_size)))
+    return SplitJob(settings, folder, tuple(parts), max(1, math.ceil(total / range_size)))
 
 
 def shared(folder: Path) -> SharedFolder:
@@ -300,7 +509,7 @@ def shared(folder: Path) -> SharedFolder:
     return SharedFolder(folder, HEAD, "corpus pairs --parts", called={"part_lines": "--part-lines"})
 
 
-def work(job: Splitting, workers: int, shard: tuple[int, int] = (0, 1)) -> list[str]:
+def work(job: SplitJob, workers: int, shard: tuple[int, int] = (0, 1)) -> list[str]:
     """Do all stages, side by side with other workers.
 
     Args:

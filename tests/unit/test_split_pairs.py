@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import itertools
 import json
 import lzma
 import random
@@ -19,10 +20,10 @@ from hypothesis import strategies as st
 from fairseq_ext.corpora import SPLITS, pair_texts, splitting
 from fairseq_ext.corpora.fingerprints import normalized
 from fairseq_ext.corpora.pair_texts import Text
-from fairseq_ext.corpora.split_job import Settings
-from fairseq_ext.corpora.splitting import Splitting
+from fairseq_ext.corpora.splitting import Settings, SplitJob
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import lines
+from fairseq_ext.utils.errors import DataError
 from tests.support import naive_split
 from tests.support.harness import REPO, run, write_lines
 
@@ -51,9 +52,7 @@ def sides(splits: dict, name: str, side: int) -> set[str]:
     return {normalized(pair[side]) for pair in splits[name]}
 
 
-def job_of(
-    pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: object
-) -> Splitting:
+def job_of(pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: object) -> SplitJob:
     """All stages of a job in parts of ``size`` pairs, and ranges of ``ranges`` fingerprints."""
     source, target = ([pair[side] for pair in pairs] for side in (0, 1))
     files = (write_lines(folder / "source", source), write_lines(folder / "target", target))
@@ -65,7 +64,7 @@ def job_of(
     return job
 
 
-def written(job: Splitting, folder: Path) -> dict[str, Pairs]:
+def written(job: SplitJob, folder: Path) -> dict[str, Pairs]:
     """The pairs of each split."""
     names = [[folder / f"{split}.{side}" for side in (0, 1)] for split in SPLITS]
     files = [[path.open("w", encoding="utf-8") for path in both] for both in names]
@@ -76,7 +75,7 @@ def written(job: Splitting, folder: Path) -> dict[str, Pairs]:
     return {name: [*zip(*both, strict=True)] for name, both in zip(SPLITS, texts, strict=True)}
 
 
-def split(pairs: Pairs, folder: Path, **how: object) -> tuple[dict[str, Pairs], Splitting]:
+def split(pairs: Pairs, folder: Path, **how: object) -> tuple[dict[str, Pairs], SplitJob]:
     folder.mkdir(exist_ok=True)
     job = job_of(pairs, folder, **how)
     return written(job, folder), job
@@ -160,6 +159,35 @@ def test_a_sentence_keeps_its_split_whatever_its_company(tmp_path):
 def test_the_side_that_repeats_is_the_key(swap, tmp_path):
     pairs = [pair[::-1] for pair in corpus()] if swap else corpus()
     assert split(pairs, tmp_path, valid=20, test=30)[1].key == int(not swap)
+
+
+def near_duplicates_of(rng: random.Random) -> Pairs:
+    """Pairs in families, of which each sentence is a word away from the next."""
+    names = ["Tom", "Mary", "John", "Ana"]
+    stems = [" ".join(rng.choices("abcdefghijkl", k=7)) for _ in range(60)]
+    return [(f"{name} {stem}", f"{stem} {name} x{number}") for number, stem in enumerate(stems)
+            for name in names[: 1 + number % 4]]  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "ranges"), [(7, 5), (1000, 1000)])
+def test_groups_of_near_duplicates_stay_on_one_side(size, ranges, tmp_path):
+    pairs = near_duplicates_of(random.Random(3))
+    pairs += pairs[:9]  # repeats
+    splits, job = split(pairs, tmp_path, key="groups", valid=10, test=20, size=size, ranges=ranges)
+    assert [len(splits[name]) for name in ("valid", "test")] == [10, 20]
+    assert sum(map(len, splits.values())) == len({*pairs})
+    families = {name: {pair[1].split()[-1] for pair in splits[name]} for name in splits}
+    for one, other in itertools.combinations(families.values(), 2):
+        assert not one & other
+    assert job.leaks() == ("groups", {"groups": 60, "largest": 4})
+    assert job.dropped() == {"repeated pair": 9}
+    again, _ = split(pairs, tmp_path / "again", key="groups", valid=10, test=20)
+    assert again == splits
+
+
+def test_too_few_groups_is_an_error(tmp_path):
+    with pytest.raises(DataError, match=r"near-duplicates among 150 pairs"):
+        split(near_duplicates_of(random.Random(3)), tmp_path, key="groups", valid=75, test=75)
 
 
 def test_the_same_sentence_is_one_whatever_case_and_punctuation():
