@@ -27,6 +27,13 @@ class Recorder:
     def __init__(self, results: Results) -> None:
         self.results, self.count = results, 0
 
+    def pytest_collectreport(self, report: Any) -> None:
+        """Add a file that could not be imported."""
+        if report.failed:
+            error = str(report.longrepr)[-ERROR_LENGTH:]
+            self.results.content["cells"][report.nodeid] = {"outcome": "failed", "error": error}
+            self.results.save()
+
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Add a test that has run, failed in its set-up, or was skipped."""
         if report.when != "call" and report.outcome == "passed":
@@ -59,6 +66,9 @@ def main() -> None:
     counts = {name: outcomes.count(name) for name in sorted(set(outcomes))}
     results.content["counts"], results.content["status"] = counts, int(status)
     results.finish()
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        results.content["complete"] = False
+        results.save()
     print(counts)
 
 

@@ -92,6 +92,8 @@ def main() -> None:
     names = ("gru",) if options.tiny else (*NAMES, *SEEDS)
     names = [name for name in names if not results.has(name)]
     seconds = results.left - GENERATION - START
+    if seconds < 30 and not options.tiny:
+        raise SystemExit(f"{results.left:.0f} s are too few for a training and a translation.")
     trainings = {}
     for name in names:
         system = name.partition("@")[0]
