@@ -28,13 +28,14 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$out"
 
-sizes=(--share-all-embeddings --encoder-layers 4 --decoder-layers 4)
-small=("${sizes[@]}" --encoder-embed-dim 192 --decoder-embed-dim 192
+# Bundled (int8; bmt-1 in bits and int8) they have 4.8, 4.8 and 2.0 MB, dictionaries included.
+small=(--share-all-embeddings --encoder-layers 4 --decoder-layers 4 --encoder-embed-dim 192 --decoder-embed-dim 192
     --encoder-attention-heads 4 --decoder-attention-heads 4)
 muse=(--arch muse_tiny "${small[@]}" --encoder-ffn-embed-dim 512 --decoder-ffn-embed-dim 512)
-linformer=(--arch linformer_tiny "${small[@]}" --encoder-ffn-embed-dim 640
-    --decoder-ffn-embed-dim 640)
-bmt=(--arch bmt_tiny "${sizes[@]}" --encoder-embed-dim 256 --decoder-embed-dim 256
+linformer=(--arch linformer_tiny "${small[@]}" --encoder-ffn-embed-dim 448
+    --decoder-ffn-embed-dim 448)
+bmt=(--arch bmt_tiny --share-all-embeddings --encoder-layers 3 --decoder-layers 3
+    --encoder-embed-dim 256 --decoder-embed-dim 256
     --encoder-attention-heads 4 --decoder-attention-heads 4
     --encoder-ffn-embed-dim 512 --decoder-ffn-embed-dim 512
     --attention-dropout 0 --activation-dropout 0)

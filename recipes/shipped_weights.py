@@ -27,7 +27,7 @@ def reduce(checkpoint: Path, output: Path) -> int:
                 for name, value in state["model"].items()
             },
             "optimizer_history": [{**history[0], "lr_scheduler_state": {}}],
-            "extra_state": {},
+            "extra_state": {"dictionaries": state["extra_state"]["dictionaries"]},
             "last_optimizer_state": None,
         },
         output,
