@@ -81,7 +81,7 @@ def _bundle(args: argparse.Namespace) -> int:
         raise ConfigError("`--system` goes with `--scores`, which is missing.")
     scores = read_scores(args.scores, args.system) if args.scores else []
     checkpoint = in_run(args.model)
-    search = search_options.given(args)
+    search = search_options.specified(args)
     own = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
     changes = (args.data, args.numbers, args.engine, args.about, args.licence, scores, search)
     with one_message():

@@ -135,7 +135,7 @@ def _load(named: Sequence[Named], args: argparse.Namespace) -> dict[str, System]
         folders = (bundle.home(one.checkpoint), one.data)
         return chosen_codec(args, translator.src, translator.tgt, folders, one.codes)
 
-    search = Search(**search_options.given(args, SEARCH), cpu=args.cpu, attention=True)
+    search = Search(**search_options.specified(args, SEARCH), cpu=args.cpu, attention=True)
     with (
         one_message(),
         tqdm(named, desc="load", unit=" systems", file=sys.stderr, disable=None) as shown,

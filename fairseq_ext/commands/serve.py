@@ -99,7 +99,7 @@ def _serve(args: argparse.Namespace) -> int:
     from fairseq_ext.decoding.loading import in_run
     from fairseq_ext.serving import server
 
-    search = search_options.given(args)
+    search = search_options.specified(args)
     models = [in_run(path) for path in args.models]  # of a name on the Hub, one commit for all
     settings = server.Settings(
         models, args.data, search, limits, keys, args.batch_size, args.max_tokens

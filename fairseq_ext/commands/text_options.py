@@ -10,7 +10,7 @@ import dataclasses
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.utils.errors import ConfigError
 
@@ -27,6 +27,26 @@ TEXT_FLAGS = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class TextOptions:
+    """Preparation of text as the command line asks for it; None leaves a step to ``text.json``."""
+
+    normalize: bool | None = None
+    tokenize: bool | None = None
+    escape: bool | None = None
+    aggressive: bool | None = None
+    lowercase: bool | None = None
+    keep_tokens: bool = False
+    bpe_codes: Path | None = None
+    remove_bpe: bool = False
+
+    def of_job(self) -> dict[str, bool]:
+        """The switches that were given, by name; ``--no-tokenize`` is one too."""
+        values = {name: getattr(self, name) for name in TEXT_FLAGS}
+        values |= {name: True for name in ("keep_tokens", "remove_bpe") if getattr(self, name)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
 def add_text_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments, as a group of their own."""
     option = parser.add_argument_group(
@@ -41,7 +61,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_codec(
-    args: argparse.Namespace,
+    options: TextOptions,
     src: str,
     tgt: str,
     folders: Iterable[Path],
@@ -50,7 +70,7 @@ def chosen_codec(
     """The functions between text and tokens.
 
     Args:
-        args: with those of :func:`add_text_options`.
+        options: the command's.
         src, tgt: languages.
         folders: where a ``text.json`` may be; the first one counts.
         codes: instead of ``--bpe-codes``.
@@ -64,20 +84,22 @@ def chosen_codec(
 
     saved = pipeline.find(folders)
     saved = saved and saved.towards(src, tgt)
-    made = _overridden(args, saved, pipeline.Pipeline(src, tgt), codes or args.bpe_codes)
-    if args.keep_tokens and not made.tokenize:
+    made = _overridden(options, saved, pipeline.Pipeline(src, tgt), codes or options.bpe_codes)
+    if options.keep_tokens and not made.tokenize:
         raise ConfigError("`--keep-tokens` goes with `--tokenize`, which is missing.")
-    return TextCodec(made.encoder(), made.joiner() if args.keep_tokens else made.decoder())
+    return TextCodec(made.encoder(), made.joiner() if options.keep_tokens else made.decoder())
 
 
 def _overridden(
-    args: argparse.Namespace, saved: Pipeline | None, plain: Pipeline, codes: Path | None
+    options: TextOptions, saved: Pipeline | None, plain: Pipeline, codes: Path | None
 ) -> Pipeline:
     """The saved steps, or none, with the options in their place."""
-    given = {name: getattr(args, name) for name in TEXT_FLAGS if getattr(args, name) is not None}
+    given: dict[str, Any] = {
+        name: value for name in TEXT_FLAGS if (value := getattr(options, name)) is not None
+    }
     if codes is not None:
         given |= {"subwords": "subword-nmt", "files": (_checked(codes),)}
-    elif args.remove_bpe:
+    elif options.remove_bpe:
         given |= {"subwords": "joined", "files": ()}
     base = saved or plain
     if given.get("tokenize") is False:

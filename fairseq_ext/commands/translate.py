@@ -4,27 +4,70 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
+import dataclasses
 import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from fairseq_ext.commands import options, translate_options, translate_parts
+from fairseq_ext.commands import options, search_options, text_options, translate_parts
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.commands.text_options import add_text_options, chosen_codec
+from fairseq_ext.commands.search_options import SearchOptions
+from fairseq_ext.commands.text_options import TextOptions
+from fairseq_ext.commands.translate_parts import PartOptions
 from fairseq_ext.decoding.search import BUFFER
 from fairseq_ext.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fairseq_ext.decoding.parts import Writes
     from fairseq_ext.decoding.search import Translates
     from fairseq_ext.decoding.stream import TextCodec, Translation
     from fairseq_ext.text.parts import Part
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A call of ``translate``; fields without a comment are the options of that name.
+
+    Attributes:
+        words: arguments that are no options: the folder of the data, or text.
+        path: models; after :meth:`resolved` as paths, so that a name on the Hub is the same commit
+            for all workers.
+        data: folder with the dictionaries, if it was given.
+        lines: text to translate from the command line.
+    """
+
+    words: Sequence[str] = ()
+    path: Sequence[Path] = ()
+    model: Path | None = None
+    data: Path | None = None
+    lines: Sequence[str] | None = None
+    input: Sequence[Path] | None = None
+    output: Path | None = None
+    json: Path | None = None
+    src: str | None = None
+    tgt: str | None = None
+    buffer_size: int | None = None
+    skip_long: bool = False
+    search: SearchOptions = dataclasses.field(default_factory=SearchOptions)
+    text: TextOptions = dataclasses.field(default_factory=TextOptions)
+    parts: PartOptions = dataclasses.field(default_factory=PartOptions)
+
+    def resolved(self) -> Request:
+        """Find the models, and tell a folder with data from text among the arguments.
+
+        Raises:
+            ConfigError: no model has the name of ``--model``, ``--path`` has something else than
+                models, or the arguments are neither a folder nor text.
+        """
+        path = _find_models(self)
+        data, lines = _data_or_text(self, path)
+        return dataclasses.replace(
+            self, words=(), model=None, path=path, data=data or self.data, lines=lines
+        )
 
 
 def add(commands: Subparsers) -> None:
@@ -44,8 +87,8 @@ def add(commands: Subparsers) -> None:
         metavar="DATA|TEXT",
         help=f"{options.DATA_HELP}; or text to translate, if the model has dictionaries of its own",
     )
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument(
+    models = parser.add_mutually_exclusive_group(required=True)
+    models.add_argument(
         "--path",
         type=Path,
         nargs="+",
@@ -54,7 +97,7 @@ def add(commands: Subparsers) -> None:
         "or ORG/NAME[@REVISION] on the Hugging Face Hub; several checkpoints, or several models "
         "for the engine, vote",
     )
-    which.add_argument(
+    models.add_argument(
         "--model",
         type=Path,
         metavar="NAME",
@@ -71,9 +114,8 @@ def add(commands: Subparsers) -> None:
     option("-o", "--output", type=Path, metavar="FILE", help="write there (standard output)")
     option("--src", metavar="LANG", help="source language (the one trained on)")
     option("--tgt", metavar="LANG", help="target language (the one trained on)")
-    add_text_options(parser)
-    translate_options.add_search(parser.add_argument_group("search"))
-    translate_options.add_samples(parser.add_argument_group("samples instead of search"))
+    text_options.add_text_options(parser)
+    search_options.add_search(parser)
     translate_parts.add_part_options(parser.add_argument_group("large texts"))
     option(
         "--json",
@@ -81,53 +123,55 @@ def add(commands: Subparsers) -> None:
         metavar="FILE",
         help="also write source, translations, tokens and scores as JSON, one line per sentence",
     )
-    parser.set_defaults(run=_translate, data=None, text=None)
+    parser.set_defaults(run=_run)
 
 
-def _translate(args: argparse.Namespace) -> int:
-    # which tells why fairseq translates instead of the engine
+def _run(args: argparse.Namespace) -> int:
+    request = options.from_args(Request, args)
+    request.parts.check(request.input)
+    request = request.resolved()
+    options.keep_inputs(request)  # again: only now are the models and the data paths
+    return translate(request)
+
+
+def translate(request: Request) -> int:
+    """Translate as a resolved request asks; returns the exit status."""
+    # This logger tells why fairseq translates instead of the engine.
     logging.getLogger("fairseq_ext.generation.on_engine").setLevel(logging.INFO)
     from fairseq_ext.utils import files
 
-    translate_parts.check(args)
-    _find_models(args)
-    _tell_apart(args)
-    options.keep_inputs(args)  # again: now it is known what the words are
-    if args.parts is not None:
-        return translate_parts.run(args, lambda: _lines(args), lambda stack: _parts(args, stack))
-    lines = _lines(args)
+    if request.parts.parts is not None:
+        return translate_parts.run(request)
+    line_count = count_lines(request)
     with contextlib.ExitStack() as stack:
-        translator, codec = _opened(args, stack)
-        out = stack.enter_context(files.atomic_write(args.output)) if args.output else _stdout()
-        details = stack.enter_context(files.atomic_write(args.json)) if args.json else None
-        began = time.monotonic()
-        found = _found(args, translator, codec, lines)
-        count = _write_all(found, out, details, args.nbest or 1)
-        print(_closing(translator, count, time.monotonic() - began), file=sys.stderr)
+        session = stack.enter_context(Session.of(request))
+        out = stack.enter_context(files.atomic_write(request.output)) if request.output else None
+        out = out or _standard_output()
+        details = stack.enter_context(files.atomic_write(request.json)) if request.json else None
+        start = time.monotonic()
+        count = session.write(_with_bar(session.translate_all(), line_count), out, details)
+        print(_summary(session.translator, count, time.monotonic() - start), file=sys.stderr)
     return 0
 
 
-def _find_models(args: argparse.Namespace) -> None:
-    """Set ``path`` to where they are, so that a name on the Hub is one commit for all workers.
-
-    Raises:
-        ConfigError: no model has the name of ``--model``, or what ``--path`` takes is no model.
-    """
+def _find_models(request: Request) -> list[Path]:
+    """Paths of the models that ``--model`` or ``--path`` names."""
     from fairseq_ext.checkpoints import find_model
     from fairseq_ext.decoding.loading import in_run
 
-    name, args.model = args.model, None
-    given = args.path or [name]
-    if not args.words:
-        _require_no_text(path for path in given[1:] if " " in str(path))  # no name on the Hub
-    args.path = [in_run(path) for path in given]
-    if not args.words:
-        _require_no_text(args.path[1:])
-    if name is not None and not args.path[0].exists():
+    names = request.path or [request.model or Path()]
+    if not request.words:
+        # A name on the Hub has no blank.
+        _require_no_text(path for path in names[1:] if " " in str(path))
+    paths = [in_run(path) for path in names]
+    if not request.words:
+        _require_no_text(paths[1:])
+    if request.model is not None and not paths[0].exists():
         raise ConfigError(
-            f"`--model {name}`: there is no such file or folder, nor a model of that name; those "
-            f"that come along are {', '.join(find_model.shipped()) or 'none'}."
+            f"`--model {request.model}`: there is no such file or folder, nor a model of that "
+            f"name; those that come along are {', '.join(find_model.shipped()) or 'none'}."
         )
+    return paths
 
 
 def _require_no_text(paths: Iterable[Path]) -> None:
@@ -140,163 +184,166 @@ def _require_no_text(paths: Iterable[Path]) -> None:
             )
 
 
-def _tell_apart(args: argparse.Namespace) -> None:
-    """Set ``data``, or ``text`` to the lines, by what the arguments are.
-
-    A worker on Ray gets them when that is done: it has no ``words``.
-
-    Raises:
-        ConfigError: they are neither, or there is a file to translate as well.
-    """
+def _data_or_text(
+    request: Request, models: Sequence[Path]
+) -> tuple[Path | None, Sequence[str] | None]:
+    """The folder with the data, or the lines of text, that the arguments are."""
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.engine.files import is_engine_model
 
-    words, args.words = args.words, []
+    words = request.words
+    if not words:
+        return None, None
     if len(words) == 1 and os.path.isdir(words[0]):  # noqa: PTH112  # of any text, also a long one
-        args.data = Path(words[0])
-    elif words and all(bundle.is_bundle(path) or is_engine_model(path) for path in args.path):
-        if args.input is not None:
+        return Path(words[0]), None
+    if all(bundle.is_bundle(path) or is_engine_model(path) for path in models):
+        if request.input is not None:
             raise ConfigError("`--input` does not go with text as an argument; give one of them.")
-        args.text = [line for text in words for line in text.split("\n")]
-    elif words:
-        fault = "DATA must be one folder"
-        if len(words) == 1:
-            fault = f"{words[0]:.80} is no folder; give the one that fairseq-preprocess wrote"
-        raise ConfigError(
-            f"{fault}. Text can be an argument where the model is a bundle, or one for the engine, "
-            "which have their own dictionaries; for others, `echo TEXT | fairseq-ext translate …`."
-        )
-
-
-def _lines(args: argparse.Namespace) -> int | None:
-    """How many lines the input files have, once they are checked."""
-    from fairseq_ext import text
-
-    if args.input is None:
-        return None
-    return sum(text.check_text(path, empty_lines=True, max_tokens=None) for path in args.input)
-
-
-def _parts(args: argparse.Namespace, stack: contextlib.ExitStack) -> Writes:
-    """A function that writes the translations of a part."""
-    translator, codec = _opened(args, stack)
-    choose = _choice(args)
-
-    def write(part: Part, out: IO[str], details: IO[str] | None) -> None:
-        place = {"first": part.first, "before": part.before}
-        found = _translations(args, translator, codec, part.read(), str(part.path), **place)
-        _write_all(choose(found), out, details, args.nbest or 1)
-
-    return write
-
-
-def _opened(args: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Translates, TextCodec]:
-    """The models, and what stands between text and their tokens."""
-    from fairseq_ext.decoding.loading import opened
-
-    languages = args.src, args.tgt
-    search = functools.partial(translate_options.chosen_search, args)
-    found = stack.enter_context(opened(args.path, args.data, languages, search))
-    src, tgt = found.translator.src, found.translator.tgt
-    return found.translator, chosen_codec(args, src, tgt, found.folders)
-
-
-def _found(
-    args: argparse.Namespace, translator: Translates, codec: TextCodec, lines: int | None
-) -> Iterator[Translation]:
-    """The translations, with a progress bar."""
-    from tqdm import tqdm
-
-    bar = {"desc": "translate", "unit": " lines", "file": sys.stderr, "disable": None}
-    found = _of_all_inputs(args, translator, codec)
-    yield from tqdm(_choice(args)(found), total=lines, **bar)
-
-
-def _of_all_inputs(
-    args: argparse.Namespace, translator: Translates, codec: TextCodec
-) -> Iterator[Translation]:
-    from fairseq_ext.decoding import stream
-
-    if args.input is None:
-        name = "standard input"
-        if args.text is not None:
-            raw, name = [os.fsencode(f"{line}\n") for line in args.text], "the command line"
-        else:
-            raw = stream.unmarked(_stdin().buffer, name)
-        yield from _translations(args, translator, codec, raw, name)
-        return
-    before = 0
-    for path in args.input:
-        with path.open("rb") as raw:
-            for one in _translations(args, translator, codec, raw, str(path), before=before):
-                yield one
-        before = one.line
-
-
-def _translations(
-    args: argparse.Namespace,
-    translator: Translates,
-    codec: TextCodec,
-    raw: Iterable[bytes],
-    name: str,
-    **place: int,
-) -> Iterator[Translation]:
-    from fairseq_ext.decoding import stream
-
-    return stream.translations(
-        stream.decoded(raw, name),
-        translator,
-        codec,
-        name=name,
-        buffer=BUFFER if args.buffer_size is None else args.buffer_size,
-        skip_long=args.skip_long,
-        **place,
+        return None, [line for text in words for line in text.split("\n")]
+    fault = "DATA must be one folder"
+    if len(words) == 1:
+        fault = f"{words[0]:.80} is no folder; give the one that fairseq-preprocess wrote"
+    raise ConfigError(
+        f"{fault}. Text can be an argument where the model is a bundle, or one for the engine, "
+        "which have their own dictionaries; for others, `echo TEXT | fairseq-ext translate …`."
     )
 
 
-def _choice(args: argparse.Namespace) -> Callable[[Iterator[Translation]], Iterator[Translation]]:
-    """A function that chooses among the samples of ``--mbr``; without it, the identity.
+def count_lines(request: Request) -> int | None:
+    """Check the input files and count their lines; None for standard input.
 
     Raises:
-        ConfigError: an unknown utility, or one that is not installed.
+        DataError: a file that cannot be translated.
     """
-    if args.mbr is None:
-        return lambda found: found
+    from fairseq_ext import text
+
+    if request.input is None:
+        return None
+    return sum(text.check_text(path, empty_lines=True, max_tokens=None) for path in request.input)
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """A request whose models are loaded.
+
+    Attributes:
+        request: resolved.
+        translator: the models.
+        codec: between text and tokens.
+        rerank: choose among the samples of ``--mbr``; without it, the identity.
+    """
+
+    request: Request
+    translator: Translates
+    codec: TextCodec
+    rerank: Callable[[Iterator[Translation]], Iterator[Translation]]
+
+    @staticmethod
+    @contextlib.contextmanager
+    def of(request: Request) -> Iterator[Session]:
+        """Load the models for as long as the block takes.
+
+        Raises:
+            FairseqExtError: a model cannot be loaded, or options do not go with it; or the utility
+                of ``--mbr`` is unknown or not installed.
+        """
+        from fairseq_ext.decoding.loading import opened
+
+        languages = request.src, request.tgt
+        with opened(request.path, request.data, languages, request.search.search) as model:
+            src, tgt = model.translator.src, model.translator.tgt
+            codec = text_options.chosen_codec(request.text, src, tgt, model.folders)
+            yield Session(request, model.translator, codec, _reranker(request.search))
+
+    def translate_all(self) -> Iterator[Translation]:
+        """Translate all input in order."""
+        from fairseq_ext.decoding import stream
+
+        request = self.request
+        if request.lines is not None:
+            raw = [os.fsencode(f"{line}\n") for line in request.lines]
+            yield from self.translate(raw, "the command line")
+        elif request.input is None:
+            name = "standard input"
+            yield from self.translate(stream.unmarked(_standard_input().buffer, name), name)
+        before = end = 0
+        for path in request.input or ():
+            with path.open("rb") as raw:
+                for translation in self.translate(raw, str(path), before=before):
+                    yield translation
+                    end = translation.line
+            before = end
+
+    def translate_part(self, part: Part, out: IO[str], details: IO[str] | None) -> None:
+        """Write the translations of a part of the input."""
+        place = {"first": part.first, "before": part.before}
+        self.write(self.translate(part.read(), str(part.path), **place), out, details)
+
+    def translate(
+        self, raw: Iterable[bytes], name: str, *, first: int = 1, before: int = 0
+    ) -> Iterator[Translation]:
+        """Translate lines of bytes; see :func:`fairseq_ext.decoding.stream.translations`."""
+        from fairseq_ext.decoding import stream
+
+        request = self.request
+        translations = stream.translations(
+            stream.decoded(raw, name),
+            self.translator,
+            self.codec,
+            name=name,
+            first=first,
+            before=before,
+            buffer=BUFFER if request.buffer_size is None else request.buffer_size,
+            skip_long=request.skip_long,
+        )
+        return self.rerank(translations)
+
+    def write(
+        self, translations: Iterable[Translation], out: IO[str], details: IO[str] | None
+    ) -> int:
+        """Write translations, and their details as JSON; returns the number of the last line."""
+        number = 0
+        for translation in translations:
+            number = translation.line
+            out.writelines(_rows(translation, self.request.search.nbest or 1))
+            out.flush()
+            if details is not None:
+                details.write(json.dumps(_as_dict(translation), ensure_ascii=False) + "\n")
+        return number
+
+
+def _reranker(search: SearchOptions) -> Callable[[Iterator[Translation]], Iterator[Translation]]:
+    if search.mbr is None:
+        return lambda translations: translations
     from fairseq_ext.decoding.mbr_rerank import best_agreeing
     from fairseq_ext.decoding.mbr_utilities import build_utility
 
-    utility = build_utility(args.utility or translate_options.SAMPLES["utility"][0])
-    return lambda found: best_agreeing(found, utility)
+    utility = build_utility(search.utility or search_options.SAMPLES["utility"][0])
+    return lambda translations: best_agreeing(translations, utility)
 
 
-def _write_all(
-    found: Iterator[Translation], out: IO[str], details: IO[str] | None, nbest: int
-) -> int:
-    """Write every translation; returns the number of lines."""
-    count = 0
-    for one in found:
-        count = one.line
-        out.writelines(_rows(one, nbest))
-        out.flush()
-        if details is not None:
-            details.write(json.dumps(_as_dict(one), ensure_ascii=False) + "\n")
-    return count
+def _with_bar(translations: Iterator[Translation], lines: int | None) -> Iterator[Translation]:
+    from tqdm import tqdm
+
+    bar = {"desc": "translate", "unit": " lines", "file": sys.stderr, "disable": None}
+    yield from tqdm(translations, total=lines, **bar)
 
 
-def _rows(one: Translation, nbest: int) -> Iterator[str]:
+def _rows(translation: Translation, nbest: int) -> Iterator[str]:
     if nbest == 1:
-        yield one.texts[0] + "\n"
+        yield translation.texts[0] + "\n"
         return
-    scores = [candidate.score for candidate in one.candidates] or [0.0]
-    for rank, (text, score) in enumerate(zip(one.texts, scores, strict=True), start=1):
-        yield f"{one.line}\t{rank}\t{score:.4f}\t{text}\n"
+    scores = [candidate.score for candidate in translation.candidates] or [0.0]
+    for rank, (text, score) in enumerate(zip(translation.texts, scores, strict=True), start=1):
+        yield f"{translation.line}\t{rank}\t{score:.4f}\t{text}\n"
 
 
-def _as_dict(one: Translation) -> dict[str, Any]:
-    pairs = zip(one.texts, one.candidates, strict=False)  # no candidates: nothing was translated
+def _as_dict(translation: Translation) -> dict[str, Any]:
+    # An empty line has a text without a candidate.
+    pairs = zip(translation.texts, translation.candidates, strict=False)
     return {
-        "line": one.line,
-        "source": one.source,
+        "line": translation.line,
+        "source": translation.source,
         "translations": [
             {"text": text, "tokens": candidate.tokens, "score": candidate.score}
             for text, candidate in pairs
@@ -304,23 +351,26 @@ def _as_dict(one: Translation) -> dict[str, Any]:
     }
 
 
-def _stdin() -> IO[str]:
+def _standard_input() -> IO[str]:
     if sys.__stdin__ is None:
         raise ConfigError("standard input is closed; name a file with text by `--input`.")
+    if sys.stdin.isatty():
+        print("Type text, a sentence a line; Ctrl-D ends it.", file=sys.stderr)
     return sys.stdin
 
 
-def _stdout() -> IO[str]:
+def _standard_output() -> IO[str]:
     if sys.__stdout__ is None:
         raise ConfigError("standard output is closed; name a file for the text by `--output`.")
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     return sys.stdout
 
 
-def _closing(translator: Translates, count: int, seconds: float) -> str:
+def _summary(translator: Translates, count: int, seconds: float) -> str:
     tokens = translator.counts
     unknown = f", {tokens.unknown:,} of {tokens.source:,} source tokens unknown"
     return (
-        f"{count:,} lines in {seconds:.1f} s ({tokens.target / max(seconds, 1e-9):,.0f} tokens/s)"
+        f"{count:,} {'line' if count == 1 else 'lines'} in {seconds:.1f} s "
+        f"({tokens.target / max(seconds, 1e-9):,.0f} tokens/s)"
         f"{unknown if tokens.unknown else ''}"
     )

@@ -4,26 +4,45 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.commands.text_options import TEXT_FLAGS
 from fairseq_ext.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fairseq_ext.decoding.parts import Folder, Writes
+    from fairseq_ext.commands.translate import Request
+    from fairseq_ext.decoding.parts import Folder, WritePart
     from fairseq_ext.text.parts import Part
 
 PART_LINES = 10_000
-# Options that do not change the translations or may differ between workers: devices, memory, paths,
-# and --skip-long, without which a part with lines that are too long is not made at all.
-ELSEWHERE = {
-    *("run", "data", "path", "input", "output", "json"),
-    *("parts", "part_lines", "shard", "ray", "cpu", "fp16", "max_tokens", "skip_long"),
-}
+
+
+@dataclasses.dataclass(frozen=True)
+class PartOptions:
+    """Options of ``translate`` for large texts."""
+
+    parts: Path | None = None
+    part_lines: int | None = None
+    shard: str | None = None
+    ray: str | None = None
+
+    def check(self, inputs: Sequence[Path] | None) -> None:
+        """Refuse options that need another one.
+
+        Raises:
+            ConfigError: the first of them.
+        """
+        from fairseq_ext.utils import shared_folder
+
+        shared_folder.check_options(
+            self.parts, part_lines=self.part_lines, shard=self.shard, ray=self.ray
+        )
+        if self.parts is not None and inputs is None:
+            raise ConfigError("`--parts` needs `--input`; standard input cannot be read again.")
 
 
 def add_part_options(group: Any) -> None:
@@ -50,98 +69,80 @@ def add_part_options(group: Any) -> None:
     )
 
 
-def check(args: argparse.Namespace) -> None:
-    """Refuse options that need another one.
-
-    Raises:
-        ConfigError: the first of them.
-    """
-    from fairseq_ext.utils import shared_folder
-
-    shared_folder.check_options(
-        args.parts, part_lines=args.part_lines, shard=args.shard, ray=args.ray
-    )
-    if args.parts is not None and args.input is None:
-        raise ConfigError("`--parts` needs `--input`; standard input cannot be read again.")
-
-
-def run(
-    args: argparse.Namespace,
-    check_inputs: Callable[[], object],
-    opened: Callable[[contextlib.ExitStack], Writes],
-) -> int:
+def run(request: Request) -> int:
     """Translate this worker's parts; write the complete output once no part is missing.
-
-    Args:
-        args: of the command.
-        check_inputs: reads all text before the first part is begun.
-        opened: loads the models; gives what writes the translations of a part.
 
     Raises:
         ConfigError: options that cannot work.
         DataError: a text or the folder cannot be used.
-        CheckpointError: neither can a model.
+        CheckpointError: a model cannot be used.
     """
+    from fairseq_ext.commands.translate import Session, count_lines
     from fairseq_ext.decoding import parts
     from fairseq_ext.text.parts import cut
     from fairseq_ext.utils.files import require_file
     from fairseq_ext.utils.shared_folder import shard
 
-    number, count = shard(args.shard)
-    size = args.part_lines or PART_LINES
-    every, texts = cut([require_file(path, "text file") for path in args.input], size)
+    part_options, details = request.parts, request.json is not None
+    remainder, divisor = shard(part_options.shard)
+    size = part_options.part_lines or PART_LINES
+    all_parts, texts = cut([require_file(path, "text file") for path in request.input or ()], size)
+    line_by_line = (request.search.nbest or 1) == 1
     folder = parts.Folder(
-        args.parts, every, details=args.json is not None, line_by_line=(args.nbest or 1) == 1
+        part_options.parts or Path(), all_parts, details=details, line_by_line=line_by_line
     )
-    job = {"inputs": texts, "part_lines": size, **_job(args)}
-    begun = folder.is_of(job)
-    own = [part for part in every if part.number % count == number]
-    if not begun:
-        check_inputs()
-    if args.ray is not None:
-        _on_ray(args, folder)
-    elif folder.missing(own):
+    job = {"inputs": texts, "part_lines": size, **_job(request)}
+    shard_parts = [part for part in all_parts if part.number % divisor == remainder]
+    if not folder.is_of(job):
+        count_lines(request)  # reads all text before the first part is begun
+    if part_options.ray is not None:
+        _run_on_ray(request, folder)
+    elif folder.missing(shard_parts):
         with contextlib.ExitStack() as stack:
-            write = opened(stack)
+            session = stack.enter_context(Session.of(request))
             stack.enter_context(folder.begun(job))
-            folder.work(own, _with_bar(write, folder.missing(own)))
-    _finish(args, folder)
+            missing = folder.missing(shard_parts)
+            folder.work(shard_parts, _with_bar(session.translate_part, missing))
+    _finish(request, folder)
     return 0
 
 
-def _job(args: argparse.Namespace) -> dict[str, Any]:
-    """Everything else that translations depend on: files by checksum, and the options given."""
+def _job(request: Request) -> dict[str, Any]:
+    """Describe all that translations depend on: files by checksum, and options.
+
+    Options that may differ between workers are left out: devices, memory, paths, and --skip-long,
+    without which a part with lines that are too long is not made at all.
+    """
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import data_of, in_run
     from fairseq_ext.engine.files import is_engine_model
     from fairseq_ext.utils.files import require_file, sha256
 
-    models = [require_file(bundle.as_file(in_run(path)), "model") for path in args.path]
-    data = args.data
+    models = [require_file(bundle.as_file(in_run(path)), "model") for path in request.path]
+    data = request.data
     if data is None and not any(map(is_engine_model, models)):
         data = data_of(models[0])
     folders = [path.parent for path in models] + ([] if data is None else [data])
     files = [*models] + ([] if data is None else sorted(data.glob("dict.*.txt")))
     files += [folder / "text.json" for folder in folders if (folder / "text.json").is_file()]
-    given = {name: value for name, value in vars(args).items() if name not in ELSEWHERE}
-    files += [require_file(one) for one in given.values() if isinstance(one, Path)]
-    given = {name: one for name, one in given.items() if _was_given(name, one)}
+    files += [
+        require_file(path)
+        for path in (request.search.shortlist, request.text.bpe_codes)
+        if path is not None
+    ]
+    values: dict[str, Any] = {**request.search.of_job(), **request.text.of_job()}
+    for name in ("src", "tgt", "buffer_size"):
+        if (value := getattr(request, name)) is not None:
+            values[name] = value
     return {
         "files": [{"name": path.name, "sha256": sha256(path)} for path in files],
-        "options": {f"--{name.replace('_', '-')}": one for name, one in given.items()},
-        "details": args.json is not None,
+        "options": {f"--{name.replace('_', '-')}": value for name, value in values.items()},
+        "details": request.json is not None,
     }
 
 
-def _was_given(name: str, value: Any) -> bool:
-    """Whether an option that is no file was given; 0 and ``--no-tokenize`` say something too."""
-    if value is False:
-        return name in TEXT_FLAGS
-    return value is not None and value != [] and not isinstance(value, Path)
-
-
-def _with_bar(write: Writes, missing: list[Part]) -> Writes:
-    """The same with a progress bar over the lines of the parts that are missing."""
+def _with_bar(write: WritePart, missing: list[Part]) -> WritePart:
+    """Add a progress bar over the lines of the parts that are missing."""
     from tqdm import tqdm
 
     lines = sum(part.lines for part in missing)
@@ -154,27 +155,48 @@ def _with_bar(write: Writes, missing: list[Part]) -> Writes:
     return write_and_count
 
 
-def _on_ray(args: argparse.Namespace, folder: Folder) -> None:
-    """Workers of a cluster do the parts that are missing."""
+def _run_on_ray(request: Request, folder: Folder) -> None:
+    """Let workers of a cluster translate the parts that are missing."""
     from fairseq_ext.utils import ray_workers
 
     if not folder.missing():
         return
-    details = None if args.json is None else Path(os.devnull)  # the whole is written here
-    alone = {**vars(args), "ray": None, "output": None, "json": details}
-    alone |= {name: one.absolute() for name, one in alone.items() if isinstance(one, Path)}
-    alone |= {name: [path.absolute() for path in alone[name]] for name in ("path", "input")}
-    ray_workers.run(args.ray, args.run, argparse.Namespace(**alone), cpu=args.cpu)
+    text, search = request.text, request.search
+    worker_request = dataclasses.replace(
+        request,
+        data=_absolute(request.data),
+        path=[path.absolute() for path in request.path],
+        input=[path.absolute() for path in request.input or ()],
+        output=None,  # this process joins the parts
+        json=None if request.json is None else Path(os.devnull),
+        text=dataclasses.replace(text, bpe_codes=_absolute(text.bpe_codes)),
+        search=dataclasses.replace(search, shortlist=_absolute(search.shortlist)),
+        parts=dataclasses.replace(request.parts, parts=folder.path.absolute(), ray=None),
+    )
+    worker_args = argparse.Namespace(request=worker_request)
+    ray_workers.run(request.parts.ray or "", _work_on_ray, worker_args, cpu=request.search.cpu)
 
 
-def _finish(args: argparse.Namespace, folder: Folder) -> None:
-    """Write the whole, or say what is missing."""
-    missing, every = len(folder.missing()), len(folder.parts)
-    print(f"{folder.path}: {every - missing:,} of {every:,} parts are there", file=sys.stderr)
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.absolute()
+
+
+def _work_on_ray(args: argparse.Namespace) -> int:
+    """Translate parts as a worker of the cluster, which was told whether it has a GPU."""
+    from fairseq_ext.commands.translate import translate
+
+    search = dataclasses.replace(args.request.search, cpu=args.cpu)
+    return translate(dataclasses.replace(args.request, search=search))
+
+
+def _finish(request: Request, folder: Folder) -> None:
+    """Write the complete output, or say how many parts are missing."""
+    missing, total = len(folder.missing()), len(folder.parts)
+    print(f"{folder.path}: {total - missing:,} of {total:,} parts are there", file=sys.stderr)
     if missing:
         return
     folder.tidy()
-    if args.json is not None:
-        folder.join(args.json, details=True)
-    if args.output is not None:
-        folder.join(args.output)
+    if request.json is not None:
+        folder.join(request.json, details=True)
+    if request.output is not None:
+        folder.join(request.output)

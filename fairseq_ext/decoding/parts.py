@@ -24,7 +24,7 @@ from fairseq_ext.utils.shared_folder import SharedFolder
 
 HEAD = {"format": "fairseq-ext parts", "version": 1}
 CALLED = {"details": "--json", "part_lines": "--part-lines", "inputs": "--input"}
-Writes = Callable[[Part, IO[str], "IO[str] | None"], None]
+WritePart = Callable[[Part, IO[str], "IO[str] | None"], None]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Folder:
         chosen = {self.text(part).name: part for part in (self.parts if parts is None else parts)}
         return [chosen[name] for name in self._shared.missing([*chosen])]
 
-    def work(self, parts: Sequence[Part], write: Writes) -> None:
+    def work(self, parts: Sequence[Part], write: WritePart) -> None:
         """Translate parts until none of them is missing, side by side with other workers.
 
         Args:
@@ -82,7 +82,7 @@ class Folder:
         """Remove the locks of workers that were killed; see :meth:`SharedFolder.tidy`."""
         self._shared.tidy([self.text(part).name for part in self.parts])
 
-    def _write(self, part: Part, write: Writes) -> None:
+    def _write(self, part: Part, write: WritePart) -> None:
         with contextlib.ExitStack() as stack:
             out = stack.enter_context(atomic_write(self.text(part)))  # takes its place last
             details = None

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.decoding import models
-from fairseq_ext.decoding.locking import ForkSafeLock
 from fairseq_ext.decoding.search import (
     Candidate,
     Counts,
@@ -31,6 +30,7 @@ from fairseq_ext.decoding.search import (
 from fairseq_ext.generation import length_penalty, sampling
 from fairseq_ext.generation.on_engine.batches import share_weights
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, refuse_broken
+from fairseq_ext.utils.locks import ForkSafeLock
 
 FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist")
 """Options of the search that hold from the loading of a model on."""

@@ -1,16 +1,19 @@
-"""Locks between processes.
+"""Locks between processes, and locks between threads that survive a fork.
 
-They are ``flock``'s, which the kernel releases when the process ends, however it ends; so a killed
-process never blocks the next one. On NFS the server does the same for its clients, and releases the
-locks of a machine that is gone when its lease runs out (90 seconds on Linux). Where a file system
-has no such locks, nothing replaces them: a file whose existence is the lock would outlive a killed
-process.
+Those between processes are ``flock``'s, which the kernel releases when the process ends, however it
+ends; so a killed process never blocks the next one. On NFS the server does the same for its
+clients, and releases the locks of a machine that is gone when its lease runs out (90 seconds on
+Linux). Where a file system has no such locks, nothing replaces them: a file whose existence is the
+lock would outlive a killed process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,3 +49,32 @@ def held(path: Path, *, wait: bool) -> Iterator[bool]:
             # still locked, so a process that has already opened it will find it unlinked
             path.unlink(missing_ok=True)
         lock.release()
+
+
+_LOCKS: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
+
+
+class ForkSafeLock:
+    """A lock between threads that is free again in the child of a fork.
+
+    The thread that held it at the fork does not exist in the child, so nobody would release it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _LOCKS.add(self)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Wait for the lock, and keep it for as long as the block takes."""
+        with self._lock:
+            yield
+
+
+def _renew() -> None:
+    for lock in list(_LOCKS):
+        lock._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)

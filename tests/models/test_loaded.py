@@ -18,13 +18,13 @@ from omegaconf import OmegaConf
 
 import fairseq_ext
 from fairseq_ext.checkpoints import layout, storage
-from fairseq_ext.decoding import locking
 from fairseq_ext.decoding.packing import pack_file
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.text_model import Model
 from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.engine import files
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from tests.models.test_engine import ALL, sharpened
 from tests.support import models
@@ -225,7 +225,7 @@ def test_a_fork_waits_for_no_thread_of_its_parent(loaded: dict[str, Model], kind
 
     wanted = texts()
     with contextlib.ExitStack() as busy:  # as while other threads translate
-        for lock in locking._LOCKS:
+        for lock in locks._LOCKS:
             busy.enter_context(lock.held())
         assert in_a_fork(texts, busy) == wanted
 

@@ -87,7 +87,7 @@ def _check(args: argparse.Namespace) -> None:
     Raises:
         ConfigError: the first of them.
     """
-    given = [*search_options.given(args, (*search_options.OF_A_MODEL, "shortlist"))]
+    given = [*search_options.specified(args, (*search_options.OF_A_MODEL, "shortlist"))]
     if args.engine is None and given:
         option = f"--{given[0].replace('_', '-')}"
         raise ConfigError(f"`{option}` goes with `--engine`, which is missing.")
@@ -116,7 +116,7 @@ def _for_the_engine(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from fairseq_ext.engine import files, sizes
 
     search = bundle.read(args.checkpoint).search if bundle.is_bundle(args.checkpoint) else {}
-    search |= search_options.given(args)
+    search |= search_options.specified(args)
     model = packing.pack_file(args.checkpoint, args.data, args.engine, search, args.shortlist)
     files.write(model, args.output)
     report = sizes.count(args.output)
