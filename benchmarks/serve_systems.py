@@ -104,10 +104,10 @@ def main() -> None:
     given = {**made.search, "max_tokens": made.max_tokens}
     (served,) = pairs.load(made.models, None, given).models
     if name == CTRANSLATE2:
-        search = Search(**made.search, nbest=served.most)
+        search = Search(**made.search, nbest=served.nbest)
         path = folder / f"{CTRANSLATE2}-{numbers}"
         peer = Peer(path, NUMBERS[numbers], served.translator, search, settings["threads"])
-        served = pairs.Served(peer, served.codec, served.most)
+        served = pairs.Served(peer, served.codec, served.nbest)
     application = build(
         pairs.Pairs({system: served}),
         *(made.limits, made.keys),

@@ -50,14 +50,14 @@ class Command:
 
 def all_commands() -> list[Command]:
     """Every subcommand, those of a group together, in the order in which ``--help`` lists them."""
-    found = [
+    commands = [
         Command(group, f"{package}.{name}")
         for package, groups in _packages()
         for group, names in groups.items()
         for name in names
     ]
-    order = list(dict.fromkeys(command.group for command in found))
-    return sorted(found, key=lambda command: order.index(command.group))
+    order = list(dict.fromkeys(command.group for command in commands))
+    return sorted(commands, key=lambda command: order.index(command.group))
 
 
 def _packages() -> Iterator[tuple[str, dict[str, tuple[str, ...]]]]:

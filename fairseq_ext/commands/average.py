@@ -22,12 +22,14 @@ def add(commands: Subparsers) -> None:
         "--inputs", nargs="+", type=Path, metavar="FILE", help="checkpoints, oldest first"
     )
     source.add_argument("--dir", type=Path, help="the run's --save-dir; choose with one of:")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--last-epochs", type=int, metavar="N", help="last N of checkpointEPOCH.pt")
-    which.add_argument(
+    selection = parser.add_mutually_exclusive_group()
+    selection.add_argument(
+        "--last-epochs", type=int, metavar="N", help="last N of checkpointEPOCH.pt"
+    )
+    selection.add_argument(
         "--last-updates", type=int, metavar="N", help="last N of checkpoint_EPOCH_UPDATE.pt"
     )
-    which.add_argument(
+    selection.add_argument(
         "--best", type=int, metavar="N", help="best N of checkpoint.best_METRIC_VALUE.pt"
     )
     options.add_output(parser, "OUT.pt", "the averaged checkpoint, without optimizer state")

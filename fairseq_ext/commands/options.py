@@ -56,9 +56,9 @@ def add_generated(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_output(parser: argparse.ArgumentParser, metavar: str, what: str) -> None:
+def add_output(parser: argparse.ArgumentParser, metavar: str, text: str) -> None:
     """Add ``-o``, ``--output``."""
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar=metavar, help=what)
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar=metavar, help=text)
 
 
 def add_picture_output(parser: argparse.ArgumentParser) -> None:
@@ -99,9 +99,9 @@ def chosen_reference(args: argparse.Namespace) -> Path:
     return test_sets.reference(args.ref, args.language_pair)
 
 
-def add_json(parser: argparse.ArgumentParser, what: str) -> None:
+def add_json(parser: argparse.ArgumentParser, text: str) -> None:
     """Add ``--json``."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help=f"write {what} as JSON too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=f"write {text} as JSON too")
 
 
 def write_json(path: Path | None, data: Any) -> None:
@@ -134,11 +134,11 @@ def keep_inputs(args: Any) -> None:
         path = getattr(args, name, None)
         if not isinstance(path, Path) or files.is_special(path):
             continue
-        for one in _written(name, path, args):
-            place, option = os.path.realpath(one), f"--{name}"
+        for file in _written(name, path, args):
+            place, option = os.path.realpath(file), f"--{name}"
             if place in written:
                 raise ConfigError(
-                    f"`{option}` must be another file than {one}, which `{written[place]}` writes."
+                    f"`{option}` must be another file than {file}, which `{written[place]}` writes."
                 )
             written[place] = option
     read = (path for name in vars(args) if name not in OUTPUTS for path in _read(args, name))
@@ -153,10 +153,10 @@ def require_folders(args: argparse.Namespace) -> None:
     Raises:
         EnvironmentProblem: the first of them.
     """
-    made = ("output",) if getattr(args, "makes_folder", False) else ()
+    made_by_command = ("output",) if getattr(args, "makes_folder", False) else ()
     for name in OUTPUTS:
         path = getattr(args, name, None)
-        if name not in made and isinstance(path, Path):
+        if name not in made_by_command and isinstance(path, Path):
             files.require_folder_of(path, f"--{name}")
 
 
@@ -177,8 +177,8 @@ def _written(name: str, path: Path, args: argparse.Namespace) -> list[Path]:
 
 def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
     """The files that an argument names."""
-    given = getattr(args, name)
-    for path in given if isinstance(given, list) else [given]:
+    value = getattr(args, name)
+    for path in value if isinstance(value, list) else [value]:
         if name in NAMED and isinstance(path, str):
             path = re.sub("^table:", "=", path)
             yield from map(Path, re.split(r"[=,](?:text:|table:)?", path)[1:])
@@ -187,6 +187,6 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
         yield path
         # The mean of a run's checkpoints goes into the run's folder, which is `--dir`.
         if os.path.isdir(path) and name != "dir":  # noqa: PTH112  # of any text, also a long one
-            whole = (path / "bundle.json").is_file()
-            for pattern in ("*",) if whole else READ:
+            is_bundle = (path / "bundle.json").is_file()
+            for pattern in ("*",) if is_bundle else READ:
                 yield from path.glob(pattern)

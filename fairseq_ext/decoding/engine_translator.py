@@ -22,10 +22,10 @@ from fairseq_ext.utils.locks import ForkSafeLock
 
 
 def available_threads() -> int:
-    """As many as ``OMP_NUM_THREADS`` says, or as this process may use processors."""
-    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    if said.isdecimal() and int(said):
-        return int(said)
+    """The value of ``OMP_NUM_THREADS``, or the number of processors this process may use."""
+    setting = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if setting.isdecimal() and int(setting):
+        return int(setting)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -69,7 +69,7 @@ class EngineTranslator:
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
         """How many source tokens the model would see, its special symbols included."""
-        return [len(self._encode(one)) for one in sentences]
+        return [len(self._encode(sentence)) for sentence in sentences]
 
     def translate(
         self,
@@ -77,7 +77,7 @@ class EngineTranslator:
         numbers: Sequence[int] | None = None,
         search: Search | None = None,
     ) -> list[list[Candidate]]:
-        """As :meth:`~fairseq_ext.decoding.search.Translates.translate`.
+        """Translate sentences; see :meth:`~fairseq_ext.decoding.search.Translates.translate`.
 
         Batches are as large as the translator was told, whatever ``search`` says.
 
@@ -87,9 +87,9 @@ class EngineTranslator:
         search = search or self._search
         rules = self._rules(search)
         numbers = range(len(sentences)) if numbers is None else numbers
-        sources = [self._encode(one) for one in sentences]
-        found: list[list[Candidate]] = [[] for _ in sentences]
-        for batch in _batches([len(one) for one in sources], self._search.max_tokens):
+        sources = [self._encode(sentence) for sentence in sentences]
+        results: list[list[Candidate]] = [[] for _ in sentences]
+        for batch in _batches(list(map(len, sources)), self._search.max_tokens):
             translated = self._team.translate(
                 [sources[place] for place in batch],
                 rules,
@@ -98,8 +98,8 @@ class EngineTranslator:
             for place, hypotheses in zip(batch, translated, strict=True):
                 best = hypotheses[: search.nbest]
                 self._count(sources[place], best)
-                found[place] = [self._candidate(one) for one in best]
-        return found
+                results[place] = [self._candidate(hypothesis) for hypothesis in best]
+        return results
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
         """Log-probabilities, base e, of the tokens of each target and its ``</s>``.
@@ -113,45 +113,52 @@ class EngineTranslator:
         Raises:
             DataError: a target that is longer than the model writes, or has ``</s>`` inside.
         """
-        known = {symbol: number for number, symbol in enumerate(self._model.target)}
-        read = [self._encode(one) for one in sources]
-        forced = [[*(known.get(one, UNKNOWN) for one in line.split()), END] for line in targets]
+        target_numbers = {symbol: number for number, symbol in enumerate(self._model.target)}
+        encoded = [self._encode(line) for line in sources]
+        forced = [
+            [*(target_numbers.get(symbol, UNKNOWN) for symbol in line.split()), END]
+            for line in targets
+        ]
         for number, target in enumerate(forced, start=1):
             if target.index(END) != len(target) - 1:
                 raise DataError(f"target {number} holds `</s>`, which only ends a sentence.")
         require_short(map(len, forced), self._model.program.longest_target)
         rules = Rules(beam=1, max_len_b=max(map(len, forced), default=1), listed=False)
         scored: list[np.ndarray] = [np.empty(0)] * len(targets)
-        for batch in _batches([len(one) for one in read], self._search.max_tokens):
-            wanted = [forced[place] for place in batch]
-            found = self._team.translate([read[place] for place in batch], rules, wanted)
-            for place, (one,) in zip(batch, found, strict=True):
-                scored[place] = one.scores
+        for batch in _batches(list(map(len, encoded)), self._search.max_tokens):
+            batch_targets = [forced[place] for place in batch]
+            hypotheses = self._team.translate(
+                [encoded[place] for place in batch], rules, batch_targets
+            )
+            for place, (hypothesis,) in zip(batch, hypotheses, strict=True):
+                scored[place] = hypothesis.scores
         return scored
 
     def _rules(self, search: Search) -> Rules:
         return _rules(search, len(self._model.target))
 
     def _encode(self, line: str) -> list[int]:
-        """Numbers of a line's tokens, cut and with special symbols as in training."""
+        """Encode a line as token numbers, cut and with special symbols as in training."""
         settings = self._model.settings
         numbers = (self._numbers.get(symbol, UNKNOWN) for symbol in line.split())
-        known = [number for number in numbers if number != PAD]  # fairseq takes them for padding
+        tokens = [number for number in numbers if number != PAD]  # fairseq takes them for padding
         if settings.cut:
-            known = known[: settings.cut - 1]
-        return [*([BEGIN] if settings.begins else []), *known, END]
+            tokens = tokens[: settings.cut - 1]
+        return [*([BEGIN] if settings.begins else []), *tokens, END]
 
-    def _candidate(self, found: Found) -> Candidate:
+    def _candidate(self, hypothesis: Found) -> Candidate:
         symbols = self._model.target
-        words = [symbols[token] for token in found.tokens if token not in (END, BEGIN)]
-        attention = () if found.attention is None else tuple(map(tuple, found.attention.tolist()))
-        return Candidate(" ".join(words), found.score / math.log(2), attention)
+        words = [symbols[token] for token in hypothesis.tokens if token not in (END, BEGIN)]
+        attention = (
+            () if hypothesis.attention is None else tuple(map(tuple, hypothesis.attention.tolist()))
+        )
+        return Candidate(" ".join(words), hypothesis.score / math.log(2), attention)
 
     def _count(self, source: Sequence[int], written: Sequence[Found]) -> None:
         with self._counting.held():
             self.counts.source += sum(number not in (BEGIN, PAD, END) for number in source)
             self.counts.unknown += sum(number == UNKNOWN for number in source)
-            self.counts.target += sum(len(one.tokens) for one in written)
+            self.counts.target += sum(len(hypothesis.tokens) for hypothesis in written)
 
 
 def _rules(search: Search, vocabulary: int) -> Rules:
@@ -161,8 +168,8 @@ def _rules(search: Search, vocabulary: int) -> Rules:
         ConfigError: a number out of range, or an option of fairseq's generator alone.
     """
     search.check()
-    for option, given in (("--fp16", search.fp16), (" ".join(search.flags), search.flags)):
-        if given:
+    for option, value in (("--fp16", search.fp16), (" ".join(search.flags), search.flags)):
+        if value:
             raise ConfigError(f"`{option}` does not go with a model for the engine.")
     names = ("beam", "max_len_a", "max_len_b", "attention")
     drawn = Sampling(top_k=search.top_k, epsilon=search.epsilon, seed=search.seed)
@@ -180,12 +187,12 @@ def _rules(search: Search, vocabulary: int) -> Rules:
     return rules
 
 
-def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Places of sentences of about equal length, of at most ``most`` tokens together."""
+def _batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Places of sentences of about equal length, of at most ``max_tokens`` tokens together."""
     batch: list[int] = []
     tokens = 0
     for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and tokens + lengths[place] > most:
+        if batch and tokens + lengths[place] > max_tokens:
             yield batch
             batch, tokens = [], 0
         batch.append(place)

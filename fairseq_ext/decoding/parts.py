@@ -65,8 +65,10 @@ class Folder:
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
         """The parts, of those given or of all, that have not been translated yet."""
-        chosen = {self.text(part).name: part for part in (self.parts if parts is None else parts)}
-        return [chosen[name] for name in self._shared.missing([*chosen])]
+        parts_by_name = {
+            self.text(part).name: part for part in (self.parts if parts is None else parts)
+        }
+        return [parts_by_name[name] for name in self._shared.missing([*parts_by_name])]
 
     def work(self, parts: Sequence[Part], write: WritePart) -> None:
         """Translate parts until none of them is missing, side by side with other workers.
@@ -75,8 +77,8 @@ class Folder:
             parts: those of this worker's shard.
             write: the translations of a part, and their details, into these files.
         """
-        chosen = {self.text(part).name: part for part in parts}
-        self._shared.work([*chosen], lambda name: self._write(chosen[name], write))
+        parts_by_name = {self.text(part).name: part for part in parts}
+        self._shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))
 
     def tidy(self) -> None:
         """Remove the locks of workers that were killed; see :meth:`SharedFolder.tidy`."""
@@ -130,6 +132,9 @@ def _joined(sources: Sequence[Path], output: Path) -> bool:
     if not output.is_file():
         return False
     stats = [path.stat() for path in sources]
-    whole = output.stat()
-    newest = max(one.st_mtime_ns for one in stats)
-    return whole.st_size == sum(one.st_size for one in stats) and whole.st_mtime_ns > newest
+    output_stat = output.stat()
+    newest = max(stat.st_mtime_ns for stat in stats)
+    return (
+        output_stat.st_size == sum(stat.st_size for stat in stats)
+        and output_stat.st_mtime_ns > newest
+    )

@@ -73,20 +73,27 @@ class Search:
         Raises:
             ConfigError: the first of them.
         """
-        for name, (option, least, most) in WHOLE.items():
+        for name, (option, minimum, maximum) in WHOLE.items():
             value = getattr(self, name)
             if not isinstance(value, Integral):
                 raise ConfigError(f"`{option}` must be a whole number, but is {value} instead.")
-            if value < least:
-                raise ConfigError(f"`{option}` must be at least {least}, but is {value} instead.")
-            if value > most:
-                raise ConfigError(f"`{option}` must be at most {most}, but is {value} instead.")
-        for name, least, most in (("lenpen", -STEEPEST, STEEPEST), ("max_len_a", 0.0, math.inf)):
+            if value < minimum:
+                raise ConfigError(f"`{option}` must be at least {minimum}, but is {value} instead.")
+            if value > maximum:
+                raise ConfigError(f"`{option}` must be at most {maximum}, but is {value} instead.")
+        for name, minimum, maximum in (
+            ("lenpen", -STEEPEST, STEEPEST),
+            ("max_len_a", 0.0, math.inf),
+        ):
             value = getattr(self, name)
-            if not (isinstance(value, Real) and math.isfinite(value) and least <= value <= most):
-                what = f"a number from {least:g} " + (f"to {most:g}" if most < math.inf else "on")
+            if not (
+                isinstance(value, Real) and math.isfinite(value) and minimum <= value <= maximum
+            ):
+                range_text = f"a number from {minimum:g} " + (
+                    f"to {maximum:g}" if maximum < math.inf else "on"
+                )
                 raise ConfigError(
-                    f"`--{name.replace('_', '-')}` must be {what}, but is {value} instead."
+                    f"`--{name.replace('_', '-')}` must be {range_text}, but is {value} instead."
                 )
         if self.nbest > self.beam:
             raise ConfigError(
@@ -159,15 +166,15 @@ class Translates(Protocol):
         """Log-probabilities, base e, of the tokens of each target and its ``</s>``."""
 
 
-def require_short(lengths: Iterable[int], most: int) -> None:
+def require_short(lengths: Iterable[int], longest: int) -> None:
     """Raise :class:`DataError` for a target that is longer than its model writes.
 
     Args:
         lengths: tokens, ``</s>`` included.
-        most: that a model writes.
+        longest: that a model writes.
     """
     for number, length in enumerate(lengths, start=1):
-        if length > most:
+        if length > longest:
             raise DataError(
-                f"target {number} has {length:,} tokens, but the model writes at most {most:,}."
+                f"target {number} has {length:,} tokens, but the model writes at most {longest:,}."
             )

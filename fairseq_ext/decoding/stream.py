@@ -15,7 +15,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 class TextCodec(NamedTuple):
-    """Both directions between a line of text and a line of tokens."""
+    """Functions from a line of text to a line of tokens, and back."""
 
     encode: Step
     decode: Step
@@ -29,7 +29,7 @@ class Translation:
         line: its number, from 1.
         source: its text.
         texts: translations, best first; one empty text for a line that was left out.
-        candidates: the same as tokens with scores; none for such a line.
+        candidates: the translations as tokens with scores; none for a line that was left out.
         text: the best translation.
     """
 
@@ -44,7 +44,7 @@ class Translation:
 
 
 def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    """Lines of UTF-8; only a line feed, or carriage return and line feed, ends one.
+    """Decode lines of UTF-8, which end in a line feed, or a carriage return and a line feed.
 
     Raises:
         DataError: a line that is not UTF-8, by number.
@@ -109,13 +109,17 @@ def translations(
         raise ConfigError(f"`--buffer-size` must be at least 1, but is {buffer} instead.")
     encode, lines = codec.encode, iter(lines)
     while block := list(islice(lines, buffer)):
-        kept = _fit_to_translate(block, first, encode, translator, name, skip_long)
-        numbers = [before + first - 1 + place for place in kept]
-        many = translator.translate(list(kept.values()), numbers, search)
-        found = dict(zip(kept, many, strict=True))
-        texts = (codec.decode(one.tokens) for many in found.values() for one in many)
+        tokens = _fit_to_translate(block, first, encode, translator, name, skip_long)
+        numbers = [before + first - 1 + place for place in tokens]
+        results = translator.translate(list(tokens.values()), numbers, search)
+        results_by_place = dict(zip(tokens, results, strict=True))
+        texts = (
+            codec.decode(candidate.tokens)
+            for candidates in results_by_place.values()
+            for candidate in candidates
+        )
         for place, source in enumerate(block):
-            candidates = found.get(place, [])
+            candidates = results_by_place.get(place, [])
             words = [next(texts) for _ in candidates] or [""]
             yield Translation(before + first + place, source, words, candidates)
         first += len(block)
@@ -129,7 +133,7 @@ def _fit_to_translate(
     name: str,
     skip_long: bool,
 ) -> dict[int, str]:
-    """Tokens of the lines that are neither empty nor too long, by place in the block."""
+    """Encode the lines that are neither empty nor too long: tokens by place in the block."""
     encoded = enumerate(map(encode, block))
     tokens = {place: line for place, line in encoded if line.strip()}  # a blank may be all it had
     lengths = translator.lengths(list(tokens.values()))

@@ -74,7 +74,7 @@ class Translator:
         with own_random_numbers(search):
             self._data, self._cfg = data, _configuration(data, search)
             self._models, cfg, self._task = models.load(data, paths, src, tgt)
-            self._aligns = not any(getattr(one, "no_alignment", "") for one in self._models)
+            self._aligns = not any(getattr(model, "no_alignment", "") for model in self._models)
             self._cuda = torch.cuda.is_available() and not self._cfg.common.cpu
             self._prepare_models()
             self._generators = {search: self._build_generator(search, self._cfg)}
@@ -105,24 +105,24 @@ class Translator:
         """fairseq's generator for a search, or the engine; some are kept for the next time."""
         fixed = {name: getattr(self._search, name) for name in FIXED}
         search = dataclasses.replace(search, **fixed)
-        found = self._generators.get(search)
-        if found is None:
-            found = self._build_generator(search, _configuration(self._data, search))
-            share_weights([*self._generators.values(), found])
+        generator = self._generators.get(search)
+        if generator is None:
+            generator = self._build_generator(search, _configuration(self._data, search))
+            share_weights([*self._generators.values(), generator])
             if len(self._generators) == MOST_GENERATORS:
                 self._generators.pop(next(iter(self._generators)))
-            self._generators[search] = found
-        return found
+            self._generators[search] = generator
+        return generator
 
     def _build_generator(self, search: Search, cfg: Any) -> Any:
         generation = cfg.generation
         if self._aligns and search.attention:
             generation.print_alignment = "soft"
         check_gnmt_lenpen(search.gnmt_lenpen, generation)
-        chosen = {}
+        options = {}
         if search.gnmt_lenpen:
-            chosen = length_penalty.generator_options(search.gnmt_lenpen, generation, None)
-        generator = self._task.build_generator(self._models, generation, **chosen)
+            options = length_penalty.generator_options(search.gnmt_lenpen, generation, None)
+        generator = self._task.build_generator(self._models, generation, **options)
         if search.epsilon:
             dictionary = self._task.target_dictionary
             generator.search = sampling.EpsilonSampling(dictionary, search.epsilon)
@@ -151,7 +151,7 @@ class Translator:
             ConfigError: a search that is not possible.
         """
         search = search or self._search
-        found: list[list[Candidate]] = [[] for _ in sentences]
+        results: list[list[Candidate]] = [[] for _ in sentences]
         numbers = range(len(sentences)) if numbers is None else numbers
         with self._one_at_a_time.held(), own_random_numbers(self._search):
             generator = self._generator(search)
@@ -161,11 +161,11 @@ class Translator:
             dataset = self._dataset(sentences)
             for place, source, hypotheses in self._run(generator, dataset, numbers):
                 self._count(source)
-                found[place] = [
-                    self._candidate(one, search.attention and self._aligns, skipped)
-                    for one in hypotheses[: search.nbest]
+                results[place] = [
+                    self._candidate(hypothesis, search.attention and self._aligns, skipped)
+                    for hypothesis in hypotheses[: search.nbest]
                 ]
-        return found
+        return results
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Tensor]:
         """Log-probabilities, base e, of the tokens of each target and its ``</s>``.
@@ -178,7 +178,7 @@ class Translator:
             DataError: a target that is longer than the model writes.
         """
         words = self._task.target_dictionary
-        tokens = [words.encode_line(one, add_if_not_exist=False).long() for one in targets]
+        tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in targets]
         require_short(map(len, tokens), self._limits[1])
         source = self._dataset(sources)
         pairs = LanguagePairDataset(
@@ -188,8 +188,8 @@ class Translator:
         scored: list[Tensor] = [torch.empty(0)] * len(targets)
         with self._one_at_a_time.held(), own_random_numbers(self._search):
             scorer, numbers = self._generator(SCORE), range(len(targets))
-            for place, _, (one,) in self._run(scorer, pairs, numbers):
-                scored[place] = one["positional_scores"].cpu()
+            for place, _, (hypothesis,) in self._run(scorer, pairs, numbers):
+                scored[place] = hypothesis["positional_scores"].cpu()
         return scored
 
     def _run(

@@ -71,8 +71,8 @@ def _answer_of(system: System, sentence: str) -> Answer:
         return Answer(system.name, "", "The sentence has nothing but invisible characters.")
     length = translator.lengths([tokens])[0]
     if length > translator.limit:
-        least = f"{translator.limit_name} at most {translator.limit:,}"
-        return Answer(system.name, "", f"Too long: {length:,} source tokens, but {least}.")
+        limit = f"{translator.limit_name} at most {translator.limit:,}"
+        return Answer(system.name, "", f"Too long: {length:,} source tokens, but {limit}.")
     unknown, produced = translator.counts.unknown, translator.counts.target
     began = time.perf_counter()
     best = translator.translate([tokens])[0][0]
@@ -90,8 +90,8 @@ def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | Non
     """Attention between words, or None where a model has none for the words typed."""
     hypothesis = Hypothesis(best.tokens, best.score, soft=best.attention)
     with contextlib.suppress(DataError):  # none, or of a source that the task has cut
-        found = plots.alignment(Sentence(1, tokens, hypotheses=[hypothesis]), merge_bpe=True)
-        return dataclasses.replace(found, title=f"Attention of {name}")
+        alignment = plots.alignment(Sentence(1, tokens, hypotheses=[hypothesis]), merge_bpe=True)
+        return dataclasses.replace(alignment, title=f"Attention of {name}")
     return None
 
 

@@ -27,16 +27,16 @@ def sentences(data: Path, src: str, tgt: str, max_words: int) -> list[str]:
         DataError: the folder's ``text.json`` is damaged.
     """
     dictionary = Dictionary.load(str(data / f"dict.{src}.txt"))
-    made = pipeline.load(data)
-    turned = made and made.towards(tgt, src)
+    saved = pipeline.load(data)
+    turned = saved and saved.towards(tgt, src)
     undo = Undoing(turned) if turned else Undoing.by_language(None)
     for split in SPLITS:
         for pair in (f"{src}-{tgt}", f"{tgt}-{src}"):
-            found = load_indexed_dataset(str(data / f"{split}.{pair}.{src}"), dictionary)
-            if found is not None:
-                lines = [dictionary.string(found[i]) for i in _spread(len(found), 25 * COUNT)]
-                known = [line for line in lines if dictionary.unk_word not in line.split()]
-                texts = dict.fromkeys(undo.text(undo.words(known)))
+            dataset = load_indexed_dataset(str(data / f"{split}.{pair}.{src}"), dictionary)
+            if dataset is not None:
+                lines = [dictionary.string(dataset[i]) for i in _spread(len(dataset), 25 * COUNT)]
+                complete = [line for line in lines if dictionary.unk_word not in line.split()]
+                texts = dict.fromkeys(undo.text(undo.words(complete)))
                 fitting = [text for text in texts if _fits(text, max_words)]
                 return [fitting[i] for i in _spread(len(fitting), COUNT)]
     return []

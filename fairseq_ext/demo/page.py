@@ -60,7 +60,7 @@ def build(
             gr.HTML(_examples(examples))
         with gr.Row(equal_height=True):
             choices = [(f"{name} ({about.line})", name) for name, about in systems.items()]
-            chosen = gr.CheckboxGroup(
+            selection = gr.CheckboxGroup(
                 choices, value=names, label="Systems", scale=4, min_width=280, elem_id="systems"
             )
             button = gr.Button(
@@ -69,14 +69,14 @@ def build(
         gr.HTML('<div id="status" role="status"></div>')
         message = gr.HTML(visible=False, elem_id="message")
         with gr.Row(elem_id="results"):
-            columns = [_add_column(place, *one) for place, one in enumerate(systems.items())]
+            columns = [_add_column(place, *system) for place, system in enumerate(systems.items())]
 
-        def show(text: str, wanted: Sequence[str]) -> list[Any]:
-            return _shown(text, wanted, names, translate)
+        def show(text: str, selected: Sequence[str]) -> list[Any]:
+            return _shown(text, selected, names, translate)
 
         done = button.click(
             show,
-            inputs=[sentence, chosen],
+            inputs=[sentence, selection],
             outputs=[message, *(part for column in columns for part in column)],
             js="(...inputs) => { window.demo.begin(); return inputs; }",
             show_progress="hidden",
@@ -87,7 +87,7 @@ def build(
 
 
 def _examples(sentences: Sequence[str]) -> str:
-    buttons = (f'<button type="button">{html.escape(one)}</button>' for one in sentences)
+    buttons = (f'<button type="button">{html.escape(example)}</button>' for example in sentences)
     return f'<div id="examples">Try {" ".join(buttons)}</div>'
 
 
@@ -106,13 +106,13 @@ def _add_column(place: int, name: str, about: About) -> tuple[Any, Any, Any]:
 
 
 def _shown(
-    text: str, wanted: Sequence[str], names: Sequence[str], translate: Translate
+    text: str, names_chosen: Sequence[str], names: Sequence[str], translate: Translate
 ) -> list[Any]:
     """New states of the message, and of column, text and picture of every system."""
     try:
-        if not wanted:
+        if not names_chosen:
             raise DataError("Choose a system first.")
-        answers = {one.name: one for one in translate(text, wanted)}
+        answers = {answer.name: answer for answer in translate(text, names_chosen)}
     except DataError as error:
         hidden = [gr.update(visible=False), gr.skip(), gr.skip()]
         text = f'<strong role="alert">{html.escape(str(error))}</strong>'

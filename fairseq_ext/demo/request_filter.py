@@ -91,8 +91,8 @@ class Gate:
         address = ipaddress.ip_address(scope["server"][0])
         # A server of `::` takes IPv4 too, and is then at an address such as ::ffff:127.0.0.1.
         address = getattr(address, "ipv4_mapped", None) or address
-        own = {"localhost"} if address.is_loopback else set()
-        return {str(address), *self.names, *own}
+        loopback_names = {"localhost"} if address.is_loopback else set()
+        return {str(address), *self.names, *loopback_names}
 
     async def _checked(self, scope: Scope, receive: Receive) -> Receive:
         """The body of a request as the page is to receive it."""
@@ -107,15 +107,15 @@ class Gate:
     def _request(self, body: bytes) -> bytes:
         """A sentence and the systems chosen, in gradio's form; anything else in it is left out."""
         try:
-            found = parse_json(body.decode("utf-8"), "the request")
+            request = parse_json(body.decode("utf-8"), "the request")
         except (UnicodeDecodeError, DataError):
             raise Refusal(400, "The request is not JSON.") from None
-        if not (isinstance(found, dict) and self._is_of_the_page(found)):
+        if not (isinstance(request, dict) and self._is_of_the_page(request)):
             raise Refusal(422, "The request is not one of this page.")
-        return json.dumps({name: found.get(name) for name in FIELDS}).encode()
+        return json.dumps({name: request.get(name) for name in FIELDS}).encode()
 
-    def _is_of_the_page(self, found: dict[str, Any]) -> bool:
-        data, session, function, trigger = (found.get(name) for name in FIELDS)
+    def _is_of_the_page(self, request: dict[str, Any]) -> bool:
+        data, session, function, trigger = (request.get(name) for name in FIELDS)
         return (
             isinstance(data, list)
             and len(data) == 2

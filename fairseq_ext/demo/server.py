@@ -43,7 +43,7 @@ def application(blocks: gr.Blocks, host: str) -> Gate:
         show_error=False,
         enable_monitoring=False,
     )
-    return Gate(outer, host, {number for number, one in blocks.fns.items() if one.fn})
+    return Gate(outer, host, {number for number, function in blocks.fns.items() if function.fn})
 
 
 def serve(blocks: gr.Blocks, listener: socket.socket, host: str) -> None:

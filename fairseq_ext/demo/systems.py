@@ -71,11 +71,11 @@ class System:
 MakeCodec = Callable[[Named, Translator], TextCodec]
 
 
-def parse_systems(given: Sequence[str], data: Path | None) -> list[Named]:
+def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
     """The systems in the order given.
 
     Args:
-        given: each as ``NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]``.
+        arguments: each as ``NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]``.
         data: folder of the systems that name none; None for a model's own, or that of its training.
 
     Raises:
@@ -83,38 +83,38 @@ def parse_systems(given: Sequence[str], data: Path | None) -> list[Named]:
         DataError: no such checkpoint.
         CheckpointError, EnvironmentProblem: a model that the Hub does not give.
     """
-    found: dict[str, Named] = {}
-    for one in given:
-        system = _parse(one, data)
-        if system.name in found:
+    systems: dict[str, Named] = {}
+    for argument in arguments:
+        system = _parse(argument, data)
+        if system.name in systems:
             raise ConfigError(
                 f"A system must have a name of its own, but `{system.name}` is there twice."
             )
-        found[system.name] = system
-    return list(found.values())
+        systems[system.name] = system
+    return list(systems.values())
 
 
-def _parse(given: str, data: Path | None) -> Named:
-    name, equals, rest = given.partition("=")
+def _parse(argument: str, data: Path | None) -> Named:
+    name, equals, rest = argument.partition("=")
     checkpoint, *parts = _PART.split(rest)
-    found = dict(part.split("=", 1) for part in parts)
-    if not (name and equals and checkpoint and all(found.values())) or len(found) < len(parts):
-        raise ConfigError(f"A system must be {FORM}, but is `{given}` instead.")
+    values = dict(part.split("=", 1) for part in parts)
+    if not (name and equals and checkpoint and all(values.values())) or len(values) < len(parts):
+        raise ConfigError(f"A system must be {FORM}, but is `{argument}` instead.")
     checkpoint = str(in_run(Path(checkpoint)))
     if is_engine_model(checkpoint):
         raise ConfigError(
             f"{checkpoint} is a model for the engine, which `fairseq-ext demo` does not take; give "
             "its checkpoint, or use `fairseq-ext serve`."
         )
-    folder = Path(found["data"]) if "data" in found else data
+    folder = Path(values["data"]) if "data" in values else data
     try:
         folder = folder or data_of(Path(checkpoint))
     except ConfigError:
         raise ConfigError(
-            f"`--data` must be the folder of fairseq-preprocess, but is missing; `{given}` has no "
-            "`,data=DIR` of its own, and was trained with one that is not here."
+            f"`--data` must be the folder of fairseq-preprocess, but is missing; `{argument}` has "
+            "no `,data=DIR` of its own, and was trained with one that is not here."
         ) from None
-    codes = Path(found["bpe-codes"]) if "bpe-codes" in found else None
+    codes = Path(values["bpe-codes"]) if "bpe-codes" in values else None
     return Named(name, Path(checkpoint), folder, codes)
 
 
@@ -147,7 +147,7 @@ def _size(checkpoint: Path) -> str:
 
 def _pictures(checkpoint: Path) -> dict[str, bytes]:
     """Pictures of this model, of every wing that draws some."""
-    found: dict[str, bytes] = {}
+    pictures: dict[str, bytes] = {}
     for package, module in wings.declared("PORTRAIT"):
-        found |= importlib.import_module(f"{package}.{module}").portrait(checkpoint)
-    return found
+        pictures |= importlib.import_module(f"{package}.{module}").portrait(checkpoint)
+    return pictures

@@ -27,12 +27,12 @@ from fairseq_ext.serving.requests import (
     CLOSE,
     FORMS,
     JSON,
-    Asked,
     Gone,
-    asked,
+    Query,
     check_key,
-    parsed,
-    whole_body,
+    parse_fields,
+    parse_query,
+    read_body,
 )
 from fairseq_ext.version import __version__
 
@@ -90,36 +90,36 @@ class Service:
             raise Refusal(429, BUSY, {**WAIT, **CLOSE})  # before there is a body in memory
         self._reading += 1
         try:
-            fields = await parsed(request, await whole_body(request, self._limits))
+            fields = await parse_fields(request, await read_body(request, self._limits))
         finally:
             self._reading -= 1
         check_key(fields, self._keys)
-        wanted = asked(fields)
+        query = parse_query(fields)
         del fields  # whatever else is in it would stay until the translation is there
-        self._limits.check_texts(wanted.texts)
-        source, model = self._pairs.find(wanted.source, wanted.target)
-        if wanted.alternatives >= model.most:
+        self._limits.check_texts(query.texts)
+        source, model = self._pairs.find(query.source, query.target)
+        if query.alternatives >= model.nbest:
             raise Refusal(
                 400,
-                f"`alternatives` must be at most {model.most - 1}, but is {wanted.alternatives}.",
+                f"`alternatives` must be at most {model.nbest - 1}, but is {query.alternatives}.",
             )
-        found = await _while_waited_for(
-            request, self._translated(wanted, model), self._limits.timeout
+        answer = await _while_waited_for(
+            request, self._translated(query, model), self._limits.timeout
         )
-        if wanted.source == AUTO:  # nothing was detected: there is only one model
+        if query.source == AUTO:  # nothing was detected: there is only one model
             detected = {"confidence": 0.0, "language": source}
-            found["detectedLanguage"] = [detected] * len(wanted.texts)
-            if isinstance(wanted.q, str):
-                found["detectedLanguage"] = detected
-        return found
+            answer["detectedLanguage"] = [detected] * len(query.texts)
+            if isinstance(query.q, str):
+                answer["detectedLanguage"] = detected
+        return answer
 
-    async def _translated(self, wanted: Asked, model: Served) -> dict[str, Any]:
-        """The part of an answer that takes time."""
+    async def _translated(self, query: Query, model: Served) -> dict[str, Any]:
+        """Encode, translate and decode the texts of a query."""
         loop = asyncio.get_running_loop()
-        split = [_lines(text) for text in wanted.texts]
-        lines = [line for some in split for line in some]
+        split = [_lines(text) for text in query.texts]
+        lines = [line for lines_of_text in split for line in lines_of_text]
         encoded = await loop.run_in_executor(self._text_thread, model.encode, lines)
-        full = [place for place, one in enumerate(encoded) if one.tokens.strip()]
+        full = [place for place, sentence in enumerate(encoded) if sentence.tokens.strip()]
         sentences = [encoded[place] for place in full]
         for place, sentence in zip(full, sentences, strict=True):
             if sentence.length > model.translator.limit:
@@ -130,10 +130,10 @@ class Service:
             raise Refusal(429, BUSY, WAIT) from None
         except Failed:
             raise Refusal(500, "A sentence could not be translated.") from None
-        found = dict(zip(full, translated, strict=True))
-        ranks = 1 + wanted.alternatives
+        candidates = dict(zip(full, translated, strict=True))
+        ranks = 1 + query.alternatives
         return await loop.run_in_executor(
-            self._text_thread, _in_words, wanted, model, split, found, ranks
+            self._text_thread, _build_answer, query, model, split, candidates, ranks
         )
 
 
@@ -143,7 +143,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _too_long(split: Sequence[Sequence[str]], place: int, length: int, model: Served) -> str:
-    """The message about a line that is too long, by its place among those of all texts."""
+    """Name a line that is too long, by its place among the lines of all texts."""
     number = 0
     while place >= len(split[number]):
         place -= len(split[number])
@@ -155,55 +155,60 @@ def _too_long(split: Sequence[Sequence[str]], place: int, length: int, model: Se
     )
 
 
-def _in_words(
-    wanted: Asked,
+def _build_answer(
+    query: Query,
     model: Served,
     split: Sequence[Sequence[str]],
-    found: dict[int, list[Candidate]],
+    candidates: dict[int, list[Candidate]],
     ranks: int,
 ) -> dict[str, Any]:
-    """The answer: of each text its translations, of which every line has the same rank."""
+    """Build the answer: for each text its translations, with lines of equal rank joined."""
     place, texts = 0, []
     for lines in split:
-        some = [found.get(place + i, []) for i in range(len(lines))]
+        line_candidates = [candidates.get(place + i, []) for i in range(len(lines))]
         place += len(lines)
-        there = min(ranks, max([1, *map(len, some)]))
-        texts.append(["\n".join(_rank(model, one, rank) for one in some) for rank in range(there)])
-    best = [one[0] for one in texts]
-    others = [one[1:] for one in texts]
-    single = isinstance(wanted.q, str)
+        rank_count = min(ranks, max([1, *map(len, line_candidates)]))
+        texts.append(
+            [
+                "\n".join(_text_of_rank(model, candidates, rank) for candidates in line_candidates)
+                for rank in range(rank_count)
+            ]
+        )
+    best = [ranked[0] for ranked in texts]
+    alternatives = [ranked[1:] for ranked in texts]
+    single = isinstance(query.q, str)
     answer: dict[str, Any] = {"translatedText": best[0] if single else best}
-    if wanted.alternatives:
-        answer["alternatives"] = others[0] if single else others
+    if query.alternatives:
+        answer["alternatives"] = alternatives[0] if single else alternatives
     return answer
 
 
-def _rank(model: Served, candidates: Sequence[Candidate], rank: int) -> str:
-    """A line's translation of that rank, or its last; an empty line's is empty."""
+def _text_of_rank(model: Served, candidates: Sequence[Candidate], rank: int) -> str:
+    """Decode a line's translation of a rank, or its last one; an empty line's is empty."""
     if not candidates:
         return ""
     return model.codec.decode(candidates[min(rank, len(candidates) - 1)].tokens)
 
 
 async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:
-    """The result of some work, which is cancelled when nobody waits for it any more.
+    """Wait for work, and cancel it when the client leaves or the time is over.
 
     Raises:
         Refusal: 503, if it took too long.
         Gone: the client has closed the connection.
     """
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
+    task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
     try:
-        await asyncio.wait({task, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnect}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        if gone.done():
+        if disconnect.done():
             raise Gone
         raise Refusal(503, f"There was no translation within {seconds:g} seconds.", WAIT)
     finally:
         task.cancel()
-        gone.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        disconnect.cancel()
+        await asyncio.gather(task, disconnect, return_exceptions=True)
 
 
 async def _left(request: Request) -> None:
@@ -224,7 +229,7 @@ def build(
         max_tokens: the most source tokens translated together.
     """
     metrics = Metrics()
-    held: list[Service] = []
+    services: list[Service] = []
 
     @contextlib.asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
@@ -232,7 +237,7 @@ def build(
         batcher = Batcher(metrics, room=limits.max_queue, **batches)
         with ThreadPoolExecutor(1, "text") as thread:
             async with batcher.running():
-                held.append(Service(pairs, limits, keys, batcher, thread))
+                services.append(Service(pairs, limits, keys, batcher, thread))
                 yield
 
     # The pages of FastAPI that show the interface would load scripts from another machine.
@@ -245,13 +250,13 @@ def build(
     )
     for kind in (Refusal, HTTPException, Gone):
         app.add_exception_handler(kind, _refused)
-    schema = {"schema": Asked.model_json_schema()}
+    schema = {"schema": Query.model_json_schema()}
     body = {"required": True, "content": dict.fromkeys((JSON, *FORMS), schema)}
 
     @app.post("/translate", openapi_extra={"requestBody": body})
     async def translate(request: Request) -> Response:
         """Translate text: a line at a time, lines that are empty stay so."""
-        return JSONResponse(await held[-1].answer(request))
+        return JSONResponse(await services[-1].answer(request))
 
     @app.get("/languages")
     async def languages() -> Response:
@@ -279,7 +284,7 @@ async def _refused(_: Request, error: Exception) -> Response:
     if isinstance(error, Refusal):
         return JSONResponse({"error": error.text}, error.status, error.headers)
     assert isinstance(error, HTTPException)
-    said = str(error.detail)
+    detail = str(error.detail)
     if error.status_code == HTTPStatus.NOT_FOUND:
-        said += f"; there are {', '.join(PATHS)}"
-    return JSONResponse({"error": said}, error.status_code, error.headers)
+        detail += f"; there are {', '.join(PATHS)}"
+    return JSONResponse({"error": detail}, error.status_code, error.headers)

@@ -31,7 +31,7 @@ class Failed(Exception):
 
 
 class Sentence(NamedTuple):
-    """One that waits.
+    """An encoded sentence that waits to be translated.
 
     Attributes:
         tokens: separated by spaces.
@@ -44,29 +44,31 @@ class Sentence(NamedTuple):
 
 @dataclass(eq=False)
 class _Request:
-    """A request of which sentences wait, or are being translated."""
+    """A request with sentences that wait, or are being translated."""
 
     model: Translates
     sentences: deque[tuple[int, Sentence]]
-    found: list[list[Candidate]]
+    results: list[list[Candidate]]
     missing: int
     done: asyncio.Future[list[list[Candidate]]] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
-    def deliver(self, place: int, found: list[Candidate] | Failed) -> None:
+    def deliver(self, place: int, result: list[Candidate] | Failed) -> None:
         if self.done.done():  # cancelled, or another of its sentences has failed
             return
-        if isinstance(found, Failed):
-            self.done.set_exception(found)
+        if isinstance(result, Failed):
+            self.done.set_exception(result)
             return
-        self.found[place] = found
+        self.results[place] = result
         self.missing -= 1
         if not self.missing:
-            self.done.set_result(self.found)
+            self.done.set_result(self.results)
 
 
 class _Taken(NamedTuple):
+    """A sentence taken from the queue for a batch, and its place in the request."""
+
     request: _Request
     place: int
     sentence: Sentence
@@ -120,9 +122,9 @@ class Batcher:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Translate for as long as the block takes; a batch that is under way at its end is ended.
+        """Translate for as long as the block takes; the last batch is finished before it ends.
 
-        As the engine's memory belongs to a thread, all batches are translated by one.
+        All batches are translated by one thread, because the engine's memory belongs to it.
         """
         with ThreadPoolExecutor(1, "translate") as thread:
             work = asyncio.create_task(self._work(thread))
@@ -142,14 +144,14 @@ class Batcher:
                 self._more.clear()
                 continue
             try:
-                found = await loop.run_in_executor(thread, _translated, batch)
-                for one, candidates in zip(batch, found, strict=True):
-                    one.request.deliver(one.place, candidates)
-                self._metrics.translated([one.sentence.length for one in batch], found)
+                results = await loop.run_in_executor(thread, _translated, batch)
+                for taken, candidates in zip(batch, results, strict=True):
+                    taken.request.deliver(taken.place, candidates)
+                self._metrics.translated([taken.sentence.length for taken in batch], results)
             except Exception:  # or nothing would ever be translated again
                 _LOG.exception("a batch could not be translated")
-                for one in batch:
-                    one.request.deliver(one.place, Failed())
+                for taken in batch:
+                    taken.request.deliver(taken.place, Failed())
 
     def _take(self) -> list[_Taken]:
         """The next batch, of one model: a sentence of each of its requests, in turn."""
@@ -175,17 +177,17 @@ class Batcher:
         self._count(-len(batch))
         return batch
 
-    def _count(self, more: int) -> None:
-        self.waiting += more
+    def _count(self, change: int) -> None:
+        self.waiting += change
         self._metrics.queue.set(self.waiting)
 
 
 def _translated(batch: Sequence[_Taken]) -> list[list[Candidate] | Failed]:
-    """Translations of a batch; a sentence that cannot be translated takes no other one with it."""
+    """Translate a batch; where that fails, each sentence alone, so that only bad ones fail."""
     try:
-        return [*batch[0].request.model.translate([one.sentence.tokens for one in batch])]
+        return [*batch[0].request.model.translate([taken.sentence.tokens for taken in batch])]
     except Exception as error:
         if len(batch) == 1:
             _LOG.error("a sentence could not be translated: %r", error)
             return [Failed()]
-        return [found for one in batch for found in _translated([one])]
+        return [result for taken in batch for result in _translated([taken])]

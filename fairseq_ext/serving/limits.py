@@ -45,11 +45,11 @@ class Limits:
         Raises:
             ConfigError: the first of them.
         """
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for limit in fields(self):
+            value = getattr(self, limit.name)
             if not 0 < value < float("inf"):
                 raise ConfigError(
-                    f"`--{one.name.replace('_', '-')}` must be above 0, but is {value} instead."
+                    f"`--{limit.name.replace('_', '-')}` must be above 0, but is {value} instead."
                 )
         if self.max_queue < self.max_sentences:
             raise ConfigError(
@@ -65,12 +65,13 @@ class Limits:
         """
         lines = sum(text.count("\n") + 1 for text in texts)
         chars = sum(map(len, texts))
-        for found, most, what in (
+        for count, maximum, unit in (
             (len(texts), self.max_sentences, "texts"),
             (chars, self.max_chars, "characters"),
             (lines, self.max_sentences, "lines"),
         ):
-            if found > most:
+            if count > maximum:
                 raise Refusal(
-                    413, f"The request has {found:,} {what}, but at most {most:,} are translated."
+                    413,
+                    f"The request has {count:,} {unit}, but at most {maximum:,} are translated.",
                 )

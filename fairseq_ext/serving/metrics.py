@@ -72,22 +72,24 @@ class Metrics:
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """A request has been answered."""
-        known = path if path in PATHS else OTHER
-        self._requests.labels(known, str(status)).inc()
-        self._seconds.labels(known).observe(seconds)
+        label = path if path in PATHS else OTHER
+        self._requests.labels(label, str(status)).inc()
+        self._seconds.labels(label).observe(seconds)
 
-    def translated(self, lengths: Sequence[int], found: Sequence[object]) -> None:
+    def translated(self, lengths: Sequence[int], results: Sequence[object]) -> None:
         """A batch has been translated.
 
         Args:
             lengths: source tokens of its sentences.
-            found: candidates of each sentence, best first; anything else for one that failed.
+            results: candidates of each sentence, best first; anything else for one that failed.
         """
-        best = [some[0] for some in found if isinstance(some, list) and some]
+        best = [
+            candidates[0] for candidates in results if isinstance(candidates, list) and candidates
+        ]
         self._batches.observe(len(lengths))
         self._tokens.labels("source").inc(sum(lengths))
         self._tokens.labels("target").inc(sum(map(_written, best)))
-        self._failures.inc(sum(not isinstance(some, list) for some in found))
+        self._failures.inc(sum(not isinstance(candidates, list) for candidates in results))
 
     def page(self) -> bytes:
         """All figures, as Prometheus reads them."""

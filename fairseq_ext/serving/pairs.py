@@ -24,12 +24,12 @@ class Served:
     Attributes:
         translator: from tokens to tokens.
         codec: between text and tokens.
-        most: translations that there are of a sentence.
+        nbest: translations of a sentence that the search returns.
     """
 
     translator: Translates
     codec: TextCodec
-    most: int
+    nbest: int
 
     def encode(self, lines: Sequence[str]) -> list[Sentence]:
         """The tokens that the model is to translate for lines of text."""
@@ -91,11 +91,11 @@ class Pairs:
                 listed = ", ".join(sources)
                 raise Refusal(400, f"`source` must be one of {listed}; no language is detected.")
             source = sources[0] if sources else source
-        found = self._models.get((source, target))
-        if found is None:
-            known = ", ".join(f"{src} to {tgt}" for src, tgt in self._models)
-            raise Refusal(400, f"{source:.40} to {target:.40} is not supported, but {known}.")
-        return source, found
+        model = self._models.get((source, target))
+        if model is None:
+            supported = ", ".join(f"{src} to {tgt}" for src, tgt in self._models)
+            raise Refusal(400, f"{source:.40} to {target:.40} is not supported, but {supported}.")
+        return source, model
 
 
 def _name(code: str) -> str:
@@ -125,11 +125,11 @@ def load(paths: Sequence[Path], data: Path | None, search: Mapping[str, Any]) ->
 
 
 def _load(path: Path, data: Path | None, search: Mapping[str, Any]) -> Served:
-    def all_hypotheses(own: Mapping[str, int | float]) -> Search:
-        chosen = Search(**{**own, **search})
-        return replace(chosen, nbest=chosen.beam)
+    def all_hypotheses(model_defaults: Mapping[str, int | float]) -> Search:
+        search_options = Search(**{**model_defaults, **search})
+        return replace(search_options, nbest=search_options.beam)
 
-    with opened([path], data, (None, None), all_hypotheses) as found:
-        text = found.text()
+    with opened([path], data, (None, None), all_hypotheses) as opened_model:
+        text = opened_model.text()
         codec = TextCodec(text.encoder(), text.decoder())
-        return Served(found.translator, codec, found.search.nbest)
+        return Served(opened_model.translator, codec, opened_model.search.nbest)

@@ -32,7 +32,7 @@ class Gone(Exception):
     """The client has closed the connection before there was an answer."""
 
 
-class Asked(BaseModel):
+class Query(BaseModel):
     """A request, with LibreTranslate's names."""
 
     q: str | list[str] = Field(description="text, or several; its lines are translated alone")
@@ -44,12 +44,12 @@ class Asked(BaseModel):
 
     @property
     def texts(self) -> list[str]:
-        """One or several."""
+        """The texts, also where there is one."""
         return [self.q] if isinstance(self.q, str) else self.q
 
 
-async def whole_body(request: Request, limits: Limits) -> bytes:
-    """A request's body.
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """Read the body of a request.
 
     Raises:
         Refusal: 413, if it is too large, or 408, if it comes too slowly.
@@ -64,25 +64,25 @@ async def whole_body(request: Request, limits: Limits) -> bytes:
         raise Gone from None
 
 
-async def _read(request: Request, most: int) -> bytes:
-    refusal = Refusal(413, f"A request must have at most {most:,} bytes.", CLOSE)
+async def _read(request: Request, max_bytes: int) -> bytes:
+    refusal = Refusal(413, f"A request must have at most {max_bytes:,} bytes.", CLOSE)
     declared = int(request.headers.get("content-length", "0"))  # h11 lets numbers pass alone
-    if declared > most and "expect" in request.headers:
+    if declared > max_bytes and "expect" in request.headers:
         raise refusal  # the client asks first, and has sent nothing yet
     body, size = bytearray(), 0
     async for part in request.stream():
         size += len(part)
-        if max(size, declared) <= most:
+        if max(size, declared) <= max_bytes:
             body += part
-        elif size > most + DRAINED:
+        elif size > max_bytes + DRAINED:
             break
-    if max(size, declared) > most:
+    if max(size, declared) > max_bytes:
         raise refusal
     return bytes(body)
 
 
-async def parsed(request: Request, body: bytes) -> dict[str, Any]:
-    """The fields of a body.
+async def parse_fields(request: Request, body: bytes) -> dict[str, Any]:
+    """Parse the fields of a body.
 
     Raises:
         Refusal: 400, if it is damaged, or 415, if it is of another kind.
@@ -99,14 +99,14 @@ async def parsed(request: Request, body: bytes) -> dict[str, Any]:
 
 def _from_json(body: bytes) -> dict[str, Any]:
     try:
-        found = parse_json(body.decode("utf-8"), "The request")
+        fields = parse_json(body.decode("utf-8"), "The request")
     except UnicodeDecodeError:
         raise Refusal(400, "The request is not UTF-8.") from None
     except DataError as error:
         raise Refusal(400, str(error)) from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise Refusal(400, "The request must be a JSON object.")
-    return found
+    return fields
 
 
 def _from_pairs(body: bytes) -> dict[str, Any]:
@@ -150,16 +150,16 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
     """
     if not keys:
         return
-    given = fields.get("api_key")
-    if not given:
+    key = fields.get("api_key")
+    if not key:
         raise Refusal(401, "An API key is needed: `api_key` is missing.")
-    known = str(given).encode(errors="surrogatepass")
-    if not any([hmac.compare_digest(known, key.encode()) for key in keys]):  # all, in equal time
+    sent = str(key).encode(errors="surrogatepass")
+    if not any([hmac.compare_digest(sent, key.encode()) for key in keys]):  # all, in equal time
         raise Refusal(403, "Invalid API key")
 
 
-def asked(fields: dict[str, Any]) -> Asked:
-    """A request's wishes.
+def parse_query(fields: dict[str, Any]) -> Query:
+    """Validate the fields of a request.
 
     Raises:
         Refusal: 400.
@@ -168,17 +168,17 @@ def asked(fields: dict[str, Any]) -> Asked:
         if name not in fields:
             raise Refusal(400, f"Invalid request: missing {name} parameter")
     try:
-        found = Asked.model_validate(fields)
+        query = Query.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = printable(str(first["loc"][0]))
         raise Refusal(400, f"Invalid request: `{name}`: {first['msg']}") from None
-    if found.format == "html":
+    if query.format == "html":
         raise Refusal(400, "html format is not supported; send the text without its markup.")
-    if found.format != "text":
+    if query.format != "text":
         raise Refusal(400, "`format` must be `text`.")
     try:
-        "".join([*found.texts, found.source, found.target]).encode()
+        "".join([*query.texts, query.source, query.target]).encode()
     except UnicodeEncodeError:  # from a form in an odd encoding
         raise Refusal(400, "The request has half of a surrogate pair in a text.") from None
-    return found
+    return query

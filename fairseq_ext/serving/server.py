@@ -63,7 +63,7 @@ def application(settings: Settings) -> metrics.Measured:
 
 
 def serve(
-    made: metrics.Measured | None,
+    application: metrics.Measured | None,
     settings: Settings,
     listener: socket.socket,
     *,
@@ -73,7 +73,7 @@ def serve(
     """Serve until a signal ends it; returns the exit status.
 
     Args:
-        made: the application, for one process; several need none.
+        application: the application, for one process; several need none.
         settings: for workers, which make it themselves.
         listener: from :func:`fairseq_ext.utils.address.listen`.
         workers: processes.
@@ -92,14 +92,14 @@ def serve(
     )
     with listener:
         if workers == 1:
-            _Server(config(made)).run([listener])
+            _Server(config(application)).run([listener])
             return 0
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_threads() // workers)))
         with tempfile.TemporaryDirectory(prefix="fairseq-ext-serve-") as folder:
             os.environ[metrics.FOLDER] = folder
             several = {"workers": workers, "timeout_worker_healthcheck": ANSWERS}
-            own = config(partial(application, settings), factory=True, **several)
-            supervisor = _Supervisor(own, [listener])
+            worker_config = config(partial(application, settings), factory=True, **several)
+            supervisor = _Supervisor(worker_config, [listener])
             supervisor.run()
             return supervisor.status
 
@@ -124,12 +124,12 @@ class _Supervisor(Multiprocess):
         super().terminate_all()
 
     def join_all(self) -> None:
-        while any(one.process.is_alive() for one in self.processes):
+        while any(worker.process.is_alive() for worker in self.processes):
             if set(self.signal_queue) & {signal.SIGINT, signal.SIGTERM}:
                 self.status = 1
-                for one in self.processes:
-                    one.process.kill()
-            for one in self.processes:
-                one.process.join(0.1)
-        if any(one.exitcode == STARTUP_FAILURE for one in self.processes):
+                for worker in self.processes:
+                    worker.process.kill()
+            for worker in self.processes:
+                worker.process.join(0.1)
+        if any(worker.exitcode == STARTUP_FAILURE for worker in self.processes):
             self.status = 1

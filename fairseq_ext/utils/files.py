@@ -37,7 +37,7 @@ def explain(error: OSError, path: str | Path | None = None) -> str:
     return f"cannot use {name}: {error.strerror or error}. {cure}"
 
 
-def require_file(path: str | Path, what: str = "file") -> Path:
+def require_file(path: str | Path, description: str = "file") -> Path:
     """Return ``path`` when it is a regular file that can be opened.
 
     Raises:
@@ -47,19 +47,23 @@ def require_file(path: str | Path, what: str = "file") -> Path:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise DataError(f"{what} {path} is a folder; give the file itself.")
+            raise DataError(f"{description} {path} is a folder; give the file itself.")
         if not stat.S_ISREG(mode):
-            raise DataError(f"{what} {path} is not a regular file; write it to a file first.")
+            raise DataError(
+                f"{description} {path} is not a regular file; write it to a file first."
+            )
         with path.open("rb"):
             return path
     except FileNotFoundError:
-        raise DataError(f"{what} {path} does not exist; check the path.") from None
+        raise DataError(f"{description} {path} does not exist; check the path.") from None
     except OSError as error:
-        raise DataError(f"{what} {path} cannot be read: {error.strerror}.") from None
+        raise DataError(f"{description} {path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{what} {str(path)!r} is no path: it has a NUL; check it.") from None
+        raise DataError(
+            f"{description} {str(path)!r} is no path: it has a NUL; check it."
+        ) from None
 
 
 def head(path: str | Path, size: int) -> bytes:
@@ -117,19 +121,19 @@ def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> 
 
 def twice(paths: Iterable[str | Path]) -> Path | None:
     """The first path of a file that an earlier one names too."""
-    seen: set[str] = set()
+    earlier: set[str] = set()
     for path in paths:
         place = os.path.realpath(path)
-        if place in seen:
+        if place in earlier:
             return Path(path)
-        seen.add(place)
+        earlier.add(place)
     return None
 
 
 def is_special(path: str | Path) -> bool:
     """Whether a path is a folder, a pipe or in ``/dev``, so that no file takes its place."""
-    there = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
-    return there or Path(path).is_relative_to("/dev")
+    is_no_file = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
+    return is_no_file or Path(path).is_relative_to("/dev")
 
 
 def sha256(path: str | Path) -> str:

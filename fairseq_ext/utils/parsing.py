@@ -39,11 +39,11 @@ class Parser(argparse.ArgumentParser):
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
     """All options that a parser and its subcommands know."""
-    known = set(parser._option_string_actions)
+    options = set(parser._option_string_actions)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            known = known.union(*map(options_of, action.choices.values()))
-    return known
+            options = options.union(*map(options_of, action.choices.values()))
+    return options
 
 
 def advise(message: str, options: Iterable[str]) -> str:
@@ -57,26 +57,26 @@ def advise(message: str, options: Iterable[str]) -> str:
         r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message
     ):
         name, value, names = choice[1].partition("/")[0], choice[2].strip("'"), choice[3]
-        known = [one.strip("'") for one in names.split(", ")]
-        return f"`{name}` must be {_one_of(known)}, but is `{value}`{nearest(value, known)}"
+        names = [name.strip("'") for name in names.split(", ")]
+        return f"`{name}` must be {_one_of(names)}, but is `{value}`{nearest(value, names)}"
     if wrong := re.fullmatch(r"argument (\S+): invalid (\S+) value: (.*)", message):
         kinds = {"int": "a whole number", "float": "a number"}
         kind = kinds.get(wrong[2], "of another form")
         return f"`{wrong[1].partition('/')[0]}` must be {kind}, but is {wrong[3]}."
     if message.startswith("unrecognized arguments: "):
-        given = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
-        others = set(options).difference(given)  # an option of another command is no advice
-        return message + "".join(nearest(word, others) for word in given).rstrip(".")
+        words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+        candidates = set(options).difference(words)  # an option of another command is no advice
+        return message + "".join(nearest(word, candidates) for word in words).rstrip(".")
     return message
 
 
-def _one_of(known: list[str]) -> str:
-    if len(known) <= FEW:
-        return f"one of {', '.join(known)}"
-    return f"one of the {len(known)} names that `--help` lists"
+def _one_of(names: list[str]) -> str:
+    if len(names) <= FEW:
+        return f"one of {', '.join(names)}"
+    return f"one of the {len(names)} names that `--help` lists"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """``; did you mean …?``, or a full stop where nothing is near."""
-    near = difflib.get_close_matches(name, sorted(known), n=2, cutoff=0.75)
-    return f"; did you mean {' or '.join(f'`{one}`' for one in near)}?" if near else "."
+    near = difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.75)
+    return f"; did you mean {' or '.join(f'`{match}`' for match in near)}?" if near else "."

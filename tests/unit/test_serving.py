@@ -32,7 +32,7 @@ from fairseq_ext.serving.batching import Batcher, Failed, Full, Sentence
 from fairseq_ext.serving.limits import Limits, Refusal
 from fairseq_ext.serving.metrics import FOLDER, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
-from fairseq_ext.serving.requests import Gone, asked, check_key, parsed, whole_body
+from fairseq_ext.serving.requests import Gone, check_key, parse_fields, parse_query, read_body
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.utils.errors import ConfigError
 
@@ -403,7 +403,7 @@ def test_a_full_queue_refuses_before_a_body_is_read():
 
 def read(one: Request, most: int = 100) -> bytes | Refusal:
     try:
-        return asyncio.run(whole_body(one, Limits(max_body=most, timeout=60)))
+        return asyncio.run(read_body(one, Limits(max_body=most, timeout=60)))
     except Refusal as refusal:
         return refusal
 
@@ -425,7 +425,7 @@ def test_a_body_that_is_too_large_is_not_kept():
 
 def fields(body: bytes, kind: str = JSON) -> dict[str, Any] | Refusal:
     async def both() -> dict[str, Any]:
-        return await parsed(request(body, kind=kind), body)
+        return await parse_fields(request(body, kind=kind), body)
 
     try:
         return asyncio.run(both())
@@ -480,7 +480,7 @@ def test_bodies_that_are_damaged(body: bytes, kind: str, status: int):
 
 def test_half_of_a_surrogate_pair_from_a_form_is_refused():
     with pytest.raises(Refusal) as refused:
-        asked({"q": "\ud800", "source": "de", "target": "en"})
+        parse_query({"q": "\ud800", "source": "de", "target": "en"})
     assert refused.value.status == 400
 
 
