@@ -1,11 +1,43 @@
-"""``fairseq-ext doctor``: does this installation work, and what does it change in fairseq?"""
+"""``fairseq-ext doctor``: does this installation work, and if not, what cures it?
+
+Each check is one line: ``ok``, ``note`` (worth knowing), ``warning`` (something will be missing
+or slow) or ``ERROR`` (training or translating cannot work), with its cure. Versions are read
+from package metadata, so that most checks also work where the packages do not import.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import io
+import os
+import re
+import shutil
+import sys
+import tarfile
+import textwrap
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from fairseq_ext.base import wings
+from fairseq_ext.base.health_check import ERROR, NOTE, OK, WARNING, Check
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.plugin import installation
+from fairseq_ext.version import OLDEST_TORCH, PYTHONS, SAFE_TARFILE, TESTED_FAIRSEQ
+
+CHANGES = ("repair", "security", "feature", "check")
+"""Kinds of changes to fairseq; the topic of each begins with its kind."""
+
+LIBRARIES = ("sacrebleu", "sacremoses", "subword-nmt", "safetensors", "filelock")
+RECIPES = ("matplotlib", "scipy", "tokenizers", "sentencepiece")  # the extra
+LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes; a training run's checkpoints, a single checkpoint
 
 
 def add(commands: Subparsers) -> None:
@@ -28,16 +60,277 @@ def add(commands: Subparsers) -> None:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from fairseq_ext import doctor
-
     if args.patches:
         from fairseq_ext.plugin import patches, report
 
         options.write_json(args.json, report.as_json(patches.PATCHES))
         print(report.as_text(patches.PATCHES))
         return 0
-    checks = doctor.examine()
-    passed = doctor.passed(checks)
-    options.write_json(args.json, {"ok": passed, "checks": [check.as_dict() for check in checks]})
-    print(doctor.as_table(checks, verbose=args.verbose))
-    return 0 if passed else 1
+    checks = examine()
+    ready = passed(checks)
+    options.write_json(args.json, {"ok": ready, "checks": [check.as_dict() for check in checks]})
+    print(as_table(checks, verbose=args.verbose))
+    return 0 if ready else 1
+
+
+def examine() -> list[Check]:
+    """Run every check; none of them raises."""
+    checks: list[Check] = []
+    groups: tuple[Callable[[], list[Check]], ...] = (
+        _python,
+        _torch,
+        _fairseq_distribution,
+        _plugin,
+        _numpy,
+        _apex,
+        _libraries,
+        _compiler,
+        _wings,
+        _engine,
+        _machine,
+    )
+    for group in groups:
+        try:
+            checks += group()
+        except Exception as error:  # a broken package may raise anything
+            topic = group.__name__.strip("_").replace("_", " ")
+            checks.append(Check(ERROR, topic, f"{type(error).__name__}: {error}", "reinstall it"))
+    return checks
+
+
+def passed(checks: Sequence[Check]) -> bool:
+    """Whether nothing essential is wrong."""
+    return all(check.status != ERROR for check in checks)
+
+
+def as_table(checks: Sequence[Check], *, verbose: bool = False) -> str:
+    """The checks as aligned lines, each with its cure; ``verbose`` explains each change."""
+    checks = list(checks) if verbose else _without_reasons(checks)
+    topic = max(len(check.topic) for check in checks)
+    indent = " " * (7 + 2 + topic + 2)
+    lines = []
+    for check in checks:
+        wrapped = textwrap.wrap(check.finding, 110 - len(indent), break_on_hyphens=False) or [""]
+        lines.append(f"{check.status:<7}  {check.topic:<{topic}}  {wrapped[0]}")
+        lines += [indent + rest for rest in wrapped[1:]]
+        if check.cure:
+            lines.append(f"{indent}cure: {check.cure}")  # unbroken, to be copied
+    wrong = sum(check.status == ERROR for check in checks)
+    lines.append(f"\n{wrong} essential problem(s)" if wrong else "\nready")
+    return "\n".join(lines)
+
+
+def _without_reasons(checks: Sequence[Check]) -> list[Check]:
+    """The checks with one line for all changes to fairseq of a kind."""
+    lines: list[Check] = []
+    groups: dict[str, list[str]] = {}
+    for check in checks:
+        kind, colon, name = check.topic.partition(": ")
+        if colon and kind in CHANGES:
+            if kind not in groups:
+                lines.append(Check(OK, kind, ""))
+            groups.setdefault(kind, []).append(name)
+        else:
+            lines.append(check)
+    return [
+        replace(line, finding=f"{len(names)} changes (reasons: --verbose): {'; '.join(names)}")
+        if (names := groups.get(line.topic))
+        else line
+        for line in lines
+    ]
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """``"2.13.0+cpu"`` as ``(2, 13)``."""
+    match = re.match(r"\d+(?:\.\d+)?", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def _python() -> list[Check]:
+    version = f"{sys.version.split()[0]} ({sys.executable})"
+    if ".".join(map(str, sys.version_info[:2])) not in PYTHONS:
+        return [Check(ERROR, "Python", version, f"use Python {' or '.join(PYTHONS)}")]
+    if not hasattr(tarfile, "data_filter"):
+        finding = (
+            f"{version} unpacks no tar file safely; corpora and the Hub's archives are refused"
+        )
+        return [Check(WARNING, "Python", finding, f"use {SAFE_TARFILE} or later")]
+    return [Check(OK, "Python", version)]
+
+
+def _torch() -> list[Check]:
+    version = _version("torch")
+    cure = f"pip install 'torch>={OLDEST_TORCH}'"
+    if version is None:
+        return [Check(ERROR, "torch", "not installed", cure)]
+    if _release(version) < _release(OLDEST_TORCH):
+        return [Check(ERROR, "torch", f"{version} is too old to load checkpoints safely", cure)]
+    torch = importlib.import_module("torch")
+    checks = [Check(OK, "torch", f"{version}, {torch.get_num_threads()} threads")]
+    if torch.cuda.is_available():
+        name, bf16 = torch.cuda.get_device_name(0), torch.cuda.is_bf16_supported()
+        kind = f"{torch.cuda.device_count()} × {name}, bf16 {'yes' if bf16 else 'no'}"
+        checks.append(Check(OK, "CUDA", kind))
+    elif Path("/dev/nvidia0").exists():
+        finding = "this machine has an NVIDIA device that torch cannot use"
+        checks.append(Check(WARNING, "CUDA", finding, "install torch's CUDA build and a driver"))
+    else:
+        native = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)()
+        finding = f"none; training runs on the CPU, bf16 {'in hardware' if native else 'emulated'}"
+        checks.append(Check(NOTE, "CUDA", finding))
+    return checks
+
+
+def _fairseq_distribution() -> list[Check]:
+    names = installation.fairseq_distributions()
+    versions = ", ".join(f"{name} {_version(name)}" for name in names)
+    if len(names) > 1:
+        finding = f"{versions}: both write into the same folder"
+        return [Check(ERROR, "fairseq", finding, installation.reinstall(names))]
+    if not names:
+        if importlib.util.find_spec("fairseq") is None:
+            return [Check(ERROR, "fairseq", "not installed", installation.INSTALL_FAIRSEQ)]
+        finding = "a source folder on Python's path, of unknown version"
+        return [Check(NOTE, "fairseq", finding, f"tested is {' '.join(TESTED_FAIRSEQ)}")]
+    if versions == " ".join(TESTED_FAIRSEQ):
+        return [Check(OK, "fairseq", f"{versions} (the tested one)")]
+    broken = names == ["fairseq"] and _release(_version("fairseq") or "") <= (0, 12)
+    if broken and sys.version_info >= (3, 11):
+        finding = f"{versions} does not import on Python 3.11 and later"
+        return [Check(ERROR, "fairseq", finding, installation.reinstall(names))]
+    return [Check(NOTE, "fairseq", versions, f"tested is {' '.join(TESTED_FAIRSEQ)}")]
+
+
+def _quietly(action: Callable[[], Any]) -> str | None:
+    """Run ``action``; its exception in one line, or None. What it prints is dropped."""
+    silent = io.StringIO()
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(silent):
+            warnings.simplefilter("ignore")
+            with contextlib.redirect_stdout(silent):
+                action()
+    except (Exception, SystemExit) as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
+
+
+def _plugin() -> list[Check]:
+    """Import fairseq, then register: changes to fairseq, and architectures."""
+    failure = _quietly(lambda: importlib.import_module("fairseq.models"))
+    if failure:
+        return [Check(ERROR, "import fairseq", failure, installation.INSTALL_FAIRSEQ)]
+    checks = [Check(OK, "import fairseq", "works")]
+    import fairseq_ext
+
+    failure = _quietly(fairseq_ext.register)
+    if failure:
+        cure = "see the message; uninstall the other plugin, or reinstall fairseq-ext"
+        return [*checks, Check(ERROR, "fairseq-ext", failure, cure)]
+    names = ", ".join(_architectures())
+    version = fairseq_ext.__version__
+    checks.append(Check(OK, "fairseq-ext", f"{version}, architectures: {names or 'none'}"))
+    return checks + _changes()
+
+
+def _architectures() -> list[str]:
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    return sorted(
+        name
+        for name, model in ARCH_MODEL_REGISTRY.items()
+        if model.__module__.startswith("fairseq_ext.")
+    )
+
+
+def _changes() -> list[Check]:
+    """What this plugin changes in fairseq, one line for each patch."""
+    from fairseq_ext.plugin import patches
+
+    rows = sorted(patches.PATCHES, key=lambda patch: CHANGES.index(patch.kind))
+    return [Check(OK, f"{patch.kind}: {patch.name}", patch.reason) for patch in rows]
+
+
+def _numpy() -> list[Check]:
+    version = _version("numpy")
+    cure = "pip install 'numpy>=1.26'"
+    if version is None:
+        return [Check(ERROR, "numpy", "not installed", cure)]
+    failure = _quietly(lambda: importlib.import_module("numpy"))
+    if failure:
+        return [Check(ERROR, "numpy", f"{version}: {failure}", cure)]
+    if _release(version) < (1, 26):
+        return [Check(WARNING, "numpy", f"{version} is older than any tested version", cure)]
+    return [Check(OK, "numpy", version)]
+
+
+def _apex() -> list[Check]:
+    """NVIDIA's apex, or the web toolkit of that name; found by its files, without running them."""
+    spec = importlib.util.find_spec("apex")
+    if spec is None:
+        finding = "not installed; NVIDIA's fused Adam and LayerNorm are optional"
+        return [Check(OK, "apex", finding)]
+    folders = [Path(folder) for folder in spec.submodule_search_locations or []]
+    if all(any((f / part).is_dir() for f in folders) for part in ("optimizers", "normalization")):
+        return [Check(OK, "apex", "NVIDIA's; fairseq uses its fused Adam and LayerNorm on CUDA")]
+    finding = "an unrelated project of this name, which is not NVIDIA's apex"
+    return [Check(WARNING, "apex", finding, "pip uninstall apex")]
+
+
+def _libraries() -> list[Check]:
+    checks = []
+    for names, status, topic in (
+        (LIBRARIES, WARNING, "libraries"),
+        (RECIPES, NOTE, "recipes' libraries"),
+    ):
+        versions = {name: _version(name) for name in names}
+        missing = [name for name, version in versions.items() if version is None]
+        listing = ", ".join(f"{name} {version or 'MISSING'}" for name, version in versions.items())
+        cure = f"pip install {' '.join(missing)}" if missing else ""
+        checks.append(Check(status if missing else OK, topic, listing, cure))
+    return checks
+
+
+def _compiler() -> list[Check]:
+    names = [name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name]
+    compiler = next(filter(None, map(shutil.which, names)), None)
+    if compiler:
+        return [Check(OK, "C++ compiler", compiler)]
+    finding = "none; only needed to build fairseq from source"
+    return [Check(NOTE, "C++ compiler", finding, "install g++ or clang++")]
+
+
+def _wings() -> list[Check]:
+    """Checks that the wings bring along."""
+    checks = []
+    for package, module in wings.declared("CHECK"):
+        with contextlib.suppress(ImportError):  # torch is missing, which another check says
+            checks.append(importlib.import_module(f"{package}.{module}").check())
+    return checks
+
+
+def _engine() -> list[Check]:
+    from fairseq_ext.engine import library
+
+    if library.available_paths():
+        return [Check(OK, "engine", library.active_path())]
+    cure = "install a C compiler, then: pip install --no-build-isolation -e ."
+    return [Check(WARNING, "engine", "not compiled; fairseq's generator is used", cure)]
+
+
+def _machine() -> list[Check]:
+    free = shutil.disk_usage(Path.cwd()).free
+    status = OK if free >= LOW_DISK else WARNING if free >= NO_DISK else ERROR
+    cure = "" if status == OK else "free some space, or work on another disk"
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = os.environ.get("OMP_NUM_THREADS", "not set")
+    return [
+        Check(status, "free disk", f"{free / 1e9:.1f} GB in {Path.cwd()}", cure),
+        Check(OK, "CPU", f"{usable} usable cores, OMP_NUM_THREADS {threads}"),
+    ]

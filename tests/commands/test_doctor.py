@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext import doctor
+from fairseq_ext.commands import doctor
 from fairseq_ext.plugin import installation
 from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.version import TESTED_FAIRSEQ

@@ -27,7 +27,7 @@ USES = HOUSE.uses()
 # ranks by metrics. "" is the package itself, with its public names.
 ORDER = (
     *("version", "utils", "base", "text", "corpora", "data_folder", "engine", "checkpoints"),
-    *("training", "generation", "plugin", "doctor", "evaluation", "decoding", ""),
+    *("training", "generation", "plugin", "evaluation", "decoding", ""),
     *WINGS,
     *("serving", "demo", "commands"),
     *(f"{wing}.commands" for wing in WINGS),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fairseq_ext.base.health_check import OK, WARNING, Check
 from fairseq_ext.binary.kernels import active_path
-from fairseq_ext.doctor import OK, WARNING, Check
 
 
 def check() -> Check:
