@@ -6,10 +6,11 @@ words. Libraries are imported by the kind that needs them.
 
 from __future__ import annotations
 
+import heapq
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ Learn = Callable[[Sequence[Path], Path, int], None]
 
 METASPACE = "▁"  # what SentencePiece, and tokenizers like it, put before every word
 REMEMBERED = 300_000  # words whose pieces a process keeps, some 100 MB
+END_OF_WORD = "</w>"  # subword-nmt's
 LONGEST_REMEMBERED = 100  # characters of such a word
 
 
@@ -91,11 +93,56 @@ class Merges:
     def _pieces(self, word: str) -> str:
         if len(self._known) >= REMEMBERED:
             self._known.clear()
+        if len(word) > LONGEST_REMEMBERED:
+            return self._pieces_of_long(word)
         self._bpe.cache.clear()
-        pieces = " ".join(self._bpe.segment_tokens([word]))
-        if len(word) <= LONGEST_REMEMBERED:
-            self._known[word] = pieces
+        self._known[word] = pieces = " ".join(self._bpe.segment_tokens([word]))
         return pieces
+
+    def _pieces_of_long(self, word: str) -> str:
+        """Encode a long word; the library's time grows with the square of the length."""
+        symbols = [*word, END_OF_WORD]
+        if self._bpe.version != (0, 1):
+            symbols[-2:] = [word[-1] + END_OF_WORD]
+        symbols = merge_pairs(symbols, self._bpe.bpe_codes)
+        symbols[-1] = symbols[-1].removesuffix(END_OF_WORD)
+        return "@@ ".join(filter(None, symbols))
+
+
+def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
+    """Apply merges as subword-nmt does, in time that is nearly linear in the number of symbols.
+
+    Each round merges all places of the pair with the lowest rank, from left to right. A merged
+    symbol stands at the place of its left half; the place of its right half becomes empty.
+    """
+    merged, count = list(symbols), len(symbols)
+    left, right = list(range(-1, count - 1)), list(range(1, count + 1))
+    queue: list[tuple[int, int, str, str]] = []
+
+    def push(place: int) -> None:
+        if place >= 0 and right[place] < count:
+            pair = merged[place], merged[right[place]]
+            if pair in ranks:
+                heapq.heappush(queue, (ranks[pair], place, *pair))
+
+    for place in range(count):
+        push(place)
+    while queue:
+        rank, changed = queue[0][0], []
+        while queue and queue[0][0] == rank:
+            _, place, first, second = heapq.heappop(queue)
+            after = right[place]
+            if merged[place] != first or after == count or merged[after] != second:
+                continue  # an earlier merge has taken one of them
+            merged[place], merged[after] = first + second, ""
+            right[place] = right[after]
+            if right[place] < count:
+                left[right[place]] = place
+            changed.append(place)
+        for place in changed:
+            push(left[place])
+            push(place)
+    return [symbol for symbol in merged if symbol]
 
 
 def _subword_nmt(codes: Path) -> Subwords:
