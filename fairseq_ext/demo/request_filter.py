@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import socket
 from collections.abc import Collection
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fairseq_ext.utils.address import host_in, names_of
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.json_files import parse_json
 
@@ -53,7 +52,7 @@ class Gate:
 
     def __init__(self, app: ASGIApp, host: str, functions: Collection[int]) -> None:
         self.app, self.functions = app, functions
-        self.names = {host.lower(), socket.gethostname().lower()} - {"", "0.0.0.0", "::"}
+        self.names = names_of(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -81,7 +80,7 @@ class Gate:
     def _check_names(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
-        if len(hosts) != 1 or _name(f"//{hosts[0]}") not in self._served(scope):
+        if len(hosts) != 1 or host_in(hosts[0]) not in self._served(scope):
             raise Refusal(403, "This page is not served under that name.")
         if any(origin.lower() != f"http://{hosts[0].lower()}" for origin in origins):
             raise Refusal(403, "This page does not answer other pages.")
@@ -127,14 +126,6 @@ class Gate:
             and function in self.functions
             and (trigger is None or type(trigger) is int)
         )
-
-
-def _name(address: str) -> str | None:
-    """The host in an address, without its port; None if there is none."""
-    try:
-        return urlsplit(address).hostname
-    except ValueError:
-        return None
 
 
 async def _body(request: Request) -> bytes:

@@ -1,4 +1,4 @@
-"""The web application: LibreTranslate's ``/translate`` and ``/languages``, health and figures."""
+"""The web application: LibreTranslate's interface, two pages, health and figures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from fairseq_ext.decoding.search import Candidate
-from fairseq_ext.serving.batching import Batcher, Failed, Full
+from fairseq_ext.serving import page
+from fairseq_ext.serving.batching import Batcher, Failed, Full, Sentence
 from fairseq_ext.serving.limits import Limits, Refusal
 from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
@@ -72,6 +73,7 @@ class Service:
         self._pairs, self._limits, self._keys = pairs, limits, keys
         self._batcher, self._text_thread = batcher, text_thread
         self._reading = 0  # requests whose bodies are in memory, or will be
+        self._encoding = 0  # lines that wait to become tokens, which takes time too
 
     async def answer(self, request: Request) -> dict[str, Any]:
         """The answer to a request.
@@ -86,14 +88,7 @@ class Service:
             raise Refusal(503, "The server had to end before the request did.", CLOSE) from None
 
     async def _answer(self, request: Request) -> dict[str, Any]:
-        if self._batcher.waiting + self._reading >= self._limits.max_queue:
-            raise Refusal(429, BUSY, {**WAIT, **CLOSE})  # before there is a body in memory
-        self._reading += 1
-        try:
-            fields = await parse_fields(request, await read_body(request, self._limits))
-        finally:
-            self._reading -= 1
-        check_key(fields, self._keys)
+        fields = await self._fields(request)
         query = parse_query(fields)
         del fields  # whatever else is in it would stay until the translation is there
         self._limits.check_texts(query.texts)
@@ -113,12 +108,54 @@ class Service:
                 answer["detectedLanguage"] = detected
         return answer
 
+    async def detect(self, request: Request) -> list[dict[str, Any]]:
+        """The languages that the text of a request may have, the most probable one first.
+
+        Raises:
+            Refusal: it cannot be answered.
+            Gone: nobody waits for the answer.
+        """
+        fields = await self._fields(request)
+        text = fields.get("q")
+        if not isinstance(text, str) or not text.strip():
+            raise Refusal(400, "Invalid request: missing q parameter")
+        self._limits.check_texts([text])
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._text_thread, self._pairs.detect, text)
+
+    async def _fields(self, request: Request) -> dict[str, Any]:
+        """Read a request that has a key, if one is needed, while there is room for it."""
+        if self._load >= self._limits.max_queue:
+            raise Refusal(429, BUSY, {**WAIT, **CLOSE})  # before there is a body in memory
+        self._reading += 1
+        try:
+            fields = await parse_fields(request, await read_body(request, self._limits))
+        finally:
+            self._reading -= 1
+        check_key(fields, self._keys)
+        return fields
+
+    @property
+    def _load(self) -> int:
+        return self._batcher.waiting + self._reading + self._encoding
+
+    async def _encode(self, lines: list[str], model: Served) -> list[Sentence]:
+        """Encode lines in the thread for text; they count as waiting until that is done."""
+        if self._load + len(lines) > self._limits.max_queue:
+            raise Refusal(429, BUSY, WAIT)
+        loop = asyncio.get_running_loop()
+        self._encoding += len(lines)
+        try:
+            return await loop.run_in_executor(self._text_thread, model.encode, lines)
+        finally:
+            self._encoding -= len(lines)
+
     async def _translated(self, query: Query, model: Served) -> dict[str, Any]:
         """Encode, translate and decode the texts of a query."""
         loop = asyncio.get_running_loop()
         split = [_lines(text) for text in query.texts]
         lines = [line for lines_of_text in split for line in lines_of_text]
-        encoded = await loop.run_in_executor(self._text_thread, model.encode, lines)
+        encoded = await self._encode(lines, model)
         full = [place for place, sentence in enumerate(encoded) if sentence.tokens.strip()]
         sentences = [encoded[place] for place in full]
         for place, sentence in zip(full, sentences, strict=True):
@@ -240,7 +277,7 @@ def build(
                 services.append(Service(pairs, limits, keys, batcher, thread))
                 yield
 
-    # The pages of FastAPI that show the interface would load scripts from another machine.
+    # The pages of FastAPI at /docs would load scripts from another machine; `page` has ours.
     app = FastAPI(
         title="fairseq-ext",
         version=__version__,
@@ -251,12 +288,28 @@ def build(
     for kind in (Refusal, HTTPException, Gone):
         app.add_exception_handler(kind, _refused)
     schema = {"schema": Query.model_json_schema()}
+    policy = {"Content-Security-Policy": page.POLICY}
     body = {"required": True, "content": dict.fromkeys((JSON, *FORMS), schema)}
 
     @app.post("/translate", openapi_extra={"requestBody": body})
     async def translate(request: Request) -> Response:
         """Translate text: a line at a time, lines that are empty stay so."""
         return JSONResponse(await services[-1].answer(request))
+
+    @app.post("/detect")
+    async def detect(request: Request) -> Response:
+        """Detect the language of a text."""
+        return JSONResponse(await services[-1].detect(request))
+
+    @app.get("/", include_in_schema=False)
+    async def translate_page() -> Response:
+        """A page to translate on."""
+        return HTMLResponse(page.TRANSLATE, headers=policy)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs_page() -> Response:
+        """A page about this interface."""
+        return HTMLResponse(page.interface(Query.model_json_schema()), headers=policy)
 
     @app.get("/languages")
     async def languages() -> Response:

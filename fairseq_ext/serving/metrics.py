@@ -26,7 +26,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairseq_ext.decoding.search import Candidate
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-PATHS = ("/translate", "/languages", "/health", "/metrics", "/openapi.json")
+PATHS = (
+    *("/", "/docs", "/openapi.json", "/translate", "/detect", "/languages"),
+    *("/health", "/metrics"),
+)
 OTHER = "other"
 GONE = 499
 """The status counted, as by nginx, where the client has gone before there was an answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.serving.batching import Sentence
 from fairseq_ext.serving.limits import Refusal
 from fairseq_ext.serving.requests import AUTO
+from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
 
 
@@ -74,6 +76,33 @@ class Pairs:
     def models(self) -> list[Served]:
         """In the order given."""
         return [*self._models.values()]
+
+    def detect(self, text: str) -> list[dict[str, Any]]:
+        """Rank the languages that are served by their probability for a text, in percent.
+
+        Raises:
+            Refusal: 501, if the library for that is not installed or knows none of the languages.
+        """
+        if self._identifier is None:
+            raise Refusal(501, f"No language is detected: {extras.missing('py3langid')}")
+        return [
+            {"language": code, "confidence": round(100 * probability, 1)}
+            for code, probability in self._identifier.rank(text)
+        ]
+
+    @functools.cached_property
+    def _identifier(self) -> Any:
+        """Load py3langid for the languages that are served; None where that is not possible."""
+        if importlib.util.find_spec("py3langid") is None:
+            return None
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+        identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        codes = [item["code"] for item in self.languages if item["code"] in identifier.labels]
+        if not codes:
+            return None
+        identifier.set_languages(codes)
+        return identifier
 
     def find(self, source: str, target: str) -> tuple[str, Served]:
         """The source language and the model.

@@ -164,6 +164,12 @@ def parse_query(fields: dict[str, Any]) -> Query:
     Raises:
         Refusal: 400.
     """
+    # LibreTranslate's clients send null or nothing for what they leave to the server.
+    fields = {
+        name: value
+        for name, value in fields.items()
+        if value is not None and (value != "" or name == "q")
+    }
     for name in ("q", "source", "target"):
         if name not in fields:
             raise Refusal(400, f"Invalid request: missing {name} parameter")

@@ -18,12 +18,15 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from fairseq_ext.decoding.engine_translator import available_threads
 from fairseq_ext.serving import app, metrics, pairs
 from fairseq_ext.serving.limits import Limits
+from fairseq_ext.serving.origins import OriginFilter
 
 CONNECTIONS = 1_000
 """Requests handled at once; uvicorn answers others 503."""
@@ -38,6 +41,7 @@ class Settings:
     Attributes:
         models, data, search: as for :func:`fairseq_ext.serving.pairs.load`.
         limits, keys, batch_size, max_tokens: as for :func:`fairseq_ext.serving.app.build`.
+        names, origins: as for :class:`fairseq_ext.serving.origins.OriginFilter`.
     """
 
     models: Sequence[Path]
@@ -47,23 +51,27 @@ class Settings:
     keys: Sequence[str] = field(default=(), repr=False)
     batch_size: int = 64
     max_tokens: int = 4000
+    names: Sequence[str] = ()
+    origins: Sequence[str] = ()
 
 
-def application(settings: Settings) -> metrics.Measured:
+def application(settings: Settings) -> ASGIApp:
     """Load the models of this process."""
     metrics.forget_the_dead()
     search = {**settings.search, "max_tokens": settings.max_tokens}
-    return app.build(
+    measured = app.build(
         pairs.load(settings.models, settings.data, search),
         settings.limits,
         settings.keys,
         batch_size=settings.batch_size,
         max_tokens=settings.max_tokens,
     )
+    shared = CORSMiddleware(measured, allow_origins=settings.origins, allow_headers=["*"])
+    return OriginFilter(shared, settings.names, settings.origins)
 
 
 def serve(
-    application: metrics.Measured | None,
+    loaded: ASGIApp | None,
     settings: Settings,
     listener: socket.socket,
     *,
@@ -73,7 +81,7 @@ def serve(
     """Serve until a signal ends it; returns the exit status.
 
     Args:
-        application: the application, for one process; several need none.
+        loaded: the application, for one process; several need none.
         settings: for workers, which make it themselves.
         listener: from :func:`fairseq_ext.utils.address.listen`.
         workers: processes.
@@ -92,7 +100,7 @@ def serve(
     )
     with listener:
         if workers == 1:
-            _Server(config(application)).run([listener])
+            _Server(config(loaded)).run([listener])
             return 0
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_threads() // workers)))
         with tempfile.TemporaryDirectory(prefix="fairseq-ext-serve-") as folder:
@@ -105,7 +113,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """One that ends with status 0 when it is asked to, and at once when it is asked twice."""
+    """A server that ends with status 0 at the first signal, and at once at the second."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
@@ -114,7 +122,7 @@ class _Server(uvicorn.Server):
 
 
 class _Supervisor(Multiprocess):
-    """One that kills its workers when a second signal comes."""
+    """A supervisor that kills its workers at the second signal."""
 
     status = 0
 

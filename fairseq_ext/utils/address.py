@@ -1,8 +1,9 @@
-"""The address on which `demo` and `serve` answer."""
+"""The address on which `demo` and `serve` answer, and the names that it has."""
 
 from __future__ import annotations
 
 import socket
+from urllib.parse import urlsplit
 
 from fairseq_ext.utils.errors import ConfigError
 
@@ -42,3 +43,16 @@ def url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}"
+
+
+def names_of(host: str) -> set[str]:
+    """Names under which a server on ``host`` is reached, besides its addresses."""
+    return {host.lower(), socket.gethostname().lower()} - {"", "0.0.0.0", "::"}
+
+
+def host_in(header: str) -> str | None:
+    """The host in a ``Host`` header, without its port; None if there is none."""
+    try:
+        return urlsplit(f"//{header}").hostname
+    except ValueError:
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
@@ -79,11 +80,21 @@ def test_the_other_addresses(server: Server):
     assert (one["code"], one["targets"]) == ("src", ["tgt"])
     assert (other["code"], other["targets"]) == ("tgt", [])
     assert "/translate" in server.ask("/openapi.json").body["paths"]
-    for path, body, status in (("/docs", None, 404), ("/redoc", None, 404), ("/health", {}, 405)):
+    for path, body, status in (("/redoc", None, 404), ("/static", None, 404), ("/health", {}, 405)):
         found = server.ask(path, body)
         assert found.status == status
         assert list(found.body) == ["error"]
-    assert "there are /translate, /languages" in server.ask("/").body["error"]
+    assert "there are /, /docs" in server.ask("/redoc").body["error"]
+    for path, text in (("/", "<textarea"), ("/docs", "alternatives")):
+        page = server.ask(path)
+        assert page.status == 200
+        assert text in page.body.decode()
+        assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+    if importlib.util.find_spec("py3langid") is None:
+        assert server.ask("/detect", {"q": "1"}).status == 501
+    assert server.ask("/detect", {"q": " "}).status == 400
+    assert server.ask("/health", Host="example.org").status == 403
+    assert server.ask("/translate", {"q": "1"}, Origin="http://example.org").status == 403
     for path in ("/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/static/x"):
         assert server.ask(path).status == 404
 
@@ -189,6 +200,25 @@ def test_what_takes_longer_than_the_grace_is_refused(model: Path, tmp_path: Path
             assert server.process.wait(60) == 0
             assert client.recv(1000).startswith(b"HTTP/1.1 503 ")
         assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_right_after_the_address_ends_with_0(
+    how: signal.Signals, model: Path, tmp_path: Path
+):
+    with serving(tmp_path, model) as server:
+        assert not server.end(how)
+
+
+def test_pages_of_another_origin(model: Path, tmp_path: Path):
+    page = "http://example.org"
+    with serving(tmp_path, model, "--cors", page, "--allow-host", "Example.net") as server:
+        reply = server.ask("/translate", {"q": "1", **ENGLISH}, Origin=page)
+        assert (reply.status, reply.headers["Access-Control-Allow-Origin"]) == (200, page)
+        asked_first = {"Origin": page, "Access-Control-Request-Method": "POST"}
+        assert server.ask("/translate", method="OPTIONS", **asked_first).status == 200
+        assert server.ask("/health", Host="example.net").status == 200
+        assert server.ask("/translate", {"q": "1"}, Origin="http://example.com").status == 403
 
 
 def test_a_second_signal_ends_at_once(model: Path, tmp_path: Path):

@@ -80,7 +80,7 @@ class Server:
         """A connection of which the server reads the body, and has half of it."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=120) as client:
             client.sendall(
-                b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                b"POST /translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
                 b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
             )
             assert client.recv(100).startswith(b"HTTP/1.1 100 ")  # it waits for the body now

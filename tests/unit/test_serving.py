@@ -23,7 +23,7 @@ pytest.importorskip("prometheus_client")
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from starlette.requests import Request
 
-from fairseq_ext.commands import serve
+from fairseq_ext.commands import options, serve
 from fairseq_ext.decoding.search import Candidate, Counts
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.serving import server
@@ -31,6 +31,7 @@ from fairseq_ext.serving.app import Service
 from fairseq_ext.serving.batching import Batcher, Failed, Full, Sentence
 from fairseq_ext.serving.limits import Limits, Refusal
 from fairseq_ext.serving.metrics import FOLDER, Metrics
+from fairseq_ext.serving.origins import OriginFilter
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.serving.requests import Gone, check_key, parse_fields, parse_query, read_body
 from fairseq_ext.text.cleaning import plain
@@ -497,21 +498,21 @@ def test_keys():
         assert refused.value.status == 403
 
 
-def arguments(*given: str) -> argparse.Namespace:
+def serve_request(*words: str) -> serve.Request:
     parser = argparse.ArgumentParser()
     serve.add(parser.add_subparsers())
-    return parser.parse_args(["serve", *given])
+    return options.from_args(serve.Request, parser.parse_args(["serve", *words]))
 
 
 def test_keys_that_no_request_could_hold(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(serve.KEY, raising=False)
     with pytest.raises(ConfigError, match=r"^`--api-key` must be UTF-8"):
-        serve._keys(arguments("m", "--api-key", "k\udcff"))
+        serve._keys(serve_request("m", "--api-key", "k\udcff"))
     monkeypatch.setenv(serve.KEY, "k\udcff")
     with pytest.raises(ConfigError, match=f"^`{serve.KEY}` must be UTF-8"):
-        serve._keys(arguments("m"))
+        serve._keys(serve_request("m"))
     monkeypatch.setenv(serve.KEY, "kä")
-    assert serve._keys(arguments("m", "--api-key", "b")) == ["b", "kä"]
+    assert serve._keys(serve_request("m", "--api-key", "b")) == ["b", "kä"]
 
 
 # ---- the rest ------------------------------------------------------------------------------------
@@ -543,8 +544,8 @@ def test_a_process_that_only_watches_keeps_no_models(workers: int, monkeypatch: 
 
     monkeypatch.setattr(server, "application", made)
     monkeypatch.setattr(server, "serve", alive)
-    given = arguments("m", "--port", "0", "--workers", str(workers))
-    assert serve._serve(given) == (workers == 1)
+    request = serve_request("m", "--port", "0", "--workers", str(workers))
+    assert serve.serve(request) == (workers == 1)
 
 
 def test_two_models_of_a_pair():
@@ -585,3 +586,75 @@ def test_figures_while_a_worker_starts(tmp_path: Path, monkeypatch: pytest.Monke
     works.write_value(mmap_key("requests", "requests_total", [], [], ""), 40.0, 0.0)
     (tmp_path / "counter_2.db").touch()  # it has a file, which has no size yet
     assert b"requests_total 40.0" in Metrics().page().splitlines()
+
+
+def test_null_and_blank_fields_are_what_the_server_takes():
+    blank = {"q": "Hola.", "source": "es", "target": "en", "api_key": None, "format": ""}
+    query = parse_query({**blank, "alternatives": None})
+    assert (query.format, query.alternatives, query.api_key) == ("text", 0, "")
+    assert parse_query({**blank, "q": ""}).texts == [""]
+    for name in ("q", "source", "target"):
+        with pytest.raises(Refusal, match=f"missing {name} parameter"):
+            parse_query({**blank, name: None})
+
+
+def test_pages_from_elsewhere_are_refused():
+    reached = []
+
+    async def answer(scope: dict, receive: object, send: object) -> None:
+        reached.append(scope)
+
+    def status(host: str, origin: str | None, *, names: tuple = (), origins: tuple = ()) -> int:
+        statuses = [200]
+
+        async def send(message: dict) -> None:
+            if message["type"] == "http.response.start":
+                statuses[0] = message["status"]
+
+        headers = [(b"host", host.encode())]
+        if origin is not None:
+            headers.append((b"origin", origin.encode()))
+        count = len(reached)
+        scope = {"type": "http", "method": "POST", "path": "/translate", "headers": headers}
+        asyncio.run(OriginFilter(answer, names, origins)(scope, None, send))
+        assert (len(reached) > count) == (statuses[0] == 200)
+        return statuses[0]
+
+    for host in ("127.0.0.1:5000", "[::1]:5000", "localhost", "LocalHost:1", "10.0.0.7:5000"):
+        assert status(host, None) == 200
+        assert status(host, f"http://{host}") == 200
+        assert status(host, "http://example.org") == 403
+        assert status(host, "null") == 403
+    assert status("example.org", None) == 403
+    assert status("example.org", None, names=("example.org",)) == 200
+    assert status("example.org", None, names=("*",)) == 200
+    assert status("localhost", "http://example.org", origins=("http://example.org",)) == 200
+    assert status("localhost", "http://example.net", origins=("http://example.org",)) == 403
+    assert status("localhost", "http://example.net", origins=("*",)) == 200
+
+
+def test_lines_that_wait_to_become_tokens_count_as_waiting():
+    release = threading.Event()
+
+    def slow(line: str) -> str:
+        release.wait(20)
+        return line
+
+    async def test() -> None:
+        limits = Limits(max_queue=3, max_sentences=3)
+        waiting = batcher(room=3)
+        with ThreadPoolExecutor(1) as thread:
+            async with waiting.running():
+                served = Served(Model(), TextCodec(slow, str), 1)
+                service = Service(Pairs({"a": served}), limits, (), waiting, thread)
+                first = asyncio.create_task(service.answer(asking(q="a\nb\nc")))
+                while not service._encoding:
+                    await asyncio.sleep(0.01)
+                with pytest.raises(Refusal) as refused:
+                    await service.answer(asking(q="d"))
+                assert refused.value.status == 429
+                release.set()
+                assert len((await first)["translatedText"].split("\n")) == 3
+                assert not service._encoding
+
+    run(test)

@@ -1,0 +1,55 @@
+"""Which web pages may use the server: checks of ``Host`` and ``Origin``."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fairseq_ext.utils.address import host_in
+
+ANY = "*"
+
+
+class OriginFilter:
+    """ASGI middleware that refuses requests of web pages from elsewhere.
+
+    A page whose name was pointed at this machine (DNS rebinding) sends that name in ``Host``; an
+    address, which no such page can have, is always accepted. Another page sends its ``Origin``.
+
+    Args:
+        app: what answers the others.
+        names: names of this server; ``*`` accepts every name.
+        origins: of pages that may use it, such as ``https://example.org``; ``*`` accepts all.
+    """
+
+    def __init__(self, app: ASGIApp, names: Collection[str], origins: Collection[str]) -> None:
+        self.app, self.names, self.origins = app, {*names, "localhost"}, origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (error := self._error(Headers(scope=scope))):
+            await JSONResponse({"error": error}, 403)(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def _error(self, headers: Headers) -> str | None:
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        name = host_in(hosts[0]) if len(hosts) == 1 else None
+        if ANY not in self.names and not (name in self.names or _is_address(name)):
+            return "This server has another name; `serve --allow-host NAME` gives it one more."
+        allowed = {ANY, *origins} if ANY in self.origins else {*self.origins}
+        for origin in origins:
+            if origin not in allowed and origin.partition("://")[2].lower() != hosts[0].lower():
+                return "Pages of other origins need `serve --cors ORIGIN`."
+        return None
+
+
+def _is_address(name: str | None) -> bool:
+    try:
+        ipaddress.ip_address(name or "")
+    except ValueError:
+        return False
+    return True
