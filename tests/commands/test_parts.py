@@ -244,7 +244,7 @@ def test_a_ray_cluster_of_two(worker: list[str], tmp_path: Path) -> None:
         with locks.held(tmp_path / "parts" / ".part-000059.lock", wait=False):
             process = start(worker, "--ray", cluster.address)
             wait_for(lambda: len(parts_of(tmp_path)) == 59, process)
-            kill_workers(cluster, b"ray::_translate", process)
+            kill_workers(cluster, b"ray::_work_on_ray", process)
         assert process.wait(timeout=240) == 0
     whole_is_plain(tmp_path)
 
