@@ -148,7 +148,7 @@ def load_teacher(path: str, task: FairseqTask) -> BaseFairseqModel:
     """
     if not path:
         raise ConfigError("`--criterion distillation` must have a `--teacher`, but has none.")
-    storage.load(path)  # raises our clear messages
+    storage.peek(path)  # raises our clear messages
     try:
         (teacher,), _ = checkpoint_utils.load_model_ensemble([path], task=task)
     except RuntimeError as error:  # other words, or other sizes if words are not recorded

@@ -2,11 +2,9 @@
 
 A checkpoint is loaded and saved by :mod:`~fairseq_ext.checkpoints.storage`:
 
-- :mod:`~fairseq_ext.checkpoints.untrusted`: the contents that a file may have;
-- :mod:`~fairseq_ext.checkpoints.registry_checks`: the classes and options of fairseq that it
-  may name;
-- :mod:`~fairseq_ext.checkpoints.pickle_allowlist`: the functions that its pickle may call;
-- :mod:`~fairseq_ext.checkpoints.numpy_pickles`: numbers of numpy's in it;
+- :mod:`~fairseq_ext.checkpoints.safe_load`: the list of all that is checked when a file is read;
+- :mod:`~fairseq_ext.checkpoints.registry_checks`: the classes, options and sizes of fairseq's
+  models that it may name;
 - :mod:`~fairseq_ext.checkpoints.layout`: its parts, and those that this plugin adds;
 - :mod:`~fairseq_ext.checkpoints.dictionaries`: the words that its model was trained with;
 - :mod:`~fairseq_ext.checkpoints.tied`: weights that share their memory;

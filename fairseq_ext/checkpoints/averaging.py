@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.checkpoints import layout, registry_checks, storage
+from fairseq_ext.checkpoints import layout, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES, difference, recorded
 from fairseq_ext.checkpoints.tied import memory
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
@@ -83,7 +83,7 @@ def average_checkpoints(
     stage: Tensor | None = None
     words: dict[str, str] | None = None
     for number, path in enumerate(paths):
-        with registry_checks.about(path):
+        with safe_load.about(path):
             checkpoint = load(path)
             model = _model(checkpoint, path)
             if number == 0:

@@ -14,6 +14,7 @@ Nothing here needs fairseq or torch.
 
 from __future__ import annotations
 
+import copy
 import re
 from argparse import Namespace
 from collections.abc import Mapping
@@ -120,15 +121,30 @@ def before_training() -> dict[str, Any]:
     }
 
 
+def without_weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of all in a checkpoint but its numbers: weights, averages and the optimizer's state.
+
+    Of the optimizer it says whether there is a state: an empty dictionary, or None.
+    """
+    small = {name: value for name, value in checkpoint.items() if name not in _OF_THE_OPTIMIZER}
+    small["extra_state"] = _without_averages(extra_state(checkpoint))
+    del small["model"]
+    has_state = checkpoint.get("last_optimizer_state") is not None
+    return {**copy.deepcopy(small), "last_optimizer_state": {} if has_state else None}
+
+
 def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """A checkpoint without what fits its weights only as they were trained.
 
     That is the optimizer's state, and a second, exponentially averaged copy of the model.
     """
     kept = {name: value for name, value in checkpoint.items() if name not in _OF_THE_OPTIMIZER}
-    extra = extra_state(checkpoint)
-    kept["extra_state"] = {name: v for name, v in extra.items() if not name.startswith("ema")}
+    kept["extra_state"] = _without_averages(extra_state(checkpoint))
     return kept
+
+
+def _without_averages(extra: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in extra.items() if not name.startswith("ema")}
 
 
 def differences(report: str) -> str:

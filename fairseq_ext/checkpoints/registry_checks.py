@@ -1,8 +1,8 @@
-"""Check that what a checkpoint names is registered with fairseq, and fits the command.
+"""Check that what a checkpoint names is registered with fairseq, fits the command and is no larger.
 
 A checkpoint names its architecture, its task, its criterion and hundreds of options. Each must be
-what the command needs before fairseq builds from it. fairseq is imported by the functions that ask
-its registries.
+of the kind that the command needs before fairseq builds anything from it. fairseq is imported by
+the functions that ask its registries.
 """
 
 from __future__ import annotations
@@ -13,58 +13,39 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.checkpoints import layout, storage, untrusted
-from fairseq_ext.utils.errors import CheckpointError, ConfigError, FairseqExtError
-from fairseq_ext.utils.literals import LiteralError
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-ADVICE = "Do not use this file unless you know who made it."
+from fairseq_ext.checkpoints import layout, safe_load, storage
+from fairseq_ext.checkpoints.safe_load import ADVICE, about
+from fairseq_ext.utils.errors import CheckpointError, ConfigError
+
+MOST_POSITIONS = 1_000_000
+MOST_TABLE_BYTES = 512 << 20  # of sines and cosines, a row for each position
+SPARE_PARAMETERS = 10_000_000  # what a model may have beyond eight times the file's numbers
 
 
-def check(path: str | Path, state: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose configuration would be resolved, or names what fairseq lacks.
+def require_registered(path: str | Path, args: Any) -> None:
+    """Check the names in the old form of a configuration, which fairseq takes for its own files.
 
     Args:
         path: for the message.
-        state: from :func:`fairseq_ext.checkpoints.storage.load`, so plain data.
+        args: of a checkpoint; None in one of the new form.
 
     Raises:
-        CheckpointError: see above.
+        CheckpointError: a name is not registered.
     """
-    with about(path):
-        for part in ("cfg", "args"):
-            untrusted.require_inert(state.get(part))
-        position = layout.position(state)
-        for name in ("epoch", "iterations_in_epoch"):
-            if not isinstance(position.get(name, 0), int):
-                raise CheckpointError(f"has no number as its `{name}`")
-        _check_numbers(state.get("last_optimizer_state"))
-    args = state.get("args")
-    if args is not None:
-        _check_names(path, args)
-
-
-def _check_numbers(optimizer: Any) -> None:
-    """The numbers of an optimizer, which fairseq takes over as they are."""
-    groups = optimizer.get("param_groups") if isinstance(optimizer, Mapping) else None
-    for group in groups or ():
-        for name in ("lr", "betas", "eps", "weight_decay"):
-            value = group.get(name, 0)
-            numbers = value if isinstance(value, list | tuple) else [value]
-            if not all(isinstance(one, int | float) for one in numbers):
-                raise CheckpointError(f"has no numbers as `{name}` of its optimizer")
-
-
-def _check_names(path: str | Path, args: Any) -> None:
-    """The old form of a configuration: fairseq takes names in it for files of its own."""
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
 
+    if args is None:
+        return
     if not isinstance(args, Namespace):
         raise CheckpointError(f"{path} has no options in its `args`. {ADVICE}")
-    known = {"arch": ARCH_MODEL_REGISTRY, "task": TASK_REGISTRY}
-    known |= {kind: registry["registry"] for kind, registry in REGISTRIES.items()}
-    for kind, registry in known.items():
+    registries = {"arch": ARCH_MODEL_REGISTRY, "task": TASK_REGISTRY}
+    registries |= {kind: registry["registry"] for kind, registry in REGISTRIES.items()}
+    for kind, registry in registries.items():
         name = getattr(args, kind, None)
         if name is not None and not (isinstance(name, str) and name in registry):
             raise unknown(path, kind, name)
@@ -76,30 +57,6 @@ def unknown(path: str | Path, kind: str, name: Any) -> CheckpointError:
         f"{path} names the {kind} {name!r:.60}, which is not registered here; `--user-dir` must "
         "be the folder of the code that it was trained with."
     )
-
-
-@contextmanager
-def about(path: str | Path) -> Iterator[None]:
-    """Turn unexpected errors in the block into one message that names the file; pass on our own and
-    the system's.
-    """
-    try:
-        yield
-    except LiteralError as error:
-        name = "" if str(path) in str(error) else f"{path}: "
-        raise CheckpointError(f"{name}{error}") from error
-    except CheckpointError as error:
-        if str(path) in str(error):
-            raise
-        raise CheckpointError(f"{path} {str(error).rstrip('.')}. {ADVICE}") from error
-    except (FairseqExtError, OSError):
-        raise
-    except Exception as error:  # anything that a made-up configuration leads to
-        reason = (str(error).strip() or "no reason given").splitlines()[0]
-        raise CheckpointError(
-            f"{path} cannot be used here ({type(error).__name__}: {reason:.200}). Check that it "
-            "fits the command, its options and the data."
-        ) from error
 
 
 def fitting(cfg: Any, task: Any, path: str | Path) -> None:
@@ -140,11 +97,10 @@ def _registered_model(cfg: Any, path: str | Path) -> tuple[str, type]:
     name = options.get("_name") or options.get("arch")
     if name is None and len(options) == 1:  # fairseq takes a section's only key for its name
         name = next(iter(options))
-    found = ARCH_MODEL_REGISTRY | MODEL_REGISTRY
-    if not isinstance(name, str) or name not in found:
+    if not isinstance(name, str) or name not in ARCH_MODEL_REGISTRY | MODEL_REGISTRY:
         raise unknown(path, "architecture", name)
     with about(path):
-        untrusted.require_sizes({part: layout.section(cfg, part) for part in ("model", "task")})
+        require_sizes({part: layout.section(cfg, part) for part in ("model", "task")})
     return name, ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY[name]
 
 
@@ -176,16 +132,101 @@ def require_translation(path: str | Path, src: str | None = None, tgt: str | Non
 
     if not storage.is_checkpoint(path):
         return
-    state = storage.load(path, checksums=False)
-    check(path, state)
+    state = storage.peek(path)
+    require_registered(path, state.get("args"))
     cfg = layout.configuration(state)
     kind = _registered_task(cfg, path)
     if not issubclass(kind, TranslationTask):
         raise CheckpointError(f"{path} holds no translation model, but one for `{kind.__name__}`.")
     fitting(cfg, kind, path)
     task = layout.section(cfg, "task")
-    own = (task.get("source_lang"), task.get("target_lang"))
-    if (tgt, src) == own and src != tgt:
+    trained = (task.get("source_lang"), task.get("target_lang"))
+    if (tgt, src) == trained and src != tgt:
         raise ConfigError(
-            f"`--src` and `--tgt` must be {' and '.join(own)} for {path}, but are {src} and {tgt}."
+            f"`--src` and `--tgt` must be {' and '.join(trained)} for {path}, but are {src} and "
+            f"{tgt}."
         )
+
+
+# Sizes of a model that is to be built
+
+
+@contextmanager
+def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
+    """While the block builds models, refuse what the state's numbers could not fill.
+
+    A configuration of a few bytes may ask for a billion layers. Parameters are counted as modules
+    get them, before they are initialized, which is when their memory would be taken.
+
+    Raises:
+        CheckpointError: in the block. The message is the end of a sentence about the file.
+    """
+    sizes = [value.numel() for value in state.values() if isinstance(value, Tensor)]
+    most, numbers = 8 * len(sizes) + 1000, 8 * sum(sizes) + SPARE_PARAMETERS
+
+    def count(module: nn.Module, name: str, parameter: Any) -> None:
+        nonlocal most, numbers
+        most -= 1
+        numbers -= 0 if parameter is None else parameter.numel()
+        if most < 0 or numbers < 0:
+            raise CheckpointError("describes a far larger model than the one it holds")
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def require_sizes(settings: Mapping[str, Any]) -> None:
+    """Check numbers of positions, because fairseq fills tables of that size.
+
+    Args:
+        settings: a model's options, and those that they refer to; sections may be nested.
+
+    Raises:
+        CheckpointError: there are above a million, too many for the width of the model, or what
+            fairseq would make a number of. The message is the end of a sentence.
+    """
+
+    def largest(end: str) -> tuple[int, str]:
+        numbers = [(0, "")]
+        for name, value in _options(settings):
+            refers = isinstance(value, str) and "${" in value  # to another option, seen by itself
+            named = name.endswith(end) and not name.endswith("ffn_embed_dim")
+            if not named or value is None or refers:
+                continue
+            if not isinstance(value, int):
+                raise CheckpointError(f"has `{name}` {value!r:.40}, which is not a whole number")
+            numbers.append((value, name))
+        return max(numbers)
+
+    (positions, name), (channels, width) = largest("positions"), largest("embed_dim")
+    if positions > MOST_POSITIONS:
+        raise CheckpointError(f"has `{name}` {positions:,}; at most {MOST_POSITIONS:,} are allowed")
+    if 4 * positions * channels > MOST_TABLE_BYTES:
+        raise CheckpointError(
+            f"has `{name}` {positions:,} and `{width}` {channels:,}, whose table of positions "
+            f"would take more than {MOST_TABLE_BYTES >> 20} MiB"
+        )
+
+
+def option_of(settings: Any, text: str) -> str:
+    """The name of the option whose value is ``text``, for a message; `an option` if there is none.
+
+    Args:
+        settings: nested dictionaries and ``Namespace``, plain and finite.
+    """
+    names = (name for name, value in _options(settings) if isinstance(value, str) and value == text)
+    return next(names, "an option")
+
+
+def _options(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values of all sections."""
+    todo: list[Any] = [settings]
+    while todo:
+        part = todo.pop()
+        fields = vars(part) if isinstance(part, Namespace) else part
+        if isinstance(fields, Mapping):
+            yield from ((str(name), value) for name, value in fields.items())
+        todo.extend(safe_load.parts(part))

@@ -169,7 +169,7 @@ def _write_files(
 def _updates(checkpoint: Path) -> int | None:
     if bundle.is_bundle(checkpoint):
         return bundle.read(checkpoint).updates
-    return layout.num_updates(storage.load(checkpoint, checksums=False))
+    return layout.num_updates(storage.peek(checkpoint))
 
 
 def _write_model(

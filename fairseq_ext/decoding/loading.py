@@ -205,7 +205,7 @@ def data_of(path: Path) -> Path:
         files.require_file(path, "checkpoint")
     folders = [bundle.home(path)]
     if storage.is_checkpoint(path):
-        told = layout.options(storage.load(path, checksums=False), "task").get("data")
+        told = layout.options(storage.peek(path), "task").get("data")
         trained = str(told or "").split(":")[0]
         if trained:
             near = path.absolute().parents[:3]

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_ext.checkpoints import pickle_allowlist, registry_checks, storage, untrusted
+from fairseq_ext.checkpoints import registry_checks, safe_load, storage
 from fairseq_ext.plugin.security import loading
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from tests.hostile.pickles import Calls
@@ -121,14 +121,14 @@ def test_what_checkpoints_call(tmp_path: Path):
     }
     torch.save(state, tmp_path / "a.pt")
     with zipfile.ZipFile(tmp_path / "a.pt") as archive:
-        assert pickle_allowlist.unusual(archive.read("a/data.pkl")) is None
+        assert safe_load.forbidden_call(archive.read("a/data.pkl")) is None
 
 
 def test_checkpoints_are_plain():
     weights = {"x": torch.zeros(3, 4), "half": torch.zeros(2, dtype=torch.half)}
     counts = {"array": np.zeros(4), "scalar": np.float64(1), "size": torch.Size([2])}
     state = {"model": weights, "args": Namespace(lr=[0.1]), "extra": [counts, (None, True, "a")]}
-    untrusted.require_plain(state, 1000)
+    safe_load.require_plain(state, 1000)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +152,12 @@ def test_checkpoints_are_plain():
 )
 def test_others_are_not(value: Any, said: str):
     with pytest.raises(CheckpointError, match=said):
-        untrusted.require_plain({"task_state": {"x": value}}, 1000)
+        safe_load.require_plain({"task_state": {"x": value}}, 1000)
 
 
 @pytest.mark.parametrize("text", ["", "a", "$HOME", "${common.seed}", "x/${task.data}", "$1 {}"])
 def test_inert(text: str):
-    untrusted.require_inert({"model": {"x": [text]}, "args": Namespace(y=text)})
+    safe_load.require_inert({"model": {"x": [text]}, "args": Namespace(y=text)})
 
 
 @pytest.mark.parametrize(
@@ -165,59 +165,61 @@ def test_inert(text: str):
 )
 def test_to_be_resolved(text: str):
     with pytest.raises(CheckpointError, match="would be resolved"):
-        untrusted.require_inert({"x": {"y": [text]}})
+        safe_load.require_inert({"x": {"y": [text]}})
     with pytest.raises(CheckpointError, match="would be resolved"):
-        untrusted.require_inert(Namespace(x={"y": [text]}))
+        safe_load.require_inert(Namespace(x={"y": [text]}))
 
 
 @pytest.mark.parametrize("text", ["${b}", "x ${b.list}", "${b.0}", "${b.list.0}", "${.b}", "${}"])
 def test_sections_that_double(text: str):
     settings = {"a": {"x": text, "y": text}, "b": {"list": [["z"]], 0: {"x": 1}}}
     with pytest.raises(CheckpointError, match="would be resolved"):
-        untrusted.require_inert(settings)
+        safe_load.require_inert(settings)
     with pytest.raises(CheckpointError, match="would be resolved"):
-        untrusted.require_inert(Namespace(a=text, b=["z"]))
+        safe_load.require_inert(Namespace(a=text, b=["z"]))
 
 
 def test_to_be_imported():
     with pytest.raises(CheckpointError, match="`_target_`, which is an instruction"):
-        untrusted.require_inert({"model": {"x": [{"_target_": "os.system"}]}})
+        safe_load.require_inert({"model": {"x": [{"_target_": "os.system"}]}})
 
 
 def test_no_model_larger_than_its_file():
     state = {"weight": torch.zeros(4, 4), "bias": torch.zeros(4)}
-    with untrusted.no_larger_than(state):
+    with registry_checks.no_larger_than(state):
         nn.Linear(4, 4)
         with pytest.raises(CheckpointError, match="far larger"):
             nn.Linear(1 << 12, 1 << 12)
-    with pytest.raises(CheckpointError, match="far larger"), untrusted.no_larger_than(state):
+    with pytest.raises(CheckpointError, match="far larger"), registry_checks.no_larger_than(state):
         nn.ModuleList(nn.Linear(1, 1) for _ in range(10**9))
     nn.Linear(1 << 12, 1 << 12)  # no trace of it afterwards
 
 
 def test_positions():
-    untrusted.require_sizes({"max_source_positions": 1024, "seed": 10**12})
-    untrusted.require_sizes({"max_source_positions": 10**6, "decoder_embed_dim": 128})
+    registry_checks.require_sizes({"max_source_positions": 1024, "seed": 10**12})
+    registry_checks.require_sizes({"max_source_positions": 10**6, "decoder_embed_dim": 128})
     with pytest.raises(CheckpointError, match="`max_target_positions` 1,000,000,000,000"):
-        untrusted.require_sizes({"max_target_positions": 10**12})
+        registry_checks.require_sizes({"max_target_positions": 10**12})
     with pytest.raises(CheckpointError, match="`decoder_embed_dim` 512, whose table of positions"):
-        untrusted.require_sizes({"max_target_positions": 10**6, "decoder_embed_dim": 512})
+        registry_checks.require_sizes({"max_target_positions": 10**6, "decoder_embed_dim": 512})
     nested = {"model": {"decoder": Namespace(embed_dim=512)}, "task": {"max_positions": 10**6}}
     with pytest.raises(CheckpointError, match="`embed_dim` 512, whose table of positions"):
-        untrusted.require_sizes(nested)
-    untrusted.require_sizes({"max_positions": "${task.max_positions}", "decoder_embed_dim": None})
+        registry_checks.require_sizes(nested)
+    registry_checks.require_sizes(
+        {"max_positions": "${task.max_positions}", "decoder_embed_dim": None}
+    )
     wide = {"encoder_ffn_embed_dim": 2048, "encoder_embed_dim": 512}
-    untrusted.require_sizes({"max_source_positions": 131_072, **wide})  # 256 MiB
+    registry_checks.require_sizes({"max_source_positions": 131_072, **wide})  # 256 MiB
     for number in ("300000000", 3e8, [1]):
         with pytest.raises(CheckpointError, match="which is not a whole number"):
-            untrusted.require_sizes({"max_source_positions": number})
+            registry_checks.require_sizes({"max_source_positions": number})
 
 
 def test_the_option_of_a_text():
     settings = {"model": {"a": 1, "b": "x"}, "args": Namespace(c="y")}
-    assert untrusted.option_of(settings, "x") == "b"
-    assert untrusted.option_of(settings, "y") == "c"
-    assert untrusted.option_of(settings, "z") == "an option"
+    assert registry_checks.option_of(settings, "x") == "b"
+    assert registry_checks.option_of(settings, "y") == "c"
+    assert registry_checks.option_of(settings, "z") == "an option"
 
 
 def test_one_message_about_a_file():
@@ -226,12 +228,12 @@ def test_one_message_about_a_file():
         (RuntimeError("one\ntwo"), "(RuntimeError: one)"),
         (CheckpointError("has a fault"), "f.pt has a fault."),
     ):
-        with pytest.raises(CheckpointError) as raised, registry_checks.about("f.pt"):
+        with pytest.raises(CheckpointError) as raised, safe_load.about("f.pt"):
             raise error
         assert said in str(raised.value)
         assert str(raised.value).startswith("f.pt ")
     for error in (DataError("as it is"), FileNotFoundError("as it is")):
-        with pytest.raises(type(error), match="as it is"), registry_checks.about("f.pt"):
+        with pytest.raises(type(error), match="as it is"), safe_load.about("f.pt"):
             raise error
 
 

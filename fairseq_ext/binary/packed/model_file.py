@@ -35,7 +35,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fairseq_ext.binary.kernels.packing import row_bytes
-from fairseq_ext.checkpoints import untrusted
+from fairseq_ext.checkpoints import safe_load
 from fairseq_ext.checkpoints.layout import BINARY_STAGE
 from fairseq_ext.engine.files import is_engine_model
 from fairseq_ext.utils import files
@@ -185,8 +185,8 @@ def read(path: str | Path) -> PackedModel:
             f"{path} is not a packed model that can be used ({reason}). Pack the checkpoint again."
         ) from None
     try:
-        untrusted.require_plain(packed.cfg, 0)
-        untrusted.require_inert(packed.cfg)
+        safe_load.require_plain(packed.cfg, 0)
+        safe_load.require_inert(packed.cfg)
     except CheckpointError as error:
         raise CheckpointError(f"{path} {error}. Do not use it.") from None
     return packed

@@ -22,7 +22,7 @@ from fairseq_ext.binary.kernels import PackedWeight
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.binary.packed import layers, model_file
 from fairseq_ext.binary.packed.model_file import PackedModel
-from fairseq_ext.checkpoints import untrusted
+from fairseq_ext.checkpoints import registry_checks
 from fairseq_ext.checkpoints.dictionaries import difference
 from fairseq_ext.checkpoints.layout import differences
 from fairseq_ext.utils.errors import CheckpointError, FairseqExtError
@@ -186,7 +186,7 @@ def _refuse_endless(packed: PackedModel, cfg: DictConfig) -> None:
         if not right or (isinstance(value, int) and value > most_here):
             raise CheckpointError(f"its configuration has `{name}` {value!r:.40}.")
     try:
-        untrusted.require_sizes(dict(cfg.model))
+        registry_checks.require_sizes(dict(cfg.model))
     except CheckpointError as error:
         raise CheckpointError(f"its configuration {error}.") from None
 

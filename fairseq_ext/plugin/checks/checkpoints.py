@@ -15,31 +15,6 @@ from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 
 
-def _load_checkpoint_to_cpu(original: Callable) -> Callable:
-    from fairseq.file_io import PathManager
-
-    def load_checkpoint_to_cpu(
-        path: str, arg_overrides: dict[str, Any] | None = None, *rest: Any, **options: Any
-    ) -> Any:
-        state = storage.load(PathManager.get_local_path(path))
-        if bundle.is_bundle(path):
-            return _as_loaded(state, arg_overrides)
-        return original(path, arg_overrides, *rest, **options)
-
-    return load_checkpoint_to_cpu
-
-
-def _as_loaded(state: dict[str, Any], arg_overrides: dict[str, Any] | None) -> dict[str, Any]:
-    """Convert a checkpoint that has been read, as fairseq does."""
-    from fairseq import checkpoint_utils
-    from fairseq.dataclass.utils import overwrite_args_by_name
-    from omegaconf import OmegaConf
-
-    state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
-    overwrite_args_by_name(state["cfg"], arg_overrides or {})
-    return checkpoint_utils._upgrade_state_dict(state)
-
-
 def _upgrade_state_dict(original: Callable) -> Callable:
     """Let a training start at update 0 from a file with weights only, ``{"model": …}``."""
 
@@ -180,7 +155,7 @@ def _trainer_load_checkpoint(original: Callable) -> Callable:
         except Exception as error:
             if not str(error).startswith("Cannot load model parameters"):
                 raise
-            state = storage.load(filename)
+            state = storage.peek(filename)
             found = dictionaries.recorded(state, filename)
             compare_dictionaries(self.task, found, filename, warn=False)
             theirs = architecture(state)
@@ -202,7 +177,7 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
     """
     if not storage.is_archive(filename):
         return
-    state = storage.load(filename, checksums=False)
+    state = storage.peek(filename)
     if state.get("last_optimizer_state") is None:  # nothing but weights is taken from it
         return
     former, now = (layout.options(of, "lr_scheduler") for of in (state, {"cfg": cfg}))
@@ -239,12 +214,6 @@ def _save_once(original: Callable) -> Callable:
 
 
 PATCHES = (
-    Patch(
-        name="checkpoints are read safely",
-        kind="check",
-        reason="torch reads damaged files as if they were whole, and its errors are pages long",
-        layers=(Layer("fairseq.checkpoint_utils:load_checkpoint_to_cpu", _load_checkpoint_to_cpu),),
-    ),
     Patch(
         name="weights alone",
         kind="check",

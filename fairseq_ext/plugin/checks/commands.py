@@ -140,7 +140,7 @@ def _require_language_models(paths: str) -> None:
     from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
 
     for path in paths.split(":"):
-        name = architecture(storage.load(path))
+        name = architecture(storage.peek(path))
         model = ARCH_MODEL_REGISTRY.get(name)
         if model is not None and not issubclass(model, FairseqLanguageModel):
             raise ConfigError(

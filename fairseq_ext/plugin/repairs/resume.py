@@ -110,7 +110,7 @@ def _former_aim(cfg: Any, trainer: Any) -> str:
     path, _ = start(cfg, trainer)
     if not storage.is_archive(path):  # another process has read it for all
         return aim(cfg)
-    former = layout.options(storage.load(path, checksums=False), "checkpoint")
+    former = layout.options(storage.peek(path), "checkpoint")
     known = {"best_checkpoint_metric", "maximize_best_checkpoint_metric"} <= former.keys()
     return aim(SimpleNamespace(**former) if known else cfg)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shlex
 import tarfile
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 def _unquoted(original: Callable) -> Callable:
     def __init__(self: Any, path: str, *rest: Any, **options: Any) -> None:
+        self.threadlocal = threading.local()  # its destructor asks for it
         if shlex.quote(path) != path:
             raise DataError(
                 f"the path of a FASTA data set must be of plain characters, but is {path!r}: "

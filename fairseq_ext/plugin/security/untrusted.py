@@ -13,7 +13,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.checkpoints import layout, registry_checks, storage, untrusted
+from fairseq_ext.checkpoints import layout, registry_checks, storage
+from fairseq_ext.checkpoints.safe_load import about
 from fairseq_ext.plugin.checks.checkpoints import start
 from fairseq_ext.plugin.table import Layer, Patch
 from fairseq_ext.text.checks import check_merges
@@ -25,9 +26,9 @@ def _checked(original: Callable) -> Callable:
     """Check in `load_checkpoint_to_cpu`, which every reader of checkpoints calls."""
 
     def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
-        with registry_checks.about(path):
+        with about(path):
             if storage.is_checkpoint(path):
-                registry_checks.check(path, storage.load(path, checksums=False))
+                registry_checks.require_registered(path, storage.peek(path).get("args"))
             return original(path, *rest, **options)
 
     return load_checkpoint_to_cpu
@@ -50,7 +51,7 @@ def _one_by_one(original: Callable) -> Callable:
         cfg = None
         for name in filenames:
             path = utils.get_maybe_sharded_checkpoint_filename(name, suffix, 0, num_shards)
-            with registry_checks.about(path):
+            with about(path):
                 loaded = state
                 if loaded is None and num_shards == 1 and storage.is_checkpoint(path):
                     loaded = utils.load_checkpoint_to_cpu(path, arg_overrides)
@@ -59,7 +60,7 @@ def _one_by_one(original: Callable) -> Callable:
                     found, cfg, task = original(*arguments, state)
                 else:
                     registry_checks.fitting(loaded["cfg"], task, path)
-                    with untrusted.no_larger_than(loaded["model"]), _named(loaded["cfg"]):
+                    with registry_checks.no_larger_than(loaded["model"]), _named(loaded["cfg"]):
                         found, cfg, task = original(*arguments, loaded)
             models += found
         return models, cfg, task
@@ -75,15 +76,16 @@ def _named(cfg: Any) -> Iterator[None]:
     except LiteralError as error:
         parts = cfg if isinstance(cfg, Mapping) else {}
         sections = {part: layout.section(cfg, part) for part in parts}
+        name = registry_checks.option_of(sections, error.text)
         raise CheckpointError(
-            f"has the text `{shown(error.text)}` as `{untrusted.option_of(sections, error.text)}`, "
-            f"which is no literal ({error.reason}) and was not evaluated"
+            f"has the text `{shown(error.text)}` as `{name}`, which is no literal "
+            f"({error.reason}) and was not evaluated"
         ) from error
 
 
 def _resumed(original: Callable) -> Callable:
     def load_checkpoint(self: Any, filename: str, *rest: Any, **options: Any) -> Any:
-        with registry_checks.about(filename):
+        with about(filename):
             return original(self, filename, *rest, **options)
 
     return load_checkpoint
@@ -94,7 +96,7 @@ def _continued(original: Callable) -> Callable:
 
     def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
         path, _ = start(cfg, trainer)
-        with registry_checks.about(path) if Path(path).is_file() else nullcontext():
+        with about(path) if Path(path).is_file() else nullcontext():
             return original(cfg, trainer, **options)
 
     return load_checkpoint
@@ -107,10 +109,10 @@ def _validated(original: Callable) -> Callable:
         from fairseq.criterions import CRITERION_REGISTRY
 
         path = cfg.common_eval.path
-        with registry_checks.about(path):
+        with about(path):
             if path is not None and storage.is_checkpoint(path):
-                state = storage.load(path, checksums=False)
-                registry_checks.check(path, state)
+                state = storage.peek(path)
+                registry_checks.require_registered(path, state.get("args"))
                 named = layout.options(state, "criterion")
                 name = named.get("criterion") or named.get("_name")
                 if not isinstance(name, str) or name not in CRITERION_REGISTRY:
@@ -143,7 +145,7 @@ def _name_option(original: Callable) -> Callable:
             return original(cfg, main, **options)
         except LiteralError as error:
             sections = {part: layout.section(cfg, part) for part in cfg}
-            name = untrusted.option_of(sections, error.text)
+            name = registry_checks.option_of(sections, error.text)
             if name == "an option":
                 raise
             raise ConfigError(f"`--{name.replace('_', '-')}`: {error}") from error

@@ -1,0 +1,549 @@
+"""Read a checkpoint of unknown origin: undamaged, plain data only, and nothing in it is run.
+
+:func:`read` opens the file once and checks, in this order:
+
+1. it is an archive as torch writes it: nothing compressed, repeated, linked or outside its folder;
+2. if asked for, the checksum of each part, which torch itself never compares;
+3. its pickle calls only what checkpoints of fairseq call, with arguments as they have them
+   (:func:`forbidden_call`); torch's safe loading would also call ``torch.Tensor(10**9)``;
+4. unpickling makes tensors, plain values and ``argparse.Namespace``; numpy's numbers are made by
+   stand-ins (:class:`NumberArray`), since ``numpy.dtype`` could turn bytes into Python objects;
+5. there are weights under ``model``;
+6. everything is plain data, finite, and no larger than the file (:func:`require_plain`);
+7. the configuration has nothing for hydra to import or for OmegaConf to look up
+   (:func:`require_inert`);
+8. there are numbers where fairseq takes over numbers (:func:`require_numbers`).
+
+:mod:`fairseq_ext.checkpoints.registry_checks` checks what would be built from it. Nothing here
+imports fairseq.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import pickletools
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_ext.checkpoints import layout
+from fairseq_ext.utils.errors import CheckpointError, DataError, FairseqExtError
+from fairseq_ext.utils.files import explain, require_file
+from fairseq_ext.utils.literals import LiteralError
+
+ADVICE = "Do not use this file unless you know who made it."
+ANOTHER_COPY = "Copy or download it again, or use an earlier checkpoint."
+MOST_ENTRIES = 2_000_000  # of all containers, each counted as often as it is referred to
+DEEPEST = 50
+SPARE_BYTES = 64 << 20  # what tensors may claim beyond four times the file
+HYDRA = ("_target_", "_recursive_", "_partial_", "_convert_")
+
+# What unpickling and torch's own checks raise on damaged data.
+_UNREADABLE = (
+    *(RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError),
+    *(ArithmeticError, MemoryError, struct.error),
+)
+_LEAVES = (
+    *(type(None), bool, int, float, complex, str, bytes),
+    *(torch.dtype, torch.device, torch.Size, np.generic),
+)
+_REFERENCE = re.compile(r"[^$]*\$\{(\w+(?:\.\w+)*)\}[^$]*")  # to one other option, by its path
+
+
+def read(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
+    """Read a checkpoint file; its tensors are mapped from the file and live on the CPU.
+
+    Args:
+        path: of a file that torch wrote.
+        checksums: compare them, which reads the whole file.
+
+    Raises:
+        CheckpointError: the file is missing, empty, truncated, damaged, in the format torch had
+            before 1.6, not a checkpoint, or fails a check of the module's list.
+    """
+    path = require_checkpoint_file(path)
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        _require_archive(file, path, size, checksums)
+        state = _unpickled(file, path)
+    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
+        raise CheckpointError(
+            f"{path} is not a fairseq checkpoint: it has no `model` entry with the weights. "
+            "Give a file that fairseq-train or the averaging command wrote."
+        )
+    require_harmless(state, path, size)
+    return state
+
+
+def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None:
+    """Check the content of a checkpoint: points 6 to 8 of the module's list.
+
+    Args:
+        state: the checkpoint.
+        path: for the message.
+        size: bytes that it may stand for.
+
+    Raises:
+        CheckpointError: it is not what a checkpoint has.
+    """
+    with about(path):
+        require_plain(state, size)
+        for part in ("cfg", "args"):
+            require_inert(state.get(part))
+        require_numbers(state)
+
+
+def require_checkpoint_file(path: str | Path) -> Path:
+    """The path, if it is a file that can be opened.
+
+    Raises:
+        CheckpointError: it is not.
+    """
+    try:
+        return require_file(path, "checkpoint")
+    except DataError as error:
+        raise CheckpointError(str(error)) from None
+
+
+def _unpickled(file: IO[bytes], path: Path) -> Any:
+    """Unpickle an open archive; by its descriptor, since the name may be another file's by now."""
+    descriptor = Path(f"/proc/self/fd/{file.fileno()}")
+    try:
+        with _allowed_classes():
+            return torch.load(
+                descriptor if descriptor.exists() else path,
+                map_location="cpu",
+                weights_only=True,
+                mmap=True,
+            )
+    except pickle.UnpicklingError as error:
+        raise _forbidden(path, str(error)) from None
+    except OSError as error:
+        raise CheckpointError(explain(error, path)) from None
+    except _UNREADABLE as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise CheckpointError(
+            f"{path} is not a checkpoint torch can read ({reason}). Use another copy."
+        ) from None
+
+
+@contextmanager
+def about(path: str | Path) -> Iterator[None]:
+    """Turn unexpected errors in the block into one message that names the file.
+
+    Errors of ours about it get its name; other errors of ours, and of the system, stay as they are.
+    """
+    try:
+        yield
+    except LiteralError as error:
+        name = "" if str(path) in str(error) else f"{path}: "
+        raise CheckpointError(f"{name}{error}") from error
+    except CheckpointError as error:
+        if str(path) in str(error):
+            raise
+        raise CheckpointError(f"{path} {str(error).rstrip('.')}. {ADVICE}") from error
+    except (FairseqExtError, OSError):
+        raise
+    except Exception as error:  # anything that a made-up configuration leads to
+        reason = (str(error).strip() or "no reason given").splitlines()[0]
+        raise CheckpointError(
+            f"{path} cannot be used here ({type(error).__name__}: {reason:.200}). Check that it "
+            "fits the command, its options and the data."
+        ) from error
+
+
+# 1 and 2. The archive
+
+
+def _require_archive(file: IO[bytes], path: Path, size: int, checksums: bool) -> None:
+    start = file.read(64)
+    if not start:
+        raise CheckpointError(f"{path} is empty. {ANOTHER_COPY}")
+    if not start.startswith(b"PK"):
+        raise CheckpointError(_foreign(path, start))
+    try:
+        with zipfile.ZipFile(file) as archive:
+            fault = next(_faults(archive, size), None)
+            if fault is not None:
+                raise CheckpointError(
+                    f"{path} has {fault}, which no checkpoint has, so it was refused. Do not use "
+                    "it."
+                )
+            for part in archive.infolist():
+                if part.filename.lower().endswith(".pkl"):
+                    called = forbidden_call(archive.read(part))
+                    if called:
+                        raise _forbidden(path, f"GLOBAL {called}")
+            damaged = archive.testzip() if checksums else None
+    except CheckpointError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is truncated or damaged ({error}; {size:,} bytes). {ANOTHER_COPY}"
+        ) from None
+    if damaged is not None:
+        raise CheckpointError(
+            f"{path} is damaged: the checksum of its part `{damaged}` is wrong. {ANOTHER_COPY}"
+        )
+
+
+def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
+    """Yield the faults of an archive; each check relies on those before it."""
+    parts = archive.infolist()
+    if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+        yield "compressed parts"
+    if len({part.filename.lower() for part in parts}) < len(parts):  # torch ignores case
+        yield "two parts of one name"
+    if sum(part.file_size for part in parts) > size:
+        yield "parts that overlap"
+    if any(stat.S_ISLNK(part.external_attr >> 16) for part in parts):
+        yield "parts that are links"
+    if any(".." in part.filename or part.filename.startswith("/") for part in parts):
+        yield "parts outside its folder"
+
+
+def _foreign(path: Path, start: bytes) -> str:
+    """Say what a file is that is not a zip archive, by its first bytes."""
+    if start.lstrip()[:1] == b"<":
+        return (
+            f"{path} is a web page, not a checkpoint: a download link gave an error page. "
+            "Download the file itself."
+        )
+    if start[:1] == b"\x80":  # a pickle's first opcode
+        return (
+            f"{path} is in the format of torch before 1.6, which cannot be checked for damage. "
+            "If you trust its origin, load and save it once with a current torch."
+        )
+    if start[8:9] == b"{":  # safetensors: a length, then JSON
+        return f"{path} is a packed model; `fairseq-ext unpack` makes a checkpoint of it."
+    return f"{path} is not a checkpoint (it starts with the bytes {start[:8]!r}). Check the path."
+
+
+def _forbidden(path: Path, reason: str) -> CheckpointError:
+    """The error for a refused object, in one sentence instead of torch's page of advice."""
+    name = re.search(r"(?:GLOBAL|Unsupported (?:global|class)\S*:?(?: GLOBAL)?) `?([\w.]+)", reason)
+    refused = f"the object `{name[1]:.80}`" if name else "an object"
+    return CheckpointError(
+        f"{path} contains {refused}, which is not plain data and could run code or take all "
+        "memory, so it was refused and nothing was run. Do not use this file unless you know what "
+        "put it there."
+    )
+
+
+# 3. The calls of the pickle
+
+_REBUILD = {
+    f"torch._utils._rebuild_{kind}"
+    for kind in ("tensor_v2", "tensor_v3", "parameter", "parameter_with_state")
+}
+_NUMPY = ("dtype", "ndarray", "core.multiarray._reconstruct", "_core.multiarray._reconstruct",
+          "core.multiarray.scalar", "_core.multiarray.scalar")  # fmt: skip
+_ANY_ARGUMENTS = {*_REBUILD, "torch.device", *(f"numpy.{name}" for name in _NUMPY)}
+_LIST, _VALUE = object(), object()
+_PUSHED = {
+    **{"EMPTY_LIST": _LIST, "EMPTY_TUPLE": ()},
+    **dict.fromkeys(("NONE", "NEWFALSE", "NEWTRUE", "EMPTY_DICT", "EMPTY_SET"), _VALUE),
+    **dict.fromkeys(("BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1"), _VALUE),
+}
+_POPPED = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}  # below is the object that they change
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+
+
+class _Name(str):
+    """A function or class that the pickle names, with its module."""
+
+
+def forbidden_call(content: bytes) -> str | None:
+    """The name of the first call in a pickle that no checkpoint of fairseq has, or None.
+
+    Args:
+        content: the pickle. Where it is damaged the search ends, because torch, which reads on from
+            the same start, does not get further.
+    """
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+    try:
+        for code, argument, _ in pickletools.genops(content):
+            name = code.name
+            if name in ("REDUCE", "NEWOBJ"):
+                arguments, called = stack.pop(), stack.pop()
+                if not _is_allowed(called, arguments):
+                    return called if isinstance(called, _Name) else "an object of its own"
+                stack.append(_VALUE)
+            elif name == "GLOBAL":
+                stack.append(_Name(argument.replace(" ", ".", 1)))
+            elif name in ("BINUNICODE", "SHORT_BINSTRING"):
+                stack.append(argument)
+            elif name in _PUSHED:
+                stack.append(_PUSHED[name])
+            elif name in _TUPLES:
+                stack[-_TUPLES[name] :] = [tuple(stack[-_TUPLES[name] :])]
+            elif name in _POPPED:
+                del stack[-_POPPED[name] :]
+            elif name == "MARK":
+                marks.append(len(stack))
+            elif name in ("APPENDS", "SETITEMS"):
+                del stack[marks.pop() :]
+            elif name == "TUPLE":
+                begin = marks.pop()
+                stack[begin:] = [tuple(stack[begin:])]
+            elif name == "BINPERSID":
+                stack[-1] = _VALUE
+            elif name in ("BINPUT", "LONG_BINPUT"):
+                memo[argument] = stack[-1]
+            elif name in ("BINGET", "LONG_BINGET"):
+                stack.append(memo[argument])
+            elif name not in ("PROTO", "STOP"):
+                return name  # of an instruction, which torch.save does not use
+    except (ValueError, LookupError):
+        pass
+    return None
+
+
+def _is_allowed(called: Any, arguments: Any) -> bool:
+    if not isinstance(called, _Name) or not isinstance(arguments, tuple):
+        return False
+    if called in ("collections.OrderedDict", "argparse.Namespace"):
+        return not arguments
+    if called in ("builtins.set", "__builtin__.set"):
+        return arguments == (_LIST,)
+    if called == "torch.Size":
+        return len(arguments) == 1 and isinstance(arguments[0], tuple)
+    if called == "_codecs.encode":  # the bytes of numpy's arrays
+        return len(arguments) == 2 and arguments[1] == "latin1"
+    if called == "torch._tensor._rebuild_from_type_v2":  # of a tensor with attributes
+        return isinstance(arguments[0], _Name) and arguments[0] in _REBUILD
+    return called in _ANY_ARGUMENTS
+
+
+# 4. The classes that unpickling makes
+
+
+class NumberKind:
+    """A stand-in for ``numpy.dtype``: integers, real numbers or truth values.
+
+    Raises:
+        UnpicklingError: another kind.
+    """
+
+    def __init__(self, code: object, *flags: object) -> None:
+        if not (isinstance(code, str) and re.fullmatch("b1|[iu][1248]|f[248]", code)):
+            raise _not_numbers("dtype")
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: Any) -> None:
+        _, order, subarray, names, fields, *_ = state
+        if subarray is not None or names is not None or fields is not None:
+            raise _not_numbers("dtype")
+        if order == ">":
+            self.dtype = self.dtype.newbyteorder(">")
+
+
+class NumberArray(np.ndarray):
+    """A stand-in for ``numpy.ndarray`` that holds numbers only; it is pickled as an array again.
+
+    Raises:
+        UnpicklingError: it is called, or gets something else than numbers.
+    """
+
+    def __new__(cls, *arguments: object) -> NumberArray:
+        raise _not_numbers("ndarray")
+
+    def __setstate__(self, state: Any) -> None:
+        version, shape, kind, fortran, data = state
+        if not (isinstance(kind, NumberKind) and isinstance(data, bytes)):
+            raise _not_numbers("ndarray")
+        super().__setstate__((version, shape, kind.dtype, fortran, data))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return np.asarray(self).__reduce_ex__(protocol)
+
+
+def reconstruct(kind: object, *shape: object) -> NumberArray:
+    """An empty array, which gets its numbers by :meth:`NumberArray.__setstate__`.
+
+    Raises:
+        UnpicklingError: the array is of another class.
+    """
+    if kind is not NumberArray:
+        raise _not_numbers("ndarray")
+    return np.ndarray.__new__(NumberArray, (0,), np.int8)
+
+
+def scalar(kind: object, data: object) -> np.generic:
+    """A number of numpy's.
+
+    Raises:
+        UnpicklingError: the data are not a number.
+    """
+    if not (isinstance(kind, NumberKind) and isinstance(data, bytes)):
+        raise _not_numbers("dtype")
+    (number,) = np.frombuffer(data, kind.dtype)
+    return number
+
+
+def _not_numbers(name: str) -> UnpicklingError:
+    return UnpicklingError(f"Unsupported class numpy.{name} with such contents")
+
+
+_MAKERS = (NumberKind, NumberArray, reconstruct, reconstruct, scalar, scalar)
+CLASSES: list[Any] = [
+    argparse.Namespace,
+    *zip(_MAKERS, (f"numpy.{name}" for name in _NUMPY), strict=True),
+]
+"""Classes that stock fairseq stores beside tensors and plain values, for ``torch.load``.
+
+``argparse.Namespace`` holds the options of legacy architectures; numpy's arrays are the n-gram
+counts of ``--eval-bleu``, kept by the meters; numpy 1 has ``core``, 2 has ``_core``. The list is as
+short as real checkpoints allow.
+"""
+
+
+def allow_classes() -> None:
+    """Let ``torch.load(…, weights_only=True)`` read :data:`CLASSES` in this process."""
+    torch.serialization.add_safe_globals(CLASSES)
+
+
+def _allowed_classes() -> Any:
+    """Allow them within a ``with`` block; classes that were allowed before stay allowed."""
+    allowed = torch.serialization.get_safe_globals()
+    missing = [entry for entry in CLASSES if entry not in allowed]
+    return torch.serialization.safe_globals(missing) if missing else nullcontext()
+
+
+# 6 to 8. The content
+
+
+def require_plain(value: Any, file_bytes: int) -> None:
+    """Check that a loaded value is plain data, finite, and no larger than its file.
+
+    torch's safe loading lets through what does harm when it is traversed later: parts that contain
+    themselves or each other (a few hundred bytes that stand for 2^40 entries), and a tensor of one
+    number that claims to be 10^12.
+
+    Args:
+        value: nested dictionaries, lists, tuples, sets and ``Namespace`` of numbers, strings,
+            arrays and tensors.
+        file_bytes: size of the file that it came from.
+
+    Raises:
+        CheckpointError: another object, or a size out of proportion. The message is the end of a
+            sentence about the file.
+    """
+    entries, claimed = 0, 0
+    todo: list[tuple[Any, int]] = [(value, 0)]
+    while todo:
+        part, depth = todo.pop()
+        children = parts(part)
+        entries += len(children)
+        if entries > MOST_ENTRIES or depth > DEEPEST:
+            raise CheckpointError("has parts that contain each other, or far too many of them")
+        todo.extend((child, depth + 1) for child in children)
+        claimed += _bytes(part)
+        if claimed > 4 * file_bytes + SPARE_BYTES:
+            raise CheckpointError("has tensors that claim to be larger than the file")
+
+
+def parts(value: Any) -> list[Any]:
+    """The values directly inside a container, attributes and keys included; none in a leaf."""
+    if isinstance(value, Namespace):
+        value = vars(value)
+    if isinstance(value, dict):  # by its class: an attribute of a file may stand for a method
+        return [*dict.keys(value), *dict.values(value), *getattr(value, "__dict__", {}).values()]
+    if isinstance(value, Mapping):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, Tensor):
+        return [*vars(value).values()]
+    return list(value) if isinstance(value, list | tuple | set | frozenset) else []
+
+
+def _bytes(value: Any) -> int:
+    """Bytes of a tensor's or array's numbers, 0 for other plain data."""
+    if isinstance(value, Tensor):
+        if value.layout is not torch.strided or value.is_meta or value.is_quantized:
+            raise CheckpointError("has a tensor of a kind that no model of fairseq saves")
+        return Tensor.numel(value) * Tensor.element_size(value)
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            raise CheckpointError("has an array of Python objects")
+        return value.size * value.itemsize
+    if isinstance(value, dict) and not getattr(value, "__dict__", {}).keys() <= {"_metadata"}:
+        raise CheckpointError("has a dictionary with attributes")
+    if not isinstance(value, (*_LEAVES, Mapping, Namespace, list, tuple, set, frozenset)):
+        raise CheckpointError(f"has an object of type `{type(value).__name__}`")
+    return 0
+
+
+def require_inert(settings: Any) -> None:
+    """Check that a saved configuration has nothing for hydra or OmegaConf to run or to look up.
+
+    A text may refer to one other option, but not to a whole section or list: a dozen sections that
+    refer twice to the next one each would be thousands.
+
+    Args:
+        settings: after :func:`require_plain`; the options that it refers to are in it.
+
+    Raises:
+        CheckpointError: a text or key to be resolved. The message is the end of a sentence.
+    """
+    sections: dict[int, dict[str, Any]] = {}
+    todo = [settings]
+    while todo:
+        value = todo.pop()
+        todo.extend(parts(value))
+        if isinstance(value, str) and value in HYDRA:
+            raise CheckpointError(f"has the key `{value}`, which is an instruction to import code")
+        refers = isinstance(value, str) and "${" in value
+        if refers and not _names_an_option(value, settings, sections):
+            raise CheckpointError(f"has the text `{value:.60}`, which would be resolved")
+
+
+def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
+    """Whether a text refers to one option at most; ``sections`` remembers each section's names."""
+    reference = _REFERENCE.fullmatch(text)
+    if reference is None or isinstance(settings, Namespace):  # the old form has no references
+        return False
+    for name in reference[1].split("."):
+        if isinstance(settings, list | tuple):
+            return False
+        if not isinstance(settings, Mapping):
+            return True  # it refers to nothing
+        if id(settings) not in sections:
+            sections[id(settings)] = {str(key): value for key, value in settings.items()}
+        settings = sections[id(settings)].get(name)
+    return not parts(settings)
+
+
+def require_numbers(state: Mapping[str, Any]) -> None:
+    """Check the numbers that fairseq takes over from a checkpoint without looking at them.
+
+    Raises:
+        CheckpointError: something else is there. The message is the end of a sentence.
+    """
+    position = layout.position(state)
+    for name in ("epoch", "iterations_in_epoch"):
+        if not isinstance(position.get(name, 0), int):
+            raise CheckpointError(f"has no number as its `{name}`")
+    optimizer = state.get("last_optimizer_state")
+    groups = optimizer.get("param_groups") if isinstance(optimizer, Mapping) else None
+    for group in groups or ():
+        for name in ("lr", "betas", "eps", "weight_decay"):
+            value = group.get(name, 0)
+            numbers = value if isinstance(value, list | tuple) else [value]
+            if not all(isinstance(number, int | float) for number in numbers):
+                raise CheckpointError(f"has no numbers as `{name}` of its optimizer")

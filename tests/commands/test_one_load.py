@@ -1,0 +1,68 @@
+"""Each command reads a checkpoint once: one unpickling, one comparison of checksums."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import REPO, USER_DIR, run
+from tests.support.trainings import ARCHITECTURES, TRAINING
+
+pytestmark = pytest.mark.system
+
+COUNTING = """
+import atexit, os, runpy, sys, zipfile
+import torch
+counts = {"unpickled": 0, "compared": 0}
+
+def counted(name, function):
+    def call(*arguments, **options):
+        counts[name] += 1
+        return function(*arguments, **options)
+    return call
+
+torch.load = counted("unpickled", torch.load)
+zipfile.ZipFile.testzip = counted("compared", zipfile.ZipFile.testzip)
+atexit.register(lambda: print("COUNTS", *counts.values(), file=sys.stderr))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def reads(name: str, *arguments: object, **options: object) -> list[tuple[str, str]]:
+    """How often a command unpickles and how often it compares checksums, in each process."""
+    script = Path(sys.executable).parent / name
+    done = run(sys.executable, "-c", COUNTING, script, *arguments, **options)
+    return re.findall(r"^COUNTS (\d+) (\d+)$", done.stderr, re.MULTILINE)
+
+
+def test_translate(copy_data: Path, copy_model: Path) -> None:
+    options = (copy_data, "--path", copy_model, "--engine", "fairseq")
+    assert reads("fairseq-ext", "translate", *options, stdin="1 2 3\n") == [("1", "1")]
+
+
+def test_generate_by_an_ensemble(copy_data: Path, copy_model: Path, tmp_path: Path) -> None:
+    other = shutil.copy(copy_model, tmp_path / "other.pt")
+    options = ("--path", f"{copy_model}:{other}", "--cpu", "--user-dir", USER_DIR)
+    assert reads("fairseq-generate", copy_data, *options, cwd=REPO) == [("2", "2")]
+
+
+def test_validate(copy_data: Path, copy_model: Path) -> None:
+    options = ("--task", "translation", "--max-tokens", 400, "--cpu", "--user-dir", USER_DIR)
+    assert reads("fairseq-validate", copy_data, "--path", copy_model, *options) == [("1", "1")]
+
+
+def test_resume(copy_data: Path, tmp_path: Path) -> None:
+    options = (*ARCHITECTURES["lstm"], *TRAINING, "--save-dir", tmp_path, "--user-dir", USER_DIR)
+    run("fairseq-train", copy_data, *options, "--max-update", 1)
+    assert reads("fairseq-train", copy_data, *options, "--max-update", 2) == [("1", "1")]
+
+
+def test_average(copy_model: Path, tmp_path: Path) -> None:
+    other = shutil.copy(copy_model, tmp_path / "other.pt")
+    options = ("--inputs", copy_model, other, "--output", tmp_path / "mean.pt")
+    assert reads("fairseq-ext", "average", *options) == [("2", "2")]
