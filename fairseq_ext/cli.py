@@ -15,8 +15,7 @@ from collections.abc import Sequence
 
 from fairseq_ext import commands
 from fairseq_ext.commands import options
-from fairseq_ext.utils import extras, files
-from fairseq_ext.utils.errors import FairseqExtError
+from fairseq_ext.utils import error_messages
 from fairseq_ext.utils.parsing import Parser
 from fairseq_ext.version import __version__
 
@@ -36,18 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
-    except FairseqExtError as error:
-        status = _fail(str(error))
-    except ModuleNotFoundError as error:
-        status = _fail(extras.missing(error.name or str(error)))
-    except OSError as error:
-        # raised inside a library, for example for a font that matplotlib cannot open
-        if error.errno not in files.FULL_DISK | files.TOO_MANY_FILES:
+    except (Exception, KeyboardInterrupt) as error:
+        status = error_messages.report(error)
+        if status is None:
             raise
-        status = _fail(files.explain(error))
-    except KeyboardInterrupt:
-        print("fairseq-ext: interrupted.", file=sys.stderr)
-        status = 130
     sys.exit(status)
 
 
@@ -60,11 +51,6 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
-
-
-def _fail(message: str) -> int:
-    print(f"fairseq-ext: error: {message}", file=sys.stderr)
-    return 1
 
 
 def build_parser() -> Parser:

@@ -21,9 +21,9 @@ def register() -> None:
     """
     from fairseq_ext.base import wings
     from fairseq_ext.plugin import installation, patches
-    from fairseq_ext.utils import errors
+    from fairseq_ext.utils import error_messages
 
-    errors.install_excepthook()
+    error_messages.install_excepthook()
     installation.check_single_fairseq()
     patches.apply()
     from fairseq_ext.generation import translation_ext  # noqa: F401

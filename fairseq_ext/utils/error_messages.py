@@ -1,22 +1,101 @@
-"""Errors of the system, of libraries and of spawned processes as one message of ours."""
+"""The last word on an error that ends a command: one line, printed in one place.
+
+:func:`report` is called by ``fairseq-ext`` (``cli.py``), by ``fairseq-hydra-train`` and, through
+``sys.excepthook``, by every other command of fairseq that has this plugin.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
 
-from omegaconf.errors import MissingMandatoryValue
+from fairseq_ext.utils import errors, extras, files
+from fairseq_ext.utils.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentProblem,
+    FairseqExtError,
+    printable,
+)
 
-from fairseq_ext.utils import errors, files
-from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
-
+TRACEBACK = "FAIRSEQ_EXT_TRACEBACK"
+"""The environment variable that asks for tracebacks of all errors."""
 USER_CAUSED = files.FULL_DISK | {
     *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
     *(errno.EEXIST, errno.EROFS, errno.ENAMETOOLONG, errno.EIO, *files.TOO_MANY_FILES),
 }
+_REFUSALS = (AssertionError, ValueError, NotImplementedError, ImportError, FileNotFoundError)
+_AT_WORK = {"train_step", "valid_step", "inference_step"}
+# torch.multiprocessing passes on a child's error as the text of its traceback.
+_SPAWNED = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.*)", re.MULTILINE)
+
+
+def report(error: BaseException) -> int | None:
+    """Print the message of an error that ends the command.
+
+    Returns:
+        The exit status; None, with nothing printed, if the error needs its traceback.
+    """
+    line = None if os.environ.get(TRACEBACK) else final_line(error)
+    if line is None:
+        return None
+    print(f"fairseq-ext: {line}", file=sys.stderr)
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def final_line(error: BaseException) -> str | None:
+    """The message to show instead of a traceback, or None if the traceback is needed."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted."
+    if isinstance(error, FairseqExtError):
+        return f"error: {error}"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"error: {extras.missing(error.name)}"
+    if isinstance(error, OSError) and error.errno in files.FULL_DISK | files.TOO_MANY_FILES:
+        return f"error: {printable(files.explain(error))}"
+    if _refuses_options(error):
+        words = str(error).partition("\n")[0]
+        return f"error: {printable(words)} ({TRACEBACK}=1 shows where.)"
+    return None
+
+
+def _refuses_options(error: BaseException) -> bool:
+    """Whether fairseq, or a library that it uses, refuses options with a message of its own.
+
+    An error in the middle of the work is another matter, and so is a fault of this package.
+    """
+    worded = isinstance(error, _REFUSALS) or type(error) is Exception
+    if not str(error) or not (worded or type(error).__module__.startswith(("omegaconf", "hydra"))):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    package = str(Path(__file__).parents[1])
+    return not (
+        any(frame.name in _AT_WORK for frame in frames)
+        or (frames and frames[-1].filename.startswith(package))
+    )
+
+
+def install_excepthook() -> None:
+    """Let :func:`report` print the error that ends this process, whatever its command."""
+    previous = sys.excepthook
+    if getattr(previous, "prints_user_errors", False):
+        return
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if report(error) is None:
+            previous(kind, error, traceback)
+
+    hook.prints_user_errors = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
 
 
 @contextmanager
@@ -37,15 +116,15 @@ def one_message(folder: str | None = None) -> Iterator[None]:
             f"the input is not UTF-8 ({error.reason}, byte 0x{error.object[error.start]:02x}). "
             "If it is Latin-1, convert it: iconv -f latin1 -t utf-8"
         ) from error
-    except MissingMandatoryValue as error:
-        option = str(error.full_key).rpartition(".")[2].replace("_", "-")
-        raise ConfigError(f"`--{option}` is missing, but the other options need it.") from error
     except Exception as error:
         if str(error).startswith("Too many open files"):  # torch says this of its workers
             failed = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             raise EnvironmentProblem(files.explain(failed, "another file")) from error
-        # torch.multiprocessing passes on a child's error as the text of its traceback
-        found = re.findall(r"^fairseq_ext\.utils\.errors\.(\w+): (.*)", str(error), re.MULTILINE)
-        if type(error).__name__ != "ProcessRaisedException" or not found:
+        if type(error).__name__ == "MissingMandatoryValue":  # of omegaconf
+            option = str(error.full_key).rpartition(".")[2].replace("_", "-")  # type: ignore[attr-defined]
+            raise ConfigError(f"`--{option}` is missing, but the other options need it.") from error
+        spawned = _SPAWNED.findall(str(error))
+        if type(error).__name__ != "ProcessRaisedException" or not spawned:
             raise
-        raise getattr(errors, found[-1][0])(found[-1][1]) from None
+        kind, message = spawned[-1]
+        raise getattr(errors, kind)(message) from None

@@ -13,7 +13,6 @@ architecture would have the sizes of its model.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from fairseq_ext.plugin.table import Layer, Patch, running
-from fairseq_ext.utils import errors
+from fairseq_ext.utils import error_messages
 
 HYDRA = "fairseq_cli.hydra_train"
 _patched_call = ContextVar("_patched_call", default=False)
@@ -86,11 +85,10 @@ def _in_one_line() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        line = None if os.environ.get(errors.TRACEBACK) else errors.one_line(error)
-        if line is None:
+        status = error_messages.report(error)
+        if status is None:
             raise
-        print(f"fairseq-ext: {line}", file=sys.stderr)
-        raise SystemExit(1) from None
+        raise SystemExit(status) from None
 
 
 def fill_in_architecture(cfg: Any) -> None:
