@@ -100,6 +100,7 @@ PATCHES: tuple[Patch, ...] = (
     *shell_commands.PATCHES,
     *divergence.PATCHES,
     *interruption.PATCHES,  # outside all these: its message comes after their cleaning up
+    *checkpoints.TRAINERS,  # outside all others around loading and saving
     *hydra.PATCHES,  # outermost: calls all the others if they came too late
 )
 

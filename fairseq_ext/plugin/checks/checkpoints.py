@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,31 @@ def _save_once(original: Callable) -> Callable:
     return _torch_persistent_save
 
 
+def _only_for_trainers(original: Callable) -> Callable:
+    """Leave a trainer that is not fairseq's to fairseq: a program's own has other parts."""
+    from fairseq.trainer import Trainer
+
+    stock = inspect.unwrap(original)
+
+    def with_trainer(cfg: Any, trainer: Any, *rest: Any, **options: Any) -> Any:
+        call = original if isinstance(trainer, Trainer) else stock
+        return call(cfg, trainer, *rest, **options)
+
+    return with_trainer
+
+
+TRAINERS = (
+    Patch(
+        name="trainers of other programs",
+        kind="check",
+        reason="what stands around loading and saving asks for parts that only fairseq's own "
+        "trainer has",
+        layers=(
+            Layer("fairseq.checkpoint_utils:load_checkpoint", _only_for_trainers),
+            Layer("fairseq.checkpoint_utils:save_checkpoint", _only_for_trainers),
+        ),
+    ),
+)
 PATCHES = (
     Patch(
         name="weights alone",

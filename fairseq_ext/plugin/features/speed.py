@@ -44,7 +44,9 @@ def obstacle(criterion: Any, model: Any) -> str | None:
                 return f"the loss of {owner.__name__}"
             if reason := criterion.obstacle():
                 return reason
-    first = next(model.parameters())
+    first = next(model.parameters(), None)
+    if first is None:
+        return f"the model {type(model).__name__}, which has no parameters"
     if torch.is_autocast_enabled(first.device.type):
         return "--amp"
     if first.dtype is torch.float16:

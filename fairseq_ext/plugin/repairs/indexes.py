@@ -43,6 +43,15 @@ def not_cached(original: Callable) -> Callable:
     return infer_dataset_impl
 
 
+def nothing_to_prefetch(original: Callable) -> Callable:
+    """Let tasks such as online back-translation ask for a cache that need not be filled."""
+
+    def prefetch(self: Any, indices: Any) -> None:
+        return None
+
+    return prefetch
+
+
 def opened_here(original: Callable) -> Callable:
     """Open the file in each process: one that workers inherit has one position for all of them."""
 
@@ -83,6 +92,7 @@ PATCHES = (
         "without the cache its workers move each other's place in the file",
         layers=(
             Layer("fairseq.data.indexed_dataset:infer_dataset_impl", not_cached),
+            Layer("fairseq.data.indexed_dataset:IndexedDataset.prefetch", nothing_to_prefetch),
             Layer("fairseq.data.indexed_dataset:IndexedDataset.__getitem__", opened_here),
         ),
     ),
