@@ -58,6 +58,7 @@ def _require_basics(cfg: Any) -> None:
     require_batch_size(dataset)
     for option, value, least in (
         ("--lr", min(optimization.lr), 0),
+        ("--clip-norm", optimization.clip_norm, 0),
         ("--update-freq", min(optimization.update_freq), 1),
         ("--max-tokens", dataset.max_tokens, 1),
         ("--batch-size", dataset.batch_size, 1),
@@ -65,7 +66,7 @@ def _require_basics(cfg: Any) -> None:
         ("--distributed-world-size", cfg.distributed_training.distributed_world_size, 1),
         ("--seed", cfg.common.seed, 0),
     ):
-        if value is not None and value < least:
+        if value is not None and not value >= least:  # NaN is not, either
             raise ConfigError(f"`{option}` must be at least {least}, but is {value:g}.")
 
 
