@@ -259,3 +259,14 @@ def test_curriculum_ends():
     second = list(iterator.next_epoch_itr(shuffle=True))
     assert sorted(second) == batches
     assert second != batches
+
+
+def test_every_checkpoint_that_was_asked_for(copy_data, tmp_path):
+    """While the loss rises, the best three are still three; the end of an epoch is an interval."""
+    options = (*ARCHITECTURES["lstm"], *TRAINING, "--lr", 5, "--max-update", 14)
+    options += ("--keep-best-checkpoints", 3, "--save-interval-updates", 1)
+    train(copy_data, tmp_path, *options)
+    assert len(list(tmp_path.glob("checkpoint.best_loss_*.pt"))) == 3
+    updates = load(tmp_path / LAST)["optimizer_history"][-1]["num_updates"]
+    names = [path.stem for path in tmp_path.glob("checkpoint_?_*.pt")]
+    assert sorted(int(name.rpartition("_")[2]) for name in names) == list(range(1, updates + 1))

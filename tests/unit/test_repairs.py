@@ -6,6 +6,7 @@ Faults that show only in a whole command are in ``tests/commands``.
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
 import shutil
@@ -18,7 +19,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary, ListDataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
-from fairseq.data.iterators import EpochBatchIterator
+from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
 from fairseq.dataclass.configs import EMAConfig
 from fairseq.file_io import PathManager
 from fairseq.models.ema.ema import EMA
@@ -28,7 +29,7 @@ from fairseq_ext import register
 from fairseq_ext.plugin import patches, table
 from fairseq_ext.plugin.repairs import encoders
 from fairseq_ext.plugin.table import Layer, Patch
-from fairseq_ext.utils.errors import EnvironmentProblem
+from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +61,7 @@ def test_the_kind_of_each_patch_is_the_folder_of_its_module() -> None:
         makers = [layer.wrapper for layer in patch.layers] + [patch.act] * (patch.act is not None)
         modules = {maker.__module__ for maker in makers}
         inside = {name for name in modules if name.startswith("fairseq_ext.plugin.")}
-        assert inside <= {name for name in modules if name.split(".")[2] == rooms[patch.kind]}, (
-            patch
-        )
+        assert {name.split(".")[2] for name in inside} <= {rooms[patch.kind]}, patch.name
 
 
 @pytest.mark.parametrize("target", ["gone:nothing", "utils:nothing", "utils:No.thing"])
@@ -108,6 +107,54 @@ def test_the_last_group_of_batches_is_kept(without: Callable[[str], None]) -> No
     assert grouped_batches() == 2
     without("last group")
     assert grouped_batches() == 1
+
+
+def batches_after(total: int, done: int, size: int, skip: bool) -> list[int]:
+    """The batches of an epoch that are trained on after ``done`` others, in groups of ``size``."""
+    batches = CountingIterator(range(done, total), start=done, total=total)
+    groups = GroupedIterator(batches, size, skip)
+    trained = [batch for group in groups for batch in group]
+    assert not groups.has_next()
+    assert not batches.has_next()  # the epoch is over
+    return trained
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_no_batch_is_lost_by_another_update_freq(skip: bool) -> None:
+    for total, done, size in itertools.product(range(1, 12), range(11), range(1, 9)):
+        left = total - done
+        if left > 0 and (not skip or left >= size):
+            end = done + left // size * size if skip else total
+            assert batches_after(total, done, size, skip) == list(range(done, end))
+    with pytest.raises(ConfigError, match="drops all 3 batches that are left of this epoch"):
+        batches_after(10, 7, 4, True)
+
+
+def test_an_epoch_continues_on_other_processes() -> None:
+    def iterator(shard: int, shards: int) -> EpochBatchIterator:
+        return EpochBatchIterator(
+            ListDataset(range(24)),
+            collate_fn=list,
+            batch_sampler=[[index] for index in range(24)],
+            num_shards=shards,
+            shard_id=shard,
+        )
+
+    seen: list[int] = []
+    for shard in range(4):
+        before = iterator(shard, 4)
+        epoch = before.next_epoch_itr()
+        seen += [index for _ in range(3) for index in next(epoch)]
+        state = before.state_dict()
+    for shards in (1, 2, 3, 6):
+        after: list[int] = []
+        for shard in range(shards):
+            resumed = iterator(shard, shards)
+            resumed.load_state_dict(state)
+            after += [index for batch in resumed.next_epoch_itr() for index in batch]
+        assert sorted(seen + after) == list(range(24))
+    with pytest.raises(ConfigError, match="12 batches of this epoch, which 5 processes cannot"):
+        iterator(0, 5).load_state_dict(state)
 
 
 @pytest.mark.skipif(int(np.__version__.split(".")[0]) < 2, reason="numpy 1 adds in int64")

@@ -2,7 +2,8 @@
 
 These must survive a kill at any moment:
 
-1. the composition of batches, which fairseq fixes in the first epoch and then reuses;
+1. the composition of batches, which fairseq fixes in the first epoch and then reuses, and which of
+   them have been read, whatever `--update-freq` and number of processes come after;
 2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``), unless
    another ``--best-checkpoint-metric`` is asked for;
 3. a complete checkpoint file under each name, the old one or the new one;
@@ -24,6 +25,7 @@ from fairseq_ext.checkpoints import layout, storage
 from fairseq_ext.checkpoints.layout import EARLY_STOPPING, position
 from fairseq_ext.plugin.checks.checkpoints import start
 from fairseq_ext.plugin.table import Layer, Patch, running
+from fairseq_ext.utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,67 @@ def shuffle_as_asked(original: Callable) -> Callable:
         return original(self, epoch, shuffle, *args, **kwargs)
 
     return _get_iterator_for_epoch
+
+
+def group_what_is_left(original: Callable) -> Callable:
+    """Group the batches that are left of an epoch, whatever `--update-freq` came before.
+
+    fairseq counts the groups of the whole epoch by the present `--update-freq`, and loses the last
+    one if the batches that came before were grouped otherwise.
+    """
+
+    from fairseq.data.iterators import CountingIterator, _chunk_iterator
+
+    def __init__(
+        self: Any, iterable: Any, chunk_size: int, skip_remainder_batch: bool = False
+    ) -> None:
+        done = getattr(iterable, "n", 0)
+        left = len(iterable) - done
+        groups = left // chunk_size if skip_remainder_batch else math.ceil(left / chunk_size)
+        if left and not groups:
+            raise ConfigError(
+                f"`--skip-remainder-batch` drops all {left} batches that are left of this epoch, "
+                f"because `--update-freq` is {chunk_size}. Give a smaller one, or leave it out."
+            )
+        chunks = _chunk_iterator(iterable, chunk_size, skip_remainder_batch)
+        start = math.ceil(done / chunk_size)
+        CountingIterator.__init__(self, chunks, start=start, total=start + groups)
+        self.chunk_size = chunk_size
+        if skip_remainder_batch:  # or fairseq would take the epoch for unfinished
+            iterable.take(done + groups * chunk_size)
+
+    return __init__
+
+
+def store_processes(original: Callable) -> Callable:
+    """Store by how many processes the batches of an epoch are shared out."""
+
+    def state_dict(self: Any) -> dict[str, Any]:
+        return {**original(self), "processes": self.num_shards}
+
+    return state_dict
+
+
+def continue_on_other_processes(original: Callable) -> Callable:
+    """Continue an epoch where it was, also on another number of processes.
+
+    Each process counts its own batches, and takes every N-th one of all.
+    """
+
+    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+        before, done = state_dict.get("processes"), state_dict.get("iterations_in_epoch", 0)
+        if before is not None and before != self.num_shards and done:
+            if before * done % self.num_shards or getattr(self, "grouped_shuffling", False):
+                raise ConfigError(
+                    f"{before} processes have read {before * done} batches of this epoch, which "
+                    f"{self.num_shards} processes cannot have read together. Continue on {before}, "
+                    "or give `--reset-dataloader` to begin the epoch again."
+                )
+            done = before * done // self.num_shards
+            state_dict = {**state_dict, "iterations_in_epoch": done}
+        original(self, state_dict)
+
+    return load_state_dict
 
 
 # 2. Validation
@@ -226,6 +289,59 @@ def sweep_directory(original: Callable) -> Callable:
     return verify_checkpoint_directory
 
 
+def keep_best_until_full(original: Callable) -> Callable:
+    """Keep a checkpoint among the best as long as there are fewer than may be kept.
+
+    fairseq compares it with the worst of those, however many there are. So while one is missing,
+    the worst is infinitely bad.
+    """
+    from fairseq import checkpoint_utils
+
+    def save_checkpoint(cfg: Any, *rest: Any) -> str | None:
+        find = checkpoint_utils.checkpoint_paths
+        worst = f"checkpoint.best_{'-inf' if cfg.maximize_best_checkpoint_metric else 'inf'}.pt"
+
+        def checkpoint_paths(path: str, pattern: str, **options: Any) -> list[Any]:
+            paths = find(path, pattern, **options)
+            is_short = len(paths) < cfg.keep_best_checkpoints
+            return [worst] if is_short and pattern.startswith(r"checkpoint\.best_") else paths
+
+        checkpoint_utils.checkpoint_paths = checkpoint_paths
+        try:
+            return original(cfg, *rest)
+        finally:
+            checkpoint_utils.checkpoint_paths = find
+
+    return save_checkpoint
+
+
+def save_interval_at_end(original: Callable) -> Callable:
+    """Write the checkpoint of `--save-interval-updates` at the end of an epoch, too."""
+    from fairseq.checkpoint_utils import checkpoint_paths
+    from fairseq.file_io import PathManager
+
+    def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
+        # Asked before anything is saved: training may go on while it is.
+        at_end, updates, suffix = (
+            epoch_itr.end_of_epoch(),
+            trainer.get_num_updates(),
+            trainer.checkpoint_suffix,
+        )
+        name = f"checkpoint_{epoch_itr.epoch}_{updates}{suffix}.pt"
+        saved = original(cfg, trainer, epoch_itr, val_loss)
+        every = cfg.save_interval_updates
+        if saved is None or not at_end or every <= 0 or updates % every:
+            return saved
+        PathManager.copy(saved, str(Path(cfg.save_dir, name)), overwrite=True)
+        if cfg.keep_interval_updates > 0 and cfg.keep_interval_updates_pattern == -1:
+            pattern = rf"checkpoint_\d+_(\d+){suffix}\.pt"
+            for path in checkpoint_paths(cfg.save_dir, pattern)[cfg.keep_interval_updates :]:
+                Path(path).unlink(missing_ok=True)
+        return saved
+
+    return save_checkpoint
+
+
 # 4. Finished runs
 
 
@@ -293,6 +409,20 @@ PATCHES = (
         ),
     ),
     Patch(
+        name="batches left of an epoch",
+        kind="repair",
+        reason="a run resumed within an epoch with another --update-freq, or on another number of "
+        "processes, loses batches, reads some twice, or ends in `UnboundLocalError`",
+        layers=(
+            Layer("fairseq.data.iterators:GroupedIterator.__init__", group_what_is_left),
+            Layer("fairseq.data.iterators:EpochBatchIterator.state_dict", store_processes),
+            Layer(
+                "fairseq.data.iterators:EpochBatchIterator.load_state_dict",
+                continue_on_other_processes,
+            ),
+        ),
+    ),
+    Patch(
         name="validation after resume",
         kind="repair",
         reason="--patience and reduce_lr_on_plateau start counting again after a resume, and with "
@@ -313,6 +443,16 @@ PATCHES = (
             Layer("fairseq.file_io:PathManager.copy", copy_whole),
             Layer("fairseq.checkpoint_utils:torch_persistent_save", save_whole),
             Layer("fairseq.checkpoint_utils:verify_checkpoint_directory", sweep_directory),
+        ),
+    ),
+    Patch(
+        name="checkpoints that were asked for",
+        kind="repair",
+        reason="--keep-best-checkpoints 3 keeps one while the loss rises, and "
+        "--save-interval-updates writes none at the end of an epoch",
+        layers=(
+            Layer("fairseq.checkpoint_utils:save_checkpoint", keep_best_until_full),
+            Layer("fairseq.checkpoint_utils:save_checkpoint", save_interval_at_end),
         ),
     ),
     Patch(
