@@ -1,9 +1,12 @@
-"""A short table of the results in a folder: ``python -m tests.gpu.table OUT``."""
+"""A short table of the results in a folder: ``python -m tests.gpu.table OUT``.
+
+``--picture FILE`` also draws the encoders' times over the length of the text.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,8 +52,46 @@ def speedups(cells: dict[str, Any]) -> Iterator[str]:
                 yield f"{model} {precision}: plugin over {peer} {ratio:.2f}"
 
 
+def draw_encoders(cells: dict[str, Any], path: Path) -> None:
+    """Draw milliseconds over the length of the text, on logarithmic axes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+    for panel, way in zip(panels, ("forward", "forward+backward"), strict=True):
+        times: dict[str, list[tuple[int, float]]] = {}
+        for name, cell in cells.items():
+            words = name.split()
+            if words[0] == "encoder" and words[2] == way:
+                for encoder, milliseconds in cell["ms"].items():
+                    length = int(words[1].removeprefix("n="))
+                    times.setdefault(encoder, []).append((length, milliseconds))
+        for encoder, points in times.items():
+            linformer = encoder.startswith("k=")
+            label = f"Linformer, {encoder}" if linformer else encoder
+            panel.plot(*zip(*points, strict=True), "o-" if linformer else "s--", label=label)
+        panel.set(title=way, xlabel="tokens in a text", xscale="log", yscale="log")
+        panel.set_xticks([length for length, _ in max(times.values(), key=len)])
+        panel.get_xaxis().set_major_formatter(matplotlib.ticker.ScalarFormatter())
+        panel.minorticks_off()
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("milliseconds")
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside right upper", fontsize="small")
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="of the JSON files")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the encoders' times")
+    arguments = parser.parse_args()
+    folder = arguments.folder
+    if arguments.picture:
+        layers = json.loads((folder / "layers.json").read_text())
+        draw_encoders(layers["cells"], arguments.picture)
     for step in STEPS:
         path = folder / f"{step}.json"
         if not path.exists():
