@@ -164,14 +164,14 @@ class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOption
     )
 
 
-def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **more: Any) -> Namespace:
-    """A copy of a model's configuration as a Namespace, with ``more`` values added.
+def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **values: Any) -> Namespace:
+    """A copy of a model's configuration as a Namespace, with ``values`` added.
 
     fairseq passes configurations as dataclasses, as OmegaConf objects or as Namespaces.
     """
     if isinstance(cfg, DictConfig):
         cfg = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
-    return Namespace(**{**vars(cfg), **more})
+    return Namespace(**{**vars(cfg), **values})
 
 
 def with_defaults(

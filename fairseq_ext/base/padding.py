@@ -60,10 +60,10 @@ def select_sentences(order: Tensor, rows_per_sentence: int) -> tuple[Tensor, int
         The size is 1 where the sentences have different numbers of rows.
     """
     sentences = order.div(rows_per_sentence, rounding_mode="floor")
-    kept, counts = torch.unique_consecutive(sentences, return_counts=True)
+    sentence_order, counts = torch.unique_consecutive(sentences, return_counts=True)
     group = int(counts[0])
     if bool((counts == group).all()):
-        return kept, group
+        return sentence_order, group
     return sentences, 1
 
 

@@ -56,11 +56,11 @@ def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
 
 def refuse_taken(name: str, cls: type) -> None:
     """Raise :class:`EnvironmentProblem` if a model or architecture already has this name."""
-    taken = MODEL_REGISTRY.get(name) or ARCH_MODEL_REGISTRY.get(name)
-    if taken is not None:
+    registered = MODEL_REGISTRY.get(name) or ARCH_MODEL_REGISTRY.get(name)
+    if registered is not None:
         raise EnvironmentProblem(
             f"the model name `{name}` of {cls.__module__} is already taken by "
-            f"{taken.__module__}.{taken.__qualname__}. Load only one of the two plugins "
+            f"{registered.__module__}.{registered.__qualname__}. Load only one of the two plugins "
             "(look at --user-dir), or rename the other one's model."
         )
 

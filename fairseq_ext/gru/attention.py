@@ -27,8 +27,8 @@ def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
         weights in the dtype of ``scores``, shaped like it.
     """
     precise = torch.promote_types(scores.dtype, torch.float32)
-    seen = scores.to(precise).masked_fill(padding_mask, torch.finfo(precise).min)
-    weights = torch.softmax(seen, dim=-1)
+    masked_scores = scores.to(precise).masked_fill(padding_mask, torch.finfo(precise).min)
+    weights = torch.softmax(masked_scores, dim=-1)
     return weights.masked_fill(padding_mask, 0.0).type_as(scores)
 
 
@@ -58,9 +58,9 @@ def tanh_of_sum(
     """
     if keys_exponentials is None:
         return torch.add(keys, query, out=out).tanh_()
-    one = keys.new_ones(1)
-    out = torch.addcmul(one, keys_exponentials, (2 * query).exp_(), out=out)
-    return torch.add(one, out.reciprocal_(), alpha=-2, out=out)
+    unit = keys.new_ones(1)
+    out = torch.addcmul(unit, keys_exponentials, (2 * query).exp_(), out=out)
+    return torch.add(unit, out.reciprocal_(), alpha=-2, out=out)
 
 
 class MLPAttention(nn.Module):

@@ -61,9 +61,9 @@ def decode(
         advance(recurrence.gru, read, before, state, program)
         attend(recurrence.attention, state, annotations, context, program)
         swapped = turned(program.array(recurrence.combine.weight), channels)  # for [s; c]
-        whole = Columns(features.register, 0, width + channels)
+        state_and_context = Columns(features.register, 0, width + channels)
         bias = program.array(recurrence.combine.bias)
-        program.linear(whole, swapped, bias, activation="tanh", out=combined)
+        program.linear(state_and_context, swapped, bias, activation="tanh", out=combined)
         output(decoder, combined, program)
         return
     attend(recurrence.attention, before, annotations, context, program)
@@ -91,8 +91,8 @@ def advance(
     """``s_t = GRU(read, s_{t-1})``."""
     weight = program.array(gru.weight_ih_l0) if weight is None else weight
     inputs = program.linear(read, weight, program.array(gru.bias_ih_l0))
-    own = program.array(gru.weight_hh_l0), program.array(gru.bias_hh_l0)
-    program.gru(inputs, program.linear(before, *own), before, state)
+    recurrent_weights = program.array(gru.weight_hh_l0), program.array(gru.bias_hh_l0)
+    program.gru(inputs, program.linear(before, *recurrent_weights), before, state)
 
 
 def attend(

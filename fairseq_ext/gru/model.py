@@ -303,10 +303,10 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
 
     def _store(self, incremental_state: IncrementalState, state: State, source: Source) -> None:
         """Save state and source for the next step, but not the encoder's annotations and mask."""
-        kept = {**state._asdict(), **source._asdict()}
-        del kept["annotations"], kept["padding_mask"]
-        kept = {name: value for name, value in kept.items() if value is not None}
-        self.set_incremental_state(incremental_state, "state", kept)
+        saved = {**state._asdict(), **source._asdict()}
+        del saved["annotations"], saved["padding_mask"]
+        saved = {name: value for name, value in saved.items() if value is not None}
+        self.set_incremental_state(incremental_state, "state", saved)
 
 
 # Section 5 of the paper. Its count of 43,564,519 parameters implies embeddings of size 100. It does

@@ -199,7 +199,7 @@ class _AdditiveRecurrence(torch.autograd.Function):
         (length, batch, _), width = input_gates.shape, state.size(-1)
         source, attention = keys.shape[1:]
         # W_s and U as one product, [A + 3H, H], and its bias, [A + 3H].
-        both = torch.cat([query_weight, hidden_weight.roll(width, 0)])
+        joined_weight = torch.cat([query_weight, hidden_weight.roll(width, 0)])
         bias = torch.cat([hidden_bias.new_zeros(attention), hidden_bias.roll(width)])
         keys, score = keys.unsqueeze(1), score_weight.view(-1)  # [B, 1, S, A], [A]
         keys_exponentials = exponentials(keys)
@@ -217,7 +217,7 @@ class _AdditiveRecurrence(torch.autograd.Function):
         queries, hiddens = projected.split([attention, 3 * width], dim=-1)
         steps = zip(projected, queries[:, :, None, None], hiddens, alphas, strict=True)
         for t, (both_of_t, query, hidden, alpha) in enumerate(steps):
-            torch.addmm(bias, before[t], both.t(), out=both_of_t)  # [B, A + 3H]
+            torch.addmm(bias, before[t], joined_weight.t(), out=both_of_t)  # [B, A + 3H]
             tanh_of_sum(keys, keys_exponentials, query, out=layer)
             energies = torch.addmv(energy_bias, flat_layer, score).view(batch, source)
             torch.softmax(energies, dim=-1, out=alpha)
@@ -225,14 +225,14 @@ class _AdditiveRecurrence(torch.autograd.Function):
             gates.step(t, inputs.squeeze(1), hidden, before[t], before[t + 1])
 
         saved = (states, projected, alphas, gates.reset_update, gates.candidate)
-        ctx.save_for_backward(*saved, keys, gate_table, both, score_weight)
+        ctx.save_for_backward(*saved, keys, gate_table, joined_weight, score_weight)
         return states[1:], alphas
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_states: Tensor, grad_alphas: Tensor) -> tuple[Tensor | None, ...]:
         states, projected, alphas, reset_update, candidate, *rest = ctx.saved_tensors
-        keys, gate_table, both, score_weight = rest
+        keys, gate_table, joined_weight, score_weight = rest
         (length, batch, width), (source, attention) = candidate.shape, keys.shape[2:]
         score, keys_exponentials = score_weight.view(-1), exponentials(keys)
         queries, hidden_n, _ = projected.split([attention, width, 2 * width], dim=-1)
@@ -266,7 +266,7 @@ class _AdditiveRecurrence(torch.autograd.Function):
             passed_on = grad_state * gates.update[t]  # [B, H]
             if t > 0:
                 passed_on += grad_states[t - 1]
-            grad_state = passed_on.addmm_(row[:, : attention + 3 * width], both)
+            grad_state = passed_on.addmm_(row[:, : attention + 3 * width], joined_weight)
 
         flat = rows.view(length * batch, -1)[:, : attention + 3 * width]  # [T·B, A + 3H]
         grad_weight = flat.t() @ states[:-1].view(length * batch, width)  # [A + 3H, H]

@@ -32,8 +32,8 @@ def gru(p: Parameters, x: Tensor, s: Tensor, layer: str = "gru.{}_l0") -> Tensor
 def score(p: Parameters, s: Tensor, h: Tensor) -> Tensor:
     """Alignment score of a state ``[H]`` and an annotation ``[C]``; section 3.2."""
     if "attention.score.weight" in p:  # v^T tanh(W [s; h] + b) + b_v, of Bahdanau et al. (2015)
-        both = torch.cat([s, h])
-        hidden = torch.tanh(p["attention.hidden.weight"] @ both + p["attention.hidden.bias"])
+        joined = torch.cat([s, h])
+        hidden = torch.tanh(p["attention.hidden.weight"] @ joined + p["attention.hidden.bias"])
         return p["attention.score.weight"][0] @ hidden + p["attention.score.bias"][0]
     if "attention.hidden.weight" in p:  # s^T W h, of Luong et al. (2015)
         return s @ (p["attention.hidden.weight"] @ h)

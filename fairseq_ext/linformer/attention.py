@@ -162,8 +162,8 @@ def mix(matrix: Tensor, source: Tensor) -> Tensor:
     """
     if source.is_cuda or torch.is_grad_enabled():
         return (matrix @ source.flatten(1)).unflatten(1, source.shape[1:])
-    each = matrix.expand(source.size(1), -1, -1)  # [B, K, S]
-    return torch.bmm(each, source.transpose(0, 1)).transpose(0, 1)
+    matrices = matrix.expand(source.size(1), -1, -1)  # [B, K, S]
+    return torch.bmm(matrices, source.transpose(0, 1)).transpose(0, 1)
 
 
 def attend_to_slots(

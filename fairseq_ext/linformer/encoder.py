@@ -167,17 +167,19 @@ class TransformerClassifier(FairseqEncoderModel):
         """
         super().upgrade_state_dict_named(state_dict, name)
         prefix = f"{name}.classification_heads." if name else "classification_heads."
-        own = self.classification_heads.state_dict(prefix=prefix)
+        head_states = self.classification_heads.state_dict(prefix=prefix)
         saved = {key: value for key, value in state_dict.items() if key.startswith(prefix)}
-        for head in sorted({key.removeprefix(prefix).split(".")[0] for key in (*own, *saved)}):
-            wanted, stored = (of_head(state, prefix + head) for state in (own, saved))
-            if shapes(wanted) == shapes(stored):
+        for head in sorted(
+            {key.removeprefix(prefix).split(".")[0] for key in (*head_states, *saved)}
+        ):
+            expected, stored = (of_head(state, prefix + head) for state in (head_states, saved))
+            if shapes(expected) == shapes(stored):
                 continue
-            fate = "starts anew" if wanted else "is left out"
+            fate = "starts anew" if expected else "is left out"
             logger.warning(f"the checkpoint has no such classification head: `{head}` {fate}")
             for key in stored:
                 del state_dict[key]
-            state_dict.update(wanted)
+            state_dict.update(expected)
 
 
 @registry.register_model("linformer_encoder", dataclass=LinformerEncoderConfig)

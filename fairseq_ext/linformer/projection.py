@@ -139,14 +139,14 @@ def fit_checkpoint(
     name = f"{prefix}weight"
     if name not in state_dict or module.kind == "mean-pool":
         return
-    saved, wanted = state_dict[name], module.weight.shape
-    if saved.dim() != len(wanted) or saved.shape[:-1] != wanted[:-1]:
+    saved, expected = state_dict[name], module.weight.shape
+    if saved.dim() != len(expected) or saved.shape[:-1] != expected[:-1]:
         raise CheckpointError(
             f"`{name}` has the shape {tuple(saved.shape)} in the checkpoint, but "
             f"`--linformer-k`, `--linformer-sharing` and `--linformer-projection` make it "
-            f"{tuple(wanted)}; only `--linformer-max-len` may differ."
+            f"{tuple(expected)}; only `--linformer-max-len` may differ."
         )
-    old, new = saved.size(-1), wanted[-1]
+    old, new = saved.size(-1), expected[-1]
     if old == new:
         return
     if module.kind == "learned":

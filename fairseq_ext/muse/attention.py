@@ -105,11 +105,11 @@ class MultiScaleAttention(nn.Module):
         else:
             read = projected.unflatten(-1, (self.parts_in, -1))[..., -1, :]  # not masked
             kernels = self.convolution.kernels(read).flatten(1, 2).transpose(0, 1)  # [N, T, K]
-            outputs = self._both(weights, kernels, values)
+            outputs = self._joint_product(weights, kernels, values)
         outputs = outputs.view(batch, self.heads, self.parts_out, length, -1)
         return outputs.permute(3, 0, 2, 1, 4).reshape(length, batch, -1)
 
-    def _both(self, weights: Tensor, kernels: Tensor, values: list[Tensor]) -> Tensor:
+    def _joint_product(self, weights: Tensor, kernels: Tensor, values: list[Tensor]) -> Tensor:
         """Attention, then convolution: ``[N, 2T, D]``. Short shared values take one product."""
         left = self.convolution.left
         if not self.separate and weights.size(1) <= longest_band(kernels.size(-1)):

@@ -155,8 +155,8 @@ class ParallelBlock(nn.Module):
         x_self = self.input_dropout(x)
         projected, query, hidden = self.projections.read(x, x_self)
         (parts, rows, heads, _, _), newest = cache.shape, cache[..., -1, :]
-        kept = projected.view(rows, self.attention.parts_in, heads, -1)[:, 1:].transpose(0, 1)
-        newest[: kept.size(0)] = kept
+        cached = projected.view(rows, self.attention.parts_in, heads, -1)[:, 1:].transpose(0, 1)
+        newest[: cached.size(0)] = cached
         local = None
         if self.ordinary_convolution is not None:
             newest[parts - 1] = x_self.view(rows, heads, -1)

@@ -54,9 +54,9 @@ class DecoderState:
         heads = self._kept.size(3)
         sentences = self.sources[0].keys.size(0) // heads
         if sentences > 1:
-            kept, _ = select_sentences(order, self.rows // sentences)
-            if not kept.equal(torch.arange(sentences, device=kept.device)):
-                self._keep_sources(kept, heads)
+            sentence_order, _ = select_sentences(order, self.rows // sentences)
+            if not sentence_order.equal(torch.arange(sentences, device=sentence_order.device)):
+                self._keep_sources(sentence_order, heads)
         old, shape = self._kept, list(self._kept.shape)
         shape[2] = order.numel()
         new = self._spare

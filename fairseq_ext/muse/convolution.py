@@ -106,8 +106,8 @@ class _TapLoop(torch.autograd.Function):
         ctx.save_for_backward(values, weights)
         ctx.left = left
         out = _zeros(values)  # [N, T, D]
-        for weight, here, there in _shifts(weights, left):
-            out[:, here].addcmul_(weight, values[:, there])  # [N, t, D], by [N, t, 1]
+        for weight, written, read in _shifts(weights, left):
+            out[:, written].addcmul_(weight, values[:, read])  # [N, t, D], by [N, t, 1]
         return out.to(values.dtype)
 
     @staticmethod
@@ -116,11 +116,11 @@ class _TapLoop(torch.autograd.Function):
         values, weights = ctx.saved_tensors  # [N, T, D], [N, T, K]
         grad_values, grad_weights = _zeros(values), torch.zeros_like(weights)
         grads = _shifts(grad_weights, ctx.left)
-        for (weight, here, there), (of_weight, _, _) in zip(
+        for (weight, written, read), (of_weight, _, _) in zip(
             _shifts(weights, ctx.left), grads, strict=True
         ):
-            grad_values[:, there].addcmul_(weight, grad[:, here])  # [N, t, D], by [N, t, 1]
-            of_weight.copy_((grad[:, here] * values[:, there]).sum(-1, keepdim=True))
+            grad_values[:, read].addcmul_(weight, grad[:, written])  # [N, t, D], by [N, t, 1]
+            of_weight.copy_((grad[:, written] * values[:, read]).sum(-1, keepdim=True))
         return grad_values.to(values.dtype), grad_weights, None
 
 
@@ -131,14 +131,14 @@ def _zeros(x: Tensor) -> Tensor:
 
 def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
     """For each tap: its weights, the positions it writes to, and the positions it reads."""
-    length, found = weights.size(1), []
+    length, taps = weights.size(1), []
     for tap in range(weights.size(2)):
         offset = tap - left
-        here = slice(max(0, -offset), min(length, length - offset))
-        if here.start < here.stop:
-            there = slice(here.start + offset, here.stop + offset)
-            found.append((weights[:, here, tap : tap + 1], here, there))
-    return found
+        written = slice(max(0, -offset), min(length, length - offset))
+        if written.start < written.stop:
+            read = slice(written.start + offset, written.stop + offset)
+            taps.append((weights[:, written, tap : tap + 1], written, read))
+    return taps
 
 
 class DynamicConvolution(nn.Module):

@@ -187,12 +187,12 @@ class MuseDecoder(TransformerDecoderBase):
         if state is None:
             state = self._first_state(x, encoder_out)
             self.set_incremental_state(incremental_state, "state", state)
-        chosen = self.num_layers - 1 if alignment_layer is None else alignment_layer
+        alignment_index = self.num_layers - 1 if alignment_layer is None else alignment_layer
         weights = None
         layers = zip(self.layers, state.extend(), state.sources, strict=True)
         for index, (layer, cache, source) in enumerate(layers):
             x, of_layer = layer.step(x, cache, source)
-            weights = of_layer if index == chosen else weights
+            weights = of_layer if index == alignment_index else weights
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return x.unsqueeze(1), weights

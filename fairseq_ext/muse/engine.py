@@ -35,14 +35,16 @@ def block(
         x = norm(layer.layer_norm, x, program)
     parts, columns = read(layer, x, program)
     attended, *context, hidden = program.like(x, sum(columns)).cut(columns)
-    q, k, v, *own = parts[0].split(layer.attention.parts_in)
+    q, k, v, *convolution_values = parts[0].split(layer.attention.parts_in)
     of_attention, *of_convolution = attended.split(layer.attention.parts_out)
     if program.phase(x) is Phase.HYPOTHESES:
         program.attend_past(q, k, v, heads, out=of_attention)
     else:
         program.attend(q, program.transpose(k, heads), v, heads, out=of_attention)
     if of_convolution:
-        convolution(layer.attention.convolution, (own or [v])[0], of_convolution[0], program)
+        convolution(
+            layer.attention.convolution, (convolution_values or [v])[0], of_convolution[0], program
+        )
     if source is not NOTHING:
         keys, values = linear(layer.cross_key_value, source, program).split(2)
         transposed = program.transpose(keys, heads)
@@ -57,9 +59,9 @@ def block(
 def read(layer: ParallelBlock, x: Columns, program: Writer) -> tuple[list[Columns], list[int]]:
     """The first products of the branches, and the sizes of their last: ``W_Enc``, section 3.5."""
     if not one_product(layer):
-        own = layer.projections
-        parts = [linear(getattr(own, name), x, program) for name in own.inward]
-        return parts, [getattr(own, name).in_features for name in own.outward]
+        projections = layer.projections
+        parts = [linear(getattr(projections, name), x, program) for name in projections.inward]
+        return parts, [getattr(projections, name).in_features for name in projections.outward]
     weight, bias, _, _ = fused(layer)
     rows, columns = sizes(layer, len(weight))
     return program.linear(x, program.array(weight), program.array(bias)).cut(rows), columns
@@ -72,15 +74,15 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
             x = linear(getattr(layer.projections, name), part, program, added=x)
         return x
     _, _, weight, biases = fused(layer)
-    whole = Columns(parts[0].register, 0, sum(part.width for part in parts))
-    return program.linear(whole, program.array(weight), program.array(biases.sum(0)), added=x)
+    joined = Columns(parts[0].register, 0, sum(part.width for part in parts))
+    return program.linear(joined, program.array(weight), program.array(biases.sum(0)), added=x)
 
 
 def one_product(layer: ParallelBlock) -> bool:
     """Whether the products of the branches can be joined: not if they are binary."""
-    own = layer.projections
-    return isinstance(own, FusedProjections) or all(
-        type(one) is nn.Linear for one in own.children()
+    projections = layer.projections
+    return isinstance(projections, FusedProjections) or all(
+        type(module) is nn.Linear for module in projections.children()
     )
 
 
@@ -95,8 +97,8 @@ def sizes(layer: ParallelBlock, rows_in: int) -> tuple[list[int], list[int]]:
     dim, attention = layer.layer_norm.normalized_shape[0], layer.attention
     source_dim = None if layer.cross is None else dim
     ffn_dim = rows_in - attention.parts_in * dim - (source_dim or 0)
-    found = Sizes(dim, ffn_dim, attention.parts_in, attention.parts_out, source_dim)
-    return found.rows_in(), found.columns_out()
+    block_sizes = Sizes(dim, ffn_dim, attention.parts_in, attention.parts_out, source_dim)
+    return block_sizes.rows_in(), block_sizes.columns_out()
 
 
 def convolution(

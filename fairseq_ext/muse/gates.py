@@ -76,8 +76,8 @@ def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
     """
     if gate is None:
         return dict.fromkeys(kernel_sizes, 1.0)
-    found: Shares = {}
+    shares: Shares = {}
     values = torch.softmax(gate.double(), dim=0).tolist()
     for size, value in zip(kernel_sizes, values, strict=True):
-        found[size] = found.get(size, 0.0) + value
-    return found
+        shares[size] = shares.get(size, 0.0) + value
+    return shares

@@ -106,9 +106,9 @@ class FusedProjections(nn.Module):
         if x is x_self:
             return list(self._linear_in(x, self.weight_in, self.bias_in).split(self.rows, -1))
         first = self.rows[0]
-        others = F.linear(x, self.weight_in[first:], self.bias_in[first:])
-        own = F.linear(x_self, self.weight_in[:first], self.bias_in[:first])
-        return [own, *others.split(self.rows[1:], dim=-1)]
+        other_rows = F.linear(x, self.weight_in[first:], self.bias_in[first:])
+        self_rows = F.linear(x_self, self.weight_in[:first], self.bias_in[:first])
+        return [self_rows, *other_rows.split(self.rows[1:], dim=-1)]
 
     def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """As :meth:`SeparateProjections.write`."""
@@ -139,8 +139,8 @@ def fuse(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     weights = [state[f"{prefix}{n}.weight"] for n in outward]
     fused[f"{prefix}weight_out"] = torch.cat(weights, dim=1)
     fused[f"{prefix}biases_out"] = torch.stack([state[f"{prefix}{n}.bias"] for n in outward])
-    gone = {f"{prefix}{n}.{kind}" for n in (*inward, *outward) for kind in ("weight", "bias")}
-    return {**{name: value for name, value in state.items() if name not in gone}, **fused}
+    replaced = {f"{prefix}{n}.{kind}" for n in (*inward, *outward) for kind in ("weight", "bias")}
+    return {**{name: value for name, value in state.items() if name not in replaced}, **fused}
 
 
 def unfuse(state: dict[str, Tensor], prefix: str = "", parts_out: int = 1) -> dict[str, Tensor]:
@@ -166,6 +166,6 @@ def unfuse(state: dict[str, Tensor], prefix: str = "", parts_out: int = 1) -> di
     parts = weight_out.split([parts_out * dim, *middle, ffn_dim], dim=1)
     for name, part, bias in zip(outward, parts, biases, strict=True):
         separate |= {f"{prefix}{name}.weight": part, f"{prefix}{name}.bias": bias}
-    gone = {f"{prefix}{n}" for n in ("weight_in", "bias_in", "weight_out", "biases_out")}
-    kept = {name: value for name, value in state.items() if name not in gone}
-    return {**kept, **{name: value.clone() for name, value in separate.items()}}
+    replaced = {f"{prefix}{n}" for n in ("weight_in", "bias_in", "weight_out", "biases_out")}
+    unchanged = {name: value for name, value in state.items() if name not in replaced}
+    return {**unchanged, **{name: value.clone() for name, value in separate.items()}}

@@ -94,11 +94,13 @@ def block(
         return functional.layer_norm(argument, argument.shape[-1:], *weights)
 
     residual, x = x, norm(x) if normalize_before else x
-    q, k, v, *own = linear("projections.in_proj", x).split(x.size(-1), dim=-1)  # (3)
+    q, k, v, *convolution_values = linear("projections.in_proj", x).split(x.size(-1), dim=-1)  # (3)
     parts = [attention(q, k, v, heads, causal)]
     if "attention.convolution.predictor.weight" in p:  # V_1 = V_2: the projection is shared
         weights = p["attention.convolution.predictor.weight"], p.get("attention.convolution.gate")
-        parts.append(gated_convolutions(*(own or [v]), *weights, heads, sizes, causal))
+        parts.append(
+            gated_convolutions(*(convolution_values or [v]), *weights, heads, sizes, causal)
+        )
     y = residual + linear("projections.out_proj", torch.cat(parts, dim=-1))  # (3), (5)
     ordinary = "ordinary_convolution.convolution"
     if f"{ordinary}.weight" in p:

@@ -33,7 +33,7 @@ def _plot_gates(args: argparse.Namespace) -> int:
     from fairseq_ext.muse import gates
     from fairseq_ext.muse.commands import drawing
 
-    found = gates.read_gates(args.checkpoint)
-    options.print_paths(drawing.plot_gates(found, args.output))
-    print(tables.aligned(found.rows()))
+    layer_gates = gates.read_gates(args.checkpoint)
+    options.print_paths(drawing.plot_gates(layer_gates, args.output))
+    print(tables.aligned(layer_gates.rows()))
     return 0
