@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fairseq_ext import register
+from tests.support import quick
 from tests.support.harness import binarize, digits_corpus, fairseq
 
 register()  # for the tests that use fairseq and our models in this process
@@ -45,12 +46,36 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--long``."""
+    """Add ``--long`` and ``--quick``."""
     parser.addoption("--long", action="store_true", help="also run the tests marked `long`")
+    parser.addoption("--quick", action="store_true", help="run no process, nothing slow")
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Whether ``--quick`` runs a test: no processes, and only some architectures in the laws."""
+    if any(item.get_closest_marker(mark) for mark in ("system", "slow", "long")):
+        return False
+    if not quick.SLOW_FIXTURES.isdisjoint(item.fixturenames):
+        return False
+    if item.path.name == "test_laws.py":
+        return item.callspec.params["name"] in quick.LINES
+    return True
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """End a quick run with what it has left out."""
+    if config.getoption("--quick"):
+        terminalreporter.write_line(quick.LEFT_OUT)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip the tests that take minutes, with the reason in the summary, unless asked for."""
+    if config.getoption("--quick"):
+        quick_items = [item for item in items if is_quick(item)]
+        config.hook.pytest_deselected(items=[item for item in items if not is_quick(item)])
+        items[:] = quick_items
     if config.getoption("--long"):
         return
     for item in items:

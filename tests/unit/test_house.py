@@ -13,6 +13,7 @@ import pytest
 
 from fairseq_ext import commands
 from fairseq_ext.base import wings
+from tests.support import quick
 from tests.support.harness import REPO, run
 from tests.support.house import House
 
@@ -144,6 +145,14 @@ def test_each_wing_has_a_reference_that_needs_torch_alone(wing: str):
     uses = f"from fairseq_ext.{wing} import "
     tests = "".join(path.read_text("utf-8") for path in (REPO / "tests").rglob("test_*layers.py"))
     assert any("reference" in line for line in tests.splitlines() if line.startswith(uses))
+
+
+def test_quick_tests_use_every_room():
+    assert [name for name in quick.FILES if not (REPO / name).is_file()] == []
+    names = [name for path in quick.FILES for name, _ in HOUSE.names_in(REPO / path)]
+    used = {HOUSE.room_of_name(name) for name in names}
+    apart = {"version", "__main__", "binary.commands", "muse.commands"}  # by the tests of `cli`
+    assert HOUSE.rooms - used - apart == {""}
 
 
 REGISTERED = """

@@ -1,0 +1,59 @@
+"""Tests of `bash tests/run.sh --quick`: some of every room, in less than a minute.
+
+Only files stand here, so that pytest imports no other. Of each file, tests marked `system`, `slow`
+or `long` are left out. `test_house.py` demands that the files use every room of the package.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FILES = (
+    "tests/unit/test_house.py",
+    # text, corpora and data folders
+    "tests/unit/test_pipeline.py",
+    "tests/unit/test_corpus_parts.py",
+    "tests/unit/test_alignments.py",
+    # wings: layers against the papers' equations, and one line of each in the laws
+    "tests/models/test_gru_layers.py",
+    "tests/models/test_linformer_layers.py",
+    "tests/models/test_muse_layers.py",
+    "tests/models/test_binary_layers.py",
+    "tests/models/test_laws.py",
+    # checkpoints, the engine, training and the plugin
+    "tests/unit/test_tied.py",
+    "tests/unit/test_checkpoint_layout.py",
+    "tests/unit/test_dictionaries.py",
+    "tests/unit/test_shortlist.py",
+    "tests/unit/test_engine_products.py",
+    "tests/unit/test_products.py",
+    "tests/unit/test_indexes.py",
+    # translating and scoring
+    "tests/unit/test_length_penalty.py",
+    "tests/unit/test_mbr.py",
+    "tests/unit/test_serving.py",
+    "tests/unit/test_evaluation.py",
+    "tests/commands/test_demo.py",
+    # commands and recipes
+    "tests/commands/test_cli.py",
+    "tests/commands/test_doctor.py",
+    "tests/recipes/test_launch.py",
+    "tests/benchmarks/test_predicted_cost.py",
+)
+LINES = ("gru", "linformer", "muse", "bmt-1")
+"""Architectures that `test_laws.py` tries."""
+SLOW_FIXTURES = {"copy_data", "copy_model", "quiet_page", "server", "trained"}
+"""They start processes, most of them to train a model."""
+LEFT_OUT = """\
+--quick leaves out: fairseq's commands and ours as processes (tests/commands), trainings, recipes,
+variants of architectures, the bundle, the Hub, the demo in a browser, fuzzing, kills and full
+disks. Before you open a pull request: bash tests/run.sh, or .ci/run with the checks of style."""
+
+
+def files() -> list[str]:
+    """Name the files that are there; a missing one is for `test_house.py` to report."""
+    return [name for name in FILES if Path(name).is_file()]
+
+
+if __name__ == "__main__":
+    print("\n".join(files()))
