@@ -25,11 +25,11 @@ def test_moving_averages_keep_the_stage(flags: list[str], fp32: bool) -> None:
     if flags is BMT:
         model.binary_stage.enter(1)
     average.step(model, 5)
-    found = average.get_model().state_dict()
+    averaged = average.get_model().state_dict()
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(found[name], 0.75 * before[name] + 0.25 * parameter)
+        torch.testing.assert_close(averaged[name], 0.75 * before[name] + 0.25 * parameter)
     if flags is BMT:
-        assert found["binary_stage.current"].equal(torch.tensor(1))
+        assert averaged["binary_stage.current"].equal(torch.tensor(1))
         assert average.get_model().encoder.layers[0].fc1.binary_weights
 
 
@@ -57,17 +57,17 @@ def test_a_resumed_run_averages_at_the_same_updates() -> None:
         model = torch.nn.Linear(1, 1)
         config = EMAConfig(store_ema=True, ema_decay=0.5, ema_update_freq=4, ema_start_update=3)
         torch.nn.init.zeros_(model.weight)
-        found = EMA(model, config)
+        actual = EMA(model, config)
         for update in range(1, 13):
             torch.nn.init.constant_(model.weight, update)
-            found.step(model, update)
+            actual.step(model, update)
             if update == killed_after:
-                saved = found.get_model().state_dict()
-                found = EMA(model, config)
-                found.restore(saved)
-        return found.get_model().weight
+                saved = actual.get_model().state_dict()
+                actual = EMA(model, config)
+                actual.restore(saved)
+        return actual.get_model().weight
 
-    whole = average(killed_after=0)
-    assert whole.item() == 0.125 * 0 + 0.125 * 4 + 0.25 * 8 + 0.5 * 12
+    uninterrupted = average(killed_after=0)
+    assert uninterrupted.item() == 0.125 * 0 + 0.125 * 4 + 0.25 * 8 + 0.5 * 12
     for update in range(1, 12):
-        assert average(update) == whole, update
+        assert average(update) == uninterrupted, update

@@ -35,7 +35,7 @@ def test_it_is_measured_here():
 
 
 @pytest.mark.parametrize(
-    ("ratio", "asked", "device", "master", "said"),
+    ("ratio", "requested", "device", "master", "warning"),
     [
         (2.46, True, "cpu", True, "take 2.5 times as long as in fp32"),
         (0.5, True, "cpu", True, ""),
@@ -45,11 +45,11 @@ def test_it_is_measured_here():
         (2.46, True, "cpu", False, ""),
     ],
 )
-def test_the_warning(ratio, asked, device, master, said, monkeypatch, caplog):
+def test_the_warning(ratio, requested, device, master, warning, monkeypatch, caplog):
     monkeypatch.setattr(bf16, "times_as_long", lambda model: ratio)
     trainer = SimpleNamespace(device=torch.device(device), is_data_parallel_master=master)
-    cfg = SimpleNamespace(common=SimpleNamespace(bf16=asked))
+    cfg = SimpleNamespace(common=SimpleNamespace(bf16=requested))
     with caplog.at_level(logging.WARNING):
         speed.warn_of_slow_bf16(lambda *arguments: None)(trainer, cfg, None, nn.Linear(2, 2))
-    assert said in caplog.text
-    assert bool(caplog.text) == bool(said)
+    assert warning in caplog.text
+    assert bool(caplog.text) == bool(warning)

@@ -56,36 +56,38 @@ def test_the_loss_and_its_gradients(all_logits: bool, monkeypatch: pytest.Monkey
     student, teacher = scattered("bmt-float", 0), scattered("gru", 1).eval().requires_grad_(False)
     loss, nll = definition(student, teacher)
     weights = list(student.parameters())
-    wanted = torch.autograd.grad(loss.sum(), weights)
+    gradients = torch.autograd.grad(loss.sum(), weights)
     assert not torch.isclose(loss.sum(), nll.sum(), rtol=0.1)
 
     student.find_unused_parameters = all_logits
     criterion = taught(monkeypatch, teacher, temperature=TEMPERATURE, teacher_weight=WEIGHT)
     assert (speed.obstacle(criterion, student) is not None) == all_logits
-    found, _, logged = criterion(student, models.batch())
+    actual, _, logged = criterion(student, models.batch())
     # fairseq takes the likelihood of the references in fp32 where it has all logits.
     precise = {"rtol": 1e-5, "atol": 1e-5} if all_logits else {"rtol": 1e-9, "atol": 1e-11}
-    torch.testing.assert_close(found, loss.sum(), check_dtype=not all_logits, **precise)
+    torch.testing.assert_close(actual, loss.sum(), check_dtype=not all_logits, **precise)
     assert float(logged["nll_loss"]) == pytest.approx(nll.sum().item(), rel=precise["rtol"])
-    torch.testing.assert_close(torch.autograd.grad(found, weights), wanted, **precise)
+    torch.testing.assert_close(torch.autograd.grad(actual, weights), gradients, **precise)
 
 
 def test_the_losses_of_single_words(monkeypatch: pytest.MonkeyPatch) -> None:
     student, teacher = scattered("bmt-float", 0), scattered("gru", 1).eval()
-    wanted, _ = definition(student, teacher)
+    expected, _ = definition(student, teacher)
     criterion = taught(monkeypatch, teacher, temperature=TEMPERATURE, teacher_weight=WEIGHT)
-    found = criterion(student, models.batch(), reduce=False)[0].view(models.batch()["target"].shape)
+    actual = criterion(student, models.batch(), reduce=False)[0].view(
+        models.batch()["target"].shape
+    )
     real = models.batch()["target"].ne(PAD)
-    torch.testing.assert_close(found[real].double(), wanted, rtol=1e-5, atol=1e-5)
-    assert found[~real].eq(0).all()
+    torch.testing.assert_close(actual[real].double(), expected, rtol=1e-5, atol=1e-5)
+    assert actual[~real].eq(0).all()
 
 
 def test_validation_is_on_the_references(monkeypatch: pytest.MonkeyPatch) -> None:
     student, teacher = scattered("bmt-float", 0).eval(), scattered("gru", 1).eval()
     _, nll = definition(student, teacher)
     criterion = taught(monkeypatch, teacher, temperature=TEMPERATURE, teacher_weight=WEIGHT)
-    found = criterion.eval()(student, models.batch())[0]
-    assert found.item() == pytest.approx(nll.sum().item(), rel=1e-5)
+    actual = criterion.eval()(student, models.batch())[0]
+    assert actual.item() == pytest.approx(nll.sum().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ FLAGS = ["--arch", "gru_tiny", "--source-lang", "de", "--target-lang", "en", "--
 
 def encoded(words: Dictionary, lines: list[str]) -> torch.Tensor:
     """``[B, T]``; all lines have as many words."""
-    return torch.stack([words.encode_line(one, append_eos=True).long() for one in lines])
+    return torch.stack([words.encode_line(line, append_eos=True).long() for line in lines])
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +72,9 @@ def test_examples(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
     test = doctest.DocTestParser().get_doctest(EXAMPLES[name], {}, name, name, 0)
     assert test.examples
-    said: list[str] = []
+    messages: list[str] = []
     runner = doctest.DocTestRunner(verbose=False)
-    assert runner.run(test, out=said.append).failed == 0, "".join(said)
+    assert runner.run(test, out=messages.append).failed == 0, "".join(messages)
 
 
 @pytest.mark.system
@@ -83,8 +83,8 @@ def test_the_notebook(tmp_path: Path):
     """All cells in their order, in one process and an empty folder, as Jupyter would run them."""
     notebook = json.loads((REPO / "docs/first_model.ipynb").read_text(encoding="utf-8"))
     assert notebook["nbformat"] == 4
-    cells = ["".join(one["source"]) for one in notebook["cells"] if one["cell_type"] == "code"]
-    assert all(one.get("outputs", []) == [] for one in notebook["cells"])
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all(cell.get("outputs", []) == [] for cell in notebook["cells"])
     (tmp_path / "cells.py").write_text("\n".join(cells), encoding="utf-8")
     paths = {"PATH": f"{BIN}:{os.environ['PATH']}", "MPLBACKEND": "agg"}
     done = run(sys.executable, "cells.py", cwd=tmp_path, **paths)

@@ -59,8 +59,10 @@ def inputs(model: AttentiveGRU, length: int, source: int, batch: int = 3) -> tup
 
 
 def gradients(loss: Tensor, tensors: list[Tensor]) -> list[Tensor]:
-    found = torch.autograd.grad(loss, tensors, allow_unused=True)
-    return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True)]
+    gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+    return [
+        torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(("length", "source"), [(1, 1), (2, 3), (9, 7)])
@@ -70,11 +72,11 @@ def test_decoder_equals_the_reference(
 ) -> None:
     model = build(kind, order, feeding)
     words, state, annotations, mask = inputs(model, length, source)
-    wanted = [words, state, annotations, *model.parameters()]
+    variables = [words, state, annotations, *model.parameters()]
 
     fast, weights, _ = model(words, state, model.source(annotations, mask))
     direction = torch.randn_like(fast)
-    fast_gradients = gradients((fast * direction).sum(), wanted)
+    fast_gradients = gradients((fast * direction).sum(), variables)
 
     naive = []
     for b in range(words.size(1)):
@@ -85,9 +87,9 @@ def test_decoder_equals_the_reference(
         torch.testing.assert_close(weights[:, b][:, ~mask[b]], alpha, rtol=0, atol=1e-12)
     naive = torch.stack(naive, dim=1)
     torch.testing.assert_close(fast, naive, rtol=0, atol=1e-12)
-    naive_gradients = gradients((naive * direction).sum(), wanted)
-    for found, expected in zip(fast_gradients, naive_gradients, strict=True):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    naive_gradients = gradients((naive * direction).sum(), variables)
+    for actual, expected in zip(fast_gradients, naive_gradients, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "order", "feeding"), VARIANTS)
@@ -144,8 +146,8 @@ def test_tanh_of_sum_is_a_tanh(scale: float) -> None:
         torch.tensor([90.0, -90, 45, -45, 0, 1]),
     ):
         expected = torch.tanh(keys.double() + query.double())
-        found = tanh_of_sum(keys, taken_apart, query.view(1, 1, 1, 6))
-        torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-6)
+        actual = tanh_of_sum(keys, taken_apart, query.view(1, 1, 1, 6))
+        torch.testing.assert_close(actual.double(), expected, rtol=0, atol=1e-6)
     assert exponentials(keys.half()) is None
 
 
@@ -163,8 +165,8 @@ def test_decoding_from_tables_equals_steps(kind: str, order: str, feeding: bool)
         plain_state = table_state = model.initial(state.repeat_interleave(beam, dim=0))
         for word in words:
             feature, weight, plain_state = model.step(word, plain_state, source)
-            found, found_weight, table_state = model.decode(word, table_state, tables, output)
-            torch.testing.assert_close(found, output(feature), rtol=0, atol=1e-12)
+            actual, found_weight, table_state = model.decode(word, table_state, tables, output)
+            torch.testing.assert_close(actual, output(feature), rtol=0, atol=1e-12)
             torch.testing.assert_close(found_weight, weight, rtol=0, atol=1e-12)
             torch.testing.assert_close(table_state.hidden, plain_state.hidden, rtol=0, atol=1e-12)
 
@@ -176,12 +178,12 @@ def test_update_is_torchs_cell_and_not_the_papers_reset() -> None:
     x, s = torch.randn(4, 5, dtype=torch.double), torch.randn(4, 7, dtype=torch.double)
     input_gates = x @ cell.weight_ih.t() + cell.bias_ih
     hidden_gates = s @ cell.weight_hh.t() + cell.bias_hh
-    found = gru_update(input_gates, hidden_gates, s)
-    torch.testing.assert_close(found, cell(x, s), rtol=0, atol=1e-14)
+    actual = gru_update(input_gates, hidden_gates, s)
+    torch.testing.assert_close(actual, cell(x, s), rtol=0, atol=1e-14)
     r = torch.sigmoid(input_gates + hidden_gates)[:, :7]
     z = torch.sigmoid(input_gates + hidden_gates)[:, 7:14]
     printed = torch.tanh(input_gates[:, 14:] + (r * s) @ cell.weight_hh[14:].t())
-    assert (found - ((1 - z) * printed + z * s)).abs().max() > 0.01
+    assert (actual - ((1 - z) * printed + z * s)).abs().max() > 0.01
 
 
 def test_dot_refuses_unequal_sizes() -> None:
@@ -202,7 +204,7 @@ def test_masked_softmax_is_exactly_zero_on_pads() -> None:
 
 @pytest.mark.parametrize("way", ["_held", "_packed"])
 def test_encoder_equals_a_loop_over_each_sentence(
-    way: str, monkeypatch: pytest.MonkeyPatch
+    method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ways to run it: a loop that holds the state on pads (CPU), packed cuDNN (GPU)."""
     torch.manual_seed(0)
@@ -214,7 +216,7 @@ def test_encoder_equals_a_loop_over_each_sentence(
     mask[0, :3] = True  # left
     mask[1, 2:] = True  # right, and longer sentences follow: lengths are unsorted
     mask[3, 0] = mask[3, 5:] = True  # both
-    if way == "_packed":
+    if method == "_packed":
         monkeypatch.setattr(BidirectionalGRU, "_held", BidirectionalGRU._packed)
     annotations, final = encoder(embedded, mask)
     parameters = dict(encoder.named_parameters())
@@ -236,11 +238,11 @@ def test_encoder_equals_a_loop_over_each_sentence(
             torch.testing.assert_close(final[b, part], state, rtol=0, atol=1e-12)
             expected_loss = expected_loss + expected.square().sum()
     assert annotations[mask].eq(0).all()
-    wanted = [embedded, *encoder.parameters()]
-    grad, *others = torch.autograd.grad(annotations.square().sum(), wanted)
-    expected_gradients = torch.autograd.grad(expected_loss, wanted)
-    for found, expected in zip([grad, *others], expected_gradients, strict=True):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+    inputs = [embedded, *encoder.parameters()]
+    grad, *parameter_grads = torch.autograd.grad(annotations.square().sum(), inputs)
+    expected_gradients = torch.autograd.grad(expected_loss, inputs)
+    for actual, expected in zip([grad, *parameter_grads], expected_gradients, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-11)
     assert grad[mask].eq(0).all()
     assert grad[~mask].abs().sum(-1).gt(0).all()
 
@@ -250,13 +252,13 @@ def test_both_ways_of_the_encoder_have_the_same_gradients() -> None:
     encoder = BidirectionalGRU(3, 4).double()
     mask = torch.tensor([[True, False, False], [False, False, True], [False, False, False]])
     embedded = torch.randn(3, 3, 3, dtype=torch.double, requires_grad=True)
-    found = []
-    for way in (encoder._held, encoder._packed):
-        annotations, final = way(embedded, mask)
+    outputs = []
+    for method in (encoder._held, encoder._packed):
+        annotations, final = method(embedded, mask)
         annotations = annotations.masked_fill(mask.unsqueeze(-1), 0.0)
         loss = (annotations.square().sum() + final.pow(3).sum()) * 1.0
-        found.append(torch.autograd.grad(loss, [embedded, *encoder.parameters()]))
-    for held, packed in zip(*found, strict=True):
+        outputs.append(torch.autograd.grad(loss, [embedded, *encoder.parameters()]))
+    for held, packed in zip(*outputs, strict=True):
         torch.testing.assert_close(held, packed, rtol=0, atol=1e-12)
 
 
@@ -268,9 +270,9 @@ def test_gru_recurrence_against_finite_differences() -> None:
 
 
 @pytest.mark.parametrize("way", ["_held", "_packed"])
-def test_encoder_survives_a_sentence_of_pads(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_survives_a_sentence_of_pads(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = BidirectionalGRU(3, 4)
-    monkeypatch.setattr(BidirectionalGRU, "_held", getattr(BidirectionalGRU, way))
+    monkeypatch.setattr(BidirectionalGRU, "_held", getattr(BidirectionalGRU, method))
     mask = torch.tensor([[True, True], [False, False]])
     annotations, final = encoder(torch.randn(2, 2, 3), mask)
     assert annotations[0].eq(0).all()
@@ -313,10 +315,10 @@ def test_real_first_and_back() -> None:
     ],
 )
 def test_select_sentences(order: list[int], rows: int, sentences: list[int], group: int) -> None:
-    kept, size = select_sentences(torch.tensor(order), rows)
-    assert (kept.tolist(), size) == (sentences, group)
+    sentence_order, size = select_sentences(torch.tensor(order), rows)
+    assert (sentence_order.tolist(), size) == (sentences, group)
     values = torch.arange(2) * 10
-    expanded = keep_sentences(values, 0, kept).repeat_interleave(size)
+    expanded = keep_sentences(values, 0, sentence_order).repeat_interleave(size)
     assert expanded.equal(values.repeat_interleave(rows)[torch.tensor(order)])
 
 

@@ -51,11 +51,11 @@ def test_parameters_of_the_paper() -> None:
 )
 def test_parameters_by_option(flags: list[str], count_of_tiny: int | None) -> None:
     plain = count(build(["--arch", "gru_tiny"])[0])
-    found = count(build(["--arch", "gru_tiny", *flags])[0])
+    parameters = count(build(["--arch", "gru_tiny", *flags])[0])
     if count_of_tiny is None:
         # GRU reads 32 fed values instead of 64; W_c [96 -> 32]; output reads 32, not 128.
         count_of_tiny = -96 * 32 + (96 * 32 + 32) - 30 * (128 - 32)
-    assert found - plain == count_of_tiny
+    assert parameters - plain == count_of_tiny
 
 
 @pytest.mark.parametrize(

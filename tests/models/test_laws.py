@@ -98,16 +98,16 @@ def test_future_words_change_nothing_earlier(model, name: str) -> None:
 def test_a_source_of_pads_only_is_finite_and_changes_no_other(model, name: str) -> None:
     """Values and gradients, in training and step by step in inference."""
     source, target = padded([*SOURCE, [1]], left=True), padded([*TARGET, [9, 2]], left=False)
-    found, gradients = {}, {}
+    outputs, gradients = {}, {}
     for sentences in (4, 5):
         model.zero_grad()
-        found[sentences] = logits(model, source[:sentences], target[:sentences])
-        found[sentences][:4].square().sum().backward()
+        outputs[sentences] = logits(model, source[:sentences], target[:sentences])
+        outputs[sentences][:4].square().sum().backward()
         gradients[sentences] = [parameter.grad.clone() for parameter in model.parameters()]
-    assert found[5].isfinite().all()
+    assert outputs[5].isfinite().all()
     wide = torch.ones(4, 30, dtype=torch.long)  # nothing but pads, more than a Linformer reads
     assert logits(model, wide, target[:4]).isfinite().all()
-    torch.testing.assert_close(found[5][:4], found[4], rtol=0, atol=1e-12)
+    torch.testing.assert_close(outputs[5][:4], outputs[4], rtol=0, atol=1e-12)
     torch.testing.assert_close(gradients[5], gradients[4], rtol=1e-9, atol=1e-9)
     model.train()
     model.zero_grad()
@@ -122,8 +122,8 @@ def test_a_source_of_pads_only_is_finite_and_changes_no_other(model, name: str) 
         for t in range(tokens.size(1)):
             step, _ = model.decoder(tokens[:, : t + 1], encoded, incremental_state=state)
             assert step.isfinite().all()
-            one, other = step[:4, 0][real[:, t]], found[4][:, t][real[:, t]]
-            torch.testing.assert_close(one, other, rtol=0, atol=UNDER_LAW[name].step_tolerance)
+            actual, other = step[:4, 0][real[:, t]], outputs[4][:, t][real[:, t]]
+            torch.testing.assert_close(actual, other, rtol=0, atol=UNDER_LAW[name].step_tolerance)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -204,11 +204,11 @@ def test_beam_search_in_a_batch_equals_one_by_one(name: str) -> None:
         return generator.generate([model], {"net_input": net_input, "id": torch.arange(len(batch))})
 
     generator.max_len_a, generator.max_len_b = 0, 9  # a limit that batch mates do not move
-    for found, sentence in zip(search(sentences), sentences, strict=True):
+    for hypotheses, sentence in zip(search(sentences), sentences, strict=True):
         alone = search([sentence])[0]
-        for one, other in zip(found, alone, strict=True):
-            assert one["tokens"].equal(other["tokens"])
-            assert one["score"].item() == pytest.approx(other["score"].item(), abs=1e-9)
+        for hypothesis, other in zip(hypotheses, alone, strict=True):
+            assert hypothesis["tokens"].equal(other["tokens"])
+            assert hypothesis["score"].item() == pytest.approx(other["score"].item(), abs=1e-9)
 
 
 def attentive(name: str):
@@ -219,10 +219,10 @@ def attentive(name: str):
     return model
 
 
-def assert_near(found: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
+def assert_near(actual: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
     """Within a few roundings of ``dtype``, of the size of the logits."""
     atol = 16 * torch.finfo(dtype).eps * exact.std().item()
-    torch.testing.assert_close(found.float(), exact, rtol=0, atol=atol)
+    torch.testing.assert_close(actual.float(), exact, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -231,12 +231,12 @@ def test_half_precision_is_finite_and_near(name: str, dtype: torch.dtype) -> Non
     source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
     exact = logits(model, source, target)
     model = model.to(dtype)
-    found = logits(model, source, target)
-    assert found.dtype == dtype
-    assert found.isfinite().all()
+    rounded = logits(model, source, target)
+    assert rounded.dtype == dtype
+    assert rounded.isfinite().all()
     if not UNDER_LAW[name].unsteady:
-        assert_near(found, exact, dtype)
-    found.float().square().sum().backward()
+        assert_near(rounded, exact, dtype)
+    rounded.float().square().sum().backward()
     for parameter in model.parameters():
         assert parameter.grad.isfinite().all()
 
@@ -246,11 +246,11 @@ def test_autocast_is_finite_and_near(name: str) -> None:
     source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
     exact = logits(model, source, target)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = logits(model, source, target)
-    assert found.isfinite().all()
+        rounded = logits(model, source, target)
+    assert rounded.isfinite().all()
     if not UNDER_LAW[name].unsteady:
-        assert_near(found, exact, torch.bfloat16)
-    found.float().square().sum().backward()
+        assert_near(rounded, exact, torch.bfloat16)
+    rounded.float().square().sum().backward()
     for parameter in model.parameters():
         assert parameter.grad.dtype == torch.float32
         assert parameter.grad.isfinite().all()
@@ -330,9 +330,9 @@ def test_dropout_drops_in_inference_only_where_it_is_retained(name: str, option:
     source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
     model.eval()
     encoded, without = both_outputs(model, source, target)
-    again = both_outputs(model, source, target)
-    assert again[0].equal(encoded)
-    assert again[1].equal(without)
+    repeated = both_outputs(model, source, target)
+    assert repeated[0].equal(encoded)
+    assert repeated[1].equal(without)
     generation.generation.retain_dropout = True
     model.prepare_for_inference_(generation)
     for _ in range(2):

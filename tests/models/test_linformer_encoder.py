@@ -82,10 +82,10 @@ def test_a_sentence_of_pads_changes_no_other(pooling: str) -> None:
     before = logits(model, padded(SENTENCES, left=True))
     pads = torch.ones(1, 30, dtype=torch.long)  # more columns than the projections have
     assert logits(model, pads).isfinite().all()
-    both = torch.cat([pads, padded(SENTENCES, left=True, extra=30 - len(SENTENCES[0]))])
-    found = logits(model, both)
-    assert found[0].isfinite().all()
-    torch.testing.assert_close(found[1:], before, rtol=0, atol=1e-12)
+    rows = torch.cat([pads, padded(SENTENCES, left=True, extra=30 - len(SENTENCES[0]))])
+    actual = logits(model, rows)
+    assert actual[0].isfinite().all()
+    torch.testing.assert_close(actual[1:], before, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["linformer", "bos", "pre-norm"])
@@ -124,10 +124,10 @@ def test_half_precision_is_finite_and_near(name: str, dtype: torch.dtype) -> Non
     model = build(MODELS[name])
     tokens = padded(SENTENCES, left=False)
     exact = logits(model, tokens)
-    found = logits(model.to(dtype), tokens)
-    assert found.dtype == dtype
-    torch.testing.assert_close(found.float(), exact, rtol=0, atol=0.05)
-    found.float().square().sum().backward()
+    actual = logits(model.to(dtype), tokens)
+    assert actual.dtype == dtype
+    torch.testing.assert_close(actual.float(), exact, rtol=0, atol=0.05)
+    actual.float().square().sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
@@ -232,7 +232,7 @@ def test_sizes_that_cannot_work_are_named(flags: list[str], message: str) -> Non
 # ---- through the real commands -------------------------------------------------------------------
 
 
-def again(digits: list[str]) -> str:
+def repeats(digits: list[str]) -> str:
     """Whether the first digit comes again."""
     return "again" if digits[0] in digits[1:] else "once"
 
@@ -251,7 +251,7 @@ def digits_corpus(folder: Path, *, long_line: bool = False) -> Path:
         if long_line and split == "test":
             lines[7] = lines[7] + ["5"] * 20
         write_lines(folder / f"{split}.text", [" ".join(line) for line in lines])
-        write_lines(folder / f"{split}.label", [again(line) for line in lines])
+        write_lines(folder / f"{split}.label", [repeats(line) for line in lines])
     for part, name in (("text", "input0"), ("label", "label")):
         fairseq(
             *("preprocess", "--only-source", "--destdir", folder / "bin" / name),
@@ -281,8 +281,8 @@ def validate(data: Path, checkpoint: Path, *flags: object, **how: object):
     )
 
 
-def accuracy(said: str) -> float:
-    return float(re.findall(r"accuracy (\S+)", said)[-1])
+def accuracy(output: str) -> float:
+    return float(re.findall(r"accuracy (\S+)", output)[-1])
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +320,6 @@ def test_exact_twin_learns_it_from_its_first_token(digits: Path, tmp_path: Path)
     assert (cfg.model.pooling, cfg.task.init_token) == ("bos", 0)
     task.load_dataset("test")
     batch = task.dataset("test").collater([task.dataset("test")[index] for index in range(400)])
-    found = model.eval()(**batch["net_input"], classification_head_name=HEAD)[0].argmax(1)
-    right = found.eq(batch["target"].view(-1)).float().mean().item()
+    classes = model.eval()(**batch["net_input"], classification_head_name=HEAD)[0].argmax(1)
+    right = classes.eq(batch["target"].view(-1)).float().mean().item()
     assert 100 * right == pytest.approx(accuracy(shown), abs=0.06)

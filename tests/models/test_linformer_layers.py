@@ -46,9 +46,12 @@ def expected_attention(
     layer: LinformerAttention, query: Tensor, source: Tensor, scale: str
 ) -> Tensor:
     """The reference for one sentence: ``[T, C]`` from ``[L, C]``."""
-    own = layer.projection
+    projection = layer.projection
     e, f = (
-        reference.matrix(own.kind, own.slots, own.max_len, own.weight[which]) for which in (0, -1)
+        reference.matrix(
+            projection.kind, projection.slots, projection.max_len, projection.weight[index]
+        )
+        for index in (0, -1)
     )
     return reference.attention(
         dict(layer.named_parameters()), query, source, e, f, layer.num_heads, scale
@@ -80,15 +83,15 @@ def test_equals_the_reference_with_all_gradients(
     query = torch.randn(targets, len(lengths), WIDTH).double().requires_grad_()
     source = torch.randn(width, len(lengths), WIDTH).double().requires_grad_()
     weights = torch.randn(targets, len(lengths), WIDTH).double()
-    wanted = [query, source, *layer.parameters()]
+    inputs = [query, source, *layer.parameters()]
 
-    found = layer(query, source, mask(lengths, width))
-    gradients = torch.autograd.grad((found * weights).sum(), wanted)
+    actual = layer(query, source, mask(lengths, width))
+    gradients = torch.autograd.grad((actual * weights).sum(), inputs)
     sentences = [(query[:, b], source[:n, b]) for b, n in enumerate(lengths)]
     naive = torch.stack([expected_attention(layer, q, s, scale) for q, s in sentences], dim=1)
-    naive_gradients = torch.autograd.grad((naive * weights).sum(), wanted)
+    naive_gradients = torch.autograd.grad((naive * weights).sum(), inputs)
 
-    torch.testing.assert_close(found, naive, rtol=0, atol=1e-12)
+    torch.testing.assert_close(actual, naive, rtol=0, atol=1e-12)
     with torch.no_grad():  # another implementation
         torch.testing.assert_close(
             layer(query, source, mask(lengths, width)), naive, rtol=0, atol=1e-12
@@ -131,10 +134,10 @@ def test_both_orders_are_one_function() -> None:
     first, last = attention(compress_first=True), attention(compress_first=False)
     source = torch.randn(31, 3, WIDTH).double()
     for pads in (None, mask([31, 2, 17], 31)):
-        for one, other in zip(
+        for actual, other in zip(
             first.compress(source, pads), last.compress(source, pads), strict=True
         ):
-            torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+            torch.testing.assert_close(actual, other, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("compress_first", [False, True, None])
@@ -274,8 +277,8 @@ def test_windows_of_a_convolution_are_stretched(max_len: int) -> None:
     assert stretched.shape == (2, new)
     torch.testing.assert_close(stretched.sum(-1), ramp.sum(-1), rtol=1e-6, atol=0)
     steps = stretched[:, 2:-2].diff()  # at its ends, beyond the first and last number, it is level
-    wanted = torch.full_like(steps, 2 / (old - 1) * (old / new) ** 2)
-    torch.testing.assert_close(steps, wanted, rtol=1e-5, atol=0)
+    expected = torch.full_like(steps, 2 / (old - 1) * (old / new) ** 2)
+    torch.testing.assert_close(steps, expected, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("max_len", [11, 30, 134, 140])

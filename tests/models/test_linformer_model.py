@@ -145,18 +145,18 @@ def test_embeddings_of_two_dictionaries_cannot_be_shared() -> None:
 def test_encoder_output_is_padded_on_the_right() -> None:
     model, _ = build(LINFORMER)
     left, right = padded(SOURCE, left=True), padded(SOURCE, left=False)
-    one, other = encode(model, left), encode(model, right)
-    assert one["encoder_padding_mask"][0].equal(right.eq(1))
-    real = ~one["encoder_padding_mask"][0].t()
-    torch.testing.assert_close(one["encoder_out"][0][real], other["encoder_out"][0][real])
+    left_encoded, other = encode(model, left), encode(model, right)
+    assert left_encoded["encoder_padding_mask"][0].equal(right.eq(1))
+    real = ~left_encoded["encoder_padding_mask"][0].t()
+    torch.testing.assert_close(left_encoded["encoder_out"][0][real], other["encoder_out"][0][real])
 
 
 def test_given_embeddings_are_brought_to_the_left_edge_too() -> None:
     model, _ = build(LINFORMER)
     tokens = padded(SOURCE, left=True)
-    given = model.encoder(tokens, token_embeddings=model.encoder.embed_tokens(tokens))
+    from_embeddings = model.encoder(tokens, token_embeddings=model.encoder.embed_tokens(tokens))
     expected = encode(model, tokens)["encoder_out"][0]
-    torch.testing.assert_close(given["encoder_out"][0], expected)
+    torch.testing.assert_close(from_embeddings["encoder_out"][0], expected)
 
 
 @pytest.mark.parametrize("junk", [math.nan, math.inf, 1e4])
@@ -206,11 +206,11 @@ def test_encoder_is_finite_at_32768_tokens_in_half_precision(dtype: torch.dtype)
     model, _ = build([*LINFORMER, *flags])
     source = padded(random_sentences([length, 5]), left=True)
     exact = encode(model, source)["encoder_out"][0]
-    found = encode(model.to(dtype), source)["encoder_out"][0]
-    assert found.dtype == dtype
-    assert found.shape == (length, 2, 32)
-    torch.testing.assert_close(found[:5].float(), exact[:5], rtol=0, atol=0.1)
-    assert found[:, 0].isfinite().all()
+    actual = encode(model.to(dtype), source)["encoder_out"][0]
+    assert actual.dtype == dtype
+    assert actual.shape == (length, 2, 32)
+    torch.testing.assert_close(actual[:5].float(), exact[:5], rtol=0, atol=0.1)
+    assert actual[:, 0].isfinite().all()
 
 
 def test_task_limit_wins_where_it_is_smaller() -> None:
@@ -236,8 +236,8 @@ def test_cache_does_not_grow_with_the_source(length: int) -> None:
         saved = attention.get_incremental_state(state, "projected")
         assert saved["keys"].shape == saved["values"].shape == (3, 2, 4, 16)
     first = attentions[0].get_incremental_state(state, "projected")["keys"]
-    kept = torch.tensor([1, 1, 0, 4, 2, 11, 10, 10, 14, 13])  # the second sentence is finished
-    model.decoder.reorder_incremental_state_scripting(state, kept)
+    order = torch.tensor([1, 1, 0, 4, 2, 11, 10, 10, 14, 13])  # the second sentence is finished
+    model.decoder.reorder_incremental_state_scripting(state, order)
     after = attentions[0].get_incremental_state(state, "projected")["keys"]
     assert after.equal(first[[0, 2]])
 

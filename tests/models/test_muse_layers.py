@@ -52,16 +52,16 @@ def tensor(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.double).requires_grad_()
 
 
-def equal(found: Tensor, expected: Tensor, wanted: list[Tensor], atol: float = 1e-12) -> None:
+def equal(actual: Tensor, expected: Tensor, inputs: list[Tensor], atol: float = 1e-12) -> None:
     """Values, and the gradient of a random sum of them to each of ``wanted``."""
-    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
-    direction = tensor(*found.shape, seed=9).detach()
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+    direction = tensor(*actual.shape, seed=9).detach()
     gradients = [
-        torch.autograd.grad((out * direction).sum(), wanted, retain_graph=True)
-        for out in (found, expected)
+        torch.autograd.grad((out * direction).sum(), inputs, retain_graph=True)
+        for out in (actual, expected)
     ]
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=atol)
+    for gradient, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, other, rtol=0, atol=atol)
 
 
 def dynamic(sizes: tuple[int, ...], causal: bool) -> DynamicConvolution:
@@ -126,7 +126,7 @@ def test_sums_of_many_taps_are_rounded_once(dtype: torch.dtype) -> None:
     grad = tensor(2, 200, 8, seed=3).to(dtype)
 
     def results(path: Callable[..., Tensor], kind: torch.dtype) -> list[Tensor]:
-        operands = [one.detach().to(kind).requires_grad_() for one in (values, weights)]
+        operands = [operand.detach().to(kind).requires_grad_() for operand in (values, weights)]
         out = path(*operands)
         assert out.dtype == kind
         return [out, *torch.autograd.grad(out, operands, grad.to(kind))]
@@ -139,8 +139,8 @@ def test_sums_of_many_taps_are_rounded_once(dtype: torch.dtype) -> None:
 
     exact = results(by_band, torch.float64)
     pairs = zip(results(by_loop, dtype), results(by_band, dtype), exact, strict=True)
-    for (loop, matrix, true), most in zip(pairs, (1.1, 1.1, 2), strict=True):
-        assert (loop - true).norm() <= most * (matrix - true).norm()
+    for (loop, matrix, true), limit in zip(pairs, (1.1, 1.1, 2), strict=True):
+        assert (loop - true).norm() <= limit * (matrix - true).norm()
 
 
 def test_taps_are_where_equation_6_has_them() -> None:
@@ -163,8 +163,8 @@ def test_kernels_are_softmaxes_whatever_the_border() -> None:
     module = dynamic((3, 5), causal=True)
     weights = module.kernels(tensor(4, 1, DIM))
     torch.testing.assert_close(weights.sum(-1), torch.ones(4, 1, HEADS).double())
-    ones = torch.ones(1, 4, 3, dtype=torch.double)
-    convolved = convolve(ones, weights[:, :, 0].transpose(0, 1), module.left)[0, :, 0]
+    constant = torch.ones(1, 4, 3, dtype=torch.double)
+    convolved = convolve(constant, weights[:, :, 0].transpose(0, 1), module.left)[0, :, 0]
     for t, value in enumerate(convolved):
         torch.testing.assert_close(value, weights[t, 0, 0, -(t + 1) :].sum())
     assert convolved[0] < 0.99
@@ -184,28 +184,28 @@ def test_pads_count_as_zero() -> None:
     mask = torch.zeros(2, 7, dtype=torch.bool)
     mask[0, 4:] = True
     mask[1, :3] = True
-    found = module(values, mask)
-    torch.testing.assert_close(found[:4, :1], module(values[:4, :1]), rtol=0, atol=1e-12)
-    torch.testing.assert_close(found[3:, 1:], module(values[3:, 1:]), rtol=0, atol=1e-12)
+    actual = module(values, mask)
+    torch.testing.assert_close(actual[:4, :1], module(values[:4, :1]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(actual[3:, 1:], module(values[3:, 1:]), rtol=0, atol=1e-12)
     ordinary = random_(OrdinaryConvolution(DIM, 4, causal=False))
-    found = ordinary(values, mask)
-    torch.testing.assert_close(found[:4, :1], ordinary(values[:4, :1]), rtol=0, atol=1e-12)
-    torch.testing.assert_close(found[3:, 1:], ordinary(values[3:, 1:]), rtol=0, atol=1e-12)
+    actual = ordinary(values, mask)
+    torch.testing.assert_close(actual[:4, :1], ordinary(values[:4, :1]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(actual[3:, 1:], ordinary(values[3:, 1:]), rtol=0, atol=1e-12)
 
 
 def test_kernel_dropout_scales_after_the_softmax() -> None:
     module = DynamicConvolution(DIM, HEADS, (3,), True, nn.Dropout(0.5)).double()
     values = tensor(50, 2, DIM)
-    whole = module.eval().kernels(values)
+    undropped = module.eval().kernels(values)
     torch.manual_seed(0)
     dropped = module.train().kernels(values)
-    kept = dropped != 0
-    assert 0.4 < kept.double().mean() < 0.6
-    torch.testing.assert_close(dropped[kept], 2 * whole[kept])
+    is_kept = dropped != 0
+    assert 0.4 < is_kept.double().mean() < 0.6
+    torch.testing.assert_close(dropped[is_kept], 2 * undropped[is_kept])
 
 
-def build(variant: str, decoder: bool, **more: object) -> ParallelBlock:
-    options = {**VARIANTS[variant], **more}
+def build(variant: str, decoder: bool, **values: object) -> ParallelBlock:
+    options = {**VARIANTS[variant], **values}
     sides = {"causal": True, "source_dim": 5} if decoder else {}
     return random_(ParallelBlock(DIM, 7, HEADS, **options, **sides))
 
@@ -250,8 +250,8 @@ def test_block_equals_the_reference(
         )
         for b in range(2)
     ]
-    wanted = [x, *block.parameters(), *([] if source is None else [source])]
-    equal(run(block, x, source), torch.stack(expected, 1), wanted, atol=1e-11)
+    inputs = [x, *block.parameters(), *([] if source is None else [source])]
+    equal(run(block, x, source), torch.stack(expected, 1), inputs, atol=1e-11)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -294,10 +294,10 @@ def test_a_sentence_of_pads_alone_stays_finite() -> None:
 
 def test_shared_values_make_kernels_and_queries_do_not() -> None:
     """Kernels come from V with its bias: W_v and b_v move them, W_q, W_k do not."""
-    seen = []
+    calls = []
     for third in ("none", "q", "k", "v", "bias of v"):
         block = build("gated", decoder=False)
-        block.attention.register_forward_hook(lambda m, i, o: seen.append(o.split(DIM, -1)))
+        block.attention.register_forward_hook(lambda m, i, o: calls.append(o.split(DIM, -1)))
         weight, bias = (getattr(block.projections.in_proj, n).data for n in ("weight", "bias"))
         if third in "qkv":
             rows = {"q": 0, "k": 1, "v": 2}[third]
@@ -305,7 +305,7 @@ def test_shared_values_make_kernels_and_queries_do_not() -> None:
         elif third == "bias of v":
             bias[2 * DIM :] += 0.1
         run(block, tensor(5, 2, DIM), None)
-    (attended, convolved), *changed = seen
+    (attended, convolved), *changed = calls
     for (other_attended, other_convolved), moves in zip(changed, "qkvb", strict=True):
         assert not other_attended.allclose(attended)
         assert other_convolved.equal(convolved) == (moves in "qk")
@@ -316,14 +316,14 @@ def test_shared_values_make_kernels_and_queries_do_not() -> None:
 
 
 def test_separate_values_are_the_convolutions_own() -> None:
-    seen = []
+    calls = []
     for changed in (None, 2, 3):
         block = build("separate", decoder=False)
-        block.attention.register_forward_hook(lambda m, i, o: seen.append(o.split(DIM, -1)))
+        block.attention.register_forward_hook(lambda m, i, o: calls.append(o.split(DIM, -1)))
         if changed is not None:
             block.projections.in_proj.weight.data[changed * DIM : (changed + 1) * DIM] += 0.1
         run(block, tensor(5, 2, DIM), None)
-    (attended, convolved), (of_v, conv_of_v), (of_u, conv_of_u) = seen
+    (attended, convolved), (of_v, conv_of_v), (of_u, conv_of_u) = calls
     assert conv_of_v.equal(convolved)
     assert not of_v.allclose(attended)
     assert of_u.equal(attended)
@@ -359,16 +359,16 @@ def test_decoder_block_reads_no_later_position(variant: str) -> None:
 
 def test_cross_attention_reads_the_blocks_input() -> None:
     """The results of self-attention and convolution do not reach it."""
-    seen = []
+    calls = []
     for scale in (1.0, 0.0, 3.0):
         block = build("gated", decoder=True)
-        block.cross.register_forward_hook(lambda m, i, o: seen.append(o))
+        block.cross.register_forward_hook(lambda m, i, o: calls.append(o))
         block.projections.out_proj.weight.data *= scale
         block.attention.convolution.predictor.weight.data *= scale
         run(block, tensor(4, 2, DIM), tensor(3, 2, 5))
-    for contexts, weights in seen[1:]:
-        assert contexts.equal(seen[0][0])
-        assert weights.equal(seen[0][1])
+    for contexts, weights in calls[1:]:
+        assert contexts.equal(calls[0][0])
+        assert weights.equal(calls[0][1])
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -381,13 +381,13 @@ def test_steps_equal_the_whole_at_each_position(variant: str, fused: bool) -> No
     pads = torch.tensor([[True, False, False, False, False], [False] * 5])
     with torch.no_grad():
         by_row = source.repeat_interleave(2, 1), pads.repeat_interleave(2, 0)
-        whole, of_whole = block(x, None, causal_mask(length), block.source(by_row[0], by_row[1]))
+        full, of_whole = block(x, None, causal_mask(length), block.source(by_row[0], by_row[1]))
         shape = (1, block.cached_parts, 4, HEADS, DIM // HEADS)
         state = DecoderState(shape, x, [block.source(source, pads)])
         for t in range(length):
             (cache,) = state.extend()
             out, weights = block.step(x[t], cache, state.sources[0])
-            torch.testing.assert_close(out, whole[t], rtol=0, atol=1e-12)
+            torch.testing.assert_close(out, full[t], rtol=0, atol=1e-12)
             by_beam = of_whole[:, :, t].view(2, 2, HEADS, -1).transpose(1, 2)
             torch.testing.assert_close(weights, by_beam, rtol=0, atol=1e-12)
 
@@ -402,18 +402,20 @@ def test_fused_is_the_same_function_and_comes_apart_exactly(variant: str, decode
     fused.load_state_dict({name.removeprefix("layers.0."): v for name, v in state.items()})
     assert sum(p.numel() for p in fused.parameters()) == sum(p.numel() for p in block.parameters())
     x, source = tensor(5, 2, DIM), tensor(4, 2, 5, seed=3) if decoder else None
-    wanted = [x, fused.layer_norm.weight] + ([] if source is None else [source])
-    found, expected = run(fused, x, source), run(block, x, source)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    gradient = torch.autograd.grad(found.sum(), wanted)
-    wanted[1] = block.layer_norm.weight
-    for one, other in zip(gradient, torch.autograd.grad(expected.sum(), wanted), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    inputs = [x, fused.layer_norm.weight] + ([] if source is None else [source])
+    actual, expected = run(fused, x, source), run(block, x, source)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    gradient = torch.autograd.grad(actual.sum(), inputs)
+    inputs[1] = block.layer_norm.weight
+    for actual_grad, other in zip(
+        gradient, torch.autograd.grad(expected.sum(), inputs), strict=True
+    ):
+        torch.testing.assert_close(actual_grad, other, rtol=0, atol=1e-12)
 
-    again = {f"layers.0.{name}": value for name, value in fused.state_dict().items()}
-    block.upgrade_state_dict_named(again, "layers.0")
-    assert again.keys() == original.keys()
-    assert all(again[name].equal(value) for name, value in original.items())
+    taken_apart = {f"layers.0.{name}": value for name, value in fused.state_dict().items()}
+    block.upgrade_state_dict_named(taken_apart, "layers.0")
+    assert taken_apart.keys() == original.keys()
+    assert all(taken_apart[name].equal(value) for name, value in original.items())
     prefix = "layers.0.projections."
     assert fuse(state, prefix) is state
     assert unfuse(original, prefix) is original
@@ -473,12 +475,12 @@ def test_input_dropout_reaches_attention_and_convolution_alone(fused: bool) -> N
     )
     x = tensor(8, 2, DIM)
     run(block, x, tensor(3, 2, 5))
-    ((all_else, own),) = read
+    ((all_else, projected),) = read
     assert all_else is x
-    assert 0.3 < own.eq(0).double().mean() < 0.7
-    hidden, own_rows = plain(x, own)[-1], plain(x, own)[0]
+    assert 0.3 < projected.eq(0).double().mean() < 0.7
+    hidden, own_rows = plain(x, projected)[-1], plain(x, projected)[0]
     torch.testing.assert_close(hidden, plain(x, x)[-1], rtol=0, atol=1e-12)
-    torch.testing.assert_close(own_rows, plain(own, own)[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(own_rows, plain(projected, projected)[0], rtol=0, atol=1e-12)
 
 
 def test_a_cache_reordered_and_grown_holds_each_rows_own_past() -> None:
@@ -512,18 +514,18 @@ def test_packed_product_is_a_linear_layer_and_follows_its_weight() -> None:
     x = torch.randn(3, 1, 48)[..., :24]  # rows apart, as a split of a fused product has them
     assert can_pack(linear.weight) == torch.backends.mkldnn.is_available()
 
-    def found() -> Tensor:
+    def products() -> Tensor:
         with torch.no_grad():
             return packed(x, linear.weight, linear.bias)
 
-    torch.testing.assert_close(found(), linear(x), rtol=0, atol=1e-5)
+    torch.testing.assert_close(products(), linear(x), rtol=0, atol=1e-5)
     with torch.no_grad():
         linear.weight.copy_(torch.randn(40, 24))  # as load_state_dict does
-    torch.testing.assert_close(found(), linear(x), rtol=0, atol=1e-5)
+    torch.testing.assert_close(products(), linear(x), rtol=0, atol=1e-5)
     assert packed(x, linear.weight, linear.bias).requires_grad
     assert not copy.deepcopy(packed).enabled
     linear, x = linear.double(), x.double()
-    assert found().equal(linear(x))
+    assert products().equal(linear(x))
 
 
 def test_weights_are_packed_for_generation_alone() -> None:
@@ -544,19 +546,19 @@ def test_dropout_keeps_each_value_with_its_probability(p: float) -> None:
     x = torch.rand(101, 1001).add_(0.5).requires_grad_()
     torch.manual_seed(0)
     out = dropout(x, p)
-    kept = out != 0
-    torch.testing.assert_close(out[kept], x[kept] / (1 - p), rtol=1e-4, atol=0)
+    is_kept = out != 0
+    torch.testing.assert_close(out[is_kept], x[is_kept] / (1 - p), rtol=1e-4, atol=0)
     for lane in range(4):  # four values come from one draw
-        share = kept.flatten()[lane::4].double()
+        share = is_kept.flatten()[lane::4].double()
         error = 5 * math.sqrt(p * (1 - p) / share.numel())
         assert share.mean().item() == pytest.approx(1 - p, abs=error)
-        other = kept.flatten()[(lane + 1) % 4 :: 4][: share.numel()].double()
+        other = is_kept.flatten()[(lane + 1) % 4 :: 4][: share.numel()].double()
         together = (share[: other.numel()] * other).mean().item()
         assert together == pytest.approx((1 - p) ** 2, abs=2 * error)  # and are independent
     (gradient,) = torch.autograd.grad(out.sum(), x)
-    torch.testing.assert_close(gradient, kept / (1 - p), rtol=1e-4, atol=0)
+    torch.testing.assert_close(gradient, is_kept / (1 - p), rtol=1e-4, atol=0)
     torch.manual_seed(0)
-    assert (dropout(torch.ones(101, 1001), p) != 0).equal(kept)
+    assert (dropout(torch.ones(101, 1001), p) != 0).equal(is_kept)
     assert dropout(x, 1.0).eq(0).all()
     assert not draw(x, 1.0)[0].any()
     assert dropout(torch.ones(3, dtype=torch.bfloat16), p).dtype == torch.bfloat16

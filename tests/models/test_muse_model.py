@@ -171,9 +171,11 @@ def test_fused_model_prepared_for_generation_finds_the_same() -> None:
     expected = generator.generate([model], {**sample, "id": torch.arange(3)})
     model.make_generation_fast_(need_attn=False)
     assert model.decoder._output.enabled
-    for found, other in zip(generator.generate([model], sample), expected, strict=True):
-        assert [h["tokens"].tolist() for h in found] == [h["tokens"].tolist() for h in other]
-        scores = [[hypothesis["score"].item() for hypothesis in side] for side in (found, other)]
+    for candidates, other in zip(generator.generate([model], sample), expected, strict=True):
+        assert [h["tokens"].tolist() for h in candidates] == [h["tokens"].tolist() for h in other]
+        scores = [
+            [hypothesis["score"].item() for hypothesis in side] for side in (candidates, other)
+        ]
         assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
@@ -183,16 +185,16 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 def learn(
-    model: torch.nn.Module, source: Tensor, wanted: Tensor, updates: int, rate: float
+    model: torch.nn.Module, source: Tensor, target: Tensor, updates: int, rate: float
 ) -> list[float]:
     """Train on one batch; the losses, and the model in eval mode."""
     optimizer = torch.optim.Adam(model.train().parameters(), lr=rate)
     losses = []
     for _ in range(updates):
         optimizer.zero_grad()
-        found = model(source, source.ne(1).sum(1), previous(wanted))[0]
+        logits = model(source, source.ne(1).sum(1), previous(target))[0]
         loss = torch.nn.functional.cross_entropy(
-            found.flatten(0, 1), wanted.flatten(), ignore_index=1
+            logits.flatten(0, 1), target.flatten(), ignore_index=1
         )
         loss.backward()
         optimizer.step()
@@ -210,12 +212,12 @@ def test_fused_checkpoint_is_the_same_model(kernels: str) -> None:
     assert isinstance(fused.decoder.layers[0].projections, FusedProjections)
     source, target = batch()
     expected = model(source, source.ne(1).sum(1), target)[0]
-    found = fused(source, source.ne(1).sum(1), target)[0]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-    again, _ = build(flags, seed=3)
-    again.load_state_dict(fused.state_dict())
+    actual = fused(source, source.ne(1).sum(1), target)[0]
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+    separate, _ = build(flags, seed=3)
+    separate.load_state_dict(fused.state_dict())
     for name, value in model.state_dict().items():
-        assert again.state_dict()[name].equal(value), name
+        assert separate.state_dict()[name].equal(value), name
 
 
 @pytest.mark.parametrize("flags", [[], ["--muse-fused"], ["--muse-kernels", "none"]])
@@ -227,47 +229,47 @@ def test_beam_search_with_and_without_its_cache(flags: list[str]) -> None:
     source = padded(sentences, left=True)
     learn(model, source, padded(sentences, left=False), updates=40, rate=0.005)
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
-    found = []
+    results = []
     for cached in (True, False):
         generator = SequenceGenerator(
             [model], task.target_dictionary, beam_size=5, max_len_a=0, max_len_b=25
         )
         generator.model.has_incremental = cached
-        found.append(generator.generate([model], {**sample, "id": torch.arange(4)}))
-    lengths = [len(sentence[0]["tokens"]) for sentence in found[0]]
+        results.append(generator.generate([model], {**sample, "id": torch.arange(4)}))
+    lengths = [len(sentence[0]["tokens"]) for sentence in results[0]]
     assert min(lengths) < max(lengths)
-    for one, other in zip(*found, strict=True):
-        assert [h["tokens"].tolist() for h in one] == [h["tokens"].tolist() for h in other]
-        scores = [[hypothesis["score"].item() for hypothesis in side] for side in (one, other)]
+    for actual, other in zip(*results, strict=True):
+        assert [h["tokens"].tolist() for h in actual] == [h["tokens"].tolist() for h in other]
+        scores = [[hypothesis["score"].item() for hypothesis in side] for side in (actual, other)]
         assert scores[0] == pytest.approx(scores[1], abs=1e-9)
 
 
 def test_keys_of_a_sentence_are_made_once_for_its_beam() -> None:
     model, task = build(MUSE)
-    made = []
+    sizes = []
     layer = model.decoder.layers[0]
-    layer.cross_key_value.register_forward_hook(lambda m, i, o: made.append(o.shape))
+    layer.cross_key_value.register_forward_hook(lambda m, i, o: sizes.append(o.shape))
     generator = SequenceGenerator(
         [model], task.target_dictionary, beam_size=5, max_len_a=0, max_len_b=6
     )
     source = padded(random_sentences([9, 4]), left=True)
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
     generator.generate([model], {**sample, "id": torch.arange(2)})
-    assert made == [(9, 2, 64)]
+    assert sizes == [(9, 2, 64)]
 
 
 def test_alignment_of_a_chosen_layer_and_of_fewer_heads() -> None:
     model, _ = build(MUSE)
     source, target = batch()
     encoded = model.encoder(source, src_lengths=source.ne(1).sum(1))
-    seen = []
+    calls = []
     for options in ({}, {"alignment_layer": 0}, {"alignment_heads": 1}):
         full = model.decoder.extract_features(target, encoded, **options)[1]["attn"][0]
         step = model.decoder.extract_features(target[:, :1], encoded, {}, **options)[1]["attn"][0]
         torch.testing.assert_close(step[:, 0], full[:, 0])
-        seen.append(full)
-    assert not seen[0].allclose(seen[1])
-    assert not seen[0].allclose(seen[2])
+        calls.append(full)
+    assert not calls[0].allclose(calls[1])
+    assert not calls[0].allclose(calls[2])
 
 
 def test_generation_returns_attention_only_when_asked() -> None:
@@ -281,8 +283,8 @@ def test_generation_returns_attention_only_when_asked() -> None:
 def test_recomputed_activations_give_the_same_gradients(flags: list[str]) -> None:
     source, target = batch()
     gradients = []
-    for more in ([], ["--checkpoint-activations"]):
-        model, _ = build([*MUSE, *flags, *more])
+    for extra_flags in ([], ["--checkpoint-activations"]):
+        model, _ = build([*MUSE, *flags, *extra_flags])
         model.train()
         model(source, source.ne(1).sum(1), target)[0].square().sum().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters()})
@@ -296,8 +298,8 @@ def test_300_updates_learn_by_heart() -> None:
     layers = ["--encoder-layers", "12", "--decoder-layers", "12"]
     model, _ = build([*MUSE, *layers, "--dropout", "0.1"])
     sentences = random_sentences([4, 6, 3], seed=4)
-    source, wanted = batch()[0], padded(sentences, left=False)
-    losses = learn(model, source, wanted, updates=300, rate=1e-3)
+    source, target = batch()[0], padded(sentences, left=False)
+    losses = learn(model, source, target, updates=300, rate=1e-3)
     assert losses[-1] < 0.2 < 2 < losses[0]
 
 
@@ -311,12 +313,12 @@ def test_commands_with_a_fused_model_find_the_same(tmp_path: Path) -> None:
         *("--no-save-optimizer-state", "--num-workers", 0, "--dropout", 0),
     )
     model = tmp_path / "model" / "checkpoint_last.pt"
-    found = [
+    values = [
         fairseq("generate", data, "--path", model, "--cpu", "--beam", 5, *TORCH, *flags).stdout
         for flags in ((), ("--model-overrides", "{'muse_fused': True}"))
     ]
-    assert hypotheses(found[0]) == hypotheses(found[1])
-    assert len(hypotheses(found[0])) == 30
+    assert hypotheses(values[0]) == hypotheses(values[1])
+    assert len(hypotheses(values[0])) == 30
     models, _ = checkpoint_utils.load_model_ensemble(
         [str(model)], arg_overrides={"muse_fused": True, "data": str(data)}
     )

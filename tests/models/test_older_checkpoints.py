@@ -90,9 +90,9 @@ def test_a_missing_option_has_its_default(name: str, tmp_path: Path):
     assert len(options) > 5
     for missing in [*([option] for option in options), options]:
         cut = older(cfg, *missing)
-        again = loaded(tmp_path / "older.pt", task, model=model.state_dict(), cfg=cut)
-        assert torch.equal(output(again, name), expected), missing
-        assert again.max_positions() == model.max_positions(), missing
+        reloaded = loaded(tmp_path / "older.pt", task, model=model.state_dict(), cfg=cut)
+        assert torch.equal(output(reloaded, name), expected), missing
+        assert reloaded.max_positions() == model.max_positions(), missing
 
 
 def test_a_named_architecture_has_its_own_default(tmp_path: Path):
@@ -100,8 +100,8 @@ def test_a_named_architecture_has_its_own_default(tmp_path: Path):
     task = task_of(cfg, "gru_tiny")
     model = task.build_model(cfg.model).eval()
     cut = older(cfg, "encoder_hidden_size", "decoder_order")
-    again = loaded(tmp_path / "older.pt", task, model=model.state_dict(), cfg=cut)
-    assert torch.equal(output(again, "gru_tiny"), output(model, "gru_tiny"))
+    reloaded = loaded(tmp_path / "older.pt", task, model=model.state_dict(), cfg=cut)
+    assert torch.equal(output(reloaded, "gru_tiny"), output(model, "gru_tiny"))
 
 
 def test_an_older_form_of_configuration(tmp_path: Path):
@@ -113,5 +113,5 @@ def test_an_older_form_of_configuration(tmp_path: Path):
     values = {**parts["task"], **parts["model"]}
     values |= {"arch": "gru_tiny", "task": "translation", "criterion": "cross_entropy"}
     state = {"model": model.state_dict(), "args": Namespace(**values)}
-    again = loaded(tmp_path / "older.pt", task, **state)
-    assert torch.equal(output(again, "gru_tiny"), output(model, "gru_tiny"))
+    reloaded = loaded(tmp_path / "older.pt", task, **state)
+    assert torch.equal(output(reloaded, "gru_tiny"), output(model, "gru_tiny"))

@@ -165,9 +165,9 @@ def bits(forward: Twin, source: str, target: str, *paths: Path) -> list[float]:
     """``log2 p`` of each word of the target and of its end."""
     dictionary = forward.dictionary
     words = [dictionary.index(word) for word in target.split()]
-    found = forward(source, words, *paths)
+    outputs = forward(source, words, *paths)
     index = torch.tensor([*words, dictionary.eos()]).unsqueeze(1)
-    return found.gather(1, index).squeeze(1).log2().tolist()
+    return outputs.gather(1, index).squeeze(1).log2().tolist()
 
 
 def greedy(forward: Twin, source: str, longest: int) -> str:
@@ -183,17 +183,17 @@ def greedy(forward: Twin, source: str, longest: int) -> str:
     return forward.dictionary.string(torch.tensor(words))
 
 
-def same(one: list[Sentence], other: list[Sentence]) -> None:
+def assert_same(actual: list[Sentence], other: list[Sentence]) -> None:
     """Assert equal texts, and equal scores but for rounding (both print four digits)."""
-    assert [s.texts for s in one] == [s.texts for s in other]
-    for left, right in zip(one, other, strict=True):
+    assert [s.texts for s in actual] == [s.texts for s in other]
+    for left, right in zip(actual, other, strict=True):
         assert left.scores == pytest.approx(right.scores, abs=1e-4)
         for ours, theirs in zip(left.positional, right.positional, strict=True):
             assert ours == pytest.approx(theirs, abs=2e-4)
 
 
-def same_alignments(one: list[Sentence], other: list[Sentence]) -> None:
-    for left, right in zip(one, other, strict=True):
+def same_alignments(actual: list[Sentence], other: list[Sentence]) -> None:
+    for left, right in zip(actual, other, strict=True):
         for ours, theirs in zip(left.alignments, right.alignments, strict=True):
             torch.testing.assert_close(soft(ours), soft(theirs), rtol=0, atol=1e-5)
 
@@ -227,7 +227,7 @@ def test_soft_alignments_are_distributions_over_the_source(trained: Trained) -> 
 
 def test_alone_as_in_a_batch(trained: Trained) -> None:
     alone = trained.generate("--batch-size", 1, "--nbest", 3, "--print-alignment", "soft")
-    same(alone, trained.plain)
+    assert_same(alone, trained.plain)
     same_alignments(alone, trained.plain)
 
 
@@ -241,21 +241,21 @@ def test_padding_flags_change_nothing(trained: Trained) -> None:
     assert "'left_pad_source': False" in output
     assert "bucketing source lengths" in output
     padded = parse(output)
-    same(padded, trained.plain)
+    assert_same(padded, trained.plain)
     same_alignments(padded, trained.plain)
 
 
 def test_hard_alignments_and_an_ensemble_of_one_model_twice(trained: Trained) -> None:
-    same(trained.twice, trained.plain)
+    assert_same(trained.twice, trained.plain)
     for hard, sentence in zip(trained.twice, trained.plain, strict=True):
-        for found, weights in zip(hard.alignments, sentence.alignments, strict=True):
+        for alignment, weights in zip(hard.alignments, sentence.alignments, strict=True):
             words = soft(weights)[:-1, :-1]  # without the end of either side
             best = words.argmax(1).tolist()
-            for t, pair in enumerate(found.split()):
+            for t, pair in enumerate(alignment.split()):
                 source, target = map(int, pair.split("-"))
                 assert target == t
                 assert words[t, source] >= words[t, best[t]] - 1e-5
-            assert len(found.split()) == len(words)
+            assert len(alignment.split()) == len(words)
 
 
 def test_score_reference(trained: Trained, forward: Twin) -> None:
@@ -290,9 +290,9 @@ def test_prefix_size(trained: Trained) -> None:
 
 
 def test_greedy_search_up_to_a_length(trained: Trained, forward: Twin) -> None:
-    found = trained.generate("--beam", 1, "--max-len-b", 5)
-    assert [s.texts for s in found] == [[greedy(forward, s.source, 5)] for s in found]
-    lengths = {len(s.texts[0].split()) for s in found}
+    sentences = trained.generate("--beam", 1, "--max-len-b", 5)
+    assert [s.texts for s in sentences] == [[greedy(forward, s.source, 5)] for s in sentences]
+    lengths = {len(s.texts[0].split()) for s in sentences}
     assert max(lengths) == 5
     assert min(lengths) < 5
 
@@ -300,12 +300,12 @@ def test_greedy_search_up_to_a_length(trained: Trained, forward: Twin) -> None:
 def test_sampling_follows_the_seed(trained: Trained, forward: Twin) -> None:
     # Among all symbols it could draw one that is not printed, such as <s>.
     flags = ("--sampling", "--sampling-topk", 4, "--beam", 1, "--batch-size", 40, "--seed")
-    one, again, other = (trained.generate(*flags, seed) for seed in (3, 3, 4))
-    same(one, again)
-    texts, others = ([s.texts[0] for s in sentences] for sentences in (one, other))
-    assert texts != others
+    first, repeated, other = (trained.generate(*flags, seed) for seed in (3, 3, 4))
+    assert_same(first, repeated)
+    texts, other_texts = ([s.texts[0] for s in sentences] for sentences in (first, other))
+    assert texts != other_texts
     assert texts != [s.texts[0] for s in trained.plain]
-    for sentence in one:
+    for sentence in first:
         expected = bits(forward, sentence.source, sentence.texts[0])
         assert sentence.positional[0] == pytest.approx(expected, abs=1e-3)
 
@@ -313,7 +313,7 @@ def test_sampling_follows_the_seed(trained: Trained, forward: Twin) -> None:
 def test_diverse_groups(trained: Trained) -> None:
     flags = ("--beam", 4, "--nbest", 4, "--diverse-beam-groups", 2)
     together = trained.generate(*flags, "--batch-size", 7)
-    same(together, trained.generate(*flags, "--batch-size", 1))
+    assert_same(together, trained.generate(*flags, "--batch-size", 1))
     assert len(together) == TEST_LINES
 
 
@@ -328,24 +328,24 @@ def test_diverse_groups_of_any_sentences() -> None:
             rows = rows[[0, 2, 3]]
         lprobs = torch.rand(len(rows), 4, len(words), generator=draw).log()
         scores = torch.rand(len(rows), 4, number, generator=draw).log()
-        found = ours.step(number, lprobs.clone(), scores, None, names[rows])
+        actual = ours.step(number, lprobs.clone(), scores, None, names[rows])
         expected = DiverseBeamSearch.step.__wrapped__(theirs, number, lprobs, scores, None, rows)
-        for one, other in zip(found, expected, strict=True):
-            assert one.equal(other)
+        for tensor, other in zip(actual, expected, strict=True):
+            assert tensor.equal(other)
 
 
 def test_length_penalty_joined_words_and_longest_source(trained: Trained) -> None:
-    found = trained.generate(
+    sentences = trained.generate(
         *("--lenpen", 0, "--nbest", 5, "--remove-bpe", "--max-source-positions", 6),
         "--skip-invalid-size-inputs-valid-test",
     )
     fitting = [s for s in trained.plain if len(s.source.split()) + 1 <= 6]
-    assert [s.source for s in found] == [s.source for s in fitting]
-    assert 0 < len(found) < TEST_LINES
-    assert [s.reference for s in found] == [
+    assert [s.source for s in sentences] == [s.source for s in fitting]
+    assert 0 < len(sentences) < TEST_LINES
+    assert [s.reference for s in sentences] == [
         (s.reference + " ").replace("@@ ", "").rstrip() for s in fitting
     ]
-    for sentence in found:
+    for sentence in sentences:
         totals = [sum(positional) for positional in sentence.positional]
         assert sentence.scores == pytest.approx(totals, abs=1e-3)  # a sum, not a mean
         assert sentence.scores == sorted(sentence.scores, reverse=True)
@@ -358,8 +358,8 @@ def test_retained_dropout_changes_scores(trained: Trained) -> None:
         *("--batch-size", 7, "--score-reference"),
     )
     changes = [
-        abs(one.scores[0] - other.scores[0])
-        for one, other in zip(dropped, trained.scored, strict=True)
+        abs(sentence.scores[0] - other.scores[0])
+        for sentence, other in zip(dropped, trained.scored, strict=True)
     ]
     assert min(changes) > 1e-4
 
@@ -373,10 +373,10 @@ def test_interactive_equals_generate(trained: Trained) -> None:
         *("--buffer-size", 30, "--batch-size", 7, "--print-alignment"),
         stdin=(trained.text / "test.src").read_text(),
     )
-    found = parse(done.stdout)
-    assert [s.source for s in found] == [s.source for s in trained.plain]
-    same(found, trained.plain)
-    assert [s.alignments for s in found] == [s.alignments for s in trained.twice]
+    sentences = parse(done.stdout)
+    assert [s.source for s in sentences] == [s.source for s in trained.plain]
+    assert_same(sentences, trained.plain)
+    assert [s.alignments for s in sentences] == [s.alignments for s in trained.twice]
 
 
 def losses(log: str) -> tuple[str, str]:
@@ -425,18 +425,20 @@ def test_one_update_whatever_the_batches(trained: Trained, tmp_path: Path) -> No
         *("--required-batch-size-multiple", 1, "--share-decoder-input-output-embed"),
     )
     train(trained.data, tmp_path / "one", *step, "--batch-size", VALID_LINES)
-    many = train(
+    several = train(
         *(trained.data, tmp_path / "many", *step, "--batch-size", 9, "--update-freq", 64),
         *("--num-batch-buckets", 2, "--required-seq-len-multiple", 8, "--max-tokens", 100),
         *("--task", "translation", "--left-pad-source"),
     )
-    assert "num_updates 1 " in many.stdout + many.stderr
-    one, many = (load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("one", "many"))
-    for name, weight in one.items():
-        torch.testing.assert_close(many[name], weight, rtol=0, atol=1e-6, msg=name)
-    tied = one["decoder.output_projection.weight"]
-    assert tied.equal(one["decoder.embed_tokens.weight"])
-    assert not tied.equal(one["encoder.embed_tokens.weight"])
+    assert "num_updates 1 " in several.stdout + several.stderr
+    single, several = (
+        load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("one", "many")
+    )
+    for name, weight in single.items():
+        torch.testing.assert_close(several[name], weight, rtol=0, atol=1e-6, msg=name)
+    tied = single["decoder.output_projection.weight"]
+    assert tied.equal(single["decoder.embed_tokens.weight"])
+    assert not tied.equal(single["encoder.embed_tokens.weight"])
 
 
 def test_shared_embeddings_in_bf16(trained: Trained, tmp_path: Path) -> None:
@@ -452,8 +454,8 @@ def test_shared_embeddings_in_bf16(trained: Trained, tmp_path: Path) -> None:
     validation, _ = losses(done.stdout + done.stderr)
     untrained = math.log2(len(table))
     assert float(validation) < 0.8 * untrained
-    found = trained.generate(path=tmp_path / "checkpoint_last.pt")
-    assert len({s.texts[0] for s in found}) > TEST_LINES / 4
+    sentences = trained.generate(path=tmp_path / "checkpoint_last.pt")
+    assert len({s.texts[0] for s in sentences}) > TEST_LINES / 4
 
 
 def test_shared_embeddings_need_one_dictionary(trained: Trained, tmp_path: Path) -> None:

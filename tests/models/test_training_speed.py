@@ -63,8 +63,8 @@ def outcome(criterion: Any, model: Any) -> tuple[dict[str, Any], dict[str, Tenso
     """The numbers that the criterion logs, and the gradient of every parameter."""
     model.zero_grad()
     torch.manual_seed(5)  # for the dropout
-    found, sample_size, logged = criterion(model, models.batch())
-    (found / sample_size).backward()
+    actual, sample_size, logged = criterion(model, models.batch())
+    (actual / sample_size).backward()
     return logged, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
@@ -131,11 +131,11 @@ def test_chunks_of_any_size(
     logits = output.logits()
     expected = label_smoothed_nll_loss(logits.log_softmax(-1), target, epsilon, ignore_index=PAD)
     with mock.patch.object(loss, "BLOCK", block):
-        found = loss.smoothed_nll(output, target, epsilon, PAD, chunk)
-    for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs.detach() if ours is found[1] else theirs)
-    wanted = torch.autograd.grad(expected[0] * 0.7, inputs)
-    torch.testing.assert_close(torch.autograd.grad(found[0] * 0.7, inputs), wanted)
+        actual = loss.smoothed_nll(output, target, epsilon, PAD, chunk)
+    for ours, theirs in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours, theirs.detach() if ours is actual[1] else theirs)
+    gradients = torch.autograd.grad(expected[0] * 0.7, inputs)
+    torch.testing.assert_close(torch.autograd.grad(actual[0] * 0.7, inputs), gradients)
     right = logits.argmax(1).eq(target)[target.ne(PAD)].sum()
     assert loss.count_correct(output, target, PAD, chunk) == right
 
@@ -162,12 +162,12 @@ def test_distillation_in_chunks(
     )
     soft = distillation_loss(student.logits(), teacher.logits(), temperature)[words].sum()
     expected = torch.lerp(hard, soft, weight)
-    found, nll = loss.distilled_nll(student, teacher, target, temperature, weight, PAD, chunk=60)
-    torch.testing.assert_close(found, expected)
+    actual, nll = loss.distilled_nll(student, teacher, target, temperature, weight, PAD, chunk=60)
+    torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(nll, hard.detach())
     inputs = student[:2]
     torch.testing.assert_close(
-        torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs)
+        torch.autograd.grad(actual, inputs), torch.autograd.grad(expected, inputs)
     )
 
 
@@ -198,11 +198,11 @@ def test_a_word_that_is_all_but_impossible() -> None:
     features = torch.tensor([[1.0], [-1.0]]).requires_grad_()
     output = OutputLayer(features, torch.tensor([[300.0], [-300.0], [0.0]]))
     target = torch.tensor([1, 1])
-    found, _ = loss.smoothed_nll(output, target, 0.1)
+    actual, _ = loss.smoothed_nll(output, target, 0.1)
     expected, _ = label_smoothed_nll_loss(output.logits().log_softmax(-1), target, 0.1)
-    torch.testing.assert_close(found, expected)
-    assert found.isfinite()
-    found.backward()
+    torch.testing.assert_close(actual, expected)
+    assert actual.isfinite()
+    actual.backward()
     assert features.grad.isfinite().all()
 
 
@@ -214,10 +214,10 @@ def test_half_precision_sums_in_fp32(kind: torch.dtype) -> None:
     target = torch.randint(50, (64,), generator=draw)
     output = OutputLayer(features, weight)
     expected, _ = label_smoothed_nll_loss(output.logits().log_softmax(-1), target, 0.1)
-    found, _ = loss.smoothed_nll(output, target, 0.1, chunk=200)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, expected.sum())
-    ours = torch.autograd.grad(found, (features, weight))
+    actual, _ = loss.smoothed_nll(output, target, 0.1, chunk=200)
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, expected.sum())
+    ours = torch.autograd.grad(actual, (features, weight))
     theirs = torch.autograd.grad(expected.sum(), (features, weight))
     for mine, stock in zip(ours, theirs, strict=True):
         assert mine.dtype == kind
@@ -231,9 +231,9 @@ def test_what_needs_logits_gets_them() -> None:
     model = models.build(STOCK["transformer"])[0]
 
     class Other(LabelSmoothedCrossEntropyCriterion):
-        def compute_loss(self, model: Any, net_output: Any, *rest: Any, **more: Any) -> Any:
+        def compute_loss(self, model: Any, net_output: Any, *rest: Any, **options: Any) -> Any:
             assert net_output[0].size(-1) == 30
-            return super().compute_loss(model, net_output, *rest, **more)
+            return super().compute_loss(model, net_output, *rest, **options)
 
     outcome(criterion(Other, label_smoothing=0.1), model)
     assert "the loss of Other" in str(speed.obstacle(criterion(Other, label_smoothing=0), model))
@@ -329,7 +329,7 @@ def test_adam_leaves_other_types_to_fairseq() -> None:
 def optimizers() -> list[FairseqAdam]:
     """Three alike, of three parameters: fairseq's own, the fused one, and the folded one."""
     shapes, draw = [(70, 5), (11,), (3, 4, 2)], torch.Generator().manual_seed(2)
-    weights = [torch.nn.Parameter(torch.randn(one, generator=draw)) for one in shapes]
+    weights = [torch.nn.Parameter(torch.randn(shape, generator=draw)) for shape in shapes]
     settings = OmegaConf.structured(FairseqAdamConfig(adam_betas=(0.9, 0.98), tpu=False, lr=[0.01]))
     return [FairseqAdam(settings, copy.deepcopy(weights)) for _ in range(3)]
 
@@ -342,7 +342,7 @@ def test_factors_of_gradients_in_the_step(clip_norm: float) -> None:
     draw = torch.Generator().manual_seed(3)
     for number in range(20):
         factor = 1 / (number + 3) if number % 2 else torch.tensor(1 / (number + 3))
-        drawn = [torch.randn(one.shape, generator=draw) * 30 for one in plain.params]
+        drawn = [torch.randn(param.shape, generator=draw) * 30 for param in plain.params]
         norms = []
         for optimizer in three:
             optimizer.zero_grad()
@@ -355,11 +355,11 @@ def test_factors_of_gradients_in_the_step(clip_norm: float) -> None:
             else:
                 optimizer.step()
         assert norms[0] == norms[1]
-        for expected, found in zip(plain.params, folded.params, strict=True):
-            torch.testing.assert_close(found.grad, expected.grad, rtol=4e-7, atol=0)
+        for expected, actual in zip(plain.params, folded.params, strict=True):
+            torch.testing.assert_close(actual.grad, expected.grad, rtol=4e-7, atol=0)
         torch.testing.assert_close(norms[2], norms[0], rtol=3e-7, atol=0)
         if number == 9:  # each goes on from the state of another
-            states = [copy.deepcopy(one.state_dict()) for one in (folded, plain, fused)]
+            states = [copy.deepcopy(optim.state_dict()) for optim in (folded, plain, fused)]
             for optimizer, state in zip(three, states, strict=True):
                 optimizer.load_state_dict(state)
     for other in (fused, folded):
@@ -371,39 +371,39 @@ def test_factors_are_settled_or_forgotten() -> None:
     *_, folded = optimizers()
     adam.fold(folded.optimizer)
 
-    def gradients(value: float = 1.0) -> list[float]:
-        for one in folded.params:
-            one.grad = torch.full_like(one, value)
+    def set_gradients(value: float = 1.0) -> list[float]:
+        for param in folded.params:
+            param.grad = torch.full_like(param, value)
         return [0.25 * value] * 3
 
-    def found() -> list[float]:
-        return [float(one.grad.flatten()[0]) for one in folded.params]
+    def first_gradients() -> list[float]:
+        return [float(param.grad.flatten()[0]) for param in folded.params]
 
-    expected = gradients()
+    expected = set_gradients()
     folded.multiply_grads(0.25)
-    assert found() == [1.0] * 3
+    assert first_gradients() == [1.0] * 3
     folded.step(lambda: None)
-    assert found() == expected
+    assert first_gradients() == expected
 
-    gradients()
+    set_gradients()
     folded.multiply_grads(0.25)
     folded.zero_grad()
-    gradients()
+    set_gradients()
     folded.step()
-    assert found() == [1.0] * 3
+    assert first_gradients() == [1.0] * 3
 
     read: list[list[float]] = []
-    gradients()
-    hook = folded.optimizer.register_step_pre_hook(lambda *unused: read.append(found()))
+    set_gradients()
+    hook = folded.optimizer.register_step_pre_hook(lambda *unused: read.append(first_gradients()))
     folded.multiply_grads(0.25)
     folded.step()
     assert read == [expected]
     hook.remove()
 
-    gradients()  # and of a norm over several processes
+    set_gradients()  # and of a norm over several processes
     folded.multiply_grads(0.25)
     folded.clip_grad_norm(0.0, lambda norm: norm)
-    assert found() == expected
+    assert first_gradients() == expected
 
 
 def test_other_owners_of_gradients_multiply_them_at_once() -> None:
@@ -411,11 +411,11 @@ def test_other_owners_of_gradients_multiply_them_at_once() -> None:
     plain, expert, infinite = optimizers()
     next(iter(expert.params)).expert = True
     adam.fold(expert.optimizer)
-    for one in (plain, expert):
-        assert not adam.is_folded(one.optimizer)
+    for trainer in (plain, expert):
+        assert not adam.is_folded(trainer.optimizer)
     adam.fold(infinite.optimizer)
-    for one in infinite.params:
-        one.grad = torch.full_like(one, math.inf)
+    for trainer in infinite.params:
+        trainer.grad = torch.full_like(trainer, math.inf)
     infinite.multiply_grads(0.5)
     assert not torch.isfinite(infinite.clip_grad_norm(1.0))
 
@@ -425,8 +425,8 @@ def test_dropout_of_fairseq_draws_sixteen_bits() -> None:
     x = torch.ones(200_000)
     dropped = module(x)
     assert float(dropped.eq(0).float().mean()) == pytest.approx(0.3, abs=0.01)
-    kept = dropped[dropped.ne(0)]
-    assert kept.unique().tolist() == [pytest.approx(1 / 0.7, rel=1e-4)]
+    survivors = dropped[dropped.ne(0)]
+    assert survivors.unique().tolist() == [pytest.approx(1 / 0.7, rel=1e-4)]
     assert math.isclose(float(dropped.mean()), 1, abs_tol=0.01)
     assert module.eval()(x) is x
 
@@ -452,9 +452,9 @@ def test_a_training_has_the_losses_that_it_has_without(
     flags += ["--save-dir", tmp_path]  # which is locked, though nothing is saved there
     losses = []
     for plugin in (USER_DIR, plain):
-        said = run("fairseq-train", copy_data, *flags, "--user-dir", plugin)
+        done = run("fairseq-train", copy_data, *flags, "--user-dir", plugin)
         losses.append(
-            [float(x) for x in re.findall(r'"loss": "([0-9.]+)"', said.stdout + said.stderr)]
+            [float(x) for x in re.findall(r'"loss": "([0-9.]+)"', done.stdout + done.stderr)]
         )
     assert len(losses[0]) >= 40
     assert losses[0] == pytest.approx(losses[1], rel=1e-4, abs=2e-3)  # fairseq logs three decimals

@@ -30,6 +30,6 @@ def test_trial(arch: str, flags: tuple[object, ...], copy_data: Path, tmp_path: 
     ]
 
     options = ("--task", "translation", "--max-tokens", 400, "--path", last, "--cpu")
-    said = fairseq("validate", copy_data, *options).stdout
-    assert re.search(r"valid on 'valid' subset \| loss ([\d.]+)", said)[1] == in_training
+    output = fairseq("validate", copy_data, *options).stdout
+    assert re.search(r"valid on 'valid' subset \| loss ([\d.]+)", output)[1] == in_training
     assert len(hypotheses(fairseq("generate", copy_data, "--path", last, "--cpu").stdout)) == 50

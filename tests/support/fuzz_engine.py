@@ -37,7 +37,7 @@ def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(data[8 : 8 + size]), data[8 + size :]
 
 
-def whole(header: dict[str, Any], numbers: bytes) -> bytes:
+def joined(header: dict[str, Any], numbers: bytes) -> bytes:
     """The same with a right checksum."""
     metadata, table = header["__metadata__"], {n: t for n, t in header.items() if n[0] != "_"}
     metadata["checksum"] = files.checksum(metadata, table, [numbers])
@@ -62,10 +62,10 @@ def mutated(original: bytes, draw: Random) -> bytes:
             _change(header[name], draw)
         else:
             name = draw.choice(("program",) * 6 + ("weights", "model"))
-            found = json.loads(metadata[name])
-            _change(found, draw)
-            metadata[name] = json.dumps(found)
-    return whole(header, numbers)
+            stored = json.loads(metadata[name])
+            _change(stored, draw)
+            metadata[name] = json.dumps(stored)
+    return joined(header, numbers)
 
 
 def _change(tree: Any, draw: Random) -> None:
@@ -89,12 +89,12 @@ def _change(tree: Any, draw: Random) -> None:
 def _spots(tree: Any) -> list[tuple[Any, Any]]:
     """Every place in a tree: what holds it, and its key there."""
     keys = tree.keys() if isinstance(tree, dict) else range(len(tree))
-    found = []
+    spots = []
     for key in keys:
-        found.append((tree, key))
+        spots.append((tree, key))
         if isinstance(tree[key], dict | list):
-            found += _spots(tree[key])
-    return found
+            spots += _spots(tree[key])
+    return spots
 
 
 def run(model: EngineModel) -> None:
@@ -119,11 +119,11 @@ def run(model: EngineModel) -> None:
 
 def _translate(model: EngineModel) -> None:
     machine = Machine(model.program, packed=model.weights)
-    most = machine.source_vocabulary
-    sentences = [[number % most for number in one] for one in SENTENCES]
+    vocabulary = machine.source_vocabulary
+    sentences = [[number % vocabulary for number in sentence] for sentence in SENTENCES]
     longest = model.program.longest_source
     for rules in RULES:
-        machine.worker().translate([one[:longest] for one in sentences], rules)
+        machine.worker().translate([sentence[:longest] for sentence in sentences], rules)
     EngineTranslator(model, Search(beam=2, max_len_b=5)).translate([" ".join(model.source[:9])])
 
 
@@ -135,17 +135,17 @@ def fuzz(model: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
         Exception: one led to any error but a clear one.
     """
     draw, original = Random(seed), model.read_bytes()
-    path, found = folder / "mutated.safetensors", Counter()
+    path, outcomes = folder / "mutated.safetensors", Counter()
     for _ in range(count):
         path.write_bytes(mutated(original, draw))
         try:
             read = files.read(path)
         except CheckpointError as error:
-            found["refused" if str(path) in str(error) else f"without name: {error}"] += 1
+            outcomes["refused" if str(path) in str(error) else f"without name: {error}"] += 1
             continue
         run(read)
-        found["run"] += 1
-    return found
+        outcomes["run"] += 1
+    return outcomes
 
 
 def main() -> None:

@@ -71,14 +71,14 @@ DAMAGES: tuple[Damage, ...] = (
 )
 
 
-def same(one: model_file.PackedModel, other: model_file.PackedModel) -> bool:
+def is_equal(first: model_file.PackedModel, other: model_file.PackedModel) -> bool:
     """Whether two packed models are the same to the last bit."""
-    tensors = one.tensors.keys() == other.tensors.keys() and all(
+    tensors = first.tensors.keys() == other.tensors.keys() and all(
         tensor.dtype == other.tensors[name].dtype and tensor.equal(other.tensors[name])
-        for name, tensor in one.tensors.items()
+        for name, tensor in first.tensors.items()
     )
     parts = ("cfg", "stage", "layers", "tied")
-    return tensors and all(getattr(one, part) == getattr(other, part) for part in parts)
+    return tensors and all(getattr(first, part) == getattr(other, part) for part in parts)
 
 
 def fuzz(model: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
@@ -89,7 +89,7 @@ def fuzz(model: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
         Exception: one led to any error but a clear one.
     """
     draw, original = random.Random(seed), model.read_bytes()
-    expected, path, found = model_file.read(model), folder / "damaged.safetensors", Counter()
+    expected, path, outcomes = model_file.read(model), folder / "damaged.safetensors", Counter()
     for number in range(count):
         damage = DAMAGES[number % len(DAMAGES)]
         data = damage(bytearray(original), draw)
@@ -97,27 +97,27 @@ def fuzz(model: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
         try:
             packed = model_file.read(path)
         except CheckpointError as error:
-            found["refused" if str(path) in str(error) else "refused without its name"] += 1
+            outcomes["refused" if str(path) in str(error) else "refused without its name"] += 1
             continue
-        assert same(packed, expected), f"file {number} ({damage.__name__}) was read as another"
-        found["unchanged" if data == original else "same model in other bytes"] += 1
-    return found
+        assert is_equal(packed, expected), f"file {number} ({damage.__name__}) was read as another"
+        outcomes["unchanged" if data == original else "same model in other bytes"] += 1
+    return outcomes
 
 
-def record(destination: Path, model: Path, found: Counter[str], seed: int) -> None:
+def record(destination: Path, model: Path, outcomes: Counter[str], seed: int) -> None:
     """Write what was found as JSON, with the machine it was found on."""
     from benchmarks import bench
 
-    what = byte_counts.count(model)
+    byte_count = byte_counts.count(model)
     bench.save(
         destination,
         title="Damaged copies of a packed model",
-        model={name: what[name] for name in ("architecture", "layers")},
-        bytes=what["bytes"]["all"],
+        model={name: byte_count[name] for name in ("architecture", "layers")},
+        bytes=byte_count["bytes"]["all"],
         seed=seed,
-        files=sum(found.values()),
+        files=sum(outcomes.values()),
         damages=[damage.__name__ for damage in DAMAGES],
-        outcomes={"crashed": 0, "read as another model": 0, **found},  # either would have raised
+        outcomes={"crashed": 0, "read as another model": 0, **outcomes},  # either would have raised
     )
 
 
@@ -130,10 +130,10 @@ def main() -> None:
     add("--json", type=Path, help="where to write the outcome")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = fuzz(args.model, args.files, Path(folder), args.seed)
-    print(dict(found))
+        outcomes = fuzz(args.model, args.files, Path(folder), args.seed)
+    print(dict(outcomes))
     if args.json is not None:
-        record(args.json, args.model, found, args.seed)
+        record(args.json, args.model, outcomes, args.seed)
 
 
 if __name__ == "__main__":

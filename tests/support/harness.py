@@ -54,11 +54,11 @@ def run(
             env=variables,
             check=False,
         )
-    said = f"{' '.join(words)}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
+    report = f"{' '.join(words)}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
     if ok:
-        assert done.returncode == 0, said
+        assert done.returncode == 0, report
     else:
-        assert done.returncode > 0, said
+        assert done.returncode > 0, report
     return done
 
 
@@ -78,8 +78,10 @@ def spawned(parent: int) -> list[int]:
 
     Not by their numbers, which begin again at a limit, and without the tracker of shared memory.
     """
-    found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(one) for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [
+        int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 def fairseq(name: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
@@ -142,12 +144,12 @@ def hypotheses(generated: str) -> list[str]:
     return [best[index] for index in sorted(best)]
 
 
-def refused(done: subprocess.CompletedProcess[str], *said: object) -> None:
+def refused(done: subprocess.CompletedProcess[str], *parts: object) -> None:
     """The command ended with status 1 and exactly one message, which contains ``said``."""
     output = done.stdout + done.stderr
     messages = [line for line in output.splitlines() if line.startswith("fairseq-ext: error: ")]
     assert done.returncode == 1, output
     assert len(messages) == 1, output
     assert "Traceback" not in output
-    for part in said:
+    for part in parts:
         assert str(part) in messages[0]

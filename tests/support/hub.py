@@ -46,23 +46,23 @@ class Hub:
         return "lfs" if self.lfs and path.endswith((".safetensors", ".bin")) else "regular"
 
     def commit(
-        self, repo: str, files: Files, branch: str = "main", gone: Collection[str] = ()
+        self, repo: str, files: Files, branch: str = "main", deleted: Collection[str] = ()
     ) -> str:
         """Add files to a branch, and delete some; the name of the commit."""
         commits, branches = self.commits.setdefault(repo, {}), self.branches.setdefault(repo, {})
-        whole = {**commits.get(branches.get(branch, ""), {}), **files}
-        for name in gone:
-            del whole[name]
-        parts = (f"{name}\0".encode() + whole[name] for name in sorted(whole))
+        tree = {**commits.get(branches.get(branch, ""), {}), **files}
+        for name in deleted:
+            del tree[name]
+        parts = (f"{name}\0".encode() + tree[name] for name in sorted(tree))
         name = hashlib.sha1(b"\0".join(parts)).hexdigest()
-        commits[name], branches[branch] = whole, name
+        commits[name], branches[branch] = tree, name
         return name
 
     def files(self, repo: str, revision: str) -> tuple[str, Files] | None:
         """The commit that a revision means, and its files."""
         name = self.branches.get(repo, {}).get(revision, revision)
-        found = self.commits.get(repo, {}).get(name)
-        return None if found is None else (name, found)
+        commit = self.commits.get(repo, {}).get(name)
+        return None if commit is None else (name, commit)
 
 
 def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
@@ -86,12 +86,12 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
         def _body(self) -> bytes:
             if self.headers.get("Transfer-Encoding") != "chunked":
                 return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            found = b""
+            content = b""
             while size := int(self.rfile.readline(), 16):
-                found += self.rfile.read(size)
+                content += self.rfile.read(size)
                 self.rfile.readline()
             self.rfile.readline()
-            return found
+            return content
 
         def do_POST(self) -> None:
             body, path = self._body(), urlsplit(self.path).path
@@ -101,11 +101,11 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             elif self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 self._answer(401, b"", X_Error_Message="Unauthorized")
             elif path == "/api/repos/create":
-                given = json.loads(body)
-                repo = f"{given['organization']}/{given['name']}"
-                there = repo in hub.commits
+                settings = json.loads(body)
+                repo = f"{settings['organization']}/{settings['name']}"
+                exists = repo in hub.commits
                 hub.commits.setdefault(repo, {})
-                self._answer(409 if there else 200, {"url": f"{hub.address}/{repo}"})
+                self._answer(409 if exists else 200, {"url": f"{hub.address}/{repo}"})
             elif path.endswith(".git/info/lfs/objects/batch"):
                 self._offer(json.loads(body)["objects"])
             else:
@@ -113,11 +113,11 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def _offer(self, objects: list[dict[str, Any]]) -> None:
             """Where to upload each, unless it is there."""
-            offered = [{"oid": one["oid"], "size": one["size"]} for one in objects]
-            for one in offered:
-                if one["oid"] not in hub.large:
-                    href = f"{hub.address}/upload/{one['oid']}"
-                    one["actions"] = {"upload": {"href": href}}
+            offered = [{"oid": entry["oid"], "size": entry["size"]} for entry in objects]
+            for entry in offered:
+                if entry["oid"] not in hub.large:
+                    href = f"{hub.address}/upload/{entry['oid']}"
+                    entry["actions"] = {"upload": {"href": href}}
             self._answer(200, {"transfer": "basic", "objects": offered})
 
         def do_PUT(self) -> None:
@@ -129,21 +129,23 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self._answer(200 if right else 400)
 
         def _write(self, path: str, body: bytes) -> None:
-            repo, what, branch = path.removeprefix("/api/models/").rsplit("/", 2)
-            if what == "preupload":
-                names = [one["path"] for one in json.loads(body)["files"]]
+            repo, action, branch = path.removeprefix("/api/models/").rsplit("/", 2)
+            if action == "preupload":
+                names = [entry["path"] for entry in json.loads(body)["files"]]
                 files = [
-                    {"path": one, "uploadMode": hub.mode(one), "shouldIgnore": False}
-                    for one in names
+                    {"path": entry, "uploadMode": hub.mode(entry), "shouldIgnore": False}
+                    for entry in names
                 ]
                 self._answer(200, {"files": files})
                 return
             lines = [json.loads(line) for line in body.splitlines()]
-            kinds = {kind: [one["value"] for one in lines if one["key"] == kind] for kind in KINDS}
-            added = {one["path"]: base64.b64decode(one["content"]) for one in kinds["file"]}
-            added |= {one["path"]: hub.large[one["oid"]] for one in kinds["lfsFile"]}
-            gone = [one["path"] for one in kinds["deletedFile"]]
-            name = hub.commit(repo, added, branch, gone)
+            kinds = {
+                kind: [entry["value"] for entry in lines if entry["key"] == kind] for kind in KINDS
+            }
+            added = {entry["path"]: base64.b64decode(entry["content"]) for entry in kinds["file"]}
+            added |= {entry["path"]: hub.large[entry["oid"]] for entry in kinds["lfsFile"]}
+            deleted = [entry["path"] for entry in kinds["deletedFile"]]
+            name = hub.commit(repo, added, branch, deleted)
             url = f"{hub.address}/{repo}/commit/{name}"
             self._answer(200, {"success": True, "commitOid": name, "commitUrl": url})
 
@@ -158,21 +160,21 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self._refuse("RepoNotFound")
                 return
             revision, _, name = rest.partition("/")
-            found = hub.files(repo, revision)
-            if found is None:
+            tree = hub.files(repo, revision)
+            if tree is None:
                 self._refuse("RevisionNotFound")
-            elif name not in found[1]:
-                self._refuse("EntryNotFound", found[0])
+            elif name not in tree[1]:
+                self._refuse("EntryNotFound", tree[0])
             else:
-                content = found[1][name]
+                content = tree[1][name]
                 tag = f'"{hashlib.sha1(content).hexdigest()}"'
                 oid = hashlib.sha256(content).hexdigest()
-                more = {"X_Linked_ETag": f'"{oid}"'} if oid in hub.large else {}
-                self._answer(200, content, X_Repo_Commit=found[0], ETag=tag, **more)
+                headers = {"X_Linked_ETag": f'"{oid}"'} if oid in hub.large else {}
+                self._answer(200, content, X_Repo_Commit=tree[0], ETag=tag, **headers)
 
         def _refuse(self, code: str, commit: str = "") -> None:
-            more = {"X_Repo_Commit": commit} if commit else {}
-            self._answer(404, b"", X_Error_Code=code, **more)
+            headers = {"X_Repo_Commit": commit} if commit else {}
+            self._answer(404, b"", X_Error_Code=code, **headers)
 
     return Handler
 

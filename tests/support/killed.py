@@ -54,15 +54,15 @@ def kill_workers(cluster: Any, title: bytes, process: subprocess.Popen[bytes]) -
         title: of our processes.
         process: that works on the cluster.
     """
-    nodes, found = cluster.list_all_nodes(), []
+    nodes, workers = cluster.list_all_nodes(), []
 
     def all_there() -> bool:
-        found[:] = [one for node in nodes for one in _workers_of(node, title)]
-        return len(found) == len(nodes)
+        workers[:] = [worker for node in nodes for worker in _workers_of(node, title)]
+        return len(workers) == len(nodes)
 
     wait_for(all_there, process)
-    for one in found:
-        os.kill(one, signal.SIGKILL)
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
 
 
 def _workers_of(node: Any, title: bytes) -> list[int]:

@@ -59,12 +59,12 @@ def failures(report: Path) -> list[str]:
 def fairseq(clone: Path) -> str:
     """The installed distribution of fairseq with its version, and the commit of a clone."""
     names = sorted(set(metadata.packages_distributions().get("fairseq", [])))
-    found = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
     if not clone.exists():
-        return found
+        return versions
     command = ["git", "-C", str(clone), "log", "-1", "--format=%h"]
     commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    return f"{found} ({commit})"
+    return f"{versions} ({commit})"
 
 
 def row(folder: Path, name: str, selection: str, commit: str) -> dict[str, object]:

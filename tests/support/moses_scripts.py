@@ -12,8 +12,8 @@ class ScriptTokenizer(MosesTokenizer):
 
     def handles_nonbreaking_prefixes(self, text: str) -> str:
         words = text.split()
-        if words and (found := re.search(r"^(\S+)\.$", words[-1])):
-            before = super().handles_nonbreaking_prefixes(" ".join([*words[:-1], found[1]]))
+        if words and (match := re.search(r"^(\S+)\.$", words[-1])):
+            before = super().handles_nonbreaking_prefixes(" ".join([*words[:-1], match[1]]))
             return f"{before} ."
         return super().handles_nonbreaking_prefixes(text)
 

@@ -41,7 +41,7 @@ def cleaned(
         max_words: most words on either side after cleaning; ``None`` for any number.
         report: counts what was read and dropped.
     """
-    kept: dict[SentencePair, None] | list[SentencePair] = {} if unique else []
+    pairs_kept: dict[SentencePair, None] | list[SentencePair] = {} if unique else []
     for pair in pairs:
         report.read += 1
         source, target = (plain(do(text)) for do, text in zip(clean, pair, strict=True))
@@ -49,13 +49,13 @@ def cleaned(
             report.drop("empty side")
         elif max_words and max(source.count(" "), target.count(" ")) >= max_words:
             report.drop(f"more than {max_words} words")
-        elif isinstance(kept, list):
-            kept.append((source, target))
-        elif (source, target) in kept:
+        elif isinstance(pairs_kept, list):
+            pairs_kept.append((source, target))
+        elif (source, target) in pairs_kept:
             report.drop("repeated pair")
         else:
-            kept[source, target] = None
-    return list(kept)
+            pairs_kept[source, target] = None
+    return list(pairs_kept)
 
 
 def repeating_side(pairs: list[SentencePair]) -> int:
@@ -88,12 +88,14 @@ def split(
     """
     report = report if report is not None else Counts()
     keys = [normalized(pair[key]) for pair in pairs]
-    others = [normalized(pair[1 - key]) for pair in pairs]
+    other_sides = [normalized(pair[1 - key]) for pair in pairs]
     order = sorted({*keys}, key=lambda text: (_hash(salt, text), text))
     assert len(order) > valid + test
     place = dict.fromkeys(order[:test], "test") | dict.fromkeys(order[test : test + valid], "valid")
     best = _one_pair_per_key(pairs, keys, place, salt)
-    held_out = {name: {others[i] for i in best if place[keys[i]] == name} for name in SPLITS[1:]}
+    held_out = {
+        name: {other_sides[i] for i in best if place[keys[i]] == name} for name in SPLITS[1:]
+    }
     splits: dict[str, list[SentencePair]] = {name: [] for name in SPLITS}
     leaks = {"train": 0, "valid and test": len(held_out["valid"] & held_out["test"])}
     for index, pair in enumerate(pairs):
@@ -104,7 +106,7 @@ def split(
             else:
                 report.drop("further pair of a held-out sentence")
             continue
-        leaked = any(others[index] in texts for texts in held_out.values())
+        leaked = any(other_sides[index] in texts for texts in held_out.values())
         leaks["train"] += leaked
         if leaked and strict:
             report.drop(_leak(SIDES[1 - key]))
@@ -130,6 +132,6 @@ def _one_pair_per_key(
     best: dict[str, tuple[bytes, int]] = {}
     for index, (pair, key) in enumerate(zip(pairs, keys, strict=True)):
         if key in place:
-            found = (_hash(salt, "\t".join(pair)), index)
-            best[key] = min(best.get(key, found), found)
+            candidate = (_hash(salt, "\t".join(pair)), index)
+            best[key] = min(best.get(key, candidate), candidate)
     return {index for _, index in best.values()}

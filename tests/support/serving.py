@@ -64,9 +64,9 @@ class Server:
             body = json.loads(text) if is_json and text else text
             return Answer(answer.status, answer.headers, body)
 
-    def translate(self, q: Any, **more: object) -> Answer:
+    def translate(self, q: Any, **options: object) -> Answer:
         """Ask for a translation."""
-        return self.ask("/translate", {"q": q, **ENGLISH, **more})
+        return self.ask("/translate", {"q": q, **ENGLISH, **options})
 
     def figure(self, name: str) -> float:
         """A figure of ``/metrics``; 0 where there is none yet."""

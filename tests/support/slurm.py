@@ -38,35 +38,37 @@ def install(folder: Path) -> Path:
 
 def _options(words: list[str]) -> tuple[dict[str, str], list[str]]:
     """Options, with ``=`` or a value after them, and what follows."""
-    found = {}
+    options = {}
     while words and words[0].startswith("--"):
         name, equals, value = words[0].partition("=")
-        found[name] = value if equals else words[1]
+        options[name] = value if equals else words[1]
         words = words[1 if equals else 2 :]
-    return found, words
+    return options, words
 
 
 def sbatch(words: list[str]) -> int:
     options, command = _options(words)
     folder = Path(os.environ["SLURM_STANDIN"])
-    own = dict(re.findall(r"^#SBATCH (--\S+?)=(\S+)", Path(command[0]).read_text(), re.MULTILINE))
-    warning = getattr(signal, f"SIG{own['--signal'].partition(':')[2].partition('@')[0]}")
-    nodes = options.get("--nodes", own["--nodes"])
+    directives = dict(
+        re.findall(r"^#SBATCH (--\S+?)=(\S+)", Path(command[0]).read_text(), re.MULTILINE)
+    )
+    warning = getattr(signal, f"SIG{directives['--signal'].partition(':')[2].partition('@')[0]}")
+    nodes = options.get("--nodes", directives["--nodes"])
     for restart in range(10):
         job = {"SLURM_JOB_ID": JOB, "SLURM_JOB_NUM_NODES": nodes, "SLURM_GPUS_ON_NODE": "1"}
         job |= {"SLURM_JOB_NODELIST": f"nodes[1-{nodes}]", "SLURM_RESTART_COUNT": str(restart)}
         process = subprocess.Popen(
             ["bash", *command], env={**os.environ, **job}, start_new_session=True
         )
-        again = folder / "requeued"
-        while process.poll() is None and not again.exists():
+        requeued = folder / "requeued"
+        while process.poll() is None and not requeued.exists():
             if (folder / "limit").exists():
                 (folder / "limit").unlink()
                 process.send_signal(warning)
             time.sleep(0.05)
-        if not again.exists():
+        if not requeued.exists():
             return process.returncode
-        again.unlink()
+        requeued.unlink()
         _end(SIGNALS, {f"SLURM_STANDIN={folder}", f"SLURM_JOB_ID={JOB}"})
         process.wait()
     return 1
@@ -77,22 +79,22 @@ def _end(signals: Iterable[signal.Signals], marks: set[str]) -> None:
     for number in signals:
         deadline = time.monotonic() + 10
         sent: set[int] = set()
-        while (found := _marked(marks)) and time.monotonic() < deadline:
-            for pid in found - sent:
+        while (marked := _marked(marks)) and time.monotonic() < deadline:
+            for pid in marked - sent:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-            sent |= found
+            sent |= marked
             time.sleep(0.05)
 
 
 def _marked(marks: set[str]) -> set[int]:
     """Processes with these variables in their environment."""
-    found = set()
+    processes = set()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended, or is somebody else's
             if marks <= {*path.read_text(errors="replace").split("\0")}:
-                found.add(int(path.parent.name))
-    return found
+                processes.add(int(path.parent.name))
+    return processes
 
 
 def srun(words: list[str]) -> int:

@@ -42,16 +42,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
     def do_GET(self) -> None:
-        wanted = self.headers.get("Range")
-        self.server.requests.append((self.path, wanted))
+        byte_range = self.headers.get("Range")
+        self.server.requests.append((self.path, byte_range))
         trouble = self.server.troubles.pop(0) if self.server.troubles else ""
         data = self.server.files.get(self.path.lstrip("/"))
         if trouble.isdecimal() or data is None:
             self.send_error(int(trouble or 404))
             return
         start = 0
-        if wanted and self.server.ranges and self.headers.get("If-Range") == self.server.version:
-            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        if (
+            byte_range
+            and self.server.ranges
+            and self.headers.get("If-Range") == self.server.version
+        ):
+            start = int(byte_range.removeprefix("bytes=").removesuffix("-"))
         body = data[start:]
         self.send_response(206 if start else 200)
         if start:

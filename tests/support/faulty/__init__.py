@@ -66,8 +66,8 @@ def pause(where: str) -> None:
 save = torch.save
 
 
-def save_and_pause(*given: Any, **options: Any) -> None:
-    save(*given, **options)
+def save_and_pause(*values: Any, **options: Any) -> None:
+    save(*values, **options)
     pause("saving")
 
 
