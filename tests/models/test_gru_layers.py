@@ -202,7 +202,7 @@ def test_masked_softmax_is_exactly_zero_on_pads() -> None:
     assert weights[0, 1].item() == pytest.approx(expected, abs=1e-3)
 
 
-@pytest.mark.parametrize("way", ["_held", "_packed"])
+@pytest.mark.parametrize("method", ["_held", "_packed"])
 def test_encoder_equals_a_loop_over_each_sentence(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +269,7 @@ def test_gru_recurrence_against_finite_differences() -> None:
     assert torch.autograd.gradcheck(gru_recurrence, values)
 
 
-@pytest.mark.parametrize("way", ["_held", "_packed"])
+@pytest.mark.parametrize("method", ["_held", "_packed"])
 def test_encoder_survives_a_sentence_of_pads(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = BidirectionalGRU(3, 4)
     monkeypatch.setattr(BidirectionalGRU, "_held", getattr(BidirectionalGRU, method))
