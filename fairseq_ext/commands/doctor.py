@@ -250,7 +250,7 @@ def _architectures() -> list[str]:
 
 
 def _changes() -> list[Check]:
-    """What this plugin changes in fairseq, one line for each patch."""
+    """List the patches of fairseq by this plugin, one line each."""
     from fairseq_ext.plugin import patches
 
     rows = sorted(patches.PATCHES, key=lambda patch: CHANGES.index(patch.kind))

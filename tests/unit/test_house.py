@@ -94,7 +94,8 @@ def test_includes_of_c_are_read(tmp_path: Path):
 
 def test_every_room_has_its_place_in_the_order():
     assert len(ORDER) == len(set(ORDER))
-    assert HOUSE.rooms <= set(ORDER)
+    commands_of_wings = {f"{wing}.commands" for wing in WINGS}  # not every wing has some
+    assert HOUSE.rooms | commands_of_wings == set(ORDER)
 
 
 @pytest.mark.parametrize("room", sorted(HOUSE.rooms))
@@ -195,26 +196,24 @@ def test_the_overview_of_checkpoints_names_every_module():
     assert sorted(named) == sorted(modules)
 
 
-def test_the_overview_of_patches_names_every_module_that_has_some():
-    folder = PACKAGE / "plugin"
-    overview = ast.get_docstring(ast.parse((folder / "patches.py").read_text(encoding="utf-8")))
+def test_the_table_of_patches_has_those_of_every_module():
+    table = (PACKAGE / "plugin" / "patches.py").read_text(encoding="utf-8")
     modules = [
-        f"{path.parent.name}.{path.stem}"
-        for path in folder.glob("*/*.py")
+        path.stem
+        for path in (PACKAGE / "plugin").glob("*/*.py")
         if "\nPATCHES = " in path.read_text(encoding="utf-8")
     ]
     assert modules
-    named = re.findall(r":mod:`~fairseq_ext\.plugin\.(\w+\.\w+)`", overview)
-    assert sorted(named) == sorted(modules)
+    assert sorted(re.findall(r"^    \*(\w+)\.PATCHES,", table, re.MULTILINE)) == sorted(modules)
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun():
     """Then they are understood without the name of the function."""
     fragment = re.compile(r'^ *"""(What|Whatever|Who|Of|Those)\b.*', re.MULTILINE)
-    found = {
+    fragments = {
         f"{path.relative_to(REPO)}: {match[0].strip()}"
         for folder in ("fairseq_ext", "recipes", "benchmarks")
         for path in (REPO / folder).rglob("*.py")
         for match in fragment.finditer(path.read_text(encoding="utf-8"))
     }
-    assert not found
+    assert not fragments
