@@ -141,7 +141,7 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
         "pairs",
         nargs="?",
         type=Path,
-        help="tab-separated pairs: a plain, .gz, .bz2, .xz or .zip file",
+        help="tab-separated pairs, or CSV: a plain, .gz, .bz2, .xz or .zip file",
     )
     add("--member", help="the file inside the .zip, when it holds several")
     add(
@@ -149,7 +149,15 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
         type=_columns,
         default=(1, 2),
         metavar="SRC,TGT",
-        help="columns of source and target, counted from 1 (default: 1,2); others are ignored",
+        help="columns of source and target, counted from 1 (default: 1,2), or with --header their "
+        "names; others are ignored",
+    )
+    add("--header", action="store_true", help="the first line of PAIRS names its columns")
+    add(
+        "--csv",
+        action="store_true",
+        help="PAIRS is CSV: cells apart by commas, semicolons or tabs, some in quotation marks "
+        "(default: where its name ends in .csv)",
     )
     add("--source", type=Path, help="instead of PAIRS: source lines (plain, .gz, .bz2 or .xz) …")
     add("--target", type=Path, help="… and the target lines aligned with them")
@@ -202,6 +210,11 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
         help="do not split: write all pairs, in order and repeats too, as this split",
     )
     add("--out", type=Path, required=True, help="folder to write into")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="write over a corpus in OUT that was made otherwise",
+    )
     add("--workers", type=_natural, metavar="N", help="processes (default: one for each core)")
     add_parts(parser)
 
@@ -362,13 +375,16 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _columns(text: str) -> tuple[int, int]:
-    numbers = text.split(",")
-    if len(numbers) != 2 or not all(n.isdecimal() and int(n) > 0 for n in numbers):
-        raise argparse.ArgumentTypeError(
-            f"`{text}` must be two column numbers, source then target, such as 2,1"
-        )
-    return int(numbers[0]), int(numbers[1])
+def _columns(text: str) -> tuple[int, int] | tuple[str, str]:
+    names = [name.strip() for name in text.split(",")]
+    if len(names) == 2 and all(names):
+        if all(name.isdecimal() and int(name) > 0 for name in names):
+            return int(names[0]), int(names[1])
+        if not any(name.lstrip("-").isdecimal() for name in names):
+            return names[0], names[1]
+    raise argparse.ArgumentTypeError(
+        f"`{text}` must be two column numbers, source then target, such as 2,1, or two names"
+    )
 
 
 def _fraction(text: str) -> Fraction:

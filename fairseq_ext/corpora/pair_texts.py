@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_ext.text.cleaning import plain
+from fairseq_ext.text.cleaning import one_spaced, plain
 from fairseq_ext.text.parts import Part, cut
-from fairseq_ext.text.reading import COMPRESSED, cells, decoded, raw_lines
+from fairseq_ext.text.reading import COMPRESSED, cells, decoded, lines, raw_lines, table_rows
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write
 
@@ -23,6 +24,8 @@ class Text:
         name: its own among several.
         files: one of tab-separated pairs, or two aligned ones.
         columns: of source and target in the former, from 1.
+        table: the former is CSV.
+        header: the first row of the former names its columns, and is no pair.
         member: of a ``.zip`` with several.
         swap: exchange source and target as read.
         weight: how often each pair is trained on; a fraction keeps that share of them.
@@ -32,6 +35,8 @@ class Text:
     name: str
     files: tuple[Path, ...]
     columns: tuple[int, int] = (1, 2)
+    table: bool = False
+    header: bool = False
     member: str | None = None
     swap: bool = False
     weight: float = 1.0
@@ -63,12 +68,33 @@ def unpacked_name(text: int, file: int) -> str:
     return f"input-{text}-{file}.txt"
 
 
+def is_packed(text: Text, path: Path) -> bool:
+    """Whether parts of a text's file can be read only once :func:`unpack` has written its lines."""
+    return path.suffix in PACKED or text.table or text.header
+
+
+def rows(text: Text) -> Iterator[list[str]]:
+    """Yield the rows of a table, that of the header too.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    if text.table:
+        return table_rows(text.files[0], text.member)
+    return (line.split("\t") for _, line in lines(text.files[0], text.member))
+
+
 def unpack(text: Text, file: int, to: Path) -> None:
-    """Write the lines of a packed file where parts of it can be read.
+    """Write the lines of a packed file, or of a table, where parts of it can be read.
 
     Raises:
         DataError: it is damaged, or has several members.
     """
+    if text.table or text.header:
+        with atomic_write(to) as out:
+            for row in itertools.islice(rows(text), int(text.header), None):
+                out.write("\t".join(map(one_spaced, row)) + "\n")
+        return
     with atomic_write(to, "wb") as out:
         out.writelines(raw_lines(text.files[file], text.member))
 
@@ -88,7 +114,8 @@ def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[Pair
     for number, text in enumerate(texts):
         sides = []
         for place, path in enumerate(text.files):
-            plain_path = folder / unpacked_name(number, place) if path.suffix in PACKED else path
+            packed = is_packed(text, path)
+            plain_path = folder / unpacked_name(number, place) if packed else path
             sides.append(cut([plain_path], part_lines))
         lines = [described[0]["lines"] for _, described in sides]
         if len({*lines}) > 1:

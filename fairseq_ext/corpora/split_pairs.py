@@ -19,21 +19,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.corpora import SPLITS, corpus_list, rules, splitting
+from fairseq_ext.corpora import SPLITS, corpus_list, pair_texts, rules, splitting
 from fairseq_ext.corpora.command_lines import SIDES
 from fairseq_ext.corpora.pair_texts import Text
 from fairseq_ext.corpora.splitting import GROUPS, Settings, SplitJob, leak
 from fairseq_ext.text import pipeline
+from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.writing import staged, writers
 from fairseq_ext.utils import files, locks, ray_workers, shared_folder
@@ -41,13 +44,19 @@ from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.utils.files import require_file, sha256
 
 # What the result does not depend on.
-ELSEWHERE = {"out", "workers", "parts", "part_lines", "shard", "ray", "cpu"}
+ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines", "shard", "ray", "cpu"}
 LATER = {
     "rule": [],
     "corpora": None,
     "download": None,
+    "header": False,
+    "csv": False,
 }  # options that the record has only where they are given
 LOCK = ".preparing.lock"
+LOOKED_AT = 20  # rows of a table, for what looks wrong
+HEADER_WORDS = ("source", "target", "src", "tgt", "text", "sentence", "translation", "id")
+IDENTIFIER = re.compile(r"#?\d+")
+SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 
 @dataclass
@@ -101,7 +110,52 @@ def _texts(args: argparse.Namespace) -> tuple[Text, ...]:
         return corpus_list.read(args.corpora, lambda name: corpus_list.from_mtdata(name, folder))
     paths = (args.pairs,) if args.pairs is not None else (args.source, args.target)
     paths = tuple(require_file(path, "text file") for path in paths)
-    return (Text("", paths, args.columns, args.member, args.swap),)
+    if args.pairs is None:
+        return (Text("", paths, swap=args.swap),)
+    if args.pairs.suffix in SPREADSHEETS:
+        raise ConfigError(f"`{args.pairs}` is a spreadsheet; save it as CSV, and give that.")
+    table = args.csv or ".csv" in Path(args.member or args.pairs).suffixes
+    text = Text("", paths, table=table, header=args.header, member=args.member, swap=args.swap)
+    top = list(itertools.islice(pair_texts.rows(text), LOOKED_AT))
+    text = replace(text, columns=_column_numbers(args, top[0] if top else []))
+    _warn_of_columns(text, top, (args.src_lang, args.tgt_lang))
+    return (text,)
+
+
+def _column_numbers(args: argparse.Namespace, first: list[str]) -> tuple[int, int]:
+    """The numbers of the columns, which may be given by name."""
+    if isinstance(args.columns[0], int):
+        return args.columns
+    if not args.header:
+        raise ConfigError("`--columns` has names, which `--header` reads; give that too.")
+    names = [plain(name) for name in first]
+    for name in args.columns:
+        if names.count(name) != 1:
+            listed = ", ".join(names)
+            raise DataError(f"`{args.pairs}` must have one column `{name}`; it has {listed}.")
+    return names.index(args.columns[0]) + 1, names.index(args.columns[1]) + 1
+
+
+def _warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str]) -> None:
+    """Warn of a first line that looks like a header, and of columns that hold no sentences."""
+    columns = [[row[number - 1] for row in top if len(row) >= number] for number in text.columns]
+    firsts = [plain(column[0]).lower() for column in columns if column]
+    if not text.header and firsts and {*firsts} <= {*HEADER_WORDS, *map(str.lower, languages)}:
+        _warn(
+            f"line 1 of {text.files[0]} (`{' / '.join(firsts)}`) looks like a header, and "
+            "becomes a pair; give --header if it is one."
+        )
+    for number, column in zip(text.columns, columns, strict=True):
+        sentences = column[int(bool(text.header)) :]
+        if len(sentences) > 1 and all(IDENTIFIER.fullmatch(cell.strip()) for cell in sentences):
+            _warn(
+                f"column {number} of {text.files[0]} holds numbers (`{sentences[0]}` …), "
+                "no sentences; choose others with --columns."
+            )
 
 
 def _require_used(args: argparse.Namespace) -> None:
@@ -110,6 +164,8 @@ def _require_used(args: argparse.Namespace) -> None:
     for option, given, used, of in (
         ("--swap", args.swap, args.corpora is None, "PAIRS or --source; in LIST it is `swap`"),
         ("--columns", args.columns != (1, 2), args.pairs is not None, "PAIRS"),
+        ("--header", args.header, args.pairs is not None, "PAIRS"),
+        ("--csv", args.csv, args.pairs is not None, "PAIRS"),
         ("--member", args.member is not None, zipped, "PAIRS that are a .zip"),
         ("--download", args.download is not None, args.corpora is not None, "--corpora"),
     ):
@@ -163,6 +219,8 @@ def run(args: argparse.Namespace) -> str:
     if args.parts is not None and files.twice([args.parts, args.out]):
         raise ConfigError("`--parts` and `--out` are the same; each has a manifest of its own.")
     record = _record(args, settings)
+    if not args.overwrite:
+        _keep_others(args.out, settings, record)
     with _folder(args) as folder:
         if args.ray is not None:
             alone = {**vars(args), "ray": None, "workers": 1}
@@ -194,6 +252,33 @@ def _check_folder(out: Path, settings: Settings) -> None:
             f"{out / pipeline.FILE} says that its text was made otherwise ({former.describe()}) "
             f"than this split would be ({made.describe()}). Choose another folder."
         )
+
+
+def _keep_others(out: Path, settings: Settings, record: dict[str, Any]) -> None:
+    """Refuse to write over a corpus that other options or inputs have made.
+
+    Raises:
+        DataError: there is one in ``out``.
+    """
+    manifest = out / _manifest(settings)
+    splits = SPLITS if settings.as_split is None else (settings.as_split,)
+    there = [out / f"{split}.{settings.pipeline.src}" for split in splits]
+    if not any(path.exists() for path in there):
+        return
+    try:
+        former = json.loads(manifest.read_text(encoding="utf-8"))
+        same = {name: former.get(name) for name in record}
+    except (OSError, ValueError, AttributeError):
+        same = {}
+    if same != json.loads(json.dumps(record, default=str)):
+        raise DataError(
+            f"{out} has a corpus already, made of other text or with other options; choose another "
+            "--out, or give --overwrite."
+        )
+
+
+def _manifest(settings: Settings) -> str:
+    return "manifest.json" if settings.as_split is None else f"manifest.{settings.as_split}.json"
 
 
 def work_on_ray(args: argparse.Namespace) -> None:
@@ -279,10 +364,8 @@ def _write(out: Path, job: SplitJob, record: dict[str, Any]) -> str:
             job.write([pairs.get(name, ()) for name in SPLITS])
         record = {**record, "report": vars(report)}
         record["sha256"] = {name: sha256(stage / name) for name in names}
-        whole = settings.as_split is None
-        manifest = "manifest.json" if whole else f"manifest.{settings.as_split}.json"
         text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True, default=str)
-        (stage / manifest).write_text(text + "\n", encoding="utf-8")
+        (stage / _manifest(settings)).write_text(text + "\n", encoding="utf-8")
         settings.pipeline.save(stage)
     listed = [
         f"{one['name']}: {one['read']} pairs read, {one['train']} in train, weight "

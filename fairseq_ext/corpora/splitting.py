@@ -34,7 +34,7 @@ from fairseq_ext.corpora.chunks import words
 from fairseq_ext.corpora.command_lines import SIDES
 from fairseq_ext.corpora.fingerprints import as_array, fingerprint, normalized
 from fairseq_ext.corpora.near_duplicates import WordHashes
-from fairseq_ext.corpora.pair_texts import PACKED, PairPart, Text
+from fairseq_ext.corpora.pair_texts import PairPart, Text
 from fairseq_ext.corpora.parallel import ordered_map
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import DataError
@@ -496,7 +496,7 @@ def prepare(settings: Settings, folder: Path, part_lines: int, range_size: int =
         pair_texts.unpacked_name(number, place): (text, place)
         for number, text in enumerate(settings.texts)
         for place, path in enumerate(text.files)
-        if path.suffix in PACKED
+        if pair_texts.is_packed(text, path)
     }
     shared(folder).work([*packed], lambda name: pair_texts.unpack(*packed[name], folder / name))
     parts = pair_texts.cut_texts(settings.texts, folder, part_lines)

@@ -1,21 +1,26 @@
-"""Reading sentence pairs: tab-separated or two aligned files, plain, compressed or inside a zip."""
+"""Reading sentence pairs: tables or two aligned files, plain, compressed or inside a zip."""
 
 from __future__ import annotations
 
 import bz2
+import csv
 import gzip
+import itertools
 import lzma
+import re
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
+from fairseq_ext.text import encodings
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.utils.archives import whole_archive
 from fairseq_ext.utils.errors import DataError
 
 LONGEST = 1 << 24  # bytes of a line
+QUOTED = re.compile('"[^"]*"')
 COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
@@ -90,7 +95,7 @@ def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple
         first: the number of the first of them.
 
     Raises:
-        DataError: bytes that are not UTF-8 (file, line and byte named).
+        DataError: bytes that are not UTF-8 (file, line and byte named), or NUL bytes.
     """
     for number, raw in enumerate(raws, first):
         try:
@@ -98,10 +103,37 @@ def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple
         except UnicodeDecodeError as error:
             raise DataError(
                 f"`{path}`, line {number}, byte {error.start + 1} (0x{raw[error.start]:02x}): "
-                "not UTF-8; convert the file, for instance with iconv."
+                f"not UTF-8; {encodings.cure(path, raw)}"
             ) from error
+        if "\0" in text:
+            raise DataError(f"`{path}`, line {number}: NUL bytes; {encodings.cure(path, raw)}")
         text = text.removesuffix("\n").removesuffix("\r")
         yield number, text.removeprefix("\ufeff") if number == 1 else text
+
+
+def table_rows(path: Path, member: str | None = None) -> Iterator[list[str]]:
+    """Yield the rows of a CSV file, whose cells may be quoted and have line ends in them.
+
+    Cells are apart by commas, semicolons or tabs: the one that the first line has most of.
+
+    Raises:
+        DataError: an unreadable file, or quotation marks that do not close.
+    """
+    numbered = lines(path, member)
+    first = next(numbered, None)
+    if first is None:
+        return
+    bare = QUOTED.sub("", first[1])
+    delimiter = max(",;\t", key=bare.count)
+    text = itertools.chain([f"{first[1]}\n"], (f"{line}\n" for _, line in numbered))
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise DataError(
+            f"`{path}`, line {reader.line_num}: no CSV ({error}); save it as CSV again, or give it "
+            "as tab-separated lines."
+        ) from error
 
 
 def cells(

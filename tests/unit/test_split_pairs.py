@@ -295,6 +295,90 @@ def test_unreadable_input_is_named(tmp_path):
         list(lines(tmp_path / "f.zip"))
 
 
+JAPANESE = [f"これは文です{number}。" for number in range(30)]
+CSV = "\ufeffid;ja;en\r\n" + "".join(
+    f'{number};{line};"He said ""{number}"";\r\nand went."\r\n'
+    for number, line in enumerate(JAPANESE)
+)
+
+
+def pairs_command(*arguments: object, ok: bool = True):
+    sizes = ("--src-lang", "ja", "--tgt-lang", "en", "--valid", 3, "--test", 3)
+    return run("fairseq-ext", "corpus", "pairs", *arguments, *sizes, ok=ok)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", ["pairs.csv", "pairs.csv.gz"])
+def test_csv_with_a_header_as_excel_writes_it(tmp_path, name):
+    content = CSV.encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    options = ("--header", "--columns", "ja,en", "--out", tmp_path / "out", "--part-lines", 7)
+    done = pairs_command(tmp_path / name, *options)
+    assert "warning" not in done.stderr
+    text = {
+        side: [
+            line
+            for split in SPLITS
+            for line in (tmp_path / f"out/{split}.{side}").read_text("utf-8").splitlines()
+        ]
+        for side in ("ja", "en")
+    }
+    expected = {(line, f'He said "{number}"; and went.') for number, line in enumerate(JAPANESE)}
+    assert {*zip(text["ja"], text["en"], strict=True)} == expected
+
+
+@pytest.mark.system
+def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
+    rows = ["id\tja\ten", *(f"{n}\t{line}\tline {n}" for n, line in enumerate(JAPANESE))]
+    table = write_lines(tmp_path / "pairs.tsv", rows)
+    options = ("--columns", "2,3", "--out", tmp_path / "out")
+    assert "line 1 of" in (said := pairs_command(table, *options).stderr)
+    assert "(`ja / en`) looks like a header, and becomes a pair; give --header" in said
+    assert "warning" not in pairs_command(table, "--header", *options, "--overwrite").stderr
+    said = pairs_command(table, "--header", "--out", tmp_path / "ids").stderr
+    assert "column 1 of" in said
+    assert "holds numbers (`0` …), no sentences; choose others with --columns" in said
+    said = pairs_command(table, "--header", "--columns", "ja,de", "--out", "x", ok=False).stderr
+    assert "must have one column `de`; it has id, ja, en." in said
+    said = pairs_command(table, "--columns", "ja,en", "--out", "x", ok=False).stderr
+    assert "`--columns` has names, which `--header` reads; give that too." in said
+    said = pairs_command(write_lines(tmp_path / "a.xlsx", ["PK"]), "--out", "x", ok=False).stderr
+    assert "is a spreadsheet; save it as CSV" in said
+
+
+@pytest.mark.system
+def test_a_corpus_that_was_made_otherwise_is_not_overwritten(tmp_path):
+    table = write_lines(tmp_path / "pairs.tsv", [f"{s}\tline {n}" for n, s in enumerate(JAPANESE)])
+    options = (table, "--out", tmp_path / "out")
+    pairs_command(*options)
+    before = (tmp_path / "out/test.ja").read_bytes()
+    pairs_command(*options)  # the same again
+    said = pairs_command(*options, "--salt", 2, ok=False).stderr
+    assert "has a corpus already, made of other text or with other options" in said
+    assert (tmp_path / "out/test.ja").read_bytes() == before
+    pairs_command(*options, "--salt", 2, "--overwrite")
+    assert (tmp_path / "out/test.ja").read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    ("encoding", "named"),
+    [
+        ("utf-16", "it seems to be UTF-16, convert it: iconv -f utf-16 "),
+        ("utf-16-le", "it seems to be UTF-16LE, convert it: iconv -f utf-16le "),
+        ("shift_jis", "it seems to be SHIFT_JIS, convert it: iconv -f shift_jis "),
+        ("euc_jp", "it seems to be EUC-JP, convert it: iconv -f euc-jp "),
+        ("latin-1", "if it is Latin-1, convert it: iconv -f latin1 "),
+    ],
+)
+def test_another_encoding_is_named_with_its_cure(tmp_path, encoding, named):
+    text = {"latin-1": "été, señor\n", "utf-16-le": "abc def\n"}.get(encoding, "これは文です。\n")
+    path = tmp_path / "text"
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(DataError) as raised:
+        list(lines(path))
+    assert named in str(raised.value)
+
+
 # --- The command --------------------------------------------------------------------------------
 
 
@@ -342,14 +426,16 @@ def test_command_splits_a_tab_separated_file(tmp_path):
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["report"]["splits"]["test"] == 30
     assert "are not for training" not in said.stdout
-    many = ("--valid", 150, "--test", 30)
+    many = ("--valid", 150, "--test", 30, "--overwrite")
     swapped = command(tmp_path / "pairs.tsv", *many, "--columns", "2,1", "--swap", "--out", out)
     assert "180 pairs are not for training; with --valid and --test fewer\n" in swapped.stdout
     assert "split by the source sentence" in swapped.stdout
     assert (out / "train.es").read_text(encoding="utf-8").startswith("Sentence")
     # An error leaves what is there as it was.
     before = {path: path.read_bytes() for path in out.iterdir()}
-    said = command(tmp_path / "pairs.tsv", "--columns", "1,4", "--out", out, ok=False)
+    said = command(
+        tmp_path / "pairs.tsv", "--columns", "1,4", "--out", out, "--overwrite", ok=False
+    )
     assert "split_pairs: error:" in said.stderr
     assert "line 1: 3 tab-separated" in said.stderr
     assert "Traceback" not in said.stderr
