@@ -18,7 +18,7 @@ def add(commands: Subparsers) -> None:
         "compare",
         help="several systems on one test set: quality, significance, size, speed",
         description="Compare what fairseq-generate printed for one test set: BLEU and chrF with "
-        "95% intervals, paired significance against a baseline, size and speed.",
+        "95% intervals, significance against a baseline, size and speed.",
     )
     parser.add_argument(
         "--system",
@@ -49,8 +49,8 @@ def add(commands: Subparsers) -> None:
         "--output",
         type=Path,
         metavar="OUT",
-        help="write OUT.md, OUT.csv, OUT.tex, OUT.json, the translations OUT.tsv.gz and "
-        "the picture OUT.png, or OUT.svg if named so",
+        help="write OUT.md, OUT.csv, OUT.tex, OUT.json, the translations OUT.tsv.gz, "
+        "the pictures OUT.png and OUT-differences.png (.svg if OUT ends so)",
     )
     parser.add_argument(
         "--pictures",
@@ -63,7 +63,10 @@ def add(commands: Subparsers) -> None:
     metric_options.add_metrics(parser)
     add_undoing(parser)
     options.add_json(parser, "the comparison")
-    parser.set_defaults(run=_compare, endings=(*options.PICTURE, ".md", ".csv", ".tex", ".tsv.gz"))
+    parser.set_defaults(
+        run=_compare,
+        endings=(*options.PICTURE, "-differences.png", ".md", ".csv", ".tex", ".tsv.gz"),
+    )
 
 
 def _compare(args: argparse.Namespace) -> int:

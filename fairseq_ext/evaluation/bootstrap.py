@@ -1,23 +1,25 @@
-"""Scores with 95% intervals, and whether a system differs from a baseline (Koehn 2004).
+"""Scores with 95% intervals, and whether a system differs from a baseline.
 
-Both come from the paired bootstrap: test sets are drawn from the test set with replacement, the
-same ones for both systems. Scores, samples and intervals are those of ``sacrebleu --paired-bs``;
-p is not, see :func:`p_value`. Training a system again with another seed is not part of the chance
-that p speaks of.
+Test sets are drawn from the test set with replacement, the same ones for all systems and runs
+(Koehn 2004); with one run of each system, scores, samples and intervals are those of
+``sacrebleu --paired-bs``. What the samples say about a difference is in
+:mod:`~fairseq_ext.evaluation.significance`.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from fairseq_ext.evaluation.score import load_sacrebleu
+from fairseq_ext.evaluation.significance import Difference, Runs, Variances, compare_runs, holm
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 SAMPLES = 1000  # sacrebleu's default
@@ -30,26 +32,30 @@ class Estimate:
     """One score of one system.
 
     Attributes:
-        value: on the test set as it is; BLEU and chrF 0 to 100, others in their own unit.
-        low, high: bounds of the 95% interval, around the mean of the samples.
-        p: of the difference to the baseline; None for the baseline.
+        value: on the test set as it is, the mean of the runs; BLEU and chrF 0 to 100, others in
+            their own unit.
+        low, high: bounds of the 95% interval: of another test set, and with several runs of other
+            trainings as well.
+        p: of the difference to the baseline; None for the baseline, and where the test set is too
+            small to say.
+        p_holm: p corrected for the number of systems; likewise.
         runs: trainings that ``value`` is the mean of.
         deviation: standard deviation of the score over them; None for a single run.
+        difference: to the baseline; None for the baseline.
     """
 
     value: float
     low: float
     high: float
     p: float | None = None
+    p_holm: float | None = None
     runs: int = 1
     deviation: float | None = None
+    difference: Difference | None = None
 
     @property
     def half_width(self) -> float:
         return (self.high - self.low) / 2
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -60,20 +66,19 @@ class Comparison:
     signatures: Mapping[str, str]
 
 
-def paired_bootstrap(
-    systems: Mapping[str, Sequence[str]],
+def bootstrap(
+    systems: Mapping[str, Sequence[Sequence[str]]],
     references: Sequence[str],
     baseline: str,
     samples: int = SAMPLES,
 ) -> Comparison:
-    """BLEU and chrF2 of several translations of one text, each compared with the baseline.
+    """BLEU and chrF2 of systems with one or several runs each, compared with the baseline.
 
-    ``SACREBLEU_SEED`` chooses the samples, as for the command ``sacrebleu --paired-bs``, which
-    gives the same scores and intervals.
+    ``SACREBLEU_SEED`` chooses the samples, as for the command ``sacrebleu --paired-bs``.
 
     Args:
-        systems: by name, the detokenized translations.
-        references: detokenized, as many lines.
+        systems: by name, the detokenized translations of each run.
+        references: detokenized, as many lines as each translation.
         baseline: one of the names.
         samples: how many test sets to draw.
 
@@ -81,45 +86,78 @@ def paired_bootstrap(
         ConfigError: no such baseline, or too few samples.
         DataError: unequal numbers of lines, or none.
     """
-    check_comparable(systems, references, baseline, list(systems), samples)
-    chosen = draw_sentences(generator(), len(references), samples)
+    translations = {
+        f"{name}, run {number}" if len(runs) > 1 else name: run
+        for name, runs in systems.items()
+        for number, run in enumerate(runs, start=1)
+    }
+    check_comparable(translations, references, baseline, list(systems), samples)
+    drawn = draw_sentences(generator(), len(references), samples)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in systems}
     signatures = {}
     for label, metric in metrics(references).items():
-        found = {}
+        scored = {}
         for name in tqdm(systems, desc=label, unit=" systems", file=sys.stderr, disable=None):
-            found[name] = score_samples(metric, systems[name], chosen)
-        for name, (value, sampled) in found.items():
-            low, high = _interval(sampled)
-            p = None
-            if name != baseline:
-                other, others = found[baseline]
-                p = p_value(sampled - others, value - other)
-            estimates[name][label] = Estimate(value, low, high, p)
+            scored[name] = _runs([score_samples(metric, run, drawn) for run in systems[name]])
+        for name, estimate in _estimates(scored, baseline, len(references)).items():
+            estimates[name][label] = estimate
         signatures[label] = full_signature(metric, samples)
     return Comparison(estimates, signatures)
 
 
-def p_value(differences: np.ndarray, measured: float) -> float:
-    """Estimate how often two equally good systems differ as much, in either direction.
-
-    Were they equally good, the differences of the samples would lie around zero as they now lie
-    around their mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a script of Moses,
-    centres the absolute differences instead; where all have one sign, that counts one direction
-    only, about half as many.
+def bootstrap_of_means(
+    label: str,
+    systems: Mapping[str, Sequence[Sequence[float]]],
+    signature: str,
+    baseline: str,
+    samples: int = SAMPLES,
+) -> Comparison:
+    """Compare systems by a metric whose score of a text is the mean of its segments' scores.
 
     Args:
-        differences: of the two systems' scores, ``[samples]``.
-        measured: the difference on the test set itself.
-
-    Returns:
-        ``(larger + 1) / (samples + 1)`` (Davison and Hinkley 1997, section 4.2), never 0; 1 where
-        nothing was measured.
+        label: name of the metric.
+        systems: by name, of each run the scores of all segments.
+        signature: of the metric.
+        baseline: one of the names.
+        samples: how many test sets to draw; the same as of the other metrics.
     """
-    if not measured:
-        return 1.0
-    larger = int((np.abs(differences - differences.mean()) > abs(measured)).sum())
-    return (larger + 1) / (len(differences) + 1)
+    sentences = len(systems[baseline][0])
+    drawn = draw_sentences(generator(), sentences, samples)
+    scored = {
+        name: _runs([(statistics.fmean(run), np.array(run)[drawn].mean(axis=1)) for run in runs])
+        for name, runs in systems.items()
+    }
+    estimates = _estimates(scored, baseline, sentences)
+    return Comparison(
+        {name: {label: estimate} for name, estimate in estimates.items()},
+        {label: f"{signature}|bs:{samples}|seed:{chosen_seed()}"},
+    )
+
+
+def _runs(scores: Sequence[tuple[float, np.ndarray]]) -> Runs:
+    return Runs(
+        np.array([value for value, _ in scores]),
+        np.stack([sampled for _, sampled in scores], axis=1),
+    )
+
+
+def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dict[str, Estimate]:
+    """Estimate the score of each system, and its difference to the baseline."""
+    estimates = {}
+    for name, system in scored.items():
+        value, count = statistics.fmean(system.values), len(system.values)
+        if count == 1:
+            low, high = _interval(system.sampled[:, 0])
+        else:
+            half = Variances.of(system).half_width()
+            low, high = value - half, value + half
+        difference, p = None, None
+        if name != baseline:
+            difference, p = compare_runs(system, scored[baseline], sentences)
+        deviation = statistics.stdev(system.values) if count > 1 else None
+        estimates[name] = Estimate(value, low, high, p, None, count, deviation, difference)
+    corrected = holm({name: estimate.p for name, estimate in estimates.items()})
+    return {name: replace(estimate, p_holm=corrected[name]) for name, estimate in estimates.items()}
 
 
 def generator() -> np.random.Generator:

@@ -18,14 +18,15 @@ from fairseq_ext.evaluation.bootstrap import (
     SAMPLES,
     Comparison,
     Estimate,
+    bootstrap,
+    bootstrap_of_means,
     check_comparable,
-    paired_bootstrap,
 )
 from fairseq_ext.evaluation.neural import NeuralMetric
 from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_text
 from fairseq_ext.evaluation.score import plain_lines, tokenized_bleu
-from fairseq_ext.evaluation.seeds import bootstrap_of_means, bootstrap_over_runs
 from fairseq_ext.evaluation.segments import NO_SOURCE, generated_sources, read_sources
+from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS
 from fairseq_ext.evaluation.training_run import Training, read_training
 from fairseq_ext.evaluation.translation_table import read_system, read_table
 from fairseq_ext.text.generated import Undoing, require_text
@@ -33,6 +34,10 @@ from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 PARTS = ("checkpoint", "log")
+TESTS = {
+    TRAININGS: "another test set and other trainings (Banerjee's interval over sentences and runs)",
+    SENTENCES: "another test set, not another training (two-sided paired bootstrap)",
+}
 SHOWN = 5  # sentences of the test set, for the page
 PLAIN = "text:"  # before the path of a file that holds text, not fairseq-generate's output
 TABLE = "table:"  # before the path of a table of translations
@@ -143,15 +148,16 @@ class Result:
         return any(row.scores["BLEU"].runs > 1 for row in self.systems)
 
     @property
-    def test(self) -> str:
-        """The test that p is of."""
-        runs = " and runs" if self.several_runs else ""
-        return f"two-sided paired bootstrap over sentences{runs}"
+    def tests(self) -> dict[str, str]:
+        """What p speaks of in the rows of the table, and by which test."""
+        differences = [row.scores["BLEU"].difference for row in self.systems]
+        used = {difference.test for difference in differences if difference is not None}
+        return {test: text for test, text in TESTS.items() if test in used}
 
     def as_dict(self) -> dict[str, Any]:
         content = asdict(replace(self, texts={}, tokens={}))
         del content["texts"], content["tokens"]
-        return {"test": self.test, **content}
+        return {"tests": self.tests, **content}
 
 
 def parse_systems(arguments: Sequence[str]) -> list[System]:
@@ -289,19 +295,17 @@ def _estimates(
     segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
 ) -> Comparison:
     """Estimate all scores of all systems: BLEU, chrF, and the means of the segments' scores."""
-    if all(len(runs) == 1 for runs in texts.values()):
-        single = {name: runs[0] for name, runs in texts.items()}
-        found = [paired_bootstrap(single, references, baseline, samples)]
-    else:
-        found = [bootstrap_over_runs(texts, references, baseline, samples)]
+    parts = [bootstrap(texts, references, baseline, samples)]
     for label, metric in metrics.items():
         scores, signature = segments[label], metric.signature
-        found.append(bootstrap_of_means(label, scores, signature, baseline, samples))
+        parts.append(bootstrap_of_means(label, scores, signature, baseline, samples))
     estimates = {
-        name: {label: one for part in found for label, one in part.estimates[name].items()}
+        name: {
+            label: estimate for part in parts for label, estimate in part.estimates[name].items()
+        }
         for name in texts
     }
-    return Comparison(estimates, {k: v for part in found for k, v in part.signatures.items()})
+    return Comparison(estimates, {k: v for part in parts for k, v in part.signatures.items()})
 
 
 def _plain_sources(

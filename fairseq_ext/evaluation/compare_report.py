@@ -14,6 +14,7 @@ from fairseq_ext.evaluation.bootstrap import Estimate
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
 from fairseq_ext.evaluation.plot_styles import looks
 from fairseq_ext.evaluation.score import shown
+from fairseq_ext.evaluation.significance import FEWEST_SENTENCES, LEVEL, SENTENCES, TRAININGS
 from fairseq_ext.evaluation.translation_table import write_table
 from fairseq_ext.utils import files
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-SIGNIFICANT = 0.05
 MISSING = "–"
+DAGGER = "†"  # after a p that is about sentences, beside others that are about trainings
 MEGABYTE = 1e6
 OTHERS = {
     "csv": "CSV",
@@ -51,6 +52,11 @@ NUMBERS: tuple[tuple[str, Callable[[Estimate], float | None]], ...] = (
     ("{} 95% high", lambda score: score.high),
     ("{} SD", lambda score: score.deviation),
     ("{} p", lambda score: score.p),
+    ("{} p Holm", lambda score: score.p_holm),
+    ("{} difference", lambda score: score.difference and score.difference.value),
+    ("{} difference 95% low", lambda score: score.difference and score.difference.low),
+    ("{} difference 95% high", lambda score: score.difference and score.difference.high),
+    ("{} detectable", lambda score: score.difference and score.difference.detectable),
 )
 Panel = tuple[str, str, Value]
 # title, label of the axis, and where on it a system stands
@@ -90,48 +96,133 @@ def _filled(result: Result, columns: Columns, missing: str | None = None) -> lis
 
 
 def _scores(result: Result) -> Columns:
-    """Return each metric's score with its deviation and p."""
+    """Return each metric's score with its deviation, p and corrected p."""
+    cells = [("{}", _interval), ("SD ({})", _deviation), ("p ({})", partial(_p, result))]
+    if _comparisons(result) > 1:
+        cells.append(("Holm ({})", _holm))
     return tuple(
         (heading.format(metric), partial(cell, metric=metric))
         for metric in result.signatures
-        for heading, cell in (("{}", _interval), ("SD ({})", _deviation), ("p ({})", _p))
+        for heading, cell in cells
     )
+
+
+def _comparisons(result: Result) -> int:
+    return len(result.systems) - 1
+
+
+def differences(result: Result) -> list[list[str]]:
+    """Rows on each system's difference to the baseline, the heading first."""
+    heading = ["system", "metric", "difference", "95% interval", "detectable"]
+    table = [[*heading, "runs needed", "sentences needed"]]
+    for row in result.systems:
+        for metric, score in row.scores.items():
+            if (difference := score.difference) is None:
+                continue
+            ends = (difference.low, difference.high)
+            table.append(
+                [
+                    row.name,
+                    metric,
+                    _signed(metric, difference.value),
+                    MISSING if None in ends else " to ".join(_signed(metric, end) for end in ends),
+                    _known(difference.detectable, partial(shown, metric)),
+                    _known(difference.runs_needed, "{:,}".format),
+                    _known(difference.sentences_needed, "{:,}".format),
+                ]
+            )
+    return table
+
+
+def difference_notes(result: Result) -> list[str]:
+    """Explain the table of differences."""
+    return [
+        "detectable: the smallest difference that would have p < 0.05 in four of five repetitions "
+        "with these runs and sentences",
+        "needed: runs of each system on this test set, or sentences with these runs, for which the "
+        f"difference measured here would be detectable; {MISSING} where no number is, or where "
+        "single runs leave unknown how much seeds differ",
+    ]
+
+
+def _signed(metric: str, value: float) -> str:
+    return f"{'+' if value >= 0 else '−'}{shown(metric, abs(value))}"
+
+
+def _known(value: Any, form: Callable[[Any], str]) -> str:
+    return MISSING if value is None else form(value)
 
 
 def notes(result: Result) -> list[str]:
     """Return the notes that explain the table to its reader."""
-    several = result.several_runs
     sentences = "1 sentence" if result.sentences == 1 else f"{result.sentences:,} sentences"
-    said = [f"{sentences}; score ± half of its 95% bootstrap interval"]
-    if len(result.systems) > 1:
-        said.append(
-            f"p: {result.test}, against `{result.baseline}`, * below {SIGNIFICANT}; the chance of "
-            f"another training run is {'' if several else 'not '}in it"
-            f"{' where a system has several' if several else ''}"
-        )
-    if several and len(result.systems) > 1:
-        said.append(
-            "with fewer than about five runs, p is too small; a system with a single run counts as "
-            "if chance had no part in its training"
-        )
-    if several:
+    of_runs = "another test set"
+    if result.several_runs:
+        of_runs += ", where a system has several runs with other trainings"
+    said = [f"{sentences}; score ± half of its 95% interval: {of_runs}"]
+    if _comparisons(result):
+        said += _notes_on_p(result)
+    if result.several_runs:
         said.append("several runs: mean, and SD, the standard deviation over them")
     if any(row.tokenized_bleu is not None for row in result.systems):
         said.append("BLEU-tok: on tokens, multi-bleu style, not comparable with BLEU")
     return said + [f"{name}: {signature}" for name, signature in result.signatures.items()]
 
 
+def _notes_on_p(result: Result) -> list[str]:
+    if result.sentences < FEWEST_SENTENCES:
+        return [
+            f"no p: {FEWEST_SENTENCES} sentences are the fewest that say something about others"
+        ]
+    comparisons = _comparisons(result)
+    after = f" after Holm's correction for {comparisons} systems" if comparisons > 1 else ""
+    said = [f"p: of the difference to `{result.baseline}`; * below {LEVEL}{after}"]
+    for test, meaning in result.tests.items():
+        mark = f"p{DAGGER}" if test == SENTENCES and len(result.tests) > 1 else "p"
+        said.append(f"{mark} is about {meaning}")
+    if SENTENCES in result.tests:
+        said.append(
+            "not decided where each system has one run: whether other trainings would differ so; "
+            "nothing says how much seeds do (train both again, and give --system NAME=RUN,RUN,...)"
+        )
+    single = any(row.scores["BLEU"].runs == 1 for row in result.systems)
+    if TRAININGS in result.tests and single:
+        said.append("a system with one run is taken to vary over seeds as much as the other one")
+    return said
+
+
 def as_table(result: Result) -> str:
-    """Format the comparison for the terminal: table and notes."""
-    return tables.aligned(rows(result)) + "\n\n" + "\n".join(notes(result))
+    """Format the comparison for the terminal: tables and notes."""
+    parts = [tables.aligned(rows(result)), "\n".join(notes(result))]
+    if _comparisons(result):
+        parts += [tables.aligned(differences(result)), "\n".join(difference_notes(result))]
+    return "\n\n".join(parts)
 
 
 def as_markdown(result: Result) -> str:
     """Table and notes, for a page."""
     heading, *body = rows(result)
     named = [(tables.verbatim(name), *cells) for name, *cells in body]
-    said = [f"- {note}" for note in notes(result)]
-    return tables.markdown([[*map(tables.verbatim, heading)], *named]) + "\n\n" + "\n".join(said)
+    table = tables.markdown([[*map(tables.verbatim, heading)], *named])
+    return f"{table}\n\n{_listed(notes(result))}"
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _differences_section(result: Result, picture: Path) -> list[str]:
+    """Parts of the page on differences; none where there is one system."""
+    if not _comparisons(result):
+        return []
+    heading, *body = differences(result)
+    named = [(tables.verbatim(name), *cells) for name, *cells in body]
+    return [
+        f"## Differences to {tables.verbatim(result.baseline)}",
+        f"![Differences with 95% intervals]({quote(picture.name)})",
+        tables.markdown([heading, *named]),
+        _listed(difference_notes(result)),
+    ]
 
 
 def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
@@ -156,6 +247,7 @@ def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
         f"![{_alternative(result)}]({quote(picture.name)})",
         *_absent(result),
         *shown,
+        *_differences_section(result, forest_path(output)),
         "## Samples",
         *map(_sample, result.samples),
     ]
@@ -210,7 +302,55 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
             file.write(page)
     translations = stem.parent / f"{stem.name}.tsv.gz"
     write_table(translations, result.texts, result.tokens)
-    return [*paths, *plot(result, output), translations]
+    return [*paths, *plot(result, output), *plot_forest(result, output), translations]
+
+
+def forest_path(output: str | Path) -> Path:
+    """Path of the picture of the differences."""
+    stem, picture = plots.stem(output), plots.picture_path(output)
+    return stem.parent / f"{stem.name}-differences{picture.suffix}"
+
+
+def plot_forest(result: Result, output: str | Path) -> list[Path]:
+    """Draw each system's difference to the baseline with its 95% interval, a panel per metric.
+
+    Returns:
+        the file written, none where there is one system. Filled marks are significant after Holm's
+        correction.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    others = [row for row in result.systems if row.name != result.baseline]
+    if not others:
+        return []
+    path, metrics = forest_path(output), list(result.signatures)
+    styles = looks(row.name for row in result.systems)
+    with matplotlib.rc_context(plots.STYLE):
+        height = 1.4 + 0.34 * len(others)
+        figure = Figure(figsize=(2.4 + 3.2 * len(metrics), height), layout="constrained")
+        panels = figure.subplots(1, len(metrics), squeeze=False, sharey=True)[0]
+        for axes, metric in zip(panels, metrics, strict=True):
+            axes.axvline(0, color="#888888", lw=1)
+            for place, row in enumerate(others):
+                score = row.scores[metric]
+                _draw_difference(axes, place, score, styles[row.name].point)
+            axes.set(title=metric, xlabel=f"difference to {result.baseline}, 95% interval")
+            axes.grid(True, axis="x")
+        panels[0].set_yticks(range(len(others)), [row.name for row in others])
+        panels[0].set_ylim(len(others) - 0.5, -0.5)
+        plots.fonts.add(figure)
+        plots.write_figure(figure, path)
+    return [path]
+
+
+def _draw_difference(axes: Axes, place: int, score: Estimate, style: dict[str, str]) -> None:
+    difference = score.difference
+    significant = score.p_holm is not None and score.p_holm < LEVEL
+    if difference.low is not None:
+        axes.plot([difference.low, difference.high], [place] * 2, lw=1.6, color=style["color"])
+    fill = style["color"] if significant else "white"
+    axes.plot([difference.value], [place], ls="", ms=7, markerfacecolor=fill, **style)
 
 
 def plot(result: Result, output: str | Path) -> list[Path]:
@@ -310,6 +450,15 @@ def _deviation(row: Measured, metric: str) -> str:
     return MISSING if deviation is None else shown(metric, deviation)
 
 
-def _p(row: Measured, metric: str) -> str:
-    p = row.scores[metric].p
-    return MISSING if p is None else f"{p:.4f}{'*' if p < SIGNIFICANT else ''}"
+def _p(result: Result, row: Measured, metric: str) -> str:
+    score = row.scores[metric]
+    if score.p is None:
+        return MISSING
+    star = "*" if score.p_holm < LEVEL else ""
+    of_sentences = score.difference.test == SENTENCES and len(result.tests) > 1
+    return f"{score.p:.4f}{star}{DAGGER if of_sentences else ''}"
+
+
+def _holm(row: Measured, metric: str) -> str:
+    p = row.scores[metric].p_holm
+    return MISSING if p is None else f"{p:.4f}"

@@ -23,7 +23,7 @@ from fairseq_ext.evaluation import (
     training_run,
     translation_table,
 )
-from fairseq_ext.evaluation.bootstrap import paired_bootstrap
+from fairseq_ext.evaluation.bootstrap import bootstrap
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -85,8 +85,8 @@ def sacrebleu_paired(folder: Path, names: list[str]) -> dict[str, list[tuple[str
 def test_scores_and_intervals_are_those_of_the_command_sacrebleu(outputs_of_three: Path) -> None:
     names = ["fair", "good", "bad"]
     theirs = sacrebleu_paired(outputs_of_three, names)
-    texts = {name: outputs.read_lines(outputs_of_three / f"{name}.txt") for name in names}
-    ours = paired_bootstrap(texts, outputs.read_lines(outputs_of_three / "ref"), "fair")
+    texts = {name: [outputs.read_lines(outputs_of_three / f"{name}.txt")] for name in names}
+    ours = bootstrap(texts, outputs.read_lines(outputs_of_three / "ref"), "fair")
     assert list(ours.estimates) == list(theirs) == names
     for name, metrics in ours.estimates.items():
         for found, cell in zip(metrics.values(), theirs[name], strict=True):
@@ -200,21 +200,21 @@ def test_a_damaged_table_is_named(tmp_path: Path, content: bytes, message: str) 
 
 def test_equal_scores_are_no_difference(tmp_path: Path) -> None:
     """Two useless systems, both of BLEU 0.0 but with other words, and two of one good score."""
-    references = [f"the cat number {i} sat on the mat ." for i in range(20)]
+    references = [f"the cat number {i} sat on the mat ." for i in range(40)]
     systems = {
-        "no": ["x"] * 20,
-        "none": ["y z"] * 20,
-        "one": [*references[:10], *["x"] * 10],
-        "two": [*["x"] * 10, *references[10:]],
+        "no": [["x"] * 40],
+        "none": [["y z"] * 40],
+        "one": [[*references[:20], *["x"] * 20]],
+        "two": [[*["x"] * 20, *references[20:]]],
     }
     for baseline, other in (("no", "none"), ("one", "two")):
-        found = paired_bootstrap(systems, references, baseline, samples=100).estimates
+        found = bootstrap(systems, references, baseline, samples=100).estimates
         assert found[other]["BLEU"].value == found[baseline]["BLEU"].value, other
         assert found[other]["BLEU"].p == 1, other
     assert found["no"]["BLEU"].value == 0
     assert found["no"]["BLEU"].p < 0.05
     write_lines(tmp_path / "ref", references)
-    for name, lines in systems.items():
+    for name, (lines,) in systems.items():
         write_lines(tmp_path / name, lines)
     given = [("--system", f"{name}=text:{tmp_path / name}") for name in ("no", "none")]
     table = run(
@@ -475,7 +475,7 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
         cwd=trained,
     )
     assert done.stdout.startswith("system  BLEU")
-    paths = "both.md\nboth.csv\nboth.tex\nboth.png\nboth.json\nboth.tsv.gz\n"
+    paths = "both.md\nboth.csv\nboth.tex\nboth.png\nboth.json\nboth-differences.png\nboth.tsv.gz\n"
     assert done.stdout.endswith(f"\n{paths}")
     assert "DEBUG" not in done.stderr
     assert "\r" not in done.stderr  # no bar where nobody watches
@@ -496,7 +496,8 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
     assert page[5].startswith("| other |")
     linked = re.findall(r"\]\(([^)]+)\)", "\n".join(page))
     assert linked == [f"both.{end}" for end in ("csv", "tex", "json", "tsv.gz", "png")] + [
-        "curves.png"
+        "curves.png",
+        "both-differences.png",
     ]
     sources = [line.split("\t")[1] for line in lines_of(trained / "out", "S")]
     reference = outputs.read_lines(trained / "ref")

@@ -24,11 +24,9 @@ import pytest
 
 from fairseq_ext import cli
 from fairseq_ext.evaluation import neural
-from fairseq_ext.evaluation.bootstrap import Estimate
-from fairseq_ext.evaluation.compare_report import SIGNIFICANT
+from fairseq_ext.evaluation.bootstrap import Estimate, bootstrap_of_means
 from fairseq_ext.evaluation.neural import PYTHON, NeuralMetric
 from fairseq_ext.evaluation.saved_scores import read_scores
-from fairseq_ext.evaluation.seeds import bootstrap_of_means
 from tests.support.harness import BIN, REPO, run, write_lines
 
 LIBRARY = """
@@ -393,7 +391,9 @@ def test_compare_has_score_deviation_and_p_in_every_form(python: str, here: Path
     assert ours["value"] == pytest.approx((means["a1"] + means["a2"]) / 2, abs=1e-12)
     assert ours["deviation"] == pytest.approx(statistics.stdev([means["a1"], means["a2"]]))
     assert ours["low"] < ours["value"] < ours["high"]
-    assert 0 < second["scores"][label]["p"] <= 1
+    assert second["scores"][label]["p"] is None  # three sentences say nothing about others
+    difference = second["scores"][label]["difference"]["value"]
+    assert difference == pytest.approx(means["b"] - ours["value"], abs=1e-12)
     assert data["segments"][label] == {"a": [scores["a1"], scores["a2"]], "b": [scores["b"]]}
     assert data["signatures"][label] == f"{signature('whole')}|bs:200|seed:12345"
     assert data["signatures"]["COMET estimates"].startswith(signature("estimates", 0))
@@ -416,7 +416,7 @@ def test_a_translation_of_another_length_is_refused(
 
 
 def test_the_test_of_means_against_samples_one_by_one() -> None:
-    """With one run of each system it is the paired bootstrap; with several, runs are drawn too."""
+    """With one run of each system it is the paired bootstrap; with several, seeds count too."""
     draw = np.random.default_rng(7)
     base = draw.normal(0.8, 0.1, 50)
     systems = {
@@ -433,14 +433,15 @@ def test_the_test_of_means_against_samples_one_by_one() -> None:
     for name in ("base", "better", "same"):
         one = estimates[name]
         assert one.value == pytest.approx(systems[name][0].mean())
-        assert (one.low, one.high) == pytest.approx(tuple(np.percentile(means[name], (2.5, 97.5))))
+        low, high = np.percentile(means[name], (2.5, 97.5))
+        assert one.half_width == pytest.approx((high - low) / 2, rel=0.1)
     gains = np.array(means["better"]) - means["base"]
     gain = systems["better"][0].mean() - base.mean()
     assert estimates["better"].p == (int((abs(gains - gains.mean()) > gain).sum()) + 1) / 301
-    assert estimates["better"].p < SIGNIFICANT
+    assert estimates["better"].p < 0.05
     assert (estimates["base"].p, estimates["same"].p) == (None, 1.0)
     assert estimates["seeds"].runs == 2
-    assert estimates["seeds"].p > SIGNIFICANT
+    assert estimates["seeds"].p > 0.05
     assert found.signatures == {"M": "s|bs:300|seed:12345"}
 
 

@@ -1,0 +1,209 @@
+#!/usr/bin/env python
+"""How often does `compare` find a difference where there is none, and where there is one?
+
+    python benchmarks/significance.py --experiments 10000 --json docs/results/significance.json
+    python benchmarks/significance.py --pseudo docs/results/multi30k_all/translations.tsv.gz \
+        --ref test.de --experiments 1000 --json docs/results/significance_pseudo.json
+
+Every experiment compares two systems with a few runs each by the test of
+:mod:`fairseq_ext.evaluation.significance`. The first command draws scores from a model whose
+variances were measured on our translations: seeds, each run's own noise of sentences, and sentences
+on which a system is better whatever its seed. The second makes pseudo-runs of published
+translations: each run takes each sentence from a random training, and from a worse system with a
+probability of its own, which is what seeds do; both systems draw from the same pool, so that there
+is no difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+
+from fairseq_ext.evaluation.bootstrap import metrics
+from fairseq_ext.evaluation.score import plain_lines
+from fairseq_ext.evaluation.significance import LEVEL, Runs, Variances, student_quantile
+from fairseq_ext.evaluation.translation_table import read_table
+from fairseq_ext.text.generated import Undoing
+from fairseq_ext.utils import files
+
+RUNS = [(left, right) for left in range(1, 6) for right in range(1, left + 1) if left + right > 2]
+SEEDS = (0.0, 0.15, 0.3, 0.6)  # standard deviation over seeds, in the metric's unit
+NOISE = {"BLEU": 0.33, "chrF": 0.25, "COMET": 0.0025}  # of sentences, of a single run
+SHARED = {"BLEU": (0.07, 0.3), "chrF": (0.07, 0.3), "COMET": (0.0007, 0.003)}
+UNITS = {"BLEU": 1.0, "chrF": 1.0, "COMET": 0.01}  # what SEEDS are multiples of, and the gain
+SAMPLES = 1000  # of the bootstrap
+POOL, WORSE = ("transformer", "muse"), "linformer-8"
+GAP = 2.5  # BLEU from the pool to the worse system
+
+
+def simulated(
+    left: int, right: int, seeds: float, noise: float, shared: float, gain: float, count: int
+) -> tuple[float, float]:
+    """Shares of experiments with p < 0.05, and with an interval that covers the truth."""
+    draw = np.random.default_rng(1)
+    scores = draw.normal(0, math.hypot(seeds, noise), (count, left + right))
+    scores[:, :left] += draw.normal(gain, shared, (count, 1))
+    scores[:, left:] += draw.normal(0, shared, (count, 1))
+    weight, freedom = 1 / left + 1 / right, left + right - 2
+    # The bootstrap's variances have the chance of so many samples in them.
+    by_sentences = (2 * shared**2 + weight * noise**2) * _of_samples(draw, count)
+    of_noise = noise**2 * _of_samples(draw, count)
+    ours, others = scores[:, :left], scores[:, left:]
+    squares = left * ours.var(axis=1) + right * others.var(axis=1)
+    differences = ours.mean(axis=1) - others.mean(axis=1)
+    half = half_widths(by_sentences, of_noise, squares / freedom, weight, freedom)
+    return _share(np.abs(differences) > half), _share(np.abs(differences - gain) <= half)
+
+
+def half_widths(
+    by_sentences: np.ndarray, noise: np.ndarray, seeds: np.ndarray, weight: float, freedom: int
+) -> np.ndarray:
+    """Compute :meth:`Variances.half_width` of many experiments at once."""
+    normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(freedom)
+    shared = np.maximum(0, by_sentences - weight * noise)
+    one = Variances(float(shared[0]), float(seeds[0]), float(noise[0]), weight, freedom)
+    half = np.sqrt(normal**2 * shared + student**2 * weight * seeds)
+    assert math.isclose(half[0], one.half_width(), rel_tol=1e-9)
+    return half
+
+
+def _of_samples(draw: np.random.Generator, count: int) -> np.ndarray:
+    return draw.chisquare(SAMPLES - 1, count) / (SAMPLES - 1)
+
+
+def _share(cases: np.ndarray) -> float:
+    return round(100 * float(cases.mean()), 2)
+
+
+def model_rows(count: int) -> Iterator[dict]:
+    """One row for each metric, spread of seeds and number of runs."""
+    for metric, unit in UNITS.items():
+        for shared in SHARED[metric]:
+            for seeds in SEEDS:
+                for left, right in RUNS:
+                    parts = (left, right, seeds * unit, NOISE[metric], shared)
+                    errors, covered = simulated(*parts, 0.0, count)
+                    power, _ = simulated(*parts, unit, count)
+                    yield {
+                        "metric": metric,
+                        "shared": shared,
+                        "seeds": seeds * unit,
+                        "runs": [left, right],
+                        "errors": errors,
+                        "covered": covered,
+                        "power": power,
+                    }
+
+
+def pseudo_rows(table: Path, reference: Path, count: int) -> Iterator[dict]:
+    """Rows of experiments with pseudo-runs; BLEU and chrF of resampled sentences by weights."""
+    references = plain_lines(reference)
+    undo = Undoing.by_language(reference.suffix[1:])
+    systems = {name: runs for name, (_, runs) in read_table(table).items()}
+    draw = np.random.default_rng(1)
+    for label, metric in metrics(references).items():
+        pool = [_counts(metric, undo.text(run)) for name in POOL for run in systems[name]]
+        worse = _counts(metric, undo.text(systems[WORSE][0]))
+        weights = draw.multinomial(
+            len(references), [1 / len(references)] * len(references), 200
+        ).astype(np.float32)
+        for seeds in SEEDS:
+            for left, right in ((2, 1), (3, 1), (5, 1), (2, 2), (3, 3), (5, 5)):
+                errors = [
+                    _pseudo_experiment(
+                        metric, np.stack(pool), worse, weights, seeds, (left, right), draw
+                    )
+                    for _ in range(count)
+                ]
+                yield {
+                    "metric": label,
+                    "seeds": seeds,
+                    "runs": [left, right],
+                    "errors": _share(np.array(errors)),
+                }
+
+
+def _counts(metric, lines: Sequence[str]) -> np.ndarray:
+    return np.array(metric._extract_corpus_statistics(list(lines), None), dtype=np.float32)
+
+
+def _pseudo_experiment(metric, pool, worse, weights, seeds, runs, draw) -> bool:
+    """Whether p < 0.05 for two systems whose runs are drawn from the same pool."""
+    total, sentences = sum(runs), len(worse)
+    # Uniform shares of the worse system, whose standard deviation in BLEU is ``seeds``.
+    most = min(1.0, seeds * math.sqrt(12) / GAP)
+    rate = draw.uniform(0, most, total)
+    values, sampled = [], []
+    for run in range(total):
+        chosen = pool[draw.integers(len(pool), size=sentences), np.arange(sentences)]
+        chosen = np.where(draw.random((sentences, 1)) < rate[run], worse, chosen)
+        scores = _scores(metric, np.vstack([chosen.sum(axis=0), weights @ chosen]))
+        values.append(scores[0])
+        sampled.append(scores[1:])
+    drawn = np.stack(sampled, axis=1)
+    ours = Runs(np.array(values[: runs[0]]), drawn[:, : runs[0]])
+    others = Runs(np.array(values[runs[0] :]), drawn[:, runs[0] :])
+    difference = ours.values.mean() - others.values.mean()
+    return abs(difference) > Variances.of(ours, others).half_width()
+
+
+def _scores(metric, counts: np.ndarray) -> np.ndarray:
+    """Score many sums of counts at once: BLEU without smoothing, or chrF."""
+    if hasattr(metric, "char_order"):
+        hyp, ref, match = (counts[:, part::3] for part in range(3))
+        precision, recall = match / np.maximum(hyp, 1), match / np.maximum(ref, 1)
+        beta = metric.beta**2
+        both = beta * precision + recall
+        return 100 * ((1 + beta) * precision * recall / np.maximum(both, 1e-9)).mean(axis=1)
+    length, reference = counts[:, 0], counts[:, 1]
+    correct, total = counts[:, 2:6], counts[:, 6:10]
+    brevity = np.minimum(0, 1 - reference / length)
+    return 100 * np.exp(brevity + np.log(correct / total).mean(axis=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--experiments", type=int, default=10_000, metavar="N")
+    parser.add_argument("--pseudo", type=Path, metavar="TABLE", help="pseudo-runs of this table")
+    parser.add_argument("--ref", type=Path, metavar="FILE", help="with --pseudo: its reference")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    if options.pseudo:
+        rows = list(pseudo_rows(options.pseudo, options.ref, options.experiments))
+    else:
+        rows = list(model_rows(options.experiments))
+    print(markdown(rows))
+    if options.json:
+        report = {"experiments": options.experiments, "rows": rows}
+        with files.atomic_write(options.json) as file:
+            file.write(json.dumps(report) + "\n")
+
+
+def markdown(rows: Sequence[dict]) -> str:
+    """Print the rates of all numbers of runs side by side."""
+    names = [f"{left} v {right}" for left, right in dict.fromkeys(tuple(r["runs"]) for r in rows)]
+    parts = []
+    for what in ("errors", "covered", "power"):
+        if what not in rows[0]:
+            continue
+        lines = [f"| {what}, % | shared | seeds | {' | '.join(names)} |"]
+        lines.append("|" + "---|" * (len(names) + 3))
+        cells: dict[tuple, list[str]] = {}
+        for row in rows:
+            key = (row["metric"], row.get("shared", "–"), row["seeds"])
+            cells.setdefault(key, []).append(f"{row[what]:.1f}")
+        lines += [f"| {' | '.join(map(str, key))} | {' | '.join(c)} |" for key, c in cells.items()]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,314 @@
+r"""Does a difference outlive another test set, and another training?
+
+The difference of two systems' mean scores varies for two reasons. Its variance is
+
+.. math:: V = V_g + c s^2, \qquad c = 1/R_A + 1/R_B
+
+where :math:`V_g` belongs to the sentences of the test set, on which one system is better whatever
+its seed, and :math:`s^2` to single trainings: it is measured over the :math:`R_A` and :math:`R_B`
+runs, with :math:`\nu = R_A + R_B - 2` degrees of freedom, and holds the noise of sentences that is
+each run's own. The bootstrap over sentences measures :math:`V_g + c e^2`, with half the variance of
+the difference between two runs of one system as :math:`e^2`.
+
+The interval at level :math:`1 - p` is that of Banerjee (1960, "Approximate confidence interval for
+linear functions of means of k populations when the population variances are not equal"), which
+covers at least as often as it says for any ratio of the two:
+
+.. math:: d \pm \sqrt{z_{p/2}^2 V_g + t_{\nu, p/2}^2 c s^2}
+
+and p is the level at which it ends at zero. With one run of each system there is no :math:`s^2`:
+then p is that of the paired bootstrap and speaks of another test set only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+
+import numpy as np
+
+LEVEL = 0.05
+POWER = 0.8  # of a difference that is called detectable
+TRAININGS, SENTENCES = "trainings", "sentences"
+FEWEST_SENTENCES = 30
+"""On fewer, the bootstrap knows too little of what another test set would hold."""
+MOST_RUNS, MOST_SENTENCES = 100, 10_000_000  # beyond which no number is called enough
+DRAWS = 20_000  # of the simulation behind a detectable difference
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A system's score less the baseline's.
+
+    Attributes:
+        value: the difference.
+        low, high: its 95% interval; None where the test set is too small.
+        test: what p and interval speak of: another test set and other ``trainings``, or another
+            test set alone (``sentences``), because each system was trained once.
+        detectable: the smallest difference that would come out below 0.05 in four of five
+            repetitions; None where the test set is too small.
+        runs_needed: runs of each system for which ``value`` would be detectable on this test set;
+            None where seeds' spread is unknown, or no number is enough.
+        sentences_needed: sentences for which it would be with these runs, likewise.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    test: str
+    detectable: float | None = None
+    runs_needed: int | None = None
+    sentences_needed: int | None = None
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Scores of one system.
+
+    Attributes:
+        values: of each run.
+        sampled: the same on bootstrapped test sets, ``[samples, runs]``.
+    """
+
+    values: np.ndarray
+    sampled: np.ndarray
+
+    @property
+    def squares(self) -> float:
+        """Sum of the squared deviations of runs from their mean."""
+        return float(((self.values - self.values.mean()) ** 2).sum())
+
+    @property
+    def noise_squares(self) -> float:
+        """What noise of sentences contributes to :attr:`squares` on average."""
+        centred = self.sampled - self.sampled.mean(axis=1, keepdims=True)
+        return float(centred.var(axis=0, ddof=1).sum())
+
+
+@dataclass(frozen=True)
+class Variances:
+    """The parts of a mean's or a difference's variance.
+
+    Attributes:
+        shared: of the sentences, the same for all runs of a system.
+        seeds: of single runs, ``s^2``.
+        noise: the part of ``seeds`` that is noise of sentences, which a larger test set reduces.
+        weight: ``c``, one divided by the number of runs, summed over the systems.
+        freedom: degrees of freedom of ``seeds``.
+    """
+
+    shared: float
+    seeds: float
+    noise: float
+    weight: float
+    freedom: int
+
+    @classmethod
+    def of(cls, *systems: Runs) -> Variances:
+        """Measure them for the mean of one system, or for the difference of two.
+
+        Several runs of at least one system are needed.
+        """
+        weight = sum(1 / len(system.values) for system in systems)
+        freedom = sum(len(system.values) - 1 for system in systems)
+        means = [system.sampled.mean(axis=1) for system in systems]
+        by_sentences = float((means[0] - sum(means[1:])).var(ddof=1))
+        noise = sum(system.noise_squares for system in systems) / freedom
+        seeds = sum(system.squares for system in systems) / freedom
+        return cls(max(0.0, by_sentences - weight * noise), seeds, noise, weight, freedom)
+
+    def half_width(self) -> float:
+        """Half of the 95% interval."""
+        normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(self.freedom)
+        return math.sqrt(normal**2 * self.shared + student**2 * self.weight * self.seeds)
+
+    def p_value(self, difference: float) -> float:
+        """Find the level at which the interval around the difference ends at zero."""
+        if not difference:
+            return 1.0
+        seeds = self.weight * self.seeds
+
+        def reaches(quantile: float) -> bool:
+            half = student_tail(quantile, self.freedom)
+            normal = NormalDist().inv_cdf(half) if half > 1e-300 else -math.inf
+            return normal**2 * self.shared + quantile**2 * seeds >= difference**2
+
+        if not self.shared and not seeds:
+            return 0.0  # all runs have one score on any test set
+        high = 1.0
+        while not reaches(high) and student_tail(high, self.freedom) > 1e-300:
+            high *= 2
+        return 2 * student_tail(_bisect(reaches, 0.0, high), self.freedom)
+
+    def detectable(self) -> float:
+        """Find the smallest difference that is below 0.05 in four of five repetitions."""
+        draw = np.random.default_rng(1)
+        spread = math.sqrt(self.shared + self.weight * self.seeds)
+        seeds = self.seeds * draw.chisquare(self.freedom, DRAWS) / self.freedom
+        normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(self.freedom)
+        half_widths = np.sqrt(normal**2 * self.shared + student**2 * self.weight * seeds)
+        return float(np.quantile(half_widths + spread * draw.standard_normal(DRAWS), POWER))
+
+    def with_runs(self, runs: int) -> Variances:
+        """Expect these variances for two systems with so many runs each."""
+        return Variances(self.shared, self.seeds, self.noise, 2 / runs, 2 * runs - 2)
+
+    def with_sentences(self, factor: float) -> Variances:
+        """Expect these variances for a test set so many times as large."""
+        between = max(0.0, self.seeds - self.noise)
+        noise = self.noise / factor
+        return Variances(self.shared / factor, between + noise, noise, self.weight, self.freedom)
+
+
+def compare_runs(system: Runs, baseline: Runs, sentences: int) -> tuple[Difference, float | None]:
+    """Compare a system with the baseline: the difference and its p.
+
+    p is None where nothing can be said: the test set has fewer than 30 sentences.
+    """
+    value = float(system.values.mean() - baseline.values.mean())
+    if len(system.values) + len(baseline.values) == 2:
+        return _compare_single(system, baseline, sentences, value)
+    if sentences < FEWEST_SENTENCES:
+        return Difference(value, None, None, TRAININGS), None
+    variances = Variances.of(system, baseline)
+    half = variances.half_width()
+    difference = Difference(
+        value,
+        value - half,
+        value + half,
+        TRAININGS,
+        variances.detectable(),
+        _runs_needed(variances, abs(value)),
+        _sentences_needed(variances, abs(value), sentences),
+    )
+    return difference, variances.p_value(value)
+
+
+def _compare_single(
+    system: Runs, baseline: Runs, sentences: int, value: float
+) -> tuple[Difference, float | None]:
+    if sentences < FEWEST_SENTENCES:
+        return Difference(value, None, None, SENTENCES), None
+    differences = system.sampled[:, 0] - baseline.sampled[:, 0]
+    centred = np.abs(differences - differences.mean())
+    half = float(np.quantile(centred, 1 - LEVEL))
+    normal = NormalDist()
+    factor = normal.inv_cdf(1 - LEVEL / 2) + normal.inv_cdf(POWER)
+    detectable = factor * float(differences.std(ddof=1))
+    needed = math.ceil(sentences * (detectable / value) ** 2) if value else None
+    if needed is not None and needed > MOST_SENTENCES:
+        needed = None
+    difference = Difference(value, value - half, value + half, SENTENCES, detectable, None, needed)
+    return difference, bootstrap_p(differences, value)
+
+
+def _runs_needed(variances: Variances, value: float) -> int | None:
+    def enough(runs: float) -> bool:
+        return variances.with_runs(math.ceil(runs)).detectable() <= value
+
+    return math.ceil(_bisect(enough, 1, MOST_RUNS, 0.5)) if enough(MOST_RUNS) else None
+
+
+def _sentences_needed(variances: Variances, value: float, sentences: int) -> int | None:
+    def enough(logarithm: float) -> bool:
+        return variances.with_sentences(math.exp(logarithm)).detectable() <= value
+
+    most = math.log(MOST_SENTENCES / sentences)
+    if most <= 0 or not enough(most):
+        return None
+    return math.ceil(sentences * math.exp(_bisect(enough, -most, most, 1e-3)))
+
+
+def bootstrap_p(differences: np.ndarray, measured: float) -> float:
+    """Estimate how often two equally good systems differ as much, in either direction.
+
+    Were they equally good, the differences of the samples would lie around zero as they now lie
+    around their mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a script of Moses,
+    centres the absolute differences instead; where all have one sign, that counts one direction
+    only, about half as many.
+
+    Args:
+        differences: of the two systems' scores, ``[samples]``.
+        measured: the difference on the test set itself.
+
+    Returns:
+        ``(larger + 1) / (samples + 1)`` (Davison and Hinkley 1997, section 4.2), never 0; 1 where
+        nothing was measured.
+    """
+    if not measured:
+        return 1.0
+    larger = int((np.abs(differences - differences.mean()) > abs(measured)).sum())
+    return (larger + 1) / (len(differences) + 1)
+
+
+def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Correct several p for their number (Holm 1979): by system, None where there is no p."""
+    known = sorted((p, name) for name, p in p_values.items() if p is not None)
+    corrected: dict[str, float | None] = dict.fromkeys(p_values)
+    largest = 0.0
+    for rank, (p, name) in enumerate(known):
+        largest = max(largest, min(1.0, (len(known) - rank) * p))
+        corrected[name] = largest
+    return corrected
+
+
+@cache
+def student_quantile(freedom: int, tail: float = LEVEL / 2) -> float:
+    """Find the value that Student's t exceeds with this probability."""
+    high = 1.0
+    while student_tail(high, freedom) > tail:
+        high *= 2
+    return _bisect(lambda value: student_tail(value, freedom) <= tail, 0.0, high)
+
+
+def student_tail(value: float, freedom: int) -> float:
+    """Probability that Student's t, of a whole number of degrees of freedom, exceeds a value >= 0.
+
+    The finite sums of Abramowitz and Stegun 26.7.3 and 26.7.4 lose the small tails, so the
+    incomplete beta function is evaluated by its continued fraction (26.5.8).
+    """
+    if not value:
+        return 0.5
+    x, a, b = freedom / (freedom + value * value), freedom / 2, 0.5
+    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    front = math.exp(front + a * math.log(x) + b * math.log1p(-x)) if x < 1 else 0.0
+    if x < (a + 1) / (a + b + 2):
+        return front * _beta_fraction(x, a, b) / a / 2
+    return (1 - front * _beta_fraction(1 - x, b, a) / b) / 2
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    """Evaluate the continued fraction of the incomplete beta function (Lentz's method)."""
+    tiny = 1e-300
+    numerator, denominator = 1.0, 1 - (a + b) * x / (a + 1)
+    denominator = 1 / (denominator or tiny)
+    result = denominator
+    for m in range(1, 1000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for coefficient in (even, odd):
+            denominator = 1 / ((1 + coefficient * denominator) or tiny)
+            numerator = (1 + coefficient / numerator) or tiny
+            step = numerator * denominator
+            result *= step
+        if abs(step - 1) < 1e-15:
+            break
+    return result
+
+
+def _bisect(
+    is_enough: Callable[[float], bool], low: float, high: float, precision: float = 0.0
+) -> float:
+    """Find the smallest value, up to a precision, from which on the condition holds."""
+    for _ in range(200):
+        middle = (low + high) / 2
+        if high - low <= precision or middle in (low, high):
+            break
+        if is_enough(middle):
+            high = middle
+        else:
+            low = middle
+    return high
