@@ -29,8 +29,8 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$out"
 
 # Bundled (int8; bmt-1 in bits and int8) they have 4.8, 4.8 and 2.0 MB, dictionaries included.
-small=(--share-all-embeddings --encoder-layers 4 --decoder-layers 4 --encoder-embed-dim 192 --decoder-embed-dim 192
-    --encoder-attention-heads 4 --decoder-attention-heads 4)
+small=(--share-all-embeddings --encoder-layers 4 --decoder-layers 4
+    --encoder-embed-dim 192 --decoder-embed-dim 192 --encoder-attention-heads 4 --decoder-attention-heads 4)
 muse=(--arch muse_tiny "${small[@]}" --encoder-ffn-embed-dim 512 --decoder-ffn-embed-dim 512)
 linformer=(--arch linformer_tiny "${small[@]}" --encoder-ffn-embed-dim 448
     --decoder-ffn-embed-dim 448)

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# From spa-eng.zip to the three models that come with the plugin: text, training, bundles, scores.
+#   bash recipes/shipped_models.sh spa-eng.zip OUT SECONDS
+# On one H100 240 seconds of training; on two CPU cores some hours (7200 and more), and smaller
+# batches (MAX_TOKENS=1500). OUT gets text/, bin/, trained/ and the bundles in models/.
+set -euo pipefail
+
+archive=${1:?usage: shipped_models.sh ARCHIVE OUT SECONDS}
+out=${2:?usage: shipped_models.sh ARCHIVE OUT SECONDS}
+seconds=${3:?usage: shipped_models.sh ARCHIVE OUT SECONDS}
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+about="Trained by recipes/shipped_models.sh on sentences that the members of tatoeba.org wrote and \
+translated (CC BY 2.0 FR), as manythings.org/anki has them, with a phrase book, names and clock \
+times added. Scores: 1,500 pairs of the same collection; whole groups of near-duplicates were held out."
+mkdir -p "$out/models"
+
+[[ -d "$out/text" ]] || python "$here/shipped_text.py" --archive "$archive" --out "$out/text"
+for direction in es-en en-es; do
+    [[ ! -d "$out/bin/$direction" ]] || continue
+    joined=(--joined-dictionary)
+    [[ "$direction" == es-en ]] || joined+=(--srcdict "$out/bin/es-en/dict.es.txt")
+    pieces="$out/text/pieces/$direction"
+    fairseq-preprocess --user-dir "$here/timed_cosine" -s "${direction%-*}" -t "${direction#*-}" \
+        --trainpref "$pieces/train" --validpref "$pieces/valid" --testpref "$pieces/test" \
+        "${joined[@]}" --destdir "$out/bin/$direction"
+    cp "$pieces/text.json" "$pieces/codes" "$out/bin/$direction/"
+done
+
+bash "$here/shipped_train.sh" "$out/bin" "$out/trained" "$seconds"
+
+# bundle NAME CHECKPOINT DIRECTION NUMBERS: written twice, as the card holds the bundle's own scores.
+bundle() {
+    local model="$out/models/$1" side="${3#*-}" plain="$out/trained/$2.bundle"
+    fairseq-ext bundle "$out/trained/$2.pt" --data "$out/bin/$3" --numbers "$4" -o "$plain"
+    fairseq-ext translate --model "$plain" --input "$out/text/reference/test.${3%-*}" \
+        -o "$out/trained/$2.hyp"
+    fairseq-ext score --hyp "$out/trained/$2.hyp" --ref "$out/text/reference/test.$side" \
+        --json "$out/trained/$2.json"
+    fairseq-ext bundle "$plain" --scores "$out/trained/$2.json" --about "$about" \
+        --licence cc-by-2.0 -o "$model"
+}
+
+bundle tatoeba-es-en es-en es-en int8
+bundle tatoeba-en-es en-es en-es int8
+bundle tatoeba-es-en-bmt-1 bmt-1 es-en bits-int8
