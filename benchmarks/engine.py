@@ -121,7 +121,7 @@ def ctranslate2_systems(
 ) -> Iterator[tuple[str, Translate]]:
     """CTranslate2 in fp32 and int8; its tokens are words, so that these are looked up before."""
     import ctranslate2
-    from packed_systems import InMemory
+    from ctranslate2_models import InMemory
 
     words = task.source_dictionary.symbols
     for numbers, kind in PEERS.items():

@@ -3,8 +3,7 @@
 ``python benchmarks/engine_memory.py --model FILE --input TOKENS --json docs/results/X.json``
 
 The lines of a file are drawn at random, again and again, and translated a thousand at a time, as
-`fairseq-ext translate` does it. The model is a file of `fairseq-ext pack --engine` or, with --data,
-a checkpoint.
+`fairseq-ext translate` does it. The model is a bundle or, with --data, a checkpoint.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ FLAT = 0.05  # of the memory after the first record
 def load(options: Namespace) -> Translates:
     if options.data is None:
         from fairseq_ext.decoding.engine_translator import EngineTranslator
-        from fairseq_ext.engine.files import read
+        from fairseq_ext.model.program_file import read
 
         return EngineTranslator(read(options.model))
     from fairseq_ext import register

@@ -83,8 +83,7 @@ def write(options: Namespace, folder: Path) -> list[str]:
         serve_systems.write(folder, options.checkpoint, options.data)
         lines = options.text.read_text("utf-8").splitlines()
         return [line for line in lines if line.strip()]
-    from packed_open import random_sentences
-    from packed_systems import LANGUAGES, save_checkpoint
+    from ctranslate2_models import LANGUAGES, random_sentences, save_checkpoint
     from peers import FIRST_WORD, Side, Size, transformer
 
     side = Side([*transformer(), *LANGUAGES], Size.of(options), positions=256)
@@ -237,7 +236,7 @@ def main(words: list[str] | None = None) -> None:
         folder = Path(name)
         sentences = write(options, folder)
         addresses = {one: stack.enter_context(serving(one, folder, options)) for one in SYSTEMS}
-        from fairseq_ext.engine.files import read
+        from fairseq_ext.model.program_file import read
 
         about = read(folder / f"{ENGINE}-fp32").settings
         requests = [request(one, about.src, about.tgt) for one in sentences]

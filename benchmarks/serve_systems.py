@@ -30,19 +30,19 @@ def write(folder: Path, checkpoint: Path, data: Path) -> None:
         checkpoint: of fairseq's ``transformer``.
         data: folder with its dictionaries.
     """
+    from ctranslate2_models import InMemory
     from fairseq import checkpoint_utils
-    from packed_systems import InMemory
 
     import fairseq_ext
-    from fairseq_ext.decoding.packing import pack_file
-    from fairseq_ext.engine import files
+    from fairseq_ext.model import write as bundles
 
     fairseq_ext.register()
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(checkpoint)], arg_overrides={"data": str(data)}
     )
     for numbers, kind in NUMBERS.items():
-        files.write(pack_file(checkpoint, data, numbers), folder / f"{ENGINE}-{numbers}")
+        bundle = folder / f"{ENGINE}-{numbers}"
+        bundles.write(checkpoint, data, bundle, numbers=numbers)
         copied = copy.deepcopy(models[0])  # the converter writes into its arrays
         peer = InMemory(Namespace(model=copied, task=task))
         peer.convert(str(folder / f"{CTRANSLATE2}-{numbers}"), quantization=kind, force=True)

@@ -22,9 +22,8 @@ Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt
 """
 
 REGISTERS = ("distillation", "schedule")
-BITS = "packed.bundled"
+BITS = "bits"
 CHECK = "kernels.check"
 COMMANDS = {
-    "checkpoints": ("pack", "unpack", "inspect"),
     "evaluation": ("scaling_fit",),
 }

@@ -6,7 +6,7 @@ gradient of a number either passes or is 0.
 Binarized numbers have two forms: ``x_b`` itself, or signs ±1 with a level. If both operands of a
 product are binary, the sum over their signs is an exact integer, in whatever order it is computed
 (in half precision it is rounded once, at the end). So a sum of 0 is exactly 0, and the next
-binarization finds the same signs for a sentence in a batch, alone, and in a packed model.
+binarization finds the same signs for a sentence in a batch, alone, and from bits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Binary layers as operations of the engine, from checkpoints and from packed models."""
+"""Binary layers as operations of the engine."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from torch import Tensor
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import Binarizer
 from fairseq_ext.binary.feedforward import FeedForwardOutput
-from fairseq_ext.binary.kernels import pack_signs
 from fairseq_ext.binary.linear import BinaryLinear
-from fairseq_ext.binary.packed.layers import FloatOutput, Int8Table, PackedLinear, dequantize
 from fairseq_ext.engine.compilers import (
     ATTENTIONS,
     PRODUCTS,
-    TABLES,
     attend,
     joined,
     linear,
     norm,
     require,
 )
-from fairseq_ext.engine.program import FLOATS, NOTHING, Columns, Reading, Signs
+from fairseq_ext.engine.program import FLOATS, NOTHING, Columns, Reading, Signs, pack_bits
 from fairseq_ext.engine.writer import Writer
 
 
@@ -36,17 +33,10 @@ def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **how: Any) 
     weight = layer.binarized_weight().detach()
     levels = weight.abs().amax(1)
     reading = _reading(layer.input_binarizer, layer.scale) if layer.binary_inputs else FLOATS
-    signs = Signs(pack_signs(weight).numpy(), _numbers(levels), layer.in_features, reading)
+    bits = pack_bits(weight.float().cpu().numpy())
+    name = program.name(layer.weight)
+    signs = Signs(bits, _numbers(levels), layer.in_features, reading, name)
     return program.linear(x, signs, bias, **how)
-
-
-def packed_linear(layer: PackedLinear, x: Columns, program: Writer, **how: Any) -> Columns:
-    """The same from bits."""
-    packed, binarizer = layer.packed, layer.input_binarizer
-    reading = FLOATS if binarizer is None else _reading(binarizer, layer.scale)
-    levels = _numbers(0.5 * packed.bound[: packed.out_features])
-    signs = Signs(packed.bits().cpu().numpy(), levels, packed.in_features, reading)
-    return program.linear(x, signs, program.array(layer.bias), **how)
 
 
 def _reading(binarizer: Binarizer, scale: float) -> Reading:
@@ -55,11 +45,6 @@ def _reading(binarizer: Binarizer, scale: float) -> Reading:
     if binarizer.bound is None:
         return Reading("largest", divisor=scale)
     return Reading("bound", binarizer.bound, scale)
-
-
-def int8_table(layer: Int8Table, program: Writer) -> np.ndarray:
-    """Its numbers in fp32; the engine's int8 finds the same whole numbers again."""
-    return program.once(layer.table, lambda: _numbers(dequantize(layer.table, layer.scale)))
 
 
 def _numbers(levels: Tensor) -> np.ndarray:
@@ -102,8 +87,5 @@ def attention(
 
 
 PRODUCTS[BinaryLinear] = binary_linear
-PRODUCTS[PackedLinear] = packed_linear
-TABLES[FloatOutput] = lambda layer, program: program.array(layer.weight)
-TABLES[Int8Table] = int8_table
 PRODUCTS[FeedForwardOutput] = feed_forward_output
 ATTENTIONS[BinaryAttention] = attention

@@ -14,9 +14,7 @@ A checkpoint is loaded and saved by :mod:`~fairseq_ext.checkpoints.storage`:
 A trained model that goes to other machines is a :mod:`~fairseq_ext.checkpoints.bundle`:
 
 - :mod:`~fairseq_ext.checkpoints.portable`: the options and weights of a model that go into one;
-- :mod:`~fairseq_ext.checkpoints.archived`: bundles as single files;
-- :mod:`~fairseq_ext.checkpoints.hub`: bundles on the Hugging Face Hub;
-- :mod:`~fairseq_ext.checkpoints.find_model`: models that have a name.
+- :mod:`~fairseq_ext.checkpoints.archived`: bundles as single files.
 
-Packed binary models are files of their own: :mod:`fairseq_ext.binary.packed`.
+:mod:`fairseq_ext.model` makes and uses bundles.
 """

@@ -4,44 +4,54 @@
 ``bundle.json``             format, version, languages, architecture, numbers, the search's
                             defaults, where it comes from, and SHA-256 of the files that are used
 ``config.json``             options of model and task, as JSON; which weights are tied
-``model.safetensors``       weights; in bits, a file of ``fairseq-ext pack``
+``model.safetensors``       weights, by their names in the state dict; see
+                            :mod:`fairseq_ext.engine.tensors`
+``program.json``            what the engine computes of them, which needs no torch then
+                            (:mod:`fairseq_ext.model.program_file`); missing where it cannot
 ``dict.LANGUAGE.txt``       dictionaries; so the folder is also the DATA of fairseq's commands
 ``text.json``               how text becomes tokens, with the files that it names
-``engine.safetensors``      if asked for: the model for the engine (``fairseq-ext pack --engine``)
+``shortlist.txt``           if asked for: target tokens that a sentence may need
 ``README.md``               the model card
 ==========================  ======================================================================
 
-Weights are fp32 or bf16, or matrices ``NAME`` are ``NAME.int8`` ``[N, K]`` in units of
-``NAME.scale`` ``[N]``, or binary ones are bits. The folder may be packed into an archive
-(:mod:`fairseq_ext.checkpoints.archived`), which is accepted wherever the folder is. Nothing in
-a bundle is unpickled or evaluated.
+Weights are fp32 or bf16, or matrices are int8, or binary ones are bits. The folder may be packed
+into an archive (:mod:`fairseq_ext.checkpoints.archived`), which is accepted wherever the folder is.
+Nothing in a bundle is unpickled or evaluated. Version 1 had no program; its bits are not read.
 """
 
 from __future__ import annotations
 
-import importlib
 import re
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.base import wings
+import numpy as np
+
 from fairseq_ext.checkpoints import archived, dictionaries
 from fairseq_ext.checkpoints.layout import DICTIONARIES, PLAIN_LOSS, before_training
 from fairseq_ext.engine import NUMBERS
-from fairseq_ext.engine.files import is_search
+from fairseq_ext.engine import tensors as tensor_forms
+from fairseq_ext.engine.engine_model import is_search
+from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, DataError
 from fairseq_ext.utils.json_files import read_json
 
 MANIFEST, CONFIG = "bundle.json", "config.json"
-WEIGHTS, ENGINE = "model.safetensors", "engine.safetensors"
-FORMAT, VERSION = "fairseq-ext bundle", 1
+WEIGHTS, PROGRAM, SHORTLIST = "model.safetensors", "program.json", "shortlist.txt"
+FORMAT, VERSION = "fairseq-ext bundle", 2
 BITS, BITS_INT8 = "bits", "bits-int8"
 """The numbers of a bundle whose binary weights take one bit each: all others are in fp32, or the
 embeddings and the output projection in int8."""
 KINDS = (*NUMBERS, BITS, BITS_INT8)
+ENGINE_NUMBERS = {**{name: name for name in NUMBERS}, BITS: "fp32", BITS_INT8: "int8"}
+"""Numbers in which the engine computes with each of these."""
+CONSTANT = "program."
+"""How the names of tensors begin that belong to the program, and to no state dict."""
+LATENT = {"bmt": 2.0, "xnor": 1.0}
+"""Size of a latent weight in levels: what binarizes to the level it is kept with, by binarizer."""
 LARGEST = 1 << 24  # bytes of a JSON file
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -90,7 +100,8 @@ class Bundle:
                     f"{self.folder / name} is damaged: its checksum is wrong. Copy or download the "
                     "bundle again."
                 )
-        used = [*self.folder.glob("dict.*.txt"), *map(self.folder.joinpath, ("text.json", ENGINE))]
+        used = [*self.folder.glob("dict.*.txt")]
+        used += map(self.folder.joinpath, ("text.json", PROGRAM, SHORTLIST))
         for path in used:
             if path.exists() and path.name not in self.files:
                 raise CheckpointError(f"{path} does not belong to its bundle; remove it.")
@@ -124,19 +135,9 @@ def as_file(path: str | Path) -> Path:
     return Path(path) if folder is None else folder / MANIFEST
 
 
-def packed(path: str | Path) -> Path:
-    """A bundle's weights in bits, or else its model for the engine; any other path is itself.
-
-    Raises:
-        CheckpointError: the bundle has neither, or is damaged.
-    """
-    if not is_bundle(path):
-        return Path(path)
-    found = read(path)
-    found.check()
-    if not found.is_packed and ENGINE not in found.files:
-        raise CheckpointError(f"{path} has {found.numbers} weights and no model for the engine.")
-    return found.folder / (WEIGHTS if found.is_packed else ENGINE)
+def has_program(path: str | Path) -> bool:
+    """Whether a path is a bundle that the engine runs."""
+    return is_bundle(path) and PROGRAM in read(path).files
 
 
 def read(path: str | Path) -> Bundle:
@@ -147,7 +148,8 @@ def read(path: str | Path) -> Bundle:
     """
     folder = home(path)
     content = _json(folder / MANIFEST)
-    if content.get("format") != FORMAT or content.get("version") != VERSION:
+    version = content.get("version")
+    if content.get("format") != FORMAT or type(version) is not int or version not in (1, VERSION):
         raise CheckpointError(
             f"{folder / MANIFEST} is of format {content.get('format')!r:.40}, version "
             f"{content.get('version')!r:.20}, but this installation reads {FORMAT}, {VERSION}; "
@@ -164,6 +166,11 @@ def read(path: str | Path) -> Bundle:
         names and fields["numbers"] in KINDS and _are_sums(listed, words) and is_search(search)
     ):
         raise _unusable(folder / MANIFEST)
+    if version == 1 and fields["numbers"] in (BITS, BITS_INT8):
+        raise CheckpointError(
+            f"{folder / MANIFEST} is of version 1, whose bits are not read any more; make it again "
+            "of its checkpoint: `fairseq-ext bundle CHECKPOINT -o OUT`."
+        )
     return Bundle(folder, **fields)
 
 
@@ -175,6 +182,21 @@ def _are_sums(listed: Any, words: list[str]) -> bool:
         and all(files.is_name(name) and name != MANIFEST for name in listed)
         and all(isinstance(one, str) and _SHA256.fullmatch(one) for one in listed.values())
     )
+
+
+def configuration(found: Bundle) -> dict[str, Any]:
+    """The content of a bundle's ``config.json``.
+
+    Raises:
+        CheckpointError: it cannot be used.
+    """
+    content = _json(found.folder / CONFIG)
+    binary = content.get("binary", {})
+    if not (isinstance(binary, dict) and isinstance(binary.get("inputs", {}), dict)):
+        raise _unusable(found.folder / CONFIG)
+    if any(type(size) is not int for size in binary.get("inputs", {}).values()):
+        raise _unusable(found.folder / CONFIG)
+    return content
 
 
 def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
@@ -191,10 +213,7 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     if checksums:
         found.check()
     words = dictionaries.record(*(_symbols(found.folder, code) for code in (found.src, found.tgt)))
-    if found.is_packed:
-        state = _of_bits(found.folder / WEIGHTS)
-        return {**state, "extra_state": {**state["extra_state"], DICTIONARIES: words}}
-    config = _json(found.folder / CONFIG)
+    config = configuration(found)
     cfg, tied = config.get("cfg"), config.get("tied")
     if not (isinstance(cfg, dict) and isinstance(tied, dict)):
         raise _unusable(found.folder / CONFIG)
@@ -202,22 +221,15 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
         raise _unusable(found.folder / CONFIG)
     if config.get("namespace"):  # architectures of fairseq that have no dataclass
         cfg["model"] = Namespace(**cfg["model"])
-    state = _weights(found.folder / WEIGHTS)
+    state = _weights(found.folder / WEIGHTS, config.get("binary"))
     try:
-        model = {**state, **{name: state[one] for name, one in tied.items()}}
+        model = {**state, **{name: state[first] for name, first in tied.items()}}
     except (KeyError, TypeError):
         raise _unusable(found.folder / CONFIG) from None
     start = before_training()
     extra = {**start["extra_state"], DICTIONARIES: words}
     cfg = {**cfg, "criterion": PLAIN_LOSS}
     return {**start, "cfg": cfg, "model": model, "extra_state": extra}
-
-
-def _of_bits(path: Path) -> dict[str, Any]:
-    """A checkpoint, from the wing that packed it."""
-    for package, module in wings.declared("BITS"):
-        return importlib.import_module(f"{package}.{module}").load(path)
-    raise CheckpointError(f"{path} has packed weights, which this installation does not know.")
 
 
 def _symbols(folder: Path, language: str) -> list[str]:
@@ -229,30 +241,32 @@ def _symbols(folder: Path, language: str) -> list[str]:
         raise _unusable(path) from None
 
 
-def _weights(path: Path) -> dict[str, Any]:
-    """The state dictionary, in fp32."""
+def _weights(path: Path, binary: Any) -> dict[str, Any]:
+    """The state dictionary, in fp32; weights kept as bits are as large as their bound."""
     import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
+    tensors = Tensors(path)
+    state = {}
     try:
-        stored = load_file(files.require_file(path))
-        state = {}
-        for name, tensor in stored.items():
-            if name.endswith(".int8"):
-                scale = stored[f"{name.removesuffix('int8')}scale"]
-                kinds = tensor.dtype is torch.int8 and scale.is_floating_point()
-                if not kinds or tensor.dim() != 2 or scale.shape != tensor.shape[:1]:
-                    raise ValueError(f"{name} and its scale do not fit")
-                state[name.removesuffix(".int8")] = tensor.float() * scale[:, None]
-            elif f"{name.removesuffix('scale')}int8" not in stored:
-                state[name] = tensor.float() if tensor.is_floating_point() else tensor
+        for name in tensors.names():
+            if name.startswith(CONSTANT):
+                continue
+            kept_as_bits = name + tensor_forms.BITS in tensors
+            array = _latent(name, tensors, binary) if kept_as_bits else tensors.array(name)
+            state[name] = torch.from_numpy(array if array.flags.writeable else array.copy())
         return state
-    except (SafetensorError, DataError, OSError, ValueError, LookupError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise CheckpointError(
-            f"{path} is truncated or damaged ({reason:.200}). Copy or download the bundle again."
-        ) from None
+    except (ValueError, LookupError, TypeError, RuntimeError, MemoryError) as error:
+        raise tensors.damaged(error) from None
+
+
+def _latent(name: str, tensors: Tensors, binary: Any) -> np.ndarray:
+    """Weights ``[N, K]`` that binarize to the signs and levels that are kept."""
+    bits, levels = tensors.signs(name)
+    inputs, size = binary["inputs"][name], LATENT[binary["binarizer"]] * levels
+    if type(inputs) is not int or -(-inputs // 8) != bits.shape[1]:
+        raise ValueError(f"{name} has another size")
+    plus = np.unpackbits(bits, axis=1, count=inputs, bitorder="little").astype(np.float32)
+    return (2 * plus - 1) * size[:, None].astype(np.float32)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -229,7 +229,10 @@ def _foreign(path: Path, start: bytes) -> str:
             "If you trust its origin, load and save it once with a current torch."
         )
     if start[8:9] == b"{":  # safetensors: a length, then JSON
-        return f"{path} is a packed model; `fairseq-ext unpack` makes a checkpoint of it."
+        return (
+            f"{path} holds weights alone, or is of a format that bundles have replaced. Give a "
+            "checkpoint, or a bundle made of it by `fairseq-ext bundle`."
+        )
     return f"{path} is not a checkpoint (it starts with the bytes {start[:8]!r}). Check the path."
 
 

@@ -24,7 +24,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "text": ("corpus", "prepare", "subwords", "binarize"),
     "translating": ("translate", "serve", "demo", "hypotheses", "mbr", "shortlist"),
     "evaluation": ("score", "compare", "plot"),
-    "checkpoints": ("average", "bundle", "push"),
+    "models": ("average", "bundle", "describe", "export", "push"),
 }
 """Headings of ``fairseq-ext --help``, and the modules of this folder below each."""
 

@@ -42,10 +42,10 @@ def add(commands: Subparsers) -> None:
         "bits-int8: also embeddings and output projection in int8 (fp32, or that of the bundle)",
     )
     option(
-        "--engine",
-        choices=NUMBERS,
-        help="also write a model for the engine, with weights in this format, to translate without "
-        "torch and fairseq (that of the bundle)",
+        "--shortlist",
+        type=Path,
+        metavar="FILE",
+        help="file of `fairseq-ext shortlist` that the model brings along (that of the bundle)",
     )
     option("--about", metavar="TEXT", help="what the model card says of model and data")
     option("--licence", metavar="NAME", help="of the model (unknown; of a bundle its own)")
@@ -72,9 +72,9 @@ def _bundle(args: argparse.Namespace) -> int:
 
     archived.require_kind(args.output)
     register()
-    from fairseq_ext.decoding import bundling
-    from fairseq_ext.decoding.model_card import Card
     from fairseq_ext.evaluation.saved_scores import read_scores
+    from fairseq_ext.model import write
+    from fairseq_ext.model.card import Card
     from fairseq_ext.utils.error_messages import one_message
 
     if args.system is not None and args.scores is None:
@@ -83,23 +83,23 @@ def _bundle(args: argparse.Namespace) -> int:
     checkpoint = in_run(args.model)
     search = search_options.specified(args)
     own = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
-    changes = (args.data, args.numbers, args.engine, args.about, args.licence, scores, search)
+    changes = (args.data, args.numbers, args.shortlist, args.about, args.licence, scores, search)
     with one_message():
         if own and not any(changes):
-            written = bundling.copy(own, args.output)
+            written = write.copy(own, args.output)
         else:
             numbers = args.numbers or (own.numbers if own else "fp32")
-            card = bundling.card_of(own) if own else Card()
+            card = write.card_of(own) if own else Card()
             if own and card.scores and own.numbers != numbers:
                 card = replace(card, measured=card.measured or own.numbers)
             if scores:
                 card = replace(card, scores=scores, measured=None)
-            written = bundling.write(
+            written = write.write(
                 checkpoint,
                 args.data or data_of(checkpoint),
                 args.output,
                 numbers=numbers,
-                engine=args.engine,
+                shortlist=args.shortlist,
                 search={**(own.search if own else {}), **search},
                 card=replace(
                     card, about=args.about or card.about, licence=args.licence or card.licence

@@ -26,7 +26,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _push(args: argparse.Namespace) -> int:
-    from fairseq_ext.checkpoints import hub
+    from fairseq_ext.model import hub
 
     commit = hub.push(args.bundle, args.name, private=args.private, message=args.message)
     print(f"{args.name}@{commit}")

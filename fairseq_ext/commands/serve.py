@@ -71,9 +71,9 @@ def add(commands: Subparsers) -> None:
         type=Path,
         nargs="+",
         metavar="MODEL",
-        help="file of `pack --engine`, which needs neither torch nor fairseq; or a checkpoint, a "
-        "packed one, a bundle, the folder of a run, or ORG/NAME[@REVISION] on the Hugging Face "
-        "Hub; several, of different languages each",
+        help="a bundle, which mostly needs neither torch nor fairseq; or a checkpoint, the folder "
+        "of a run, or ORG/NAME[@REVISION] on the Hugging Face Hub; several, of different languages "
+        "each",
     )
     option(
         "--data",

@@ -28,7 +28,7 @@ def add(commands: Subparsers) -> None:
         description="Learn from binarized training data which target tokens translate a source "
         "token (IBM model 1), and write a shortlist: for each source token the most probable ones, "
         "and the most frequent ones for all. `translate`, fairseq-generate and fairseq-interactive "
-        "take it with --shortlist, `pack --engine` makes it a part of the model.",
+        "take it with --shortlist, `bundle --shortlist` makes it a part of the model.",
     )
     parser.add_argument(
         "data", type=Path, metavar="DATA", help="folder of fairseq-preprocess with training data"

@@ -156,8 +156,8 @@ def translate(request: Request) -> int:
 
 def _find_models(request: Request) -> list[Path]:
     """Paths of the models that ``--model`` or ``--path`` names."""
-    from fairseq_ext.checkpoints import find_model
     from fairseq_ext.decoding.loading import in_run
+    from fairseq_ext.model import find_model
 
     names = request.path or [request.model or Path()]
     if not request.words:
@@ -189,14 +189,13 @@ def _data_or_text(
 ) -> tuple[Path | None, Sequence[str] | None]:
     """The folder with the data, or the lines of text, that the arguments are."""
     from fairseq_ext.checkpoints import bundle
-    from fairseq_ext.engine.files import is_engine_model
 
     words = request.words
     if not words:
         return None, None
     if len(words) == 1 and os.path.isdir(words[0]):  # noqa: PTH112  # of any text, also a long one
         return Path(words[0]), None
-    if all(bundle.is_bundle(path) or is_engine_model(path) for path in models):
+    if all(map(bundle.is_bundle, models)):
         if request.input is not None:
             raise ConfigError("`--input` does not go with text as an argument; give one of them.")
         return None, [line for text in words for line in text.split("\n")]
@@ -204,8 +203,8 @@ def _data_or_text(
     if len(words) == 1:
         fault = f"{words[0]:.80} is no folder; give the one that fairseq-preprocess wrote"
     raise ConfigError(
-        f"{fault}. Text can be an argument where the model is a bundle, or one for the engine, "
-        "which have their own dictionaries; for others, `echo TEXT | fairseq-ext translate …`."
+        f"{fault}. Text can be an argument where the model is a bundle, which has its own "
+        "dictionaries; for others, `echo TEXT | fairseq-ext translate …`."
     )
 
 

@@ -115,12 +115,11 @@ def _job(request: Request) -> dict[str, Any]:
     """
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import data_of, in_run
-    from fairseq_ext.engine.files import is_engine_model
     from fairseq_ext.utils.files import require_file, sha256
 
     models = [require_file(bundle.as_file(in_run(path)), "model") for path in request.path]
     data = request.data
-    if data is None and not any(map(is_engine_model, models)):
+    if data is None:
         data = data_of(models[0])
     folders = [path.parent for path in models] + ([] if data is None else [data])
     files = [*models] + ([] if data is None else sorted(data.glob("dict.*.txt")))

@@ -14,7 +14,7 @@ import numpy as np
 
 from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short
 from fairseq_ext.engine import BEGIN, END, PAD, UNKNOWN, shortlist
-from fairseq_ext.engine.files import EngineModel
+from fairseq_ext.engine.engine_model import EngineModel
 from fairseq_ext.engine.library import Found, Machine, Team
 from fairseq_ext.engine.search_options import Rules, Sampling
 from fairseq_ext.utils.errors import ConfigError, DataError

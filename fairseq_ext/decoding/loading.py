@@ -1,6 +1,6 @@
 """A trained model, whatever it is kept in, ready to translate.
 
-A model for the engine needs neither torch nor fairseq; every other one is left to them.
+A bundle with a program needs neither torch nor fairseq; every other model is left to them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_ext.checkpoints import bundle, find_model
+from fairseq_ext.checkpoints import bundle
 from fairseq_ext.decoding.search import Search, Translates
-from fairseq_ext.engine import DEFAULT, ENGINES
-from fairseq_ext.engine.files import is_engine_model, read, voting
+from fairseq_ext.engine import DEFAULT, NATIVE
+from fairseq_ext.engine.engine_model import voting
+from fairseq_ext.model import find_model, program_file
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
@@ -61,8 +62,7 @@ def opened(
     """A model, and for as long as the block takes the folders of its text.
 
     Args:
-        paths: a model for the engine, or several that vote; or a checkpoint, bundle, packed model,
-            folder of a run or name on the Hub, or several of these.
+        paths: a bundle, checkpoint, folder of a run or name on the Hub; several vote.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
         make_search: from the model's own defaults to how it searches unless a call says otherwise.
@@ -73,35 +73,40 @@ def opened(
         FairseqExtError: it cannot be loaded, or options do not go with it.
     """
     paths = [in_run(path) for path in paths]
-    if len(paths) == 1 and bundle.is_bundle(paths[0]):
-        make_search, paths = _of_bundle(paths[0], make_search)
-    if any(map(is_engine_model, paths)):
-        if not all(map(is_engine_model, paths)):
-            for path in paths:
-                files.require_file(path, "model")
-            raise ConfigError("`--path` must name models for the engine alone, or checkpoints.")
-        with _for_the_engine(paths, languages, make_search, threads) as found:
-            yield found
+    for path in paths:
+        _refuse_older(path)
+    search = make_search(_defaults(paths))
+    for_fairseq = search.engine not in NATIVE or search.flags or search.fp16
+    if not for_fairseq and all(map(bundle.has_program, paths)):
+        with _for_the_engine(paths, languages, search, threads) as loaded:
+            yield loaded
     else:
-        with _for_fairseq(paths, data, languages, make_search({}), threads) as found:
-            yield found
+        with _for_fairseq(paths, data, languages, search, threads) as loaded:
+            yield loaded
 
 
-def _of_bundle(path: Path, make_search: MakeSearch) -> tuple[MakeSearch, list[Path]]:
-    """The bundle's search settings and the file to load.
+def _refuse_older(path: Path) -> None:
+    """Refuse a file of the formats that bundles have replaced.
 
-    That is its engine model, or the packed model that holds its 1-bit weights; otherwise the bundle
-    itself.
+    Raises:
+        ConfigError: such a file.
     """
-    found = bundle.read(path)
-    search = make_search(_possible(found.search, path))
-    own = bundle.WEIGHTS if found.is_packed else None
-    if bundle.ENGINE in found.files and search.engine == DEFAULT:
-        own = bundle.ENGINE
-    if own is not None:
-        found.check()
-        path = found.folder / own
-    return (lambda own: search), [path]
+    if path.suffix == ".safetensors" and path.is_file():
+        raise ConfigError(
+            f"{path} is no bundle: files of weights alone and of `pack` are not read any more. "
+            "Give a bundle, made of the checkpoint by `fairseq-ext bundle CHECKPOINT -o OUT`."
+        )
+
+
+def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
+    """The search defaults of a model: of a bundle, or of the first of several.
+
+    Raises:
+        CheckpointError: the bundle has defaults for a search that is not possible.
+    """
+    if not bundle.is_bundle(paths[0]) or not all(map(bundle.has_program, paths[1:])):
+        return {}
+    return _possible(bundle.read(paths[0]).search, paths[0])
 
 
 def _possible(defaults: Mapping[str, int | float], path: Path) -> Mapping[str, int | float]:
@@ -135,31 +140,21 @@ def in_run(path: Path) -> Path:
 def _for_the_engine(
     paths: Sequence[Path],
     languages: tuple[str | None, str | None],
-    make_search: MakeSearch,
+    search: Search,
     threads: int | None,
 ) -> Iterator[Opened]:
     """Models that have all they need; neither torch nor fairseq is imported."""
     from fairseq_ext.decoding.engine_translator import EngineTranslator
 
-    models = [read(path) for path in paths]
-    model = voting(models)
+    numbers = None if search.engine == DEFAULT else NATIVE[search.engine]
+    model = voting([program_file.read(path, numbers) for path in paths])
     own = (model.settings.src, model.settings.tgt)
     if tuple(given or mine for given, mine in zip(languages, own, strict=True)) != own:
         raise ConfigError(
             f"`--src` and `--tgt` must be {' and '.join(own)} for {model.path}, but are "
             f"{languages[0]} and {languages[1]}."
         )
-    search = make_search(_possible(model.settings.search, model.path))
-    for one in models:
-        numbers = one.settings.numbers
-        if search.engine != DEFAULT and ENGINES.get(search.engine) != numbers:
-            raise ConfigError(
-                f"`--engine {search.engine}` does not go with {one.path}, which is a model for the "
-                f"engine in {numbers}; leave it out."
-            )
-    translator = EngineTranslator(model, search, threads)
-    with model.text_folder() as folder:
-        yield Opened(translator, search, (folder,))
+    yield Opened(EngineTranslator(model, search, threads), search, (model.path,))
 
 
 @contextlib.contextmanager
@@ -216,11 +211,8 @@ def data_of(path: Path) -> Path:
                 return folder
         except (OSError, ValueError):  # what the checkpoint names is no path at all
             continue
-    where = "was trained with one that is not here"
-    if path.suffix == ".safetensors":
-        where = "is a packed model, which does not say where its data are"
     raise ConfigError(
-        f"DATA must be the folder of fairseq-preprocess, but is missing, and {path} {where}. Give "
-        "it (`bundle` and `pack`: `--data`); only a bundle or a model of `fairseq-ext pack "
-        "--engine` needs none."
+        "DATA must be the folder of fairseq-preprocess, but is missing, and "
+        f"{path} was trained with one that is not here. Give it (`bundle`: `--data`); only a "
+        "bundle needs none."
     )

@@ -206,10 +206,10 @@ def load(
     """A trained model, ready to translate text as it was prepared for training.
 
     Args:
-        path: a model for the engine (``fairseq-ext pack --engine``), which needs neither torch nor
-            fairseq; a bundle; a checkpoint, or a packed one; the folder of a run, whose
-            ``average.pt``, ``checkpoint_best.pt`` or ``checkpoint_last.pt`` is taken, the first
-            that is there; or a name on the Hugging Face Hub, ``org/name`` or ``org/name@revision``.
+        path: a bundle, which mostly needs neither torch nor fairseq; a checkpoint; the folder of a
+            run, whose ``average.pt``, ``checkpoint_best.pt`` or ``checkpoint_last.pt`` is taken,
+            the first that is there; or a name on the Hugging Face Hub, ``org/name`` or
+            ``org/name@revision``.
         data: folder of fairseq-preprocess with the dictionaries; None for the model's own, or those
             that it was trained with, if they are still there.
         src, tgt: languages; None for those of the training.

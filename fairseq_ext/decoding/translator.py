@@ -20,7 +20,6 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
 from fairseq_ext.checkpoints.layout import architecture
-from fairseq_ext.decoding import models
 from fairseq_ext.decoding.search import (
     Candidate,
     Counts,
@@ -30,6 +29,7 @@ from fairseq_ext.decoding.search import (
 from fairseq_ext.generation import length_penalty, sampling
 from fairseq_ext.generation.on_engine.batches import share_weights
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, refuse_broken
+from fairseq_ext.model import trained
 from fairseq_ext.utils.locks import ForkSafeLock
 
 FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist")
@@ -73,7 +73,7 @@ class Translator:
         self._search = search
         with own_random_numbers(search):
             self._data, self._cfg = data, _configuration(data, search)
-            self._models, cfg, self._task = models.load(data, paths, src, tgt)
+            self._models, cfg, self._task = trained.load(data, paths, src, tgt)
             self._aligns = not any(getattr(model, "no_alignment", "") for model in self._models)
             self._cuda = torch.cuda.is_available() and not self._cfg.common.cpu
             self._prepare_models()

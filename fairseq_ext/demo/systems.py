@@ -14,8 +14,7 @@ from fairseq_ext.decoding.loading import data_of, in_run
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.decoding.translator import Translator
-from fairseq_ext.engine.files import is_engine_model
-from fairseq_ext.utils.errors import CheckpointError, ConfigError
+from fairseq_ext.utils.errors import ConfigError
 
 FORM = "NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]"
 _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
@@ -27,7 +26,7 @@ class Named:
 
     Attributes:
         name: on the page.
-        checkpoint: of any architecture, or a packed model.
+        checkpoint: of any architecture, or a bundle.
         data: its folder of fairseq-preprocess.
         codes: its merges of subword-nmt, or None for those of all systems.
     """
@@ -101,11 +100,6 @@ def _parse(argument: str, data: Path | None) -> Named:
     if not (name and equals and checkpoint and all(values.values())) or len(values) < len(parts):
         raise ConfigError(f"A system must be {FORM}, but is `{argument}` instead.")
     checkpoint = str(in_run(Path(checkpoint)))
-    if is_engine_model(checkpoint):
-        raise ConfigError(
-            f"{checkpoint} is a model for the engine, which `fairseq-ext demo` does not take; give "
-            "its checkpoint, or use `fairseq-ext serve`."
-        )
     folder = Path(values["data"]) if "data" in values else data
     try:
         folder = folder or data_of(Path(checkpoint))
@@ -139,10 +133,7 @@ def load(named: Named, search: Search, make_codec: MakeCodec) -> System:
 
 
 def _size(checkpoint: Path) -> str:
-    try:
-        return f"{read_weights(checkpoint).parameters / 1e6:,.1f} M parameters"
-    except CheckpointError:  # packed: what it takes is known better than what it stands for
-        return f"{checkpoint.stat().st_size / 1e6:,.1f} MB"
+    return f"{read_weights(checkpoint).parameters / 1e6:,.1f} M parameters"
 
 
 def _pictures(checkpoint: Path) -> dict[str, bytes]:

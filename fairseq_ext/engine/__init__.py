@@ -9,9 +9,11 @@
 :mod:`~fairseq_ext.engine.devices` runs programs in torch, also on a GPU;
 :mod:`~fairseq_ext.engine.shortlist` names the target tokens that a sentence may need, as
 :mod:`~fairseq_ext.engine.lexicon` learns them from training data;
-:mod:`~fairseq_ext.engine.files` keeps all of it in a file.
+:mod:`~fairseq_ext.engine.recipes` says how its arrays are made of a model's named weights, and
+:mod:`~fairseq_ext.engine.tensors` reads these from a file;
+:mod:`~fairseq_ext.engine.engine_model` has all of it in one object.
 
-:mod:`fairseq_ext.decoding.packing` makes such a file of a checkpoint,
+:mod:`fairseq_ext.model.program_file` keeps it in a bundle,
 :mod:`fairseq_ext.decoding.engine_translator` translates with it, and
 :mod:`fairseq_ext.generation.on_engine` with a model of fairseq in this process.
 """

@@ -7,10 +7,12 @@ models and layers compute.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import (
@@ -61,7 +63,8 @@ def compile_model(model: BaseFairseqModel, target: Dictionary) -> Program:
     compiler, end = found(MODELS, model, unmodified.MODEL), target.eos()
     unmodified.require_no_additions(model)
     symbols = Symbols(end, end, target.pad(), target.unk())
-    program = Writer(symbols, model.max_positions()[0], model.max_decoder_positions())
+    longest = (model.max_positions()[0], model.max_decoder_positions())
+    program = Writer(symbols, *longest, state=model.state_dict())
     training = model.training
     model.eval()  # LayerDrop leaves layers out in training, also of a plain loop over them
     try:
@@ -104,9 +107,9 @@ def joined(layers: list[nn.Module], x: Columns, program: Writer) -> list[Columns
     """Layers that read the same input, as one product if they are torch's."""
     if any(found(PRODUCTS, layer) is not plain_linear for layer in layers):
         return [linear(layer, x, program) for layer in layers]
-    weights = np.concatenate([program.array(layer.weight) for layer in layers])
+    weights = program.derive("rows", *(program.array(layer.weight) for layer in layers))
     biases = [program.array(layer.bias) for layer in layers]
-    bias = None if biases[0] is None else np.concatenate(biases)
+    bias = None if biases[0] is None else program.derive("rows", *biases)
     return program.linear(x, weights, bias).cut([layer.out_features for layer in layers])
 
 
@@ -130,7 +133,10 @@ def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
         first = layer.padding_idx + 1
         if isinstance(layer, SinusoidalPositionalEmbedding):
             count = coder.max_positions() + first + 1
-            positions = layer.get_embedding(count, layer.embedding_dim, layer.padding_idx).numpy()
+            width, step = layer.embedding_dim, math.log(10000) / (layer.embedding_dim // 2 - 1)
+            order = torch.arange(width // 2, dtype=torch.float)
+            frequencies = torch.exp(order * -step).numpy()
+            positions = program.derive("sinusoids", frequencies, count, width, layer.padding_idx)
         else:
             positions = program.array(layer.weight)
     table = found(TABLES, coder.embed_tokens)(coder.embed_tokens, program)

@@ -12,7 +12,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -137,10 +137,13 @@ class Matrix:
     Attributes:
         values: fp32.
         plain: read in fp32, row by row: gains, biases, positions.
+        recipe: how it is made of the model's weights (:mod:`fairseq_ext.engine.recipes`); a
+            constant, which is no weight, stands in it as an array.
     """
 
     values: np.ndarray
     plain: bool = False
+    recipe: Any = None
 
 
 READINGS = ("floats", "largest", "mean", "bound")
@@ -173,13 +176,20 @@ class Signs:
         levels: ``[N]``, fp32.
         inputs: K.
         reading: of the inputs.
+        name: of the weight whose signs these are.
     """
 
     values: np.ndarray
     levels: np.ndarray
     inputs: int
     reading: Reading = FLOATS
+    name: str | None = None
     plain = False
+
+
+def pack_bits(weight: np.ndarray) -> np.ndarray:
+    """The signs of ``W [N, K]`` as :attr:`Signs.values` has them; that of zero is plus."""
+    return np.packbits(weight >= 0, axis=1, bitorder="little")
 
 
 class Output(NamedTuple):

@@ -7,10 +7,11 @@ the result is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fairseq_ext.engine.program import (
@@ -27,28 +28,59 @@ from fairseq_ext.engine.program import (
     Shape,
     Signs,
 )
+from fairseq_ext.engine.recipes import OPERATIONS, Recipe
 from fairseq_ext.utils.errors import ConfigError
 
 
 class Writer(Program):
-    """A program that is being written, with the parameters of a model."""
+    """A program that is being written, with the parameters of a model.
 
-    def __init__(self, *arguments: Any) -> None:
+    Args:
+        arguments: of :class:`Program`.
+        state: the model's state dict, which has the names of its weights.
+    """
+
+    def __init__(self, *arguments: Any, state: Mapping[str, Tensor] | None = None) -> None:
         super().__init__(*arguments)
-        self._known: dict[int, tuple[Tensor, np.ndarray]] = {}
+        self._names: dict[tuple[int, torch.Size], str] = {}
+        for name, tensor in (state or {}).items():
+            self._names.setdefault((tensor.data_ptr(), tensor.shape), name)
+        self._arrays: dict[int, tuple[Tensor, np.ndarray]] = {}
+        self._derived: dict[tuple[Any, ...], np.ndarray] = {}
+        self._recipes: dict[int, tuple[np.ndarray, Recipe]] = {}
+
+    def name(self, parameter: Tensor) -> str | None:
+        """The name of a parameter in the state; of tied ones the first."""
+        return self._names.get((parameter.data_ptr(), parameter.shape))
 
     def array(self, parameter: Tensor | None) -> np.ndarray | None:
         """A parameter in fp32; one that is used twice gives the same array."""
         if parameter is None:
             return None
-        return self.once(parameter, lambda: parameter.detach().float().cpu().numpy())
+        key = parameter.data_ptr()
+        if key not in self._arrays:  # the tensor is kept, so that no other one gets its address
+            array = parameter.detach().float().cpu().numpy()
+            self._arrays[key] = parameter, array
+            name = self.name(parameter)
+            if name is not None:
+                self._recipes[id(array)] = array, name
+        return self._arrays[key][1]
 
-    def once(self, tensor: Tensor, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """The array made from a tensor, the same one each time."""
-        key = tensor.data_ptr()
-        if key not in self._known:  # the tensor is kept, so that no other one gets its address
-            self._known[key] = tensor, make()
-        return self._known[key][1]
+    def derive(self, operation: str, *operands: np.ndarray | int) -> np.ndarray:
+        """An array made of others by one of :data:`fairseq_ext.engine.recipes.OPERATIONS`."""
+        key = (operation, *(x if isinstance(x, int) else id(x) for x in operands))
+        if key not in self._derived:
+            array = OPERATIONS[operation](*operands)
+            recipe = [x if isinstance(x, int) else self.recipe(x) for x in operands]
+            self._derived[key], self._recipes[id(array)] = array, (array, [operation, *recipe])
+        return self._derived[key]
+
+    def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
+        """How an array is made of the model's weights; a constant is itself."""
+        if id(array) in self._recipes:
+            return self._recipes[id(array)][1]
+        self._recipes[id(array)] = array, array  # kept, as no other array may get its id
+        return array
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
         """The number of a weight; -1 for None. The same array gets the same number."""
@@ -57,7 +89,7 @@ class Writer(Program):
         for number, known in enumerate(self.matrices):
             if known.plain == plain and known.values is values:
                 return number
-        self.matrices.append(Matrix(values, plain))
+        self.matrices.append(Matrix(values, plain, self.recipe(values)))
         return len(self.matrices) - 1
 
     def signs(self, weight: Signs) -> int:

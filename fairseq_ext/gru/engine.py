@@ -60,7 +60,7 @@ def decode(
         read = inputs if recurrence.input_feeding else word
         advance(recurrence.gru, read, before, state, program)
         attend(recurrence.attention, state, annotations, context, program)
-        swapped = turned(program.array(recurrence.combine.weight), channels)  # for [s; c]
+        swapped = turned(program.array(recurrence.combine.weight), channels, program)  # [s; c]
         state_and_context = Columns(features.register, 0, width + channels)
         bias = program.array(recurrence.combine.bias)
         program.linear(state_and_context, swapped, bias, activation="tanh", out=combined)
@@ -70,14 +70,20 @@ def decode(
     read, weight = word, program.array(recurrence.gru.weight_ih_l0)
     if recurrence.input_feeding:
         read = Columns(features.register, width, channels + word.width)  # [c; y]
-        weight = turned(weight, word.width)
+        weight = turned(weight, word.width, program)
     advance(recurrence.gru, read, before, state, program, weight)
     output(decoder, features, program)
 
 
-def turned(weight: np.ndarray, first: int) -> np.ndarray:
+def turned(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
     """A matrix for inputs whose first ``first`` numbers come last instead."""
-    return np.concatenate([weight[:, first:], weight[:, :first]], axis=1).astype(np.float32)
+    return program.derive("beside", *reversed(halved(weight, first, program)))
+
+
+def halved(weight: np.ndarray, first: int, program: Writer) -> list[np.ndarray]:
+    """The first ``first`` columns of a matrix, and the others."""
+    ends = (0, first), (first, weight.shape[1])
+    return [program.derive("columns", weight, *end) for end in ends]
 
 
 def advance(
@@ -101,10 +107,10 @@ def attend(
     """``c_t = Σ_j softmax_j(score(query, h_j)) h_j``."""
     if isinstance(attention, MLPAttention):
         hidden, split = attention.hidden, attention.query_dim
-        of_query, of_keys = np.split(program.array(hidden.weight), [split], axis=1)
+        of_query, of_keys = halved(program.array(hidden.weight), split, program)
         keys = program.linear(annotations, of_keys, program.array(hidden.bias))
         queries = program.linear(query, of_query)
-        v = program.array(attention.score.weight).reshape(-1)
+        v = program.derive("flat", program.array(attention.score.weight))
         program.additive(queries, keys, annotations, v, out=out, shown=True)
         return
     keys = annotations

@@ -20,10 +20,15 @@ def attention(
 ) -> Columns:
     """``added + softmax(Q (E K)^T · scale) F V W_O + b``."""
     read = x if source is NOTHING else source
-    matrices = (
-        layer.projection(layer.projection.max_len).detach().float().cpu().numpy()
-    )  # [M, K, N]
-    of_keys, of_values = (np.ascontiguousarray(matrices[i]) for i in (0, -1))
+    projection = layer.projection
+    if projection.kind == "learned":
+        matrices = program.array(projection.weight)  # [M, K, N]
+        of_keys, of_values = (
+            program.derive("part", matrices, i) for i in (0, projection.matrices - 1)
+        )
+    else:
+        matrices = projection(projection.max_len).detach().float().cpu().numpy()
+        of_keys, of_values = (np.ascontiguousarray(matrices[i]) for i in (0, -1))
     keys = program.mix(linear(layer.k_proj, read, program), of_keys)
     values = program.mix(linear(layer.v_proj, read, program), of_values)
     keys, heads = program.transpose(keys, layer.num_heads), layer.num_heads

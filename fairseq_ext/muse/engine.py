@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq_ext.engine.compilers import MODELS, embed, finish, linear, norm
 from fairseq_ext.engine.program import NOTHING, Columns, Phase
@@ -11,7 +11,7 @@ from fairseq_ext.engine.writer import Writer
 from fairseq_ext.muse.block import ParallelBlock
 from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution
 from fairseq_ext.muse.model import MuseModel
-from fairseq_ext.muse.projections import FusedProjections, Sizes, fuse
+from fairseq_ext.muse.projections import FusedProjections, Sizes
 
 
 def compile_muse(model: MuseModel, program: Writer) -> None:
@@ -62,9 +62,9 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> tuple[list[Column
         projections = layer.projections
         parts = [linear(getattr(projections, name), x, program) for name in projections.inward]
         return parts, [getattr(projections, name).in_features for name in projections.outward]
-    weight, bias, _, _ = fused(layer)
+    weight, bias, _, _ = fused(layer, program)
     rows, columns = sizes(layer, len(weight))
-    return program.linear(x, program.array(weight), program.array(bias)).cut(rows), columns
+    return program.linear(x, weight, bias).cut(rows), columns
 
 
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
@@ -73,9 +73,9 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
         for name, part in zip(layer.projections.outward, parts, strict=True):
             x = linear(getattr(layer.projections, name), part, program, added=x)
         return x
-    _, _, weight, biases = fused(layer)
+    _, _, weight, bias = fused(layer, program)
     joined = Columns(parts[0].register, 0, sum(part.width for part in parts))
-    return program.linear(joined, program.array(weight), program.array(biases.sum(0)), added=x)
+    return program.linear(joined, weight, bias, added=x)
 
 
 def one_product(layer: ParallelBlock) -> bool:
@@ -86,10 +86,24 @@ def one_product(layer: ParallelBlock) -> bool:
     )
 
 
-def fused(layer: ParallelBlock) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``W_Enc``, its bias, ``W_Dec`` and its biases, also where they are stored separately."""
-    state = fuse(dict(layer.projections.state_dict()))
-    return tuple(state[name] for name in ("weight_in", "bias_in", "weight_out", "biases_out"))
+def fused(layer: ParallelBlock, program: Writer) -> tuple[np.ndarray, ...]:
+    """``W_Enc``, its bias, ``W_Dec`` and its bias, also where they are stored separately."""
+    projections = layer.projections
+    if isinstance(projections, FusedProjections):
+        names = ("weight_in", "bias_in", "weight_out", "biases_out")
+        *matrices, biases = (program.array(getattr(projections, name)) for name in names)
+        return *matrices, program.derive("total", biases)
+    (first, first_bias), (last, last_bias) = (
+        [[program.array(getattr(getattr(projections, name), kind)) for name in names]
+         for kind in ("weight", "bias")]
+        for names in (projections.inward, projections.outward)
+    )  # fmt: skip
+    return (
+        program.derive("rows", *first),
+        program.derive("rows", *first_bias),
+        program.derive("beside", *last),
+        program.derive("total", *last_bias),
+    )
 
 
 def sizes(layer: ParallelBlock, rows_in: int) -> tuple[list[int], list[int]]:
@@ -114,10 +128,8 @@ def convolution(
 def ordinary(layer: OrdinaryConvolution, x: Columns, y: Columns, program: Writer) -> Columns:
     """``y`` plus a convolution of ``x`` whose kernel is the same everywhere."""
     taps = program.taps(x, layer.kernel_size)
-    weight = layer.convolution.weight.transpose(1, 2).flatten(1)  # [C, k C]
-    return program.linear(
-        taps, program.array(weight.contiguous()), program.array(layer.convolution.bias), added=y
-    )
+    weight = program.derive("taps", program.array(layer.convolution.weight))  # [C, k C]
+    return program.linear(taps, weight, program.array(layer.convolution.bias), added=y)
 
 
 MODELS[MuseModel] = compile_muse

@@ -347,42 +347,6 @@ def test_preparing_a_corpus_is_timed_against_the_command_lines(tmp_path: Path) -
     assert figures.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_packed_models_are_timed_beside_others(tmp_path: Path) -> None:
-    """In this process; a start of one of ours and of another's in processes of their own."""
-    pytest.importorskip("ctranslate2")
-    import packed
-    import packed_open
-    import packed_start
-
-    small = ("--embed-dim", "32", "--ffn-embed-dim", "64", "--heads", "2", "--layers", "1")
-    search = ("--vocabulary", "60", "--words", "5", "--beam", "2", "--batches", "1", "2")
-    where = tmp_path / "x.json"
-    threads = torch.get_num_threads()
-    packed.main(
-        [
-            *("translation", *small, *search, "--threads", "1", "--repeats", "3", "--budget", "0"),
-            *("--files", str(tmp_path / "files"), "--json", str(where)),
-        ]
-    )
-    torch.set_num_threads(threads)
-    answer = json.loads(where.read_text())
-    assert {row["candidate"] for row in answer["figures"]} == set(packed_open.FILES)
-    assert {row["tokens"] for row in answer["figures"]} == {6, 12}
-    assert sum("(target " in text for text in answer["findings"]) == 2 * 3 * 2
-    assert str(tmp_path) not in where.read_text()
-    assert where.with_suffix(".png").exists()
-    settings = {
-        "search": {"beam": 2, "words": 5, "threads": 1},
-        "batch": {"count": 1, "words": 5, "vocabulary": 50},
-    }
-    for name in (packed_open.CTRANSLATE2, f"{packed_open.BMT_1} {packed_open.PACKED}"):
-        seconds, memory = packed_start.first_translation(
-            name, tmp_path / "files", json.dumps(settings)
-        )
-        assert seconds > 0
-        assert memory["resident"] > 2**20
-
-
 def test_servers_are_timed_under_load(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     pytest.importorskip("fastapi")
@@ -403,13 +367,6 @@ def test_servers_are_timed_under_load(tmp_path: Path) -> None:
     assert len(answer["ratios"]) == len(answer["findings"]) == 4
     assert re.search(r"^(1?\d\d) of 200 translations", answer["notes"][1])
     assert where.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_agreement_counts_places_that_only_one_has() -> None:
-    import packed_agreement
-
-    found = packed_agreement.compare(["a b c", "x"], ["a c c d", "x"])
-    assert found == {"equal_tokens": 3 / 5, "equal_sentences": 1 / 2}
 
 
 def test_opening_data_is_timed_against_fairseq_alone(tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ import re
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import fairseq_ext
-from fairseq_ext.checkpoints import bundle, find_model
-from fairseq_ext.engine import files as engine_files
+from fairseq_ext.checkpoints import bundle
 from fairseq_ext.evaluation import outputs
+from fairseq_ext.model import find_model, program_file
 from tests.support.harness import fairseq, refused, run, write_lines
 from tests.support.serving import serving
 
@@ -65,15 +64,17 @@ def test_a_bundle_of_a_bundle_is_the_same_unless_told_otherwise(
 
 
 def test_what_options_do_not_change_is_kept(copy_data: Path, copy_model: Path, tmp_path: Path):
-    """Licence, data and figures of the card, and the model for the engine, with its numbers."""
+    """Licence, data and figures of the card, and the shortlist."""
     score = {"name": "BLEU", "value": 30.5, "signature": "nrefs:1|tok:13a", "detail": "30.5 |1.0|"}
     (tmp_path / "s.json").write_text(json.dumps({"scores": [score]}))
     about = "Of a test.\n\n- architecture of houses\n- and of boats"
     flags = ("--scores", tmp_path / "s.json", "--licence", "MIT", "--about", about)
-    more = ("--engine", "int8", "--data", copy_data, "--beam", 3)
+    shortlist = ("--per-token", 1, "--frequent", 9)
+    lists = tmp_path / "lists"
+    run("fairseq-ext", "shortlist", copy_data, *shortlist, "-o", lists)
+    more = ("--shortlist", lists, "--data", copy_data, "--beam", 3)
     run("fairseq-ext", "bundle", copy_model, *flags, *more, "-o", tmp_path / "one")
     card = (tmp_path / "one" / "README.md").read_text(encoding="utf-8")
-    model = engine_files.read(tmp_path / "one" / bundle.ENGINE)
 
     run("fairseq-ext", "bundle", tmp_path / "one", "--numbers", "bf16", "-o", tmp_path / "b.zip")
     run("fairseq-ext", "bundle", tmp_path / "b.zip", "--lenpen", 2, "-o", tmp_path / "two")
@@ -81,17 +82,14 @@ def test_what_options_do_not_change_is_kept(copy_data: Path, copy_model: Path, t
     note = "Measured with the weights in fp32.\n\n"
     assert said.count(note) == 1
     assert said.replace(note, "").replace("stored in bf16", "stored in fp32") == card
-    kept = engine_files.read(tmp_path / "two" / bundle.ENGINE)
-    assert (kept.settings.numbers, kept.settings.search) == ("int8", {"beam": 3, "lenpen": 2})
-    for one, other in zip(model.weights, kept.weights, strict=True):
-        np.testing.assert_array_equal(one.values, other.values)
-    flags = ("--licence", "CC0-1.0", "--scores", tmp_path / "s.json", "--engine", "fp32")
+    kept = program_file.read(tmp_path / "two")
+    assert (kept.settings.numbers, kept.settings.search) == ("bf16", {"beam": 3, "lenpen": 2})
+    assert kept.shortlist is not None
+    flags = ("--licence", "CC0-1.0", "--scores", tmp_path / "s.json")
     run("fairseq-ext", "bundle", tmp_path / "two", *flags, "-o", tmp_path / "three")
     said = (tmp_path / "three" / "README.md").read_text(encoding="utf-8")
     changed = card.replace("license: MIT", "license: CC0-1.0")
     assert said == changed.replace("stored in fp32", "stored in bf16")
-    numbers = engine_files.read(tmp_path / "three" / bundle.ENGINE).settings.numbers
-    assert numbers == "fp32"
 
 
 def test_cards_that_were_edited_or_deleted(bundled: Path, tmp_path: Path):

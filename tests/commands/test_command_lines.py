@@ -242,11 +242,9 @@ def test_our_own_command(model: Path, tmp_path: Path):
     assert message(done).endswith("but is `avrage`; did you mean `average`?")
     done = run("fairseq-ext", "hypotheses", "x", "-o", "y", "--detokenise", "de", ok=False)
     assert "did you mean `--detokenize` or" in message(done)
-    for command in (("inspect", model), ("unpack", model, "-o", tmp_path / "out.pt")):
-        assert message(run("fairseq-ext", *command, ok=False)) == (
-            f"{model} is a checkpoint, not a packed model; `fairseq-ext pack` makes one of a "
-            "binary model."
-        )
+    for command in (("describe", model), ("export", model, "-o", tmp_path / "out.pt")):
+        done = run("fairseq-ext", *command, ok=False)
+        assert f"{model} is no bundle; only these are {command[0].rstrip('e')}" in message(done)
 
 
 # ---- paths ---------------------------------------------------------------------------------------
@@ -255,7 +253,7 @@ def test_our_own_command(model: Path, tmp_path: Path):
 def test_names_with_control_characters_are_shown_escaped(copy_data: Path, tmp_path: Path):
     name = "a\x1b[31m\u202eb\n.pt"
     for done in (
-        run("fairseq-ext", "inspect", tmp_path / name, ok=False),
+        run("fairseq-ext", "describe", tmp_path / name, ok=False),
         fairseq("generate", copy_data, "--path", tmp_path / name, "--cpu", ok=False),
     ):
         assert r"a\x1b[31m\u202eb\n.pt does not exist" in message(done)

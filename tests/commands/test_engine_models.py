@@ -1,4 +1,4 @@
-"""``fairseq-ext pack --engine`` and what takes its files: no torch, no data folder, no options."""
+"""Bundles with a program in every command: no torch, no data folder, no options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairseq_ext import cli
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.decoding.loading import data_of
 from fairseq_ext.text.pipeline import Pipeline
-from tests.support.harness import fairseq, run
+from tests.support.harness import run
 
 LINES = "1 2 3\n\n4 5\n9 9 9 9\n0 8\n"
 WATCHED = """
@@ -34,17 +34,17 @@ def command(*words: object) -> None:
 
 @pytest.fixture(scope="module")
 def packed(copy_data: Path, copy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The copying model as a file, with a ``text.json`` that was beside it."""
+    """The copying model as a bundle, with a ``text.json`` that was beside it."""
     folder = tmp_path_factory.mktemp("packed")
     (folder / "codes").write_text("#version: 0.2\n1 2</w>\n")
     made = Pipeline("src", "tgt", lowercase=True, subwords="subword-nmt", files=(folder / "codes",))
     made.save(folder)
     checkpoint = folder / "checkpoint.pt"
     checkpoint.write_bytes(copy_model.read_bytes())
-    command("pack", checkpoint, "--data", copy_data, "--engine", "fp32", "-o", folder / "m.engine")
+    command("bundle", checkpoint, "--data", copy_data, "-o", folder / "bundle")
     (folder / "codes").unlink()
     (folder / "text.json").unlink()
-    return folder / "m.engine"
+    return folder / "bundle"
 
 
 def without_torch(*words: object, stdin: str = LINES) -> str:
@@ -94,21 +94,23 @@ def test_text_is_its_own_unless_told_otherwise(packed: Path, tmp_path: Path):
 
 
 def test_defaults_of_the_search(copy_data: Path, copy_model: Path, tmp_path: Path):
-    path, details = tmp_path / "m.safetensors", tmp_path / "details"
-    more = ("--engine", "int8", "--max-len-b", 3, "--beam", 2)
-    command("pack", copy_model, "--data", copy_data, *more, "-o", path, "--json", details)
+    path, details = tmp_path / "bundle", tmp_path / "details"
+    more = ("--numbers", "int8", "--max-len-b", 3, "--beam", 2)
+    command("bundle", copy_model, "--data", copy_data, *more, "-o", path)
+    command("describe", path, "--json", details)
     assert json.loads(details.read_text())["search"] == {"beam": 2, "max_len_b": 3}
     by_itself = without_torch("translate", "--path", path)
     assert by_itself == without_torch("translate", "--path", path, *more[2:])
     assert by_itself != without_torch("translate", "--path", path, "--max-len-b", 9)
 
 
-def test_inspect(packed: Path, tmp_path: Path):
+def test_describe(packed: Path, tmp_path: Path):
     details = tmp_path / "details"
-    text = without_torch("inspect", packed, "--json", details)
-    assert "gru_tiny for the engine, src to tgt, fp32" in text
+    text = without_torch("describe", packed, "--json", details)
+    assert "gru_tiny, src to tgt, fp32" in text
     assert "src → tgt: lowercase, subword-nmt" in text
-    assert json.loads(details.read_text())["bytes"]["all"] == packed.stat().st_size
+    size = sum(path.stat().st_size for path in packed.iterdir() if path.name != "README.md")
+    assert json.loads(details.read_text())["bytes"]["all"] == size
 
 
 def refused(*words: object, stdin: str = LINES) -> str:
@@ -122,9 +124,6 @@ def refused(*words: object, stdin: str = LINES) -> str:
     ("options", "message"),
     [
         (("--src", "tgt", "--tgt", "src"), "`--src` and `--tgt` must be src and tgt"),
-        (("--fp16",), "`--fp16` does not go with"),
-        (("--engine", "native-int8"), "is a model for the engine in fp32; leave it out"),
-        (("--engine", "fairseq"), "`--engine fairseq` does not go with"),
         (("--beam", 9), "`--beam` is 9, but must be at most 7"),
         (("--mbr", 2, "--beam", 2), "`--beam` does not go with `--mbr`"),
     ],
@@ -133,10 +132,11 @@ def test_options_that_do_not_go_with_it(packed: Path, options: tuple, message: s
     assert message in refused("translate", "--path", packed, *options)
 
 
-def test_it_stands_alone(copy_model: Path, packed: Path):
-    assert "must name models for the engine alone" in refused(
-        "translate", "--path", packed, copy_model
-    )
+def test_it_votes_with_a_checkpoint(copy_data: Path, copy_model: Path, packed: Path):
+    """In fairseq then: both are the same model."""
+    both = run("fairseq-ext", "translate", copy_data, "--path", packed, copy_model, stdin=LINES)
+    alone = run("fairseq-ext", "translate", copy_data, "--path", packed, stdin=LINES)
+    assert both.stdout == alone.stdout
 
 
 def test_a_checkpoint_finds_the_data_of_its_training(
@@ -180,40 +180,9 @@ def test_a_line_that_is_too_long(packed: Path):
 
 
 def test_a_damaged_file(packed: Path, tmp_path: Path):
-    data = bytearray(packed.read_bytes())
+    path = Path(shutil.copytree(packed, tmp_path / "m"))
+    data = bytearray((path / "model.safetensors").read_bytes())
     data[-9000] ^= 4
-    (tmp_path / "m").write_bytes(data)
-    assert "its checksum is wrong" in refused("translate", "--path", tmp_path / "m")
-    (tmp_path / "m").write_bytes(data[:-100])
-    assert "is truncated or damaged" in refused("translate", "--path", tmp_path / "m")
-    assert "is truncated or damaged" in refused("inspect", tmp_path / "m")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--beam", 4), "`--beam` goes with `--engine`, which is missing"),
-        (("--engine", "int8", "--dtype", "bf16"), "`--dtype` does not go with `--engine`"),
-        (("--engine", "int8", "--int8-embeddings"), "`--int8-embeddings` does not go with"),
-    ],
-)
-def test_options_of_the_other_kind_of_file(
-    copy_data: Path, copy_model: Path, tmp_path: Path, options: tuple, message: str
-):
-    path = tmp_path / "m.safetensors"
-    said = refused("pack", copy_model, "--data", copy_data, "-o", path, *options)
-    assert message in said
-    assert not path.exists()
-
-
-def test_fairseqs_own_commands_name_the_one_that_takes_it(copy_data: Path, packed: Path):
-    for name in ("generate", "interactive"):
-        done = fairseq(name, copy_data, "--path", packed, ok=False, stdin="1 2\n")
-        assert f"translate with `fairseq-ext translate --path {packed}`" in done.stderr
-        assert "Traceback" not in done.stderr
-
-
-def test_the_demo_names_what_takes_a_file(packed: Path):
-    said = refused("demo", f"X={packed}")
-    assert f"{packed} is a model for the engine" in said
-    assert "use `fairseq-ext serve`" in said
+    (path / "model.safetensors").write_bytes(data)
+    for command_line in (("translate", "--path", path), ("describe", path)):
+        assert "its checksum is wrong" in refused(*command_line)

@@ -11,8 +11,8 @@ import pytest
 from tests.support.harness import REPO, run
 
 HOSTILE = REPO / "tests" / "hostile"
-# A checkpoint's way and a packed model's; the others take minutes.
-WAYS = ("fairseq-generate", "unpack")
+# A checkpoint's way and a bundle's; the others take minutes.
+WAYS = ("fairseq-generate", "fairseq-ext describe")
 # Whose code runs when stock fairseq, or an unsafe pickle, reads them.
 SINGING = (
     *("pickle os.system", "pickle eval", "pickle in cfg", "legacy format with code"),

@@ -34,8 +34,8 @@ def command(*words: object) -> None:
 @pytest.fixture(scope="module")
 def model(copy_data: Path, copy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The copying model for the engine alone, whose processes start at once."""
-    path = tmp_path_factory.mktemp("engine") / "model.safetensors"
-    command("pack", copy_model, "--data", copy_data, "--engine", "fp32", "-o", path)
+    path = tmp_path_factory.mktemp("engine") / "bundle"
+    command("bundle", copy_model, "--data", copy_data, "-o", path)
     return path
 
 
@@ -268,7 +268,7 @@ def refused(*words: object) -> str:
 
 
 def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:
-    source, other = text(tmp_path / "source", 20), tmp_path / "other.safetensors"
+    source, other = text(tmp_path / "source", 20), tmp_path / "other"
     words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", tmp_path / "p"]
     command(*words, "--part-lines", 9)
     before = {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()}
@@ -282,8 +282,9 @@ def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:
     assert "`--json` was not given there, but is given now" in refused(
         *few, "--json", tmp_path / "details"
     )
-    shutil.copyfile(model, other)
-    assert "files 1 name was `model.safetensors`" in refused(*few, "--path", other)
+    shutil.copytree(model, other)
+    (other / "bundle.json").write_text((model / "bundle.json").read_text() + " ")
+    assert "files 1 sha256 was `" in refused(*few, "--path", other)
     lines = source.read_text().splitlines()
     write_lines(source, [*lines[:-1], lines[-1][::-1] + " 1"])
     assert "`--input` 1 " in refused(*few)
@@ -311,7 +312,8 @@ def test_the_manifest(model: Path, tmp_path: Path) -> None:
     assert manifest["inputs"][0]["lines"] == 20
     assert manifest["inputs"][0]["bytes"] == source.stat().st_size
     assert manifest["options"] == {"--max-len-b": 6, "--buffer-size": 7, "--engine": "native"}
-    assert [one["name"] for one in manifest["files"]] == ["model.safetensors"]
+    names = ["bundle.json", "dict.src.txt", "dict.tgt.txt"]
+    assert [one["name"] for one in manifest["files"]] == names
 
 
 def test_skip_long_goes_on_where_a_line_was_too_long(model: Path, tmp_path: Path) -> None:

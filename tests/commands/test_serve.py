@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import struct
@@ -29,8 +30,8 @@ BODY = json.dumps({"q": "1 2 3", **ENGLISH}).encode()
 
 @pytest.fixture(scope="module")
 def model(copy_data: Path, copy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("served") / "m.engine"
-    run("fairseq-ext", "pack", copy_model, "--data", copy_data, "--engine", "fp32", "-o", path)
+    path = tmp_path_factory.mktemp("served") / "bundle"
+    run("fairseq-ext", "bundle", copy_model, "--data", copy_data, "-o", path)
     return path
 
 
@@ -286,13 +287,13 @@ def test_a_checkpoint(copy_model: Path, copy_data: Path, tmp_path: Path, alone: 
         (("--api-key-file", "none"), "`--api-key-file` none cannot be read"),
         (("--beam", 0), "`--beam` must be at least 1"),
         (("--host", "192.0.2.1"), "`--host` and `--port` must be"),
-        (("m.engine",), "each model must have a pair of languages of its own"),
+        (("twin",), "each model must have a pair of languages of its own"),
         (("other",), "other"),
     ],
 )
 def test_what_cannot_be_served(model: Path, tmp_path: Path, words: tuple, message: str):
     (tmp_path / "other").write_text("")
-    (tmp_path / "m.engine").write_bytes(model.read_bytes())
+    shutil.copytree(model, tmp_path / "twin")
     command = ("fairseq-ext", "serve", model, *words, "--port", 0)
     done = run(*command, ok=False, cwd=tmp_path)
     assert done.stdout == ""

@@ -53,18 +53,18 @@ def test_every_command_translates_with_it_alike(
     lines = ["1 2 3", "4 5", "9 9 9 9", "0 8"]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
     given = ("--shortlist", lists)
-    model, found = tmp_path / "m.engine", {}
-    pack = ("pack", copy_model, "--data", copy_data, "--engine", "fp32", "-o")
-    command(*pack, model, *given)
-    command(*pack, tmp_path / "plain.engine")
-    command("inspect", model, "--json", tmp_path / "sizes.json")
+    model, found = tmp_path / "listed", {}
+    bundle = ("bundle", copy_model, "--data", copy_data, "-o")
+    command(*bundle, model, *given)
+    command(*bundle, tmp_path / "plain")
+    command("describe", model, "--json", tmp_path / "sizes.json")
     sizes = json.loads((tmp_path / "sizes.json").read_text())
-    assert sizes["bytes"]["shortlist"] == 4 * (6 + sizes["symbols"][0] + 10)
+    assert sizes["bytes"]["shortlist"] == lists.stat().st_size
     for name, words in {
         "own": ("--path", model),
-        "given": ("--path", tmp_path / "plain.engine", *given),
+        "given": ("--path", tmp_path / "plain", *given),
         "checkpoint": (copy_data, "--path", copy_model, *given),
-        "all": ("--path", tmp_path / "plain.engine"),
+        "all": ("--path", tmp_path / "plain"),
     }.items():
         out = tmp_path / name
         command("translate", *words, *BEAM, "--input", tmp_path / "in", "-o", out)

@@ -11,7 +11,8 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
-from fairseq_ext.binary.packed import model_file, pack
+from fairseq_ext.checkpoints import storage
+from fairseq_ext.model import write
 
 WIDTHS = [
     *("--encoder-embed-dim", "8", "--decoder-embed-dim", "8"),
@@ -86,11 +87,12 @@ def plain(cfg: dict[str, Any]) -> dict[str, Any]:
     return {k: dict(vars(v)) if isinstance(v, Namespace) else v for k, v in cfg.items()}
 
 
-def packed(path: Path, data: Path) -> None:
-    """A packed ``bmt``."""
-    cfg = convert_namespace_to_omegaconf(namespace("bmt", data))
-    task = tasks.setup_task(cfg.task)
-    model_file.write(pack.pack(task.build_model(cfg.model), cfg, task), path)
+def bundled(path: Path, data: Path) -> None:
+    """A bundle of ``bmt`` in bits, in a folder or an archive."""
+    source = path.with_name(f"{path.name}.pt")
+    storage.save(checkpoint("bmt", data), source)
+    write.write(source, data, path, numbers="bits")
+    source.unlink()
 
 
 def healthy(folder: Path, data: Path) -> dict[str, Path]:
@@ -98,5 +100,5 @@ def healthy(folder: Path, data: Path) -> dict[str, Path]:
     found = {name: folder / f"{name}.pt" for name in FLAGS}
     for name, path in found.items():
         torch.save(checkpoint(name, data), path)
-    packed(folder / "packed.safetensors", data)
-    return {**found, "packed": folder / "packed.safetensors"}
+    bundled(folder / "bundle.zip", data)
+    return {**found, "bundle": folder / "bundle.zip"}

@@ -1,4 +1,4 @@
-"""Every command that reads a checkpoint or a packed model, as words or as a call."""
+"""Every command that reads a checkpoint or a bundle, as words or as a call."""
 
 from __future__ import annotations
 
@@ -56,7 +56,13 @@ def _ours(name: str, *more: str) -> Command:
     """A subcommand of ours; ``FILE``, ``DATA`` and ``OUT`` stand for the paths."""
 
     def words(path: Path, data: Path, out: Path) -> list[str]:
-        stands = {"FILE": path, "DATA": data, "OUT": out / "out.pt", "TEXT": out / "input"}
+        stands = {
+            "FILE": path,
+            "DATA": data,
+            "OUT": out / "out.pt",
+            "FOLDER": out / "bundle",
+            "TEXT": out / "input",
+        }
         (out / "input").write_text("1 2 3\n")
         return ["fairseq-ext", name, *(str(stands.get(word, word)) for word in more)]
 
@@ -71,9 +77,9 @@ COMMANDS: dict[str, Command] = {
     "fairseq-train --restore-file": _train("--restore-file"),
     "fairseq-train --finetune-from-model": _train("--finetune-from-model"),
     "fairseq-train --teacher": _train("--teacher", "--criterion", "distillation"),
-    "fairseq-ext pack": _ours("pack", "FILE", "--data", "DATA", "--output", "OUT"),
-    "fairseq-ext unpack": _ours("unpack", "FILE", "--output", "OUT"),
-    "fairseq-ext inspect": _ours("inspect", "FILE"),
+    "fairseq-ext bundle": _ours("bundle", "FILE", "--data", "DATA", "--beam", "2", "-o", "FOLDER"),
+    "fairseq-ext export": _ours("export", "FILE", "--output", "OUT"),
+    "fairseq-ext describe": _ours("describe", "FILE"),
     "fairseq-ext translate": _ours(
         "translate", "DATA", "--path", "FILE", "--input", "TEXT", "--cpu", "--beam", "1"
     ),
@@ -94,8 +100,8 @@ PAUSES = {
     "fairseq-train --restore-file": "fairseq.checkpoint_utils:load_checkpoint",
     "fairseq-train --finetune-from-model": "fairseq.checkpoint_utils:load_checkpoint",
     "fairseq-train --teacher": "fairseq_ext.binary.distillation:load_teacher",
-    "fairseq-ext translate": "fairseq_ext.decoding.models:load",
-    "demo: load": "fairseq_ext.decoding.models:load",
+    "fairseq-ext translate": "fairseq_ext.model.trained:load",
+    "demo: load": "fairseq_ext.model.trained:load",
 }
 """The functions with which commands begin to read the file; others read at once."""
 MODULES = {

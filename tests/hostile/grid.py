@@ -59,7 +59,7 @@ def make_files(folder: Path, data: Path, canary: Path) -> dict[str, Path]:
 
     make, text = settings.make(data), settings.evil(canary)
     base = make("lstm", "cfg")
-    bases.packed(folder / "packed.safetensors", data)
+    bases.bundled(folder / "bundle", data)
     sources = {
         ".pt": (
             pickles.pickled(base, canary),
@@ -69,7 +69,7 @@ def make_files(folder: Path, data: Path, canary: Path) -> dict[str, Path]:
             settings.carriers(make, text),
             settings.names(make, canary),
         ),
-        ".safetensors": (settings.packed(folder / "packed.safetensors", text),),
+        ".zip": (settings.bundles(folder / "bundle", text),),
     }
     found: dict[str, Path] = {}
     for ending, generators in sources.items():
@@ -228,7 +228,7 @@ def load() -> None:
 
     fairseq_ext.register()
     logging.root.setLevel(logging.WARNING)
-    for name in ("demo.systems", "binary.packed.pack", "binary.packed.unpack", "muse.fusing"):
+    for name in ("demo.systems", "model.write", "model.export", "muse.fusing"):
         importlib.import_module(f"fairseq_ext.{name}")
     gc.collect()
     gc.freeze()  # or collecting would copy all of this memory in each fork

@@ -1,16 +1,16 @@
-"""Checkpoints and packed models of plain data whose settings are hostile."""
+"""Checkpoints and bundles of plain data whose settings are hostile."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
-
-from fairseq_ext.binary.packed import model_file
 from tests.hostile import bases
 from tests.hostile.pickles import saved
 
@@ -186,10 +186,10 @@ def names(make: Callable[[str, str], dict[str, Any]], canary: Path) -> Iterator[
     yield "meter", saved({**lstm, "extra_state": extra, "last_optimizer_state": {}})
 
 
-def packed(source: Path, text: str) -> Iterator[tuple[str, bytes]]:
-    """Packed models with other settings and the right checksum."""
-    metadata, tensors = model_file._contents(source)
-    cfg = json.loads(metadata["cfg"])
+def bundles(source: Path, text: str) -> Iterator[tuple[str, bytes]]:
+    """Archives of a bundle with other settings and another program, and the right checksums."""
+    config = json.loads((source / "config.json").read_text())
+    cfg = config["cfg"]
     model, task = cfg["model"], cfg["task"]
     lstm = {"_name": "lstm", "arch": "lstm", "decoder_attention": text}
     tasks = with_text(TASKS["task multilingual_translation left_pad_source"], text)
@@ -211,9 +211,36 @@ def packed(source: Path, text: str) -> Iterator[tuple[str, bytes]]:
         "deep": {"model": {**model, "x": _deep()}},
     }
     for name, change in changes.items():
-        held = {**metadata, "cfg": json.dumps({**cfg, **change})}
-        held["checksum"] = model_file.checksum(tensors, held)
-        yield f"packed {name}", save(tensors, held)
+        content = {**config, "cfg": {**cfg, **change}}
+        yield f"bundle {name}", _archive(source, "config.json", content)
+    program = json.loads((source / "program.json").read_text())
+    recipes = {
+        "evaluated": [text, "encoder.embed_tokens.weight"],
+        "path": "../../../../etc/passwd",
+        "deep": _deep(),
+        "positions": ["sinusoids", "encoder.layer_norm.bias", 1 << 20, 1 << 20, 1],
+    }
+    for name, recipe in recipes.items():
+        weights = [{"recipe": recipe, "plain": False}, *program["weights"][1:]]
+        yield f"recipe {name}", _archive(source, "program.json", {**program, "weights": weights})
+    for name, value in {"caches": 1 << 30, "longest_source": 1 << 30, "encoder": []}.items():
+        changed = {**program, "program": {**program["program"], name: value}}
+        yield f"program {name}", _archive(source, "program.json", changed)
+
+
+def _archive(source: Path, changed: str, content: dict[str, Any]) -> bytes:
+    """A bundle as a zip file, with one JSON file changed and the checksums right."""
+    members = {path.name: path.read_bytes() for path in source.iterdir()}
+    members[changed] = json.dumps(content).encode()
+    manifest = json.loads(members["bundle.json"])
+    for name in manifest["files"]:
+        manifest["files"][name] = hashlib.sha256(members[name]).hexdigest()
+    members["bundle.json"] = json.dumps(manifest).encode()
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(f"bundle/{name}", data)
+    return out.getvalue()
 
 
 def _deep() -> list:

@@ -18,20 +18,20 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fairseq_ext
-from fairseq_ext import cli
-from fairseq_ext.binary.packed import layers, model_file, pack
 from fairseq_ext.checkpoints import archived, bundle, storage
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.commands import demo
-from fairseq_ext.decoding import bundling
-from fairseq_ext.decoding.model_card import Card
 from fairseq_ext.demo import systems
-from fairseq_ext.engine import files as engine_files
+from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.evaluation.saved_scores import read_scores
+from fairseq_ext.model import write
+from fairseq_ext.model.card import Card
+from fairseq_ext.model.export import export
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, FairseqExtError
-from tests.models.test_loaded import LINES, TARGETS, saved
+from tests.models.test_loaded import LINES, saved
 from tests.soak import dying
+from tests.support.bundles import sign_again
 
 ARCHIVES = ("b.zip", "b.tar.zst")
 NAMES = ("transformer", "gru-shared", "linformer", "muse", "bmt-1")
@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(run: Path) -> Path:
     """A bundle in fp32."""
     folder = run.parent / "whole"
-    bundling.write(run / "checkpoint_best.pt", run, folder, search={"beam": 3})
+    write.write(run / "checkpoint_best.pt", run, folder, search={"beam": 3})
     return folder
 
 
@@ -62,7 +62,7 @@ def test_it_translates_as_its_checkpoint(name: str, tmp_path: Path):
     folder = saved(tmp_path / "run", name)
     wanted = fairseq_ext.load(folder)
     found, scores = wanted.translate(LINES, **SHORT), wanted.score(["w1 w2"], ["w3"])
-    bundling.write(folder / "checkpoint_best.pt", folder, tmp_path / "bundle")
+    write.write(folder / "checkpoint_best.pt", folder, tmp_path / "bundle")
     shutil.rmtree(folder)
     model = fairseq_ext.load(tmp_path / "bundle")
     assert model.name == wanted.name
@@ -70,36 +70,28 @@ def test_it_translates_as_its_checkpoint(name: str, tmp_path: Path):
     assert model.score(["w1 w2"], ["w3"]) == scores
 
 
-def test_packing_a_run_and_its_bundles(run: Path, whole: Path, tmp_path: Path):
-    """Their dictionaries are known, and what a bundle says of the search goes on."""
-
-    def command(*words: object) -> None:
-        with pytest.raises(SystemExit) as ended:
-            cli.main([*map(str, words)])
-        assert ended.value.code == 0
-
-    searches = []
-    for source, given in ((run, ()), (whole, ()), (whole, ("--lenpen", 0.5))):
-        command("pack", source, "--engine", "fp32", *given, "-o", tmp_path / "e.safetensors")
-        searches.append(engine_files.read(tmp_path / "e.safetensors").settings.search)
-    assert searches == [{}, {"beam": 3}, {"beam": 3, "lenpen": 0.5}]
-
-    bits = saved(tmp_path / "run", "bmt-1")
-    bundling.write(bits / "checkpoint_best.pt", bits, tmp_path / "bits.zip", numbers="bits")
-    command("inspect", tmp_path / "bits.zip")
-    command("unpack", tmp_path / "bits.zip", "-o", tmp_path / "back.pt")
-    found = fairseq_ext.load(tmp_path / "bits.zip").translate(LINES, **SHORT)
-    unpacked = fairseq_ext.load(tmp_path / "back.pt", bits).translate(LINES, **SHORT)
-    assert [one.text for one in found] == [one.text for one in unpacked]
-    with pytest.raises(CheckpointError, match="has fp32 weights and no model for the engine"):
-        bundle.packed(whole)
+@pytest.mark.parametrize("numbers", ["fp32", "bf16"])
+def test_an_exported_checkpoint_has_the_weights(run: Path, tmp_path: Path, numbers: str):
+    write.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers=numbers)
+    count, words = export(tmp_path / "b", tmp_path / "back.pt")
+    checkpoint, back = (
+        storage.load(p)["model"] for p in (run / "checkpoint_best.pt", tmp_path / "back.pt")
+    )
+    assert "exactly" in words
+    assert count == len(checkpoint) == len(back)
+    for name, tensor in checkpoint.items():
+        wanted = tensor.bfloat16().float() if numbers == "bf16" else tensor
+        assert torch.equal(back[name], wanted.to(tensor.dtype)), name
+    models = fairseq_ext.load(tmp_path / "b"), fairseq_ext.load(tmp_path / "back.pt", run)
+    found, wanted = (model.translate(LINES, **SHORT) for model in models)
+    assert [one.texts for one in found] == [one.texts for one in wanted]
 
 
 @pytest.mark.parametrize("numbers", ["bf16", "int8"])
 def test_rounded_weights(run: Path, tmp_path: Path, numbers: str):
     """Those of the checkpoint: in bf16, or with a unit for each row, whose largest is 127."""
     checkpoint = storage.load(run / "checkpoint_best.pt")
-    written = bundling.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers=numbers)
+    written = write.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers=numbers)
     assert written.numbers == numbers
     state = storage.load(tmp_path / "b")["model"]
     assert state.keys() == checkpoint["model"].keys()
@@ -116,55 +108,73 @@ def test_rounded_weights(run: Path, tmp_path: Path, numbers: str):
     assert size < 0.6 * (run / "checkpoint_best.pt").stat().st_size
 
 
-def test_bits(tmp_path: Path):
-    """The same translations as of the packed model, and to the last bit those of its checkpoint."""
-    folder = saved(tmp_path / "run", "bmt-1")
+@pytest.mark.parametrize("name", ["bmt-1", "bmt-6", "binary-muse", "binary-linformer"])
+def test_bits(name: str, tmp_path: Path):
+    """The same translations as of the checkpoint, also when fairseq computes them."""
+    folder = saved(tmp_path / "run", name)
     wanted = fairseq_ext.load(folder)
     found, scores = wanted.translate(LINES, **SHORT), wanted.score(["w1 w2"], ["w3"])
-    written = bundling.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers="bits")
+    written = write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers="bits")
     assert written.numbers == "bits"
-    assert model_file.read(tmp_path / "b" / "model.safetensors").layers
+    names = [*Tensors(tmp_path / "b" / "model.safetensors").all_names()]
+    bits = [one.removesuffix(".bits") for one in names if one.endswith(".bits")]
+    assert bits
+    assert not set(bits) & set(names)
     shutil.rmtree(folder)
     model = fairseq_ext.load(tmp_path / "b")
-    ours = model.translate(LINES, **SHORT)
-    assert [one.texts for one in ours] == [one.texts for one in found]
+    assert model.translate(LINES, **SHORT) == found
     assert model.score(["w1 w2"], ["w3"]) == pytest.approx(scores, abs=1e-4)
-    again = bundling.write(tmp_path / "b", tmp_path / "b", tmp_path / "fp32")  # as a checkpoint
-    assert again.numbers == "fp32"
-    unpacked = fairseq_ext.load(tmp_path / "fp32")
-    assert unpacked.translate(LINES, **SHORT) == found
-    assert unpacked.score(["w1 w2"], ["w3"]) == scores
+    write.write(tmp_path / "b", tmp_path / "b", tmp_path / "fp32")  # as a checkpoint
+    latent = fairseq_ext.load(tmp_path / "fp32")
+    assert latent.translate(LINES, **SHORT) == found
+    fairseqs = fairseq_ext.load(tmp_path / "b", engine="fairseq", cpu=True)
+    ours = [one.texts for one in fairseqs.translate(LINES, **SHORT)]
+    assert ours == [one.texts for one in found]
 
 
 def test_bits_and_embeddings_in_int8(tmp_path: Path):
-    """The file of ``fairseq-ext pack --int8-embeddings``, a quarter of the embeddings' size."""
+    """A quarter of the embeddings' size."""
     folder = saved(tmp_path / "run", "bmt-1")
     path = folder / "checkpoint_best.pt"
     for numbers in ("bits", "bits-int8"):
-        bundling.write(path, folder, tmp_path / numbers, numbers=numbers)
-    wanted = pack.pack_file(path, folder, int8_embeddings=True)
-    model_file.write(wanted, tmp_path / "packed.safetensors")
+        write.write(path, folder, tmp_path / numbers, numbers=numbers)
     weights = [tmp_path / numbers / bundle.WEIGHTS for numbers in ("bits-int8", "bits")]
-    found = model_file.read(weights[0])
-    assert (found.cfg, found.layers, found.tied) == (wanted.cfg, wanted.layers, wanted.tied)
-    assert found.tensors.keys() == wanted.tensors.keys()
-    for name, tensor in wanted.tensors.items():
-        assert torch.equal(found.tensors[name], tensor), name
-    table = wanted.tensors["encoder.embed_tokens.weight.int8"]
+    name = "encoder.embed_tokens.weight"
+    table = storage.load(path)["model"][name]
     sizes = [file.stat().st_size for file in weights]
     assert sizes[1] - sizes[0] > 2 * table.numel()
-    model = fairseq_ext.load(tmp_path / "bits-int8")
-    packed = fairseq_ext.load(tmp_path / "packed.safetensors", data=folder)
-    assert model.translate(LINES, **SHORT) == packed.translate(LINES, **SHORT)
-    bundling.write(tmp_path / "bits-int8", tmp_path / "bits-int8", tmp_path / "fp32")
-    state = storage.load(tmp_path / "fp32")["model"]
-    name = "encoder.embed_tokens.weight"
-    assert torch.equal(state[name], layers.dequantize(*wanted.tables()[name]))
+    units = table.abs().amax(1, keepdim=True).clamp(min=1e-37) / 127
+    state = storage.load(tmp_path / "bits-int8")["model"]
+    assert torch.equal(state[name], (table / units).round() * units)
+    assert fairseq_ext.load(tmp_path / "bits-int8").translate(LINES, **SHORT)
+
+
+def test_bits_of_the_first_version_name_the_cure(copy: Path):
+    content = json.loads((copy / "bundle.json").read_text())
+    (copy / "bundle.json").write_text(json.dumps({**content, "version": 1, "numbers": "bits"}))
+    with pytest.raises(CheckpointError, match="make it again of its checkpoint: `fairseq-ext bun"):
+        storage.load(copy)
+
+
+def test_a_bundle_without_a_program_is_left_to_fairseq(run: Path, copy: Path):
+    """Such as one of the first version."""
+    content = json.loads((copy / "bundle.json").read_text())
+    del content["files"]["program.json"]
+    (copy / "program.json").unlink()
+    (copy / "bundle.json").write_text(json.dumps({**content, "version": 1}))
+    model, wanted = fairseq_ext.load(copy), fairseq_ext.load(run)
+    assert type(model._translator).__name__ == "Translator"
+    assert model.translate(LINES, beam=5, **SHORT) == wanted.translate(LINES, **SHORT)
+
+
+def test_files_of_formats_that_are_gone_name_the_cure(copy: Path):
+    with pytest.raises(ConfigError, match="`fairseq-ext bundle CHECKPOINT -o OUT`"):
+        fairseq_ext.load(copy / "model.safetensors")
 
 
 def test_bits_of_a_model_that_has_none(run: Path, tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"checkpoint_best\.pt has no binary weights"):
-        bundling.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers="bits")
+        write.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers="bits")
     assert not (tmp_path / "b").exists()
 
 
@@ -172,12 +182,12 @@ def test_size_and_updates_of_what_was_rounded(run: Path, tmp_path: Path):
     state = storage.load(run / "checkpoint_best.pt")
     state["optimizer_history"][-1]["num_updates"] = 70
     storage.save(state, tmp_path / "trained.pt")
-    bundling.write(tmp_path / "trained.pt", run, tmp_path / "b", numbers="int8")
+    write.write(tmp_path / "trained.pt", run, tmp_path / "b", numbers="int8")
     wanted, found = map(read_weights, (run / "checkpoint_best.pt", tmp_path / "b"))
     assert found.parameters == wanted.parameters
     assert found.tensor_bytes < 0.4 * wanted.tensor_bytes
     assert found.updates == 70
-    assert bundling.write(tmp_path / "b", run, tmp_path / "again").updates == 70
+    assert write.write(tmp_path / "b", run, tmp_path / "again").updates == 70
 
 
 def test_scores_in_the_card(run: Path, tmp_path: Path):
@@ -186,7 +196,7 @@ def test_scores_in_the_card(run: Path, tmp_path: Path):
     )
     scores = read_scores(tmp_path / "s.json")
     card = Card("Of a test.", "MIT", scores)
-    bundling.write(run / "checkpoint_best.pt", run, tmp_path / "b", card=card)
+    write.write(run / "checkpoint_best.pt", run, tmp_path / "b", card=card)
     said = (tmp_path / "b" / "README.md").read_text()
     assert "license: MIT\n" in said
     assert "metrics:\n- bleu\n---" in said
@@ -208,21 +218,21 @@ def test_what_is_in_it(run: Path, whole: Path):
     assert fairseq_ext.load(whole)._search.beam == 3
 
 
-def test_the_engines_model_is_used_where_there_is_one(run: Path, tmp_path: Path):
-    bundling.write(run / "checkpoint_best.pt", run, tmp_path / "b", engine="int8")
-    wanted = fairseq_ext.load(tmp_path / "b" / "engine.safetensors").translate(LINES, **SHORT)
-    assert fairseq_ext.load(tmp_path / "b").translate(LINES, **SHORT) == wanted
-    other = fairseq_ext.load(tmp_path / "b", engine="fairseq", cpu=True)
+def test_other_numbers_than_its_own(run: Path, whole: Path, tmp_path: Path):
+    """Weights are laid out as asked when the bundle is opened; fairseq reads them, too."""
+    write.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers="int8")
+    wanted = fairseq_ext.load(tmp_path / "b").translate(LINES, beam=5, **SHORT)
+    rounded = fairseq_ext.load(whole, engine="native-int8").translate(LINES, beam=5, **SHORT)
+    assert [one.texts for one in rounded] == [one.texts for one in wanted]
+    other = fairseq_ext.load(whole, engine="fairseq", cpu=True)
     source = fairseq_ext.load(run / "checkpoint_best.pt", run, engine="fairseq", cpu=True)
-    assert other.translate(LINES, **SHORT) == source.translate(LINES, **SHORT)
-    assert other.score(["w1"], TARGETS[:1]) != fairseq_ext.load(tmp_path / "b").score(
-        ["w1"], TARGETS[:1]
-    )
+    found = other.translate(LINES, beam=5, **SHORT)
+    assert found == source.translate(LINES, beam=5, **SHORT)
 
 
 def test_weights_that_are_one_are_stored_once(tmp_path: Path):
     folder = saved(tmp_path / "run", "gru-shared")
-    bundling.write(folder / "checkpoint_best.pt", folder, tmp_path / "b")
+    write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b")
     config = json.loads((tmp_path / "b" / "config.json").read_text())
     assert config["tied"]
     assert not config["tied"].keys() & load_file(tmp_path / "b" / "model.safetensors").keys()
@@ -231,17 +241,17 @@ def test_weights_that_are_one_are_stored_once(tmp_path: Path):
 def test_a_folder_with_files_stays_as_it_is(run: Path, whole: Path):
     before = {path.name: files.sha256(path) for path in whole.iterdir()}
     with pytest.raises(ConfigError, match="is there already; choose another name"):
-        bundling.write(run / "checkpoint_best.pt", run, whole)
+        write.write(run / "checkpoint_best.pt", run, whole)
     assert {path.name: files.sha256(path) for path in whole.iterdir()} == before
 
 
 def test_nothing_is_left_of_one_that_cannot_be_written(tmp_path: Path):
     folder = saved(tmp_path / "run", "bmt-1")
     with pytest.raises(ConfigError, match="would round what"):
-        bundling.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers="int8")
+        write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers="int8")
     (folder / "text.json").write_text("{}")
     with pytest.raises(FairseqExtError):
-        bundling.write(folder / "checkpoint_best.pt", folder, tmp_path / "b")
+        write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b")
     assert not (tmp_path / "b").exists()
 
 
@@ -249,7 +259,7 @@ def test_nothing_is_left_of_one_that_cannot_be_written(tmp_path: Path):
 def test_the_demo_takes_it(tmp_path: Path, numbers: str):
     """Without data: the dictionaries are in it."""
     folder = saved(tmp_path / "run", "bmt-1")
-    bundling.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers=numbers)
+    write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers=numbers)
     parser = argparse.ArgumentParser()
     demo.add(parser.add_subparsers())
     args = parser.parse_args(["demo", f"mine={tmp_path / 'b'}", "--cpu", "--beam", "2"])
@@ -288,7 +298,7 @@ def test_killed_at_any_file_operation(run: Path, tmp_path: Path, name: str):
     place.mkdir()
 
     def write() -> None:
-        bundling.write(run / "checkpoint_best.pt", run, output)
+        write.write(run / "checkpoint_best.pt", run, output)
 
     operation, outcomes = 1, []
     while killed(operation, write, place):
@@ -417,13 +427,6 @@ def test_an_archive_with_a_link(whole: Path, tmp_path: Path, monkeypatch: pytest
 # ---- nothing is trusted --------------------------------------------------------------------------
 
 
-def resigned(folder: Path) -> None:
-    """Give a changed bundle the right checksums, as whoever changes it could."""
-    content = json.loads((folder / "bundle.json").read_text())
-    content["files"] = {name: files.sha256(folder / name) for name in content["files"]}
-    (folder / "bundle.json").write_text(json.dumps(content))
-
-
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "dict.de.txt", "text.json"])
 def test_a_flipped_bit(copy: Path, name: str):
     content = bytearray((copy / name).read_bytes())
@@ -441,7 +444,7 @@ def test_a_missing_file(copy: Path, name: str):
 
 
 def test_a_file_that_is_not_listed(copy: Path):
-    (copy / "engine.safetensors").write_bytes(b"")
+    (copy / "shortlist.txt").write_bytes(b"")
     with pytest.raises(CheckpointError, match="does not belong to its bundle"):
         storage.load(copy)
 
@@ -453,7 +456,8 @@ NEEDED = ["config.json", "model.safetensors", "dict.de.txt", "dict.en.txt"]
     "change",
     [
         {"format": "another"},
-        {"version": 2},
+        {"version": 3},
+        {"version": True},
         {"src": 1},
         {"numbers": "int4"},
         {"search": {"beam": True}},
@@ -491,7 +495,7 @@ def test_a_manifest_that_cannot_be(copy: Path, change: dict):
 )
 def test_files_that_cannot_be(copy: Path, name: str, content: bytes):
     (copy / name).write_bytes(content)
-    resigned(copy)
+    sign_again(copy)
     with pytest.raises(FairseqExtError) as error:
         fairseq_ext.load(copy)
     assert str(copy) in str(error.value)
@@ -511,7 +515,7 @@ def test_files_that_cannot_be(copy: Path, name: str, content: bytes):
 def test_a_table_in_int8_that_cannot_be(copy: Path, table: torch.Tensor, scale: torch.Tensor):
     held = load_file(copy / "model.safetensors")
     save_file({**held, "x.int8": table, "x.scale": scale}, copy / "model.safetensors")
-    resigned(copy)
+    sign_again(copy)
     with pytest.raises(CheckpointError, match=r"model.safetensors .*x.int8 and its scale do not"):
         storage.load(copy)
 
@@ -520,6 +524,6 @@ def test_a_configuration_of_another_size(copy: Path):
     content = json.loads((copy / "config.json").read_text())
     content["cfg"]["model"]["encoder_layers"] = 1_000_000
     (copy / "config.json").write_text(json.dumps(content))
-    resigned(copy)
+    sign_again(copy)
     with pytest.raises(CheckpointError, match="far larger model"):
         fairseq_ext.load(copy)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +13,9 @@ from fairseq.search import BeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from fairseq_ext.binary.packed import model_file, runtime
-from fairseq_ext.binary.packed.pack import pack
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.library import Machine, Team, available_paths
 from fairseq_ext.engine.search_options import Rules
-from fairseq_ext.engine.weights import NUMBERS
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import models
 
@@ -139,43 +135,6 @@ def test_long_sources(name: str, path: str):
     ours = worker.translate(sentences, Rules(beam=7, max_len_b=4, attention=True))
     theirs = fairseqs(model, task, sentences, beam_size=7, max_len_b=4)
     assert_same(ours, theirs, attention=True)
-
-
-@pytest.mark.parametrize("name", ["bmt-1", "bmt-6", "binary-muse", "binary-linformer"])
-@pytest.mark.parametrize("numbers", NUMBERS)
-def test_packed_models(name: str, numbers: str, tmp_path: Path):
-    """From bits the engine computes what it computes from the checkpoint, to the last bit."""
-    model, task = sharpened(name)
-    file, sentences = tmp_path / "m.safetensors", models.random_sentences(LENGTHS, size=40)
-    model_file.write(pack(model, models.configuration(ALL[name]), task), file)
-    packed, _, _ = runtime.load(file, task=task)
-    found, wanted = (
-        Machine(compile_model(one, task.target_dictionary), numbers)
-        .worker()
-        .translate(sentences, Rules(beam=4, max_len_b=25))
-        for one in (packed, model)
-    )
-    for some, others in zip(found, wanted, strict=True):
-        assert [one.tokens.tolist() for one in some] == [one.tokens.tolist() for one in others]
-        assert [one.score for one in some] == [one.score for one in others]
-
-
-def test_packed_int8_tables(tmp_path: Path):
-    """In int8 the engine multiplies the same whole numbers as torch does with the packed model."""
-    model, task = sharpened("bmt-1")
-    file, sentences = tmp_path / "m.safetensors", models.random_sentences(LENGTHS, size=40)
-    cfg = models.configuration(ALL["bmt-1"])
-    model_file.write(pack(model, cfg, task, int8_embeddings=True), file)
-    packed, _, _ = runtime.load(file, task=task)
-    found = Machine(compile_model(packed, task.target_dictionary)).worker()
-    ours = found.translate(sentences, Rules(beam=1, max_len_b=25))
-    theirs = fairseqs(packed, task, sentences, beam_size=1, max_len_b=25)
-    same = [
-        one[0].tokens.tolist() == other[0]["tokens"].tolist()
-        for one, other in zip(ours, theirs, strict=True)
-        if other is not None
-    ]
-    assert sum(same) >= 0.8 * len(same)  # torch also rounds the inputs of the output layer
 
 
 def naive(model: BaseFairseqModel, sentence: list[int], beam: int, longest: int) -> list | None:

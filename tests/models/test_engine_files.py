@@ -1,9 +1,10 @@
-"""Models for the engine as files: the same translations, and nothing in them is trusted."""
+"""Programs in bundles: the same translations, and nothing in them is trusted."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,25 +13,26 @@ from random import Random
 import numpy as np
 import pytest
 from fairseq.models import BaseFairseqModel
-from safetensors.numpy import load_file
 
 import fairseq_ext
 from fairseq_ext.decoding.engine_translator import EngineTranslator
-from fairseq_ext.decoding.packing import engine_model
 from fairseq_ext.decoding.search import Search
-from fairseq_ext.engine import files, sizes
 from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.engine_model import EngineModel, voting
 from fairseq_ext.engine.ensemble import merged
-from fairseq_ext.engine.files import EngineModel
 from fairseq_ext.engine.library import Machine
 from fairseq_ext.engine.program import NOTHING, Code, Columns, Operation, Phase, Shape
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import PLAIN
+from fairseq_ext.model import program_file, write
+from fairseq_ext.model.describe import as_table, describe
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from tests.models.test_engine import ALL, LENGTHS, sharpened
-from tests.support import fuzz_engine, fuzz_packed, models
+from tests.models.test_loaded import saved
+from tests.support import damages, fuzz_engine, models
+from tests.support.bundles import engine_model, sign_again
 
 RUN = ("transformer-learned", "gru-luong", "linformer", "muse", "muse-ordinary", "bmt-6")
 FUZZED = 80  # mutated copies of each of these
@@ -43,41 +45,65 @@ def made(name: str, numbers: str = "fp32") -> tuple[EngineModel, BaseFairseqMode
     return engine_model(model, task, numbers, name), model
 
 
+def bundled(folder: Path, name: str, numbers: str = "fp32") -> Path:
+    """A bundle of a small model."""
+    run = saved(folder / "run", name)
+    write.write(run / "checkpoint_best.pt", run, folder / numbers, numbers=numbers)
+    return folder / numbers
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of a small Transformer with text."""
+    """A bundle of a small Transformer with text."""
     folder = tmp_path_factory.mktemp("small")
+    run = saved(folder / "run", "transformer")
     (folder / "codes").write_text("#version: 0.2\nw 1</w>\n")
-    lower = Pipeline("de", "en", lowercase=True, subwords="subword-nmt", files=(folder / "codes",))
-    lower.save(folder)
-    text = {name: (folder / name).read_bytes() for name in ("codes", "text.json")}
-    files.write(replace(made("transformer", "int8")[0], text=text), folder / "m.safetensors")
-    return folder / "m.safetensors"
+    codes = (folder / "codes",)
+    Pipeline("de", "en", lowercase=True, subwords="subword-nmt", files=codes).save(run)
+    write.write(run / "checkpoint_best.pt", run, folder / "bundle", numbers="int8")
+    return folder / "bundle"
+
+
+@pytest.fixture
+def copy(small: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(small, tmp_path / "copy"))
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_file_translates_as_its_model(name: str, tmp_path: Path):
-    """To the last bit."""
-    for numbers in ("fp32", "int8"):
-        model, _ = made(name, numbers)
-        sentences = models.random_sentences(LENGTHS, size=40)
-        machine = Machine(model.program, packed=model.weights)
-        found = machine.worker().translate(sentences, Rules(beam=3, max_len_b=20, attention=True))
-        path = tmp_path / f"{numbers}.safetensors"
-        files.write(model, path)
-        search = Search(beam=3, nbest=3, max_len_b=20, attention=True)
-        translator = EngineTranslator(files.read(path), search)
-        lines = [" ".join(model.source[token] for token in one[:-1]) for one in sentences]
-        for ours, theirs in zip(translator.translate(lines), found, strict=True):
-            assert [one.score for one in ours] == [one.score / math.log(2) for one in theirs]
-            words = [
-                " ".join(model.target[t] for t in one.tokens[:-1] if t) for one in theirs
-            ]  # no <s>
-            assert [one.tokens for one in ours] == words
-            for one, other in zip(ours, theirs, strict=True):
-                wanted = () if other.attention is None else other.attention.tolist()
-                assert [list(row) for row in one.attention] == list(wanted)
-        assert translator.counts.source == sum(LENGTHS) - len(LENGTHS)
+def test_a_bundle_translates_as_its_model(name: str, tmp_path: Path):
+    """To the last bit: the arrays that recipes make are those that the compiler had."""
+    model, _ = made(name)
+    sentences = models.random_sentences(LENGTHS, size=40)
+    machine = Machine(model.program, packed=model.weights)
+    found = machine.worker().translate(sentences, Rules(beam=3, max_len_b=20, attention=True))
+    search = Search(beam=3, nbest=3, max_len_b=20, attention=True)
+    read = program_file.read(bundled(tmp_path, name))
+    assert len(read.weights) == len(model.weights)
+    for weight, wanted in zip(read.weights, model.weights, strict=True):
+        for part, other in zip(weight, wanted, strict=True):
+            np.testing.assert_array_equal(part, other)
+    translator = EngineTranslator(read, search)
+    lines = [" ".join(model.source[token] for token in one[:-1]) for one in sentences]
+    for ours, theirs in zip(translator.translate(lines), found, strict=True):
+        assert [one.score for one in ours] == [one.score / math.log(2) for one in theirs]
+        words = [" ".join(model.target[t] for t in one.tokens[:-1] if t) for one in theirs]
+        assert [one.tokens for one in ours] == words
+        for one, other in zip(ours, theirs, strict=True):
+            wanted = () if other.attention is None else other.attention.tolist()
+            assert [list(row) for row in one.attention] == list(wanted)
+    assert translator.counts.source == sum(LENGTHS) - len(LENGTHS)
+
+
+@pytest.mark.parametrize("numbers", ["bf16", "int8"])
+def test_rounded_weights_are_laid_out_as_the_compiler_would(numbers: str, tmp_path: Path):
+    """Also in other numbers than the bundle's own."""
+    path = bundled(tmp_path, "gru", numbers)
+    own, wanted = program_file.read(path), made("gru", numbers)[0]
+    assert own.settings.numbers == numbers
+    for weight, other in zip(own.weights, wanted.weights, strict=True):
+        near = 0.01 if weight.kind == PLAIN else 0
+        np.testing.assert_allclose(weight.values, other.values, atol=near)
+    assert program_file.read(path, "fp32").settings.numbers == "fp32"
 
 
 def test_files_vote():
@@ -85,56 +111,32 @@ def test_files_vote():
     (first, one), (second, other) = made("transformer"), made("gru", "int8")
     sentences = models.random_sentences([6, 2, 9], size=40)
     rules = Rules(beam=3, max_len_b=12)
-    whole = files.voting([first, second])
+    whole = voting([first, second])
     found = Machine(whole.program, packed=whole.weights).worker().translate(sentences, rules)
     task = models.build(ALL["transformer"], size=40)[1]
     program = merged([compile_model(model, task.target_dictionary) for model in (one, other)])
     exact = Machine(program).worker().translate(sentences, rules)
     near = [abs(a[0].score - b[0].score) < 0.05 for a, b in zip(found, exact, strict=True)]
     assert sum(near) >= 2
-    both = files.voting([first, replace(second, weights=made("gru")[0].weights)])
+    both = voting([first, replace(second, weights=made("gru")[0].weights)])
     same = Machine(both.program, packed=both.weights).worker().translate(sentences, rules)
     assert [one[0].score for one in same] == [one[0].score for one in exact]
-    assert files.voting([first]).program is first.program
+    assert voting([first]).program is first.program
     for spoiled in (
         replace(second, target=[*second.target[:-1], "x"]),
         replace(second, settings=replace(second.settings, cut=5)),
     ):
         with pytest.raises(ConfigError, match="cannot vote"):
-            files.voting([first, spoiled])
+            voting([first, spoiled])
 
 
-def test_weights_lie_in_the_file_as_the_machine_reads_them(small: Path):
-    """Nothing is copied: pages of the file are shared by all processes."""
-    model = files.read(small)
-    for weight in model.weights:
-        assert not weight.values.flags.writeable
-        assert not weight.values.flags.owndata
-        if weight.kind != PLAIN:
-            assert weight.values.ctypes.data % 64 == 0
-    known = load_file(small)  # by the library of the format
-    for number, weight in enumerate(model.weights):
-        np.testing.assert_array_equal(known[f"weights.{number}.values"], weight.values)
-
-
-def test_a_packed_model_can_be_the_source(tmp_path: Path):
-    """From bits to bits: the same translations as of the model it was packed from."""
-    from fairseq_ext.binary.packed import model_file, pack
-    from fairseq_ext.decoding.packing import pack_file
-
-    flags = [*ALL["bmt-1"], "--source-lang", "de", "--target-lang", "en"]
-    model, task = models.build(flags, size=40)
-    model_file.write(pack.pack(model, models.configuration(flags), task), tmp_path / "bits")
-    for language, words in (("de", task.source_dictionary), ("en", task.target_dictionary)):
-        words.save(str(tmp_path / f"dict.{language}.txt"))
-    translated = [
-        EngineTranslator(one, Search(max_len_b=9)).translate(["w1 w2", "w7"])
-        for one in (
-            pack_file(tmp_path / "bits", tmp_path, "int8"),
-            engine_model(model, task, "int8", "bmt"),
-        )
-    ]
-    assert translated[0] == translated[1]
+def test_bits_are_the_bits_of_the_checkpoint(tmp_path: Path):
+    """The same translations as of the model that was binarized, with inputs in int8."""
+    model, _ = made("bmt-1", "int8")
+    read = program_file.read(bundled(tmp_path, "bmt-1", "bits"), "int8")
+    for weight, wanted in zip(read.weights, model.weights, strict=True):
+        for part, other in zip(weight, wanted, strict=True):
+            np.testing.assert_array_equal(part, other)
 
 
 def test_text_is_part_of_it(small: Path):
@@ -143,13 +145,15 @@ def test_text_is_part_of_it(small: Path):
     assert text._codec.encode("W1 w2") == "w1 w@@ 2"
     assert text._codec.decode("w@@ 2") == "w2"
     assert text.translate(["w1", "", "W1 w1"], max_len_b=5)[1].text == ""
-    report = sizes.count(small)
+    report = describe(small)
     assert report["text"] == "de → en: lowercase, subword-nmt"
-    assert report["bytes"]["all"] == small.stat().st_size
-    assert sum(report["bytes"].values()) == 2 * small.stat().st_size
+    size = sum(path.stat().st_size for path in small.iterdir() if path.name != "README.md")
+    assert report["bytes"]["all"] == size
+    assert sum(report["bytes"].values()) == 2 * size
     assert report["operations"]["decoder"]["ATTEND_PAST"] == 2
-    assert report["values"] == sum(one.outputs * one.inputs for one in files.read(small).weights)
-    assert "lowercase" in sizes.as_table(report)
+    model, _ = sharpened("transformer")
+    assert report["parameters"] == sum(one.numel() for one in model.parameters())
+    assert "lowercase" in as_table(report)
 
 
 def test_sources_are_cut_and_begun_as_by_the_task(tmp_path: Path):
@@ -184,7 +188,7 @@ def test_layers_that_a_training_left_out_at_random_are_there():
 
 def test_the_likeliest_token_alone_may_be_drawn(small: Path):
     """``top_k`` 1 is greedy search, whatever the seed."""
-    lines, model = ["w1 w2 w3", "w7"], files.read(small)
+    lines, model = ["w1 w2 w3", "w7"], program_file.read(small)
     greedy = EngineTranslator(model, Search(beam=1, nbest=1, max_len_b=8, lenpen=0.0))
     drawn = EngineTranslator(
         model, Search(beam=3, nbest=3, max_len_b=8, lenpen=0.0, sampling=True, top_k=1, seed=7)
@@ -195,7 +199,7 @@ def test_the_likeliest_token_alone_may_be_drawn(small: Path):
 
 def test_special_symbols_in_text(small: Path):
     """``<pad>`` is none of the source's tokens, and ``</s>`` ends a target."""
-    translator = EngineTranslator(files.read(small))
+    translator = EngineTranslator(program_file.read(small))
     assert translator._encode("w1 <pad> w2") == translator._encode("w1 w2")
     with pytest.raises(DataError, match="target 2 holds `</s>`"):
         translator.score(["w1"] * 2, ["w1 w2", "w1 </s> w2"])
@@ -222,7 +226,7 @@ def test_special_symbols_in_text(small: Path):
 )
 def test_searches_that_cannot_be(small: Path, search: Search, message: str):
     with pytest.raises(ConfigError, match=message):
-        EngineTranslator(files.read(small), search)
+        EngineTranslator(program_file.read(small), search)
 
 
 # ---- a program is proven before it runs ----------------------------------------------------------
@@ -329,74 +333,108 @@ def test_a_program_with_a_fault_does_not_run(name: str):
 # ---- files that are not as they were written -----------------------------------------------------
 
 
-def test_damage_is_found(small: Path, tmp_path: Path):
-    path, draw, original = tmp_path / "m.safetensors", Random(2), small.read_bytes()
+def test_damage_is_found(copy: Path, tmp_path: Path):
+    path, draw = copy / "model.safetensors", Random(2)
+    original = path.read_bytes()
     for number in range(120):
-        damage = fuzz_packed.DAMAGES[number % len(fuzz_packed.DAMAGES)]
+        damage = damages.DAMAGES[number % len(damages.DAMAGES)]
         data = damage(bytearray(original), draw)
         path.write_bytes(data)
         if data == original:
             continue
-        with pytest.raises(CheckpointError, match=r"m\.safetensors"):
-            files.read(path)
+        with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+            program_file.read(copy)
 
 
 @pytest.mark.parametrize("name", RUN)
 def test_mutated_models_are_refused_or_run(name: str, tmp_path: Path):
-    """With a right checksum, which anybody can compute; each that is read runs in a process."""
-    files.write(made(name, "int8")[0], tmp_path / "m.safetensors")
-    found = fuzz_engine.fuzz(tmp_path / "m.safetensors", FUZZED, tmp_path)
+    """With right checksums, which anybody can compute; each that is read runs in a process."""
+    numbers = "bits-int8" if name.startswith("bmt") else "int8"
+    found = fuzz_engine.fuzz(bundled(tmp_path, name, numbers), FUZZED, tmp_path)
     assert found.keys() == {"refused", "run"}
     assert found.total() == FUZZED
 
 
-HOSTILE: dict[str, Callable[[dict], None]] = {
-    "another version": lambda m: m.update(version="2"),
+def weights(change: Callable[[dict], object]) -> Callable[[dict], None]:
+    """Change the first weight that is made of others."""
+
+    def changed_content(content: dict) -> None:
+        change(next(one for one in content["weights"] if isinstance(one["recipe"], list)))
+
+    return changed_content
+
+
+HOSTILE: dict[str, Callable[[dict], object]] = {
+    "another version": lambda m: m.update(version=2),
     "no program": lambda m: m.pop("program"),
-    "deep program": lambda m: m.update(program="[" * 100_000),
-    "program of text": lambda m: m.update(program='"x"'),
-    "weights missing": lambda m: m.update(weights="[]"),
-    "languages": lambda m: m.update(model=json.dumps({**json.loads(m["model"]), "src": 5})),
-    "begins": lambda m: m.update(model=json.dumps({**json.loads(m["model"]), "begins": 1})),
-    "cut": lambda m: m.update(model=json.dumps({**json.loads(m["model"]), "cut": -1})),
-    "half a cut": lambda m: m.update(model=json.dumps({**json.loads(m["model"]), "cut": 0.5})),
-    "inputs no int": lambda m: m.update(
-        weights=m["weights"].replace('"inputs": 32', '"inputs": 32.0')
+    "deep program": lambda m: m.update(program=deep(300)),
+    "program of text": lambda m: m.update(program="x"),
+    "weights missing": lambda m: m.update(weights=[]),
+    "weights of text": lambda m: m.update(weights="x"),
+    "begins": lambda m: m.update(begins=1),
+    "cut": lambda m: m.update(cut=-1),
+    "half a cut": lambda m: m.update(cut=0.5),
+    "no such weight": weights(lambda w: w.update(recipe="nothing")),
+    "a number": weights(lambda w: w.update(recipe=1)),
+    "an object": weights(lambda w: w.update(recipe={"rows": 1})),
+    "nothing": weights(lambda w: w.update(recipe=None)),
+    "unknown operation": weights(lambda w: w.update(recipe=["__import__", "os"])),
+    "method as operation": weights(lambda w: w.update(recipe=["tofile", "x"])),
+    "deep recipe": weights(lambda w: w.update(recipe=deep(300, "rows", w["recipe"]))),
+    "recipe without end": weights(lambda w: w.update(recipe=grown(w["recipe"]))),
+    "table without end": weights(
+        lambda w: w.update(recipe=["sinusoids", "encoder.layer_norm.bias", 1 << 20, 1 << 20, 1])
     ),
-    "search": lambda m: m.update(model=m["model"].replace('"search": {}', '"search": {"x": 1}')),
+    "plain as a number": weights(lambda w: w.update(plain=1)),
+    "signs of a vector": weights(
+        lambda w: w.update(signs="encoder.layer_norm.bias", inputs=32, reading=["floats", 0, 1])
+    ),
 }
 
 
+def deep(levels: int, *first: object) -> list:
+    value: list = ["x"]
+    for _ in range(levels):
+        value = [*first[:1], value]
+    return value
+
+
+def grown(recipe: list) -> list:
+    """Of a few kilobytes, for terabytes."""
+    for _ in range(6):
+        recipe = ["rows", *[recipe] * 100] if len(json.dumps(recipe)) < 10**5 else recipe
+    return recipe
+
+
 @pytest.mark.parametrize("name", HOSTILE)
-def test_made_up_metadata_is_refused(name: str, small: Path, tmp_path: Path):
-    header, numbers = fuzz_engine.parts(small.read_bytes())
-    HOSTILE[name](header["__metadata__"])
-    path = tmp_path / "m.safetensors"
-    path.write_bytes(fuzz_engine.whole(header, numbers))
-    with pytest.raises(CheckpointError, match=r"m\.safetensors"):
-        files.read(path)
+def test_a_made_up_program_is_refused(name: str, copy: Path):
+    path = copy / "program.json"
+    content = json.loads(path.read_text())
+    HOSTILE[name](content)
+    path.write_text(json.dumps(content))
+    sign_again(copy)
+    with pytest.raises(CheckpointError, match=r"program\.json"):
+        program_file.read(copy)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "content", "message"),
     [
-        ({"source": ["<s>"] * 41}, "source dictionary is of another model"),
-        ({"target": ["<s>"] * 39}, "target dictionary is of another model"),
-        ({"text": {"codes": b"x"}}, "files of nothing"),
-        ({"text": {"text.json": b"{}", "..": b"x"}}, "files of nothing"),
-        ({"text": {"text.json": b"{}", "a/b": b"x"}}, "files of nothing"),
-        ({"text": {"text.json": b"{}", "": b"x"}}, "files of nothing"),
+        ("dict.de.txt", "w 1\n" * 50, "source dictionary is of another model"),
+        ("dict.en.txt", "w 1\n" * 9, "target dictionary is of another model"),
+        ("program.json", "[" * 100_000, r"program\.json"),
+        ("program.json", "{", r"program\.json"),
     ],
 )
-def test_parts_of_another_model_are_refused(change: dict, message: str, tmp_path: Path):
-    path = tmp_path / "m.safetensors"
-    files.write(replace(made("gru")[0], **change), path)
+def test_parts_of_another_model_are_refused(name: str, content: str, message: str, copy: Path):
+    (copy / name).write_text(content)
+    sign_again(copy)
     with pytest.raises(CheckpointError, match=message):
-        files.read(path)
+        program_file.read(copy)
 
 
-def test_text_that_cannot_be_used_is_named(tmp_path: Path):
-    path = tmp_path / "m.safetensors"
-    files.write(replace(made("gru")[0], text={"text.json": b'{"format": 1}'}), path)
-    with pytest.raises(CheckpointError, match=r"m\.safetensors: text\.json cannot be used"):
-        fairseq_ext.load(path)
+def test_text_that_cannot_be_used_is_named(copy: Path):
+    (copy / "text.json").write_text('{"format": 1}')
+    sign_again(copy)
+    with pytest.raises(DataError, match=r"copy/text\.json cannot be used"):
+        fairseq_ext.load(copy)

@@ -17,11 +17,11 @@ from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, weight_norm
 
-from fairseq_ext.decoding.packing import engine_model
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.generation.on_engine.generator import NativeGenerator, with_engine
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from tests.support import models
+from tests.support.bundles import engine_model
 
 STOCK = ["--arch", "transformer", *models.SMALL]
 

@@ -17,7 +17,8 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 
 from fairseq_ext.checkpoints import layout, storage
-from fairseq_ext.decoding import bundling, text_model
+from fairseq_ext.decoding import text_model
+from fairseq_ext.model import write
 from fairseq_ext.text.pipeline import Pipeline
 from tests.support import models
 from tests.support.harness import BIN, REPO, run
@@ -55,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = {**layout.before_training(), "model": model.state_dict()}
     state["cfg"] = OmegaConf.to_container(OmegaConf.create(cfg))
     storage.save(state, run / "checkpoint_best.pt")
-    bundling.write(run / "checkpoint_best.pt", run, home / "de-en")
+    write.write(run / "checkpoint_best.pt", run, home / "de-en")
     return home
 
 

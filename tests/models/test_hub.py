@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import fairseq_ext
-from fairseq_ext.checkpoints import bundle, hub
-from fairseq_ext.decoding import bundling
+from fairseq_ext.checkpoints import bundle
 from fairseq_ext.demo import systems
+from fairseq_ext.model import hub, write
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, EnvironmentProblem
 from tests.models.test_loaded import LINES, saved
 from tests.support.harness import run as command
@@ -27,10 +27,10 @@ REPO = "some-org/de-en"
 
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a model for the engine, so that translating needs no fairseq."""
+    """With a program for the engine, so that translating needs no fairseq."""
     folder = tmp_path_factory.mktemp("hub")
     run = saved(folder / "run", "transformer")
-    bundling.write(run / "checkpoint_best.pt", run, folder / "b", engine="fp32")
+    write.write(run / "checkpoint_best.pt", run, folder / "b")
     return folder / "b"
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,11 +20,10 @@ from omegaconf import OmegaConf
 
 import fairseq_ext
 from fairseq_ext.checkpoints import layout, storage
-from fairseq_ext.decoding.packing import pack_file
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.text_model import Model
 from fairseq_ext.decoding.translator import Translator
-from fairseq_ext.engine import files
+from fairseq_ext.model import write
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
@@ -32,7 +33,7 @@ from tests.support.forks import in_a_fork
 
 LINES = ["W1 w2 w3", "", "w7", "w30 W5 w5 w9 w11 w2", "w4 unknown"]
 TARGETS = ["w3 w3", "w8", "", "w1 w2 w3 w4 w5 w6 unknown", "w9"]
-KINDS = ("native", "fairseq", "file")
+KINDS = ("native", "fairseq", "bundle")
 
 
 def saved(folder: Path, name: str) -> Path:
@@ -52,7 +53,7 @@ def saved(folder: Path, name: str) -> Path:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = saved(tmp_path_factory.mktemp("loaded") / "run", "transformer")
-    files.write(pack_file(folder / "checkpoint_best.pt", folder), folder / "m.safetensors")
+    write.write(folder / "checkpoint_best.pt", folder, folder / "bundle")
     return folder
 
 
@@ -62,15 +63,14 @@ def loaded(run: Path) -> dict[str, Model]:
     return {
         "native": fairseq_ext.load(run),
         "fairseq": fairseq_ext.load(run / "checkpoint_best.pt", run, engine="fairseq", cpu=True),
-        "file": fairseq_ext.load(run / "m.safetensors", threads=2),
+        "bundle": fairseq_ext.load(run / "bundle", threads=2),
     }
 
 
 def test_an_impossible_default_names_its_file(run: Path, tmp_path: Path):
-    model = files.read(run / "m.safetensors")
-    settings = dataclasses.replace(model.settings, search={"lenpen": 1e9})
-    path = tmp_path / "m.safetensors"
-    files.write(dataclasses.replace(model, settings=settings), path)
+    path = Path(shutil.copytree(run / "bundle", tmp_path / "bundle"))
+    content = json.loads((path / "bundle.json").read_text())
+    (path / "bundle.json").write_text(json.dumps({**content, "search": {"lenpen": 1e9}}))
     with pytest.raises(CheckpointError) as caught:
         fairseq_ext.load(path)
     assert f"{path} has defaults for a search that is not possible: `--lenpen`" in str(caught.value)
@@ -188,8 +188,8 @@ def test_scores_are_fairseqs(loaded: dict[str, Model], kind: str, run: Path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reference_may_be_longer_than_a_batch(run: Path, kind: str):
-    path = run / ("m.safetensors" if kind == "file" else "checkpoint_best.pt")
-    how = {} if kind == "file" else {"engine": kind, "cpu": True}
+    path = run / ("bundle" if kind == "bundle" else "checkpoint_best.pt")
+    how = {} if kind == "bundle" else {"engine": kind, "cpu": True}
     model = fairseq_ext.load(path, run, max_tokens=8, **how)
     target = " ".join(["w1", "w3"] * 8)
     assert model.score(["w1"], [target]) == pytest.approx([by_fairseq(run, "w1", target)], abs=1e-4)
@@ -240,15 +240,6 @@ def test_searches_share_a_program(run: Path):
     assert len(others) >= 2
     assert all(one._program is first._program for one in others)
     assert all(one._teams is first._teams for one in others)
-
-
-def test_only_faults_of_its_text_are_the_files(run: Path):
-    model = files.read(run / "m.safetensors")
-    with pytest.raises(DataError, match=r"^line 7 is too long"), model.text_folder():
-        raise DataError("line 7 is too long")
-    message = r"m\.safetensors: text\.json"
-    with pytest.raises(CheckpointError, match=message), model.text_folder() as folder:
-        raise DataError(f"{folder / 'text.json'} cannot be used")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,8 @@ import pytest
 import sacrebleu
 
 import fairseq_ext
-from fairseq_ext.checkpoints import bundle, find_model
+from fairseq_ext.checkpoints import bundle
+from fairseq_ext.model import find_model
 from tests.soak.demo import Page
 from tests.support.harness import BIN, REPO, refused, run
 

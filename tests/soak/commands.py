@@ -1,4 +1,4 @@
-"""``kill -9`` inside preprocessing, averaging, packing, corpora and a recipe.
+"""``kill -9`` inside preprocessing, averaging, bundling, corpora and a recipe.
 
 After each kill, nothing half-written may look whole; the same command, started again, must end
 well with the result of an undisturbed one.
@@ -172,16 +172,16 @@ def writing(report: Report, scratch: Path, data: Path, kills: int) -> None:
 
     for name, output, command in (
         ("fairseq-ext average", "average.pt", ["average", "--inputs", last, last]),
-        ("fairseq-ext pack", "packed.safetensors", ["pack", last, "--data", data]),
-        ("fairseq-ext inspect --json", "report.json", None),
+        ("fairseq-ext bundle", "bundle.zip", ["bundle", last, "--data", data]),
+        ("fairseq-ext describe --json", "report.json", None),
     ):
         place = scratch / name.split()[1]
         place.mkdir()
 
         def one(folder: Path, output: str = output, command: Any = command) -> list[object]:
             if command is None:
-                packed = scratch / "pack" / "whole" / "packed.safetensors"
-                return ["fairseq-ext", "inspect", packed, "--json", folder / output]
+                bundle = scratch / "bundle" / "whole" / "bundle.zip"
+                return ["fairseq-ext", "describe", bundle, "--json", folder / output]
             return ["fairseq-ext", *command, "-o", folder / output]
 
         soak_one(report, name, one, old_or_new, place, kills, with_an_old_file(output))

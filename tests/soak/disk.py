@@ -181,7 +181,7 @@ def cases(scratch: Path, data: Path) -> list[Case]:
     return [
         Case("fairseq-train", training, half, difference, good_checkpoint),
         one_file("fairseq-ext average", "average.pt", "average", "--inputs", last, last),
-        one_file("fairseq-ext pack", "packed.safetensors", "pack", last, "--data", data),
+        one_file("fairseq-ext bundle", "bundle.zip", "bundle", last, "--data", data),
         Case(
             "fairseq-preprocess",
             lambda folder: [*preprocess, "--destdir", folder / "bin"],

@@ -9,9 +9,9 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import json
 import lzma
 import pickle
+import shutil
 import struct
 import tarfile
 import tempfile
@@ -21,20 +21,23 @@ from pathlib import Path
 from random import Random
 
 import torch
-from safetensors.torch import save
+from omegaconf import OmegaConf
 
 import fairseq_ext
-from fairseq_ext.binary.packed import model_file
 from fairseq_ext.checkpoints import describe
+from fairseq_ext.checkpoints.layout import before_training
 from fairseq_ext.checkpoints.storage import load as load_checkpoint
+from fairseq_ext.checkpoints.storage import save as save_checkpoint
 from fairseq_ext.corpora import csv_pairs
 from fairseq_ext.data_folder import indexed as data_folder
+from fairseq_ext.model import program_file, write
+from fairseq_ext.model.describe import describe as describe_bundle
 from fairseq_ext.utils.archives import safe_extract
 from tests.soak import fuzzing
 from tests.soak.fuzz_readers import read_all_pairs
 from tests.soak.fuzzing import Reader
 from tests.soak.mutations import NASTY, Data, damaged, files
-from tests.support import fuzz_engine, fuzz_packed
+from tests.support import damages, fuzz_engine
 
 fairseq_ext.register()
 EDGES = (0, 1, 2, 7, 511, 512, 513, 1 << 20, 1 << 31, (1 << 33) - 1, 1 << 62, -1, -512)
@@ -153,77 +156,37 @@ def _plain(draw: Random, depth: int) -> object:
 
 
 @cache
-def _packed() -> bytes:
-    """A small packed model."""
-    from fairseq_ext.binary.packed.pack import pack
-    from tests.support.models import ALL_LAYERS, build, configuration
+def _bundle() -> Path:
+    """A small bundle of a MUSE, for as long as the process lives."""
+    from tests.support.models import MUSE, build, configuration
 
-    small = [f"--{side}-{what}" for side in ("encoder", "decoder") for what in ("layers=1",)]
-    flags = ["--arch", "binary_transformer_tiny", *small, *ALL_LAYERS]
+    flags = [*MUSE, "--encoder-layers=1", "--decoder-layers=1"]
+    flags += ["--source-lang", "a", "--target-lang", "b"]
     model, task = build(flags, size=10)
+    folder = Path(tempfile.mkdtemp())
+    for language in "ab":
+        task.source_dictionary.save(str(folder / f"dict.{language}.txt"))
+    cfg = OmegaConf.to_container(OmegaConf.create(configuration(flags)))
+    state = {**before_training(), "cfg": cfg, "model": model.state_dict()}
+    save_checkpoint(state, folder / "m.pt")
+    write.write(folder / "m.pt", folder, folder / "bundle", numbers="int8")
+    return folder / "bundle"
+
+
+def bundle(draw: Random) -> dict[str, bytes]:
+    """A bundle with right checksums around another program or other weights."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "m.safetensors")
-        model_file.write(pack(model, configuration(flags), task), path)
-        return path.read_bytes()
+        copy = Path(shutil.copytree(_bundle(), Path(folder, "bundle")))
+        fuzz_engine.mutate(copy, draw)
+        return {path.name: path.read_bytes() for path in copy.iterdir()}
 
 
-def packed(draw: Random) -> bytes:
-    """A packed model with a right checksum around other metadata and other tensors."""
-    tensors, metadata = _parts()
-    tensors, metadata = dict(tensors), dict(metadata)
-    if draw.random() < 0.7:
-        name = draw.choice(("cfg", "layers", "tied", "stage", "version", "format"))
-        metadata[name] = draw.choice(NASTY).encode("utf-8", "replace").decode()
-        if name in ("cfg", "layers", "tied") and draw.random() < 0.7:
-            metadata[name] = json.dumps(_plain(draw, 3), default=str)
-    if draw.random() < 0.5:
-        name = draw.choice(sorted(tensors))
-        old = tensors[name]
-        kinds = (torch.uint8, torch.int8, torch.float16, torch.int64, torch.float64, torch.bool)
-        tensors[name] = draw.choice((old[:1], old[:0], old.to(draw.choice(kinds)), old.new_ones(3)))
-        if draw.random() < 0.3:
-            del tensors[name]
-    metadata["checksum"] = model_file.checksum(tensors, metadata)
-    return save(tensors, metadata)
-
-
-@cache
-def _parts() -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "m.safetensors")
-        path.write_bytes(_packed())
-        metadata, tensors = model_file._contents(path)
-        return tensors, metadata
-
-
-def damaged_packed(draw: Random) -> bytes:
-    """A damage of :mod:`fuzz_packed`, whose checksum stays as it was."""
-    return draw.choice(fuzz_packed.DAMAGES)(bytearray(_packed()), draw)
-
-
-@cache
-def _engine() -> bytes:
-    """A small model for the engine."""
-    from fairseq_ext.decoding.packing import engine_model
-    from fairseq_ext.engine import files as engine_files
-    from tests.support.models import MUSE, build
-
-    model, task = build([*MUSE, "--encoder-layers=1", "--decoder-layers=1"], size=10)
-    task.cfg.source_lang, task.cfg.target_lang = "a", "b"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "m.engine")
-        engine_files.write(engine_model(model, task, "int8", "muse"), path)
-        return path.read_bytes()
-
-
-def engine(draw: Random) -> bytes:
-    """A model for the engine with a right checksum around other numbers."""
-    return fuzz_engine.mutated(_engine(), draw)
-
-
-def damaged_engine(draw: Random) -> bytes:
-    """A damage of :mod:`fuzz_packed`, whose checksum stays as it was."""
-    return draw.choice(fuzz_packed.DAMAGES)(bytearray(_engine()), draw)
+def damaged_bundle(draw: Random) -> dict[str, bytes]:
+    """A bundle with a damage of :mod:`damages`, whose checksum stays as it was."""
+    files = {path.name: path.read_bytes() for path in _bundle().iterdir()}
+    name = draw.choice(["model.safetensors", "model.safetensors", "program.json", "config.json"])
+    damage = draw.choice(damages.DAMAGES if name.endswith("s") else damages.DAMAGES[:1])
+    return {**files, name: damage(bytearray(files[name]), draw)}
 
 
 def read_checkpoint(folder: Path) -> None:
@@ -249,20 +212,11 @@ def read_zipped_pairs(folder: Path) -> None:
     read_all_pairs(folder, path)
 
 
-def read_packed(folder: Path) -> None:
-    model_file.read(folder / "m.safetensors")
-
-
-def read_damaged_packed(folder: Path) -> None:
-    """Also that no damage is taken for a right model: the one that is read is the original."""
-    found = model_file.read(folder / "m.safetensors")
-    (folder / "right").write_bytes(_packed())
-    assert fuzz_packed.is_equal(found, model_file.read(folder / "right")), "read as another model"
-
-
-def read_engine(folder: Path) -> None:
-    """A model that is read must also run."""
-    fuzz_engine.run(fuzz_engine.files.read(folder / "m.engine"))
+def read_bundle(folder: Path) -> None:
+    """A model that is read must also run, and be described and read as a checkpoint."""
+    load_checkpoint(folder)
+    describe_bundle(folder)
+    fuzz_engine.run(program_file.read(folder))
 
 
 def readers() -> list[Reader]:
@@ -272,10 +226,8 @@ def readers() -> list[Reader]:
     return [
         Reader("checkpoints", files(a_pt=damaged(_checkpoint())), read_checkpoint),
         Reader("checkpoints, right checksums", files(a_pt=checkpoint), read_checkpoint),
-        Reader("packed models", files(m_safetensors=damaged_packed), read_damaged_packed),
-        Reader("packed models, right checksums", files(m_safetensors=packed), read_packed),
-        Reader("models for the engine", files(m_engine=damaged_engine), read_engine),
-        Reader("models for the engine, right checksums", files(m_engine=engine), read_engine),
+        Reader("bundles", damaged_bundle, read_bundle),
+        Reader("bundles, right checksums", bundle, read_bundle),
         Reader("indexed data", indexed, read_index),
         Reader("tar archives", files(a_tar=compressed(archive)), read_tar),
         Reader("zip archives", files(a_zip=damaged(zipped, 1)), read_zip),

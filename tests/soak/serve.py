@@ -155,9 +155,9 @@ def main() -> None:
         data = binarize(digits_corpus(folder / "text", train=300), folder / "bin")
         training = (*ARCHITECTURES["gru_tiny"], *TRAINING, "--max-update", 20)
         fairseq("train", data, *training, "--save-dir", folder / "run")
-        model = folder / "model.safetensors"
+        model = folder / "bundle"
         checkpoint = folder / "run" / "checkpoint_last.pt"
-        run("fairseq-ext", "pack", checkpoint, "--data", data, "--engine", "fp32", "-o", model)
+        run("fairseq-ext", "bundle", checkpoint, "--data", data, "-o", model)
         asking(report, model, folder, args.requests)
     report.end()
 

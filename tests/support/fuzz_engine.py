@@ -1,6 +1,6 @@
-"""Models for the engine with other numbers in them: refused, or run without a crash.
+"""Bundles with other numbers in their programs and weights: refused, or run without a crash.
 
-``python -m tests.support.fuzz_engine MODEL.safetensors --files 10000`` tries that many.
+``python -m tests.support.fuzz_engine BUNDLE --files 10000`` tries that many.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import struct
 import tempfile
 from collections import Counter
@@ -17,11 +18,12 @@ from typing import Any
 
 from fairseq_ext.decoding.engine_translator import EngineTranslator
 from fairseq_ext.decoding.search import Search
-from fairseq_ext.engine import files
-from fairseq_ext.engine.files import EngineModel
+from fairseq_ext.engine.engine_model import EngineModel
 from fairseq_ext.engine.library import Machine
 from fairseq_ext.engine.search_options import Rules, Sampling
+from fairseq_ext.model import program_file
 from fairseq_ext.utils.errors import CheckpointError, FairseqExtError
+from tests.support.bundles import sign_again
 
 EDGES = (-(1 << 31), -2, -1, 0, 1, 2, 3, 5, 16, 64, 1023, 1 << 20, (1 << 31) - 1, 1 << 40, 0.5)
 SENTENCES = ([2], [4, 5, 6, 2], [7, 4, 9, 8, 5, 6, 4, 3, 9, 2])
@@ -38,39 +40,40 @@ def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def joined(header: dict[str, Any], numbers: bytes) -> bytes:
-    """The same with a right checksum."""
-    metadata, table = header["__metadata__"], {n: t for n, t in header.items() if n[0] != "_"}
-    metadata["checksum"] = files.checksum(metadata, table, [numbers])
+    """The file of these."""
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 8) % 64)
     return struct.pack("<Q", len(text)) + text + numbers
 
 
-def mutated(original: bytes, draw: Random) -> bytes:
-    """A model in which something is different, with a right checksum."""
-    header, numbers = parts(original)
-    metadata = header["__metadata__"]
+def mutate(folder: Path, draw: Random) -> None:
+    """Change something in a bundle, and sign it again."""
     for _ in range(draw.choice((1, 1, 1, 2, 5))):
         kind = draw.random()
-        if kind < 0.1:
-            spoilt = bytearray(numbers)
-            for _ in range(draw.choice((1, 100))):
-                spoilt[draw.randrange(len(spoilt))] = draw.choice((0, 0x7F, 0x80, 0xFF))
-            numbers = bytes(spoilt)
-        elif kind < 0.15:
-            name = draw.choice([name for name in header if name[0] != "_"])
-            _change(header[name], draw)
+        if kind < 0.15:
+            path = folder / "model.safetensors"
+            header, numbers = parts(path.read_bytes())
+            if kind < 0.1:
+                spoilt = bytearray(numbers)
+                for _ in range(draw.choice((1, 100))):
+                    spoilt[draw.randrange(len(spoilt))] = draw.choice((0, 0x7F, 0x80, 0xFF))
+                numbers = bytes(spoilt)
+            else:
+                _change(header[draw.choice([name for name in header if name[0] != "_"])], draw)
+            path.write_bytes(joined(header, numbers))
         else:
-            name = draw.choice(("program",) * 6 + ("weights", "model"))
-            stored = json.loads(metadata[name])
-            _change(stored, draw)
-            metadata[name] = json.dumps(stored)
-    return joined(header, numbers)
+            path = folder / "program.json"
+            content = json.loads(path.read_text())
+            part = draw.choice(("program",) * 4 + ("weights",) * 4 + ("all",))
+            _change(content if part == "all" else content.get(part) or content, draw)
+            path.write_text(json.dumps(content))
+    sign_again(folder)
 
 
 def _change(tree: Any, draw: Random) -> None:
     """Replace, repeat or remove one part of a JSON tree."""
     spots = [spot for spot in _spots(tree) if not isinstance(spot[0][spot[1]], dict)]
+    if not spots:
+        return
     leaves = [spot for spot in spots if not isinstance(spot[0][spot[1]], list)]
     holder, key = draw.choice(leaves if leaves and draw.random() < 0.8 else spots)
     old, other = holder[key], draw.choice(leaves or spots)
@@ -89,12 +92,12 @@ def _change(tree: Any, draw: Random) -> None:
 def _spots(tree: Any) -> list[tuple[Any, Any]]:
     """Every place in a tree: what holds it, and its key there."""
     keys = tree.keys() if isinstance(tree, dict) else range(len(tree))
-    spots = []
+    found = []
     for key in keys:
-        spots.append((tree, key))
+        found.append((tree, key))
         if isinstance(tree[key], dict | list):
-            spots += _spots(tree[key])
-    return spots
+            found += _spots(tree[key])
+    return found
 
 
 def run(model: EngineModel) -> None:
@@ -119,31 +122,33 @@ def run(model: EngineModel) -> None:
 
 def _translate(model: EngineModel) -> None:
     machine = Machine(model.program, packed=model.weights)
-    vocabulary = machine.source_vocabulary
-    sentences = [[number % vocabulary for number in sentence] for sentence in SENTENCES]
+    most = machine.source_vocabulary
+    sentences = [[number % most for number in one] for one in SENTENCES]
     longest = model.program.longest_source
     for rules in RULES:
-        machine.worker().translate([sentence[:longest] for sentence in sentences], rules)
+        machine.worker().translate([one[:longest] for one in sentences], rules)
     EngineTranslator(model, Search(beam=2, max_len_b=5)).translate([" ".join(model.source[:9])])
 
 
-def fuzz(model: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
-    """Read ``count`` mutated copies of ``model``, run those that are read, and count both.
+def fuzz(bundle: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
+    """Read ``count`` mutated copies of a bundle, run those that are read, and count both.
 
     Raises:
         AssertionError: one crashed.
         Exception: one led to any error but a clear one.
     """
-    draw, original = Random(seed), model.read_bytes()
-    path, outcomes = folder / "mutated.safetensors", Counter()
+    draw, outcomes = Random(seed), Counter()
+    path = folder / "mutated"
     for _ in range(count):
-        path.write_bytes(mutated(original, draw))
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(bundle, path)
+        mutate(path, draw)
         try:
-            read = files.read(path)
+            model = program_file.read(path)
         except CheckpointError as error:
             outcomes["refused" if str(path) in str(error) else f"without name: {error}"] += 1
             continue
-        run(read)
+        run(model)
         outcomes["run"] += 1
     return outcomes
 

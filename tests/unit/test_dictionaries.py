@@ -240,7 +240,7 @@ def test_averages_keep_the_record_and_mix_no_dictionaries(copy_model: Path, tmp_
 
 
 @pytest.mark.system
-def test_packing_and_unpacking_keep_the_record(
+def test_bundling_and_exporting_keep_the_record(
     copy_data: Path, other_data: Path, tmp_path: Path
 ) -> None:
     small = ("--encoder-layers", 1, "--decoder-layers", 1, "--encoder-embed-dim", 32)
@@ -250,14 +250,11 @@ def test_packing_and_unpacking_keep_the_record(
         *("--encoder-attention-heads", 2, "--decoder-attention-heads", 2, "--batch-size", 50),
         *("--max-update", 2, "--cpu", "--no-epoch-checkpoints", "--save-dir", tmp_path),
     )
-    last, packed, out = (tmp_path / n for n in ("checkpoint_last.pt", "a.safetensors", "out.pt"))
-    pack = ("fairseq-ext", "pack", last, "-o", packed, "--data")
-    refused(run(*pack, other_data, ok=False), last, "line 3 is")
-    run(*pack, copy_data)
-    refused(
-        fairseq("generate", other_data, "--path", packed, "--cpu", ok=False),
-        *("was packed with another target dictionary", "line 3 is"),
-    )
-    run("fairseq-ext", "unpack", packed, "-o", out)
+    last, bits, out = (tmp_path / n for n in ("checkpoint_last.pt", "bits", "out.pt"))
+    bundle = ("fairseq-ext", "bundle", last, "--numbers", "fp32", "-o", bits, "--data")
+    refused(run(*bundle, other_data, ok=False), last, "line 3 is")
+    run(*bundle, copy_data)
+    refused(fairseq("generate", other_data, "--path", bits, "--cpu", ok=False), "line 3 is")
+    run("fairseq-ext", "export", bits, "-o", out)
     assert load(out)["extra_state"][KEY] == load(last)["extra_state"][KEY]
     refused(fairseq("generate", other_data, "--path", out, "--cpu", ok=False), "line 3 is")

@@ -555,11 +555,10 @@ def test_commands_do_not_write_over_their_text(command: str, tmp_path: Path):
 
 
 OVERWRITING = {
-    "unpack": "unpack model.st -o model.st",
-    "pack": "pack run.pt --data bin -o run.pt",
-    "pack to a dictionary": "pack run.pt --data bin -o bin/dict.es.txt",
-    "pack's report": "pack run.pt --data bin -o new.st --json run.pt",
-    "inspect": "inspect model.st --json model.st",
+    "export": "export bundle -o bundle/model.safetensors",
+    "bundle": "bundle run.pt --data bin -o run.pt",
+    "bundle to a dictionary": "bundle run.pt --data bin -o bin/dict.es.txt",
+    "describe": "describe bundle --json bundle/bundle.json",
     "fuse": "fuse run.pt -o run.pt",
     "average": "average --inputs run.pt other.pt -o other.pt",
     "average of a bundle": "average --inputs bundle -o bundle/model.safetensors",
@@ -617,7 +616,7 @@ def test_no_command_writes_over_what_it_reads(
 @pytest.mark.parametrize(
     "words",
     [
-        "inspect new.st --json other.json",
+        "describe new --json other.json",
         "average --dir run --last-epochs 2 -o run/average.pt",
         "plot curves --log run=law -o law",  # which writes law.png and others
         "compare --system a=text.es --ref text.en --json new -o new",
@@ -630,8 +629,8 @@ def test_outputs_that_may_be(words: str):
 
 @pytest.mark.usefixtures("things")
 def test_two_outputs_are_two_files():
-    for json in ("new.st", "./new.st"):
-        given = ["pack", "run.pt", "--data", "bin", "-o", "new.st", "--json", json]
+    for json in ("new.txt", "./new.txt"):
+        given = ["score", "--hyp", "a", "--ref", "b", "-o", "new.txt", "--json", json]
         with pytest.raises(ConfigError, match="`--json` must be another file than"):
             options.keep_inputs(cli.build_parser().parse_args(given))
     given = ["scaling-fit", "table.csv", "-o", "law.png", "--json", "law.json"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairseq_ext.checkpoints import bundle, hub
+from fairseq_ext.checkpoints import bundle
+from fairseq_ext.model import hub
 
 SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
 

@@ -24,7 +24,7 @@ def load(
 
     Args:
         data: folder with the dictionaries they were trained with.
-        paths: checkpoints or packed models.
+        paths: checkpoints or bundles.
         src, tgt: languages; None for those of the training.
 
     Raises:

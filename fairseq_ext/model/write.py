@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from fairseq import utils
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
@@ -20,16 +23,25 @@ from torch import Tensor
 
 from fairseq_ext.base import wings
 from fairseq_ext.checkpoints import archived, bundle, layout, portable, storage
-from fairseq_ext.decoding import models, packing
-from fairseq_ext.decoding.model_card import Card
-from fairseq_ext.engine import files as engine_files
+from fairseq_ext.engine import BEGIN, END, NUMBERS, PAD, UNKNOWN
+from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.program import Program
+from fairseq_ext.engine.shortlist import read as read_shortlist
+from fairseq_ext.engine.tensors import BITS, INT8, LEVELS, SCALE, Tensors
 from fairseq_ext.engine.weights import to_int8
+from fairseq_ext.generation.translation_ext import TranslationExtTask
+from fairseq_ext.model import program_file, trained
+from fairseq_ext.model.card import Card
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from fairseq_ext.version import __version__
 
 CARD = "README.md"
+TABLES = ("embed_tokens.weight", "output_projection.weight")
+"""Endings of the weights that are in int8 beside binary ones."""
+
+logger = logging.getLogger(__name__)
 
 
 def write(
@@ -38,8 +50,8 @@ def write(
     output: Path,
     *,
     numbers: str = "fp32",
-    engine: str | None = None,
     search: Mapping[str, int | float] | None = None,
+    shortlist: Path | None = None,
     card: Card | None = None,
 ) -> bundle.Bundle:
     """Write a bundle, whole or not at all, even if the process is killed.
@@ -50,31 +62,24 @@ def write(
         output: the folder, which must be empty or not exist; or an archive that does not exist,
             its name ending as one of :data:`fairseq_ext.checkpoints.archived.SUFFIXES`.
         numbers: of the weights, of :data:`fairseq_ext.checkpoints.bundle.KINDS`.
-        engine: numbers of a model for the engine, which is written too; None for that of the bundle
-            that the checkpoint is, if it has one.
         search: its defaults.
+        shortlist: file of `fairseq-ext shortlist`, which becomes part of it; None for that of the
+            bundle that the checkpoint is, if it has one.
         card: what the model card says besides.
 
     Raises:
         CheckpointError: the checkpoint cannot be used, or has nothing binary to store in bits.
-        ConfigError: the folder has files, the archive is there, the model cannot be rounded, or the
-            engine lacks it.
+        ConfigError: the folder has files, the archive is there, or the model cannot be rounded.
         DataError: there are no dictionaries, or a ``text.json`` that cannot be used.
         EnvironmentProblem: the bundle cannot be written.
     """
-    search = dict(search or {})
     with _becoming(output) as folder:
-        own = _own_engine(checkpoint)
-        if engine:
-            packed = packing.pack_file(checkpoint, data, engine, search)
-            engine_files.write(packed, folder / bundle.ENGINE)
-        elif own:
-            model = engine_files.read(own)
-            settings = dataclasses.replace(model.settings, search=search)
-            text = model.text or packing.text_of((data,), settings.src, settings.tgt)
-            model = dataclasses.replace(model, settings=settings, text=text)
-            engine_files.write(model, folder / bundle.ENGINE)
-        _write_files(checkpoint, data, folder, numbers, search, card or Card())
+        if shortlist is None and bundle.is_bundle(checkpoint):
+            shortlist = bundle.home(checkpoint) / bundle.SHORTLIST
+            shortlist = shortlist if shortlist.is_file() else None
+        if shortlist is not None:
+            shutil.copyfile(files.require_file(shortlist, "shortlist"), folder / bundle.SHORTLIST)
+        _write_files(checkpoint, data, folder, numbers, dict(search or {}), card or Card())
         written = bundle.read(folder)
     return dataclasses.replace(written, folder=output)
 
@@ -96,14 +101,6 @@ def copy(source: bundle.Bundle, output: Path) -> bundle.Bundle:
             if (source.folder / name).is_file():  # a card may have been deleted
                 shutil.copyfile(source.folder / name, folder / name)
     return dataclasses.replace(source, folder=output)
-
-
-def _own_engine(checkpoint: Path) -> Path | None:
-    """The model for the engine of a checkpoint that is a bundle with one."""
-    if not bundle.is_bundle(checkpoint):
-        return None
-    found = bundle.read(checkpoint)
-    return found.folder / bundle.ENGINE if bundle.ENGINE in found.files else None
 
 
 def card_of(source: bundle.Bundle) -> Card:
@@ -132,8 +129,8 @@ def _becoming(output: Path) -> Iterator[Path]:
 def _write_files(
     checkpoint: Path, data: Path, folder: Path, numbers: str, search: dict[str, Any], card: Card
 ) -> None:
-    """All of a bundle but a model for the engine, which is there already if there is one."""
-    (model,), cfg, task = models.load(data, [checkpoint])
+    """All of a bundle but its shortlist, which is there already if there is one."""
+    (model,), cfg, task = trained.load(data, [checkpoint])
     if numbers in ("bf16", "int8") and layout.BINARY_STAGE in model.state_dict():
         raise ConfigError(
             f"`--numbers {numbers}` would round what {checkpoint} binarizes; `--numbers "
@@ -146,6 +143,9 @@ def _write_files(
     src, tgt = task.cfg.source_lang, task.cfg.target_lang
     for language, words in ((src, task.source_dictionary), (tgt, task.target_dictionary)):
         words.save(str(folder / f"dict.{language}.txt"))
+    if (folder / bundle.SHORTLIST).exists():
+        sides = (task.source_dictionary.symbols, task.target_dictionary.symbols)
+        read_shortlist(folder / bundle.SHORTLIST, *sides)
     saved = pipeline.find((bundle.home(checkpoint), data))
     text = saved and saved.towards(src, tgt)
     if text:
@@ -172,10 +172,11 @@ def _updates(checkpoint: Path) -> int | None:
     return layout.num_updates(storage.peek(checkpoint))
 
 
+@torch.no_grad()
 def _write_model(
     model: BaseFairseqModel, cfg: Any, task: TranslationTask, folder: Path, numbers: str
 ) -> None:
-    """Options and weights.
+    """Options, weights, and the engine's program if the engine has such a model.
 
     Raises:
         CheckpointError: nothing in it is binary. The message is the end of a sentence.
@@ -183,7 +184,7 @@ def _write_model(
     legacy = not OmegaConf.is_config(cfg.model)
     options = portable.model_settings(cfg.model)
     if legacy:  # all options of the training are in them
-        options = {name: one for name, one in options.items() if "/" not in str(one)}
+        options = {name: value for name, value in options.items() if "/" not in str(value)}
     state = model.state_dict()
     tied = portable.ties(state)
     config = {
@@ -191,17 +192,76 @@ def _write_model(
         "namespace": legacy,
         "tied": tied,
     }
-    (folder / bundle.CONFIG).write_text(_as_json(config), encoding="utf-8")
-    if numbers in (bundle.BITS, bundle.BITS_INT8):
-        for package, module in wings.declared("BITS"):
-            wing = importlib.import_module(f"{package}.{module}")
-            wing.save(model, cfg, task, folder / bundle.WEIGHTS, numbers == bundle.BITS_INT8)
-        return
     stored: dict[str, Tensor] = {}
+    if numbers in (bundle.BITS, bundle.BITS_INT8):
+        config["binary"], stored = _in_bits(model)
     for name in state.keys() - tied.keys():
-        stored |= _rounded(name, state[name].detach().contiguous(), numbers)
+        if name + BITS not in stored:
+            stored |= _rounded(name, state[name].detach().contiguous(), numbers)
+    (folder / bundle.CONFIG).write_text(_as_json(config), encoding="utf-8")
     # save_file would make a file that nobody else may read.
     (folder / bundle.WEIGHTS).write_bytes(save(stored))
+    if numbers in NUMBERS[1:]:  # the program's constants come of the same numbers
+        tensors = Tensors(folder / bundle.WEIGHTS)
+        rounded = {name: torch.tensor(tensors.array(name)) for name in tensors.names()}
+        for name, first in {**{name: name for name in rounded}, **tied}.items():
+            state[name].copy_(rounded[first])
+    in_bits = [name.removesuffix(BITS) for name in stored if name.endswith(BITS)]
+    constants = _write_program(model, task, folder, in_bits)
+    if constants:
+        stored |= {name: torch.tensor(array) for name, array in constants.items()}
+        (folder / bundle.WEIGHTS).write_bytes(save(stored))
+
+
+def _write_program(
+    model: BaseFairseqModel, task: TranslationTask, folder: Path, in_bits: Collection[str]
+) -> dict[str, np.ndarray]:
+    """Write what the engine runs, or say why it does not; return the program's own arrays."""
+    try:
+        program, begins, cut = compiled(model, task)
+    except ConfigError as error:
+        logger.warning("The bundle has no program, and needs fairseq to translate: %s", error)
+        return {}
+    content, constants = program_file.encode(program, begins, cut, in_bits)
+    (folder / bundle.PROGRAM).write_text(content, encoding="utf-8")
+    return constants
+
+
+def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
+    """The program of a trained model, whether a source begins with ``<s>``, and its longest one.
+
+    Raises:
+        CheckpointError: weights that are not finite. The message is the end of a sentence.
+        ConfigError: the engine does not have the model, or its task.
+    """
+    if type(task) not in (TranslationTask, TranslationExtTask):
+        raise ConfigError(f"the engine has no task of type {type(task).__name__}.")
+    for words in (task.source_dictionary, task.target_dictionary):
+        if (words.bos(), words.pad(), words.eos(), words.unk()) != (BEGIN, PAD, END, UNKNOWN):
+            raise ConfigError("the engine needs fairseq's own symbols first in a dictionary.")
+    program = compile_model(model, task.target_dictionary)
+    limits = utils.resolve_max_positions(task.max_positions(), model.max_positions())
+    program.longest_source = limits[0]
+    options: Any = task.cfg
+    ours = isinstance(task, TranslationExtTask)
+    begins = bool(ours and options.source_bos)
+    cut = options.max_source_positions - begins if ours and options.truncate_source else 0
+    return program, begins, cut
+
+
+def _in_bits(model: BaseFairseqModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Binary weights with a bit each: what the configuration says of them, and the tensors.
+
+    Raises:
+        CheckpointError: there are none. The message is the end of a sentence.
+    """
+    stored: dict[str, Tensor] = {}
+    about: dict[str, Any] = {}
+    for package, module in wings.declared("BITS"):
+        about, signs = importlib.import_module(f"{package}.{module}").binary_weights(model)
+        for name, (bits, levels) in signs.items():
+            stored |= {name + BITS: bits, name + LEVELS: levels}
+    return about, stored
 
 
 def _rounded(name: str, tensor: Tensor, numbers: str) -> dict[str, Tensor]:
@@ -210,9 +270,10 @@ def _rounded(name: str, tensor: Tensor, numbers: str) -> dict[str, Tensor]:
         return {name: tensor}
     if numbers == "bf16":
         return {name: tensor.bfloat16()}
-    if numbers == "int8" and tensor.dim() == 2:
+    in_int8 = numbers == "int8" or (numbers == bundle.BITS_INT8 and name.endswith(TABLES))
+    if in_int8 and tensor.dim() == 2:
         whole, units = map(torch.from_numpy, to_int8(tensor.float().numpy()))
-        return {f"{name}.int8": whole, f"{name}.scale": units}
+        return {name + INT8: whole, name + SCALE: units}
     return {name: tensor.float()}
 
 

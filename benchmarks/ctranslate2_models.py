@@ -1,0 +1,60 @@
+"""Models for comparisons: checkpoints of random weights, and CTranslate2's of a model in memory."""
+
+from __future__ import annotations
+
+import random
+from argparse import Namespace
+from pathlib import Path
+
+from ctranslate2.converters.converter import Converter
+from ctranslate2.converters.fairseq import set_transformer_decoder, set_transformer_encoder
+from ctranslate2.specs.transformer_spec import TransformerSpec
+from fairseq.data import Dictionary
+from omegaconf import OmegaConf
+from peers import Side
+
+from fairseq_ext.checkpoints import storage
+from fairseq_ext.checkpoints.layout import before_training
+
+LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
+
+
+def random_sentences(count: int, words: int, vocabulary: int, seed: int = 1) -> list[list[int]]:
+    """Draw sentences of ``words`` words each."""
+    draw = random.Random(seed)
+    return [[draw.randrange(vocabulary) for _ in range(words)] for _ in range(count)]
+
+
+def save_checkpoint(side: Side, path: Path) -> None:
+    """Save a checkpoint as fairseq's trainer writes it."""
+    cfg = OmegaConf.to_container(side.cfg, resolve=True, enum_to_str=True)
+    storage.save({**before_training(), "cfg": cfg, "model": side.model.state_dict()}, path)
+
+
+class InMemory(Converter):
+    """CTranslate2's converter of fairseq models, for a model in memory.
+
+    Args:
+        side: has ``model`` and ``task``.
+    """
+
+    def __init__(self, side: Side | Namespace) -> None:
+        self.side = side
+
+    def _load(self) -> TransformerSpec:
+        model, words = self.side.model.eval().requires_grad_(False), self.side.task
+        layers = (len(model.encoder.layers), len(model.decoder.layers))
+        heads = model.encoder.layers[0].self_attn.num_heads
+        pre_norm = model.encoder.layer_norm is not None
+        spec = TransformerSpec.from_config(layers, heads, pre_norm=pre_norm)
+        set_transformer_encoder(spec.encoder, model.encoder)
+        set_transformer_decoder(spec.decoder, model.decoder)
+        spec.register_source_vocabulary(_symbols(words.source_dictionary))
+        spec.register_target_vocabulary(_symbols(words.target_dictionary))
+        spec.config.decoder_start_token = spec.config.eos_token
+        spec.config.add_source_eos = True
+        return spec
+
+
+def _symbols(words: Dictionary) -> list[str]:
+    return ["<blank>" if symbol == "<pad>" else symbol for symbol in words.symbols]

@@ -1,0 +1,122 @@
+"""A model for the engine: a program with its weights laid out, vocabularies and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.engine import SPECIAL, program_json
+from fairseq_ext.engine.ensemble import merged
+from fairseq_ext.engine.program import Program
+from fairseq_ext.engine.shortlist import Shortlist
+from fairseq_ext.engine.weights import Packed
+from fairseq_ext.utils.errors import ConfigError
+
+# Defaults that a model may have, of fairseq_ext.decoding.search.Search.
+SEARCH = {"beam": int, "lenpen": (int, float), "max_len_a": (int, float), "max_len_b": int}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Languages, vocabulary treatment and defaults: whatever else a translation depends on.
+
+    Attributes:
+        architecture: name of the model in fairseq.
+        numbers: of the weights: ``fp32``, ``bf16``, ``int8``.
+        src, tgt: languages.
+        begins: each source begins with ``<s>`` (``--source-bos``).
+        cut: symbols that a source is cut to (``--truncate-source``), ``<s>`` not counted; 0: none.
+        search: defaults for it, of :data:`SEARCH`.
+    """
+
+    architecture: str
+    numbers: str
+    src: str
+    tgt: str
+    begins: bool = False
+    cut: int = 0
+    search: dict[str, int | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EngineModel:
+    """A model that the engine can run.
+
+    Attributes:
+        program: without matrices.
+        weights: laid out.
+        settings: languages and the like.
+        source, target: symbols of the dictionaries, fairseq's own ones first.
+        shortlist: tokens that translations may have; None: all.
+        path: for messages.
+    """
+
+    program: Program
+    weights: Sequence[Packed]
+    settings: Settings
+    source: Sequence[str]
+    target: Sequence[str]
+    shortlist: Shortlist | None = None
+    path: Path = Path("the model")
+
+    def check(self) -> None:
+        """Check everything except the program.
+
+        Raises:
+            ConfigError: parts that do not fit each other.
+        """
+        settings = self.settings
+        cut = program_json.whole_number(settings.cut)
+        _require(type(settings.begins) is bool and cut >= 0, "its settings of sources are wrong")
+        rows = min(self.weights[number].outputs for number in self.program.source_tables)
+        fits = len(SPECIAL) <= len(self.source) <= rows
+        _require(fits, "its source dictionary is of another model")
+        rows = self.weights[self.program.outputs[0].weight].outputs
+        _require(len(self.target) == rows, "its target dictionary is of another model")
+        if self.shortlist is not None:
+            self.shortlist.check(rows)
+
+
+def voting(models: Sequence[EngineModel]) -> EngineModel:
+    """Several models as one, with the mean of their probabilities.
+
+    Args:
+        models: for the same dictionaries and languages, whatever their numbers. Text, defaults and
+            shortlist are the first one's.
+
+    Raises:
+        ConfigError: one is of others.
+    """
+    first, *rest = models
+    for model in rest:
+        settings = replace(
+            model.settings,
+            architecture=first.settings.architecture,
+            numbers=first.settings.numbers,
+            search=first.settings.search,
+        )
+        same = settings == first.settings and model.source == first.source
+        if not same or model.target != first.target:
+            raise ConfigError(
+                f"{first.path} and {model.path} cannot vote: they have different dictionaries, "
+                "languages or rules for sources."
+            )
+    programs, counts = [m.program for m in models], [len(m.weights) for m in models]
+    weights = [*chain(*(model.weights for model in models))]
+    return replace(first, program=merged(programs, counts), weights=weights)
+
+
+def is_search(defaults: Any) -> bool:
+    """Whether it is a dictionary of search options that a model may have defaults for."""
+    return isinstance(defaults, dict) and all(
+        name in SEARCH and isinstance(value, SEARCH[name]) and type(value) is not bool
+        for name, value in defaults.items()
+    )
+
+
+def _require(condition: bool, fault: str) -> None:
+    if not condition:
+        raise ConfigError(fault)

@@ -1,0 +1,127 @@
+"""Recipes: how the arrays of a program are made of the named weights of a model (numpy only).
+
+A recipe is the name of a weight, or an operation of :data:`OPERATIONS` with its operands, which are
+recipes and whole numbers: ``["rows", "q_proj.weight", "k_proj.weight"]``. A program that is being
+compiled and one that is read from a bundle compute their arrays by the same functions, so that both
+have the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext.utils.errors import DataError
+
+Recipe = str | list[Any]
+
+DEEPEST = 8
+"""Operations inside each other; models have three."""
+
+
+def rows(*parts: np.ndarray) -> np.ndarray:
+    """Matrices or vectors under each other."""
+    return np.concatenate(parts)
+
+
+def beside(*parts: np.ndarray) -> np.ndarray:
+    """Matrices side by side."""
+    return np.concatenate(parts, axis=1)
+
+
+def columns(matrix: np.ndarray, begin: int, end: int) -> np.ndarray:
+    """Columns ``begin`` to ``end`` of a matrix."""
+    if not (matrix.ndim == 2 and 0 <= begin < end <= matrix.shape[1]):
+        raise DataError("columns are outside of their weight")
+    return np.ascontiguousarray(matrix[:, begin:end])
+
+
+def part(array: np.ndarray, index: int) -> np.ndarray:
+    """The matrix ``array[index]``."""
+    if not 0 <= index < len(array):
+        raise DataError("a part is outside of its weight")
+    return np.ascontiguousarray(array[index])
+
+
+def flat(array: np.ndarray) -> np.ndarray:
+    """All numbers in a vector."""
+    return array.reshape(-1)
+
+
+def total(*vectors: np.ndarray) -> np.ndarray:
+    """The sum of vectors of the same size, or of the rows of a single matrix."""
+    return np.add.reduce(vectors[0] if len(vectors) == 1 else vectors, axis=0)
+
+
+def taps(kernel: np.ndarray) -> np.ndarray:
+    """The weight of a convolution, ``[N, K, taps]``, for inputs that lie side by side by tap."""
+    return np.ascontiguousarray(kernel.transpose(0, 2, 1)).reshape(len(kernel), -1)
+
+
+def sinusoids(frequencies: np.ndarray, count: int, width: int, padding: int) -> np.ndarray:
+    """Sines and cosines of ``count`` positions, ``[count, width]``; that of ``padding`` is 0.
+
+    The same numbers as those of fairseq's ``SinusoidalPositionalEmbedding``.
+    """
+    if not (0 <= padding < count <= 1 << 20 and 0 <= width - 2 * frequencies.size <= 1):
+        raise DataError("a table of positions has another size")
+    angles = np.arange(count, dtype=np.float32)[:, None] * frequencies
+    table = np.zeros((count, width), np.float32)
+    half = frequencies.size
+    np.sin(angles, out=table[:, :half])
+    np.cos(angles, out=table[:, half : 2 * half])
+    table[padding] = 0
+    return table
+
+
+OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
+    one.__name__: one for one in (rows, beside, columns, part, flat, total, taps, sinusoids)
+}
+
+
+class Evaluator:
+    """Compute arrays by their recipes.
+
+    Args:
+        weight: from the name of a weight to its numbers in fp32.
+        budget: bytes that all results may have together; a recipe of a few words could otherwise
+            ask for any amount of memory.
+    """
+
+    def __init__(self, weight: Callable[[str], np.ndarray], budget: int) -> None:
+        self._weight, self._budget = weight, budget
+
+    def array(self, recipe: Recipe, depth: int = 0) -> np.ndarray:
+        """The array of a recipe, in fp32 and contiguous.
+
+        Raises:
+            DataError: it is no recipe, or needs too much memory.
+            ValueError, TypeError, IndexError: weights that do not fit each other.
+        """
+        if isinstance(recipe, str):
+            array = self._weight(recipe)
+            self._spend(array.nbytes)
+        else:
+            array = self._made(recipe, depth)
+        if array.dtype != np.float32 or not array.size:
+            raise DataError("a recipe's result is not of numbers")
+        return np.ascontiguousarray(array)
+
+    def _made(self, recipe: Recipe, depth: int) -> np.ndarray:
+        fits = isinstance(recipe, list) and len(recipe) > 1 and depth < DEEPEST
+        if not (fits and isinstance(recipe[0], str) and recipe[0] in OPERATIONS):
+            raise DataError("a recipe has an unknown operation")
+        name, *operands = recipe
+        values = [one if type(one) is int else self.array(one, depth + 1) for one in operands]
+        if name == "sinusoids":
+            count, width, _ = (one for one in values if isinstance(one, int))
+            self._spend(4 * max(0, count) * max(0, width))
+        self._spend(sum(one.nbytes for one in values if isinstance(one, np.ndarray)))
+        return OPERATIONS[name](*values)
+
+    def _spend(self, size: int) -> None:
+        self._budget -= size
+        if self._budget < 0:
+            raise DataError("its recipes need more memory than a model of this size")

@@ -1,0 +1,152 @@
+"""The named weights in a safetensors file, where they lie in it (numpy only).
+
+Weights are fp32, bf16 or whole numbers under their names. Besides there are two compact forms:
+
+=====================================  ===========================================================
+``NAME.int8``, ``NAME.scale``          ``[N, K]`` in units ``[N]`` of its rows
+``NAME.bits``, ``NAME.levels``         signs ``[N, K / 8]`` from the lowest bit of a byte, 1 is
+                                       plus, and the levels ``[N]`` that they multiply
+=====================================  ===========================================================
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from fairseq_ext.engine.program import pack_bits
+from fairseq_ext.utils import files
+from fairseq_ext.utils.errors import CheckpointError, DataError
+from fairseq_ext.utils.json_files import parse_json
+
+TYPES = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "uint16"},
+    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"},
+}
+FLOATS = {"F64", "F32", "F16", "BF16"}
+INT8, SCALE, BITS, LEVELS = ".int8", ".scale", ".bits", ".levels"
+PARTNERS = {SCALE: INT8, LEVELS: BITS}
+
+
+class Tensors:
+    """The weights of a file, which is mapped into memory: all processes share one copy.
+
+    Args:
+        path: of the file.
+
+    Attributes:
+        size: of the file in bytes.
+
+    Raises:
+        CheckpointError: it is missing, truncated, damaged or no safetensors file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+        try:
+            path = files.require_file(path)
+            with safe_open(path, framework="numpy"), path.open("rb") as file:  # the library checks
+                memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            (length,) = struct.unpack("<Q", memory[:8])
+            self._table = parse_json(bytes(memory[8 : 8 + length]).decode("utf-8"), "its header")
+            self._table.pop("__metadata__", None)
+        except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
+            raise self.damaged(error) from None
+        self._data, self.size = memory[8 + length :], len(memory)
+
+    def damaged(self, error: Exception) -> CheckpointError:
+        """The error to raise for a file that cannot be used."""
+        if isinstance(error, DataError) and str(self._path) in str(error):
+            return CheckpointError(str(error))
+        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+        return CheckpointError(
+            f"{self._path} is truncated or damaged ({reason:.200}). Copy or download the bundle "
+            "again."
+        )
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._table
+
+    def names(self) -> Iterator[str]:
+        """Names of all weights, those in a compact form included."""
+        for name in self._table:
+            stem, dot, ending = name.rpartition(".")
+            if dot + ending in (INT8, BITS):
+                yield stem
+            elif stem + PARTNERS.get(dot + ending, " ") not in self._table:
+                yield name
+
+    def all_names(self) -> Iterator[str]:
+        """Names of all tensors as they are stored."""
+        yield from self._table
+
+    def kind(self, name: str) -> str:
+        """The format of a tensor's numbers, such as ``fp32``."""
+        kind = self._entry(name)["dtype"]
+        return {"F32": "fp32", "BF16": "bf16"}.get(kind, kind.lower())
+
+    def stored(self, name: str) -> np.ndarray:
+        """A tensor as it lies in the file; bf16 as uint16.
+
+        Raises:
+            DataError: there is none of this name.
+        """
+        entry = self._entry(name)
+        begin, end = entry["data_offsets"]
+        kind = np.dtype(TYPES[entry["dtype"]])
+        data = self._data[begin:end]
+        array = np.frombuffer(data, kind)
+        if not array.flags.aligned:
+            array = np.frombuffer(bytes(data), kind)
+        return array.reshape(entry["shape"])
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        entry = self._table.get(name) if isinstance(name, str) else None
+        if entry is None or entry["dtype"] not in TYPES:
+            raise DataError(f"it has no weight `{name!s:.60}`")
+        return entry
+
+    def array(self, name: str) -> np.ndarray:
+        """A weight: fp32, or the whole numbers that it consists of.
+
+        Raises:
+            DataError: there is none of this name, or its parts do not fit each other.
+        """
+        if name + INT8 in self:
+            return self._of_int8(name)
+        kind, stored = self._entry(name)["dtype"], self.stored(name)
+        if kind == "BF16":
+            return (stored.astype(np.uint32) << 16).view(np.float32)
+        return stored.astype(np.float32, copy=False) if kind in FLOATS else stored
+
+    def _of_int8(self, name: str) -> np.ndarray:
+        whole = self.stored(name + INT8)
+        scale = self.stored(name + SCALE) if name + SCALE in self else np.empty(())
+        floats = scale.dtype == np.float32
+        if whole.dtype != np.int8 or whole.ndim != 2 or not floats or scale.shape != (len(whole),):
+            raise DataError(f"{name}.int8 and its scale do not fit")
+        return whole * scale[:, None]
+
+    def signs(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """Signs of a weight as bits, and their levels if it is kept in bits.
+
+        Raises:
+            DataError: there is none of this name, or its parts do not fit each other.
+        """
+        if name + BITS not in self:
+            weight = self.array(name)
+            if weight.ndim != 2:
+                raise DataError(f"{name} is no matrix")
+            return pack_bits(weight), None
+        bits = self.stored(name + BITS)
+        levels = self.stored(name + LEVELS) if name + LEVELS in self else np.empty(())
+        right = (bits.dtype, levels.dtype, bits.ndim) == (np.uint8, np.float32, 2)
+        if not right or levels.shape != (len(bits),):
+            raise DataError(f"{name}.bits and its levels do not fit")
+        return bits, levels

@@ -1,0 +1,138 @@
+"""What is in a bundle: its languages, what it computes, and where its bytes are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext.checkpoints import bundle
+from fairseq_ext.engine.program import Program
+from fairseq_ext.engine.tensors import BITS, INT8, LEVELS, SCALE, Tensors
+from fairseq_ext.model import program_file
+from fairseq_ext.text import pipeline
+
+BOOKKEEPING = ("version", "_float_tensor")
+"""Names with which fairseq's own buffers end, which are no parameters."""
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """Read and check a bundle, and count its bytes by what they are for.
+
+    Returns:
+        ``architecture``, ``numbers``, ``languages``, ``text`` (how text becomes tokens, in words,
+        or None), ``search`` (its own defaults), ``parameters``, and ``bytes`` by kind and in total;
+        of one with a program ``symbols`` of both dictionaries, the ``longest`` source and target,
+        and the ``operations`` of encoder and decoder by name.
+
+    Raises:
+        CheckpointError: the bundle cannot be used.
+        DataError: its text pipeline cannot be used.
+    """
+    found = bundle.read(path)
+    found.check()
+    tensors = Tensors(found.folder / bundle.WEIGHTS)
+    text = pipeline.find([found.folder])
+    sizes = {name: (found.folder / name).stat().st_size for name in (*found.files, bundle.MANIFEST)}
+    weights = _weights(tensors)
+    parts = Counter({f"weights, {kind}": size for kind, size in weights.items()})
+    parts["weights, names"] = sizes.pop(bundle.WEIGHTS) - parts.total()
+    for name, size in sizes.items():
+        parts[_kind(name)] += size
+    report = {
+        "bundle": str(path),
+        "format_version": bundle.VERSION,
+        "architecture": found.architecture,
+        "numbers": found.numbers,
+        "languages": [found.src, found.tgt],
+        "text": text and text.describe(),
+        "search": dict(found.search),
+        "parameters": _parameters(tensors, found),
+        "bytes": {**parts, "all": parts.total()},
+    }
+    if bundle.PROGRAM in found.files:
+        model = program_file.read(path)
+        report |= _of_program(model.program)
+        report["symbols"] = [len(model.source), len(model.target)]
+    return report
+
+
+def _of_program(program: Program) -> dict[str, Any]:
+    return {
+        "longest": [program.longest_source, program.longest_target],
+        "operations": {
+            side: dict(Counter(operation.code.name for operation in getattr(program, side)))
+            for side in ("encoder", "decoder")
+        },
+    }
+
+
+def _parameters(tensors: Tensors, found: bundle.Bundle) -> int:
+    """Numbers in floating-point weights; a bit counts as one."""
+    inputs = bundle.configuration(found).get("binary", {}).get("inputs", {})
+    count = 0
+    for name in tensors.names():
+        if name in inputs:
+            count += inputs[name] * len(tensors.stored(name + BITS))
+        elif not name.startswith(bundle.CONSTANT) and not name.endswith(BOOKKEEPING):
+            array = tensors.array(name)
+            count += array.size if array.dtype == np.float32 else 0
+    return count
+
+
+def _weights(tensors: Tensors) -> Counter[str]:
+    """Bytes of the tensors by the form in which they are kept."""
+    sizes: Counter[str] = Counter()
+    for name in tensors.all_names():
+        kind = tensors.kind(name)
+        if name.startswith(bundle.CONSTANT):
+            kind = "of the program alone"
+        elif name.endswith((BITS, LEVELS)):
+            kind = "1 bit"
+        elif name.endswith((INT8, SCALE)):
+            kind = "int8"
+        sizes[kind] += tensors.stored(name).nbytes
+    return sizes
+
+
+def _kind(name: str) -> str:
+    """What a file of a bundle is for."""
+    if name.startswith("dict."):
+        return "dictionaries"
+    kinds = {
+        bundle.MANIFEST: "options and checksums",
+        bundle.CONFIG: "options and checksums",
+        bundle.PROGRAM: "program",
+        bundle.SHORTLIST: "shortlist",
+    }
+    return kinds.get(name, "text")
+
+
+def as_table(report: dict[str, Any]) -> str:
+    """The result of :func:`describe` for people."""
+    total = report["bytes"]["all"]
+    search = ", ".join(f"{name} {value}" for name, value in report["search"].items())
+    lines = [
+        f"{report['architecture']}, {' to '.join(report['languages'])}, {report['numbers']}, "
+        f"{report['parameters']:,} parameters",
+        f"text: {report['text'] or 'tokens, as they are'}",
+    ]
+    if search:
+        lines.append(f"search: {search}")
+    if "operations" in report:
+        symbols, longest = (
+            " and ".join(f"{n:,}" for n in report[k]) for k in ("symbols", "longest")
+        )
+        lines.append(f"{symbols} symbols, at most {longest} tokens")
+        for side, operations in report["operations"].items():
+            counts = ", ".join(f"{number} {name}" for name, number in operations.items())
+            lines.append(f"{side}: {counts}")
+    else:
+        lines.append("no program for the engine: it needs torch and fairseq to translate")
+    lines.append(f"{'what':<32}{'bytes':>14}{'share':>8}")
+    for name, size in report["bytes"].items():
+        title = "all" if name == "all" else name
+        lines.append(f"{title:<32}{size:>14,}{size / total:>8.1%}")
+    return "\n".join(lines)

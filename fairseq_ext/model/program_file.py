@@ -1,0 +1,149 @@
+"""``program.json`` of a bundle: what the engine computes, and of which weights (no torch).
+
+The file is an object with ``format`` and ``version``; ``begins`` and ``cut``, how the model's task
+treats a source (:class:`fairseq_ext.engine.engine_model.Settings`); ``program``, as
+:mod:`fairseq_ext.engine.program_json` writes it; and ``weights``, a list with an entry for each of
+the program's arrays: its ``recipe`` (:mod:`fairseq_ext.engine.recipes`) and whether it is
+``plain``, or the weight whose ``signs`` it is, the recipe of their ``levels`` unless they are kept
+with the bits, and the ``reading`` of inputs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext.checkpoints import bundle, dictionaries
+from fairseq_ext.engine import program_json, shortlist
+from fairseq_ext.engine.engine_model import EngineModel, Settings
+from fairseq_ext.engine.program import Matrix, Program, Reading, Signs
+from fairseq_ext.engine.recipes import Evaluator
+from fairseq_ext.engine.tensors import Tensors
+from fairseq_ext.engine.verify import verify
+from fairseq_ext.engine.weights import pack_all
+from fairseq_ext.utils.errors import CheckpointError, DataError, FairseqExtError
+from fairseq_ext.utils.json_files import read_json
+
+FORMAT, VERSION = "fairseq-ext program", 1
+
+# A model's arrays are at most as large as all its weights in fp32; a table of positions comes on
+# top. From one bit to fp32 a weight grows 32 times.
+GROWTH, SPARE = 32, 1 << 27
+
+
+def encode(
+    program: Program, begins: bool, cut: int, in_bits: Collection[str] = ()
+) -> tuple[str, dict[str, np.ndarray]]:
+    """The content of the file, and the constants that belong to the weights' file, by name.
+
+    Args:
+        program: of one model.
+        begins, cut: how its task treats a source.
+        in_bits: names of the weights that are kept as bits with their levels.
+    """
+    constants: dict[str, np.ndarray] = {}
+
+    def named(recipe: Any) -> Any:
+        if isinstance(recipe, list):
+            return [named(part) for part in recipe]
+        if not isinstance(recipe, np.ndarray):
+            return recipe
+        for name, array in constants.items():
+            if array is recipe:
+                return name
+        name = f"{bundle.CONSTANT}{len(constants)}"
+        constants[name] = recipe
+        return name
+
+    entries: list[dict[str, Any]] = []
+    for matrix in program.matrices:
+        if isinstance(matrix, Signs):
+            entry = {"signs": matrix.name, "reading": matrix.reading, "inputs": matrix.inputs}
+            levels = None if matrix.name in in_bits else named(matrix.levels)
+            entries.append({**entry, "levels": levels})
+        else:
+            entries.append({"recipe": named(matrix.recipe), "plain": matrix.plain})
+    content = {
+        **{"format": FORMAT, "version": VERSION, "begins": begins, "cut": cut},
+        **{"program": program_json.encode(program), "weights": entries},
+    }
+    return json.dumps(content, separators=(",", ":")) + "\n", constants
+
+
+def read(path: str | Path, numbers: str | None = None) -> EngineModel:
+    """A bundle laid out for the engine, after all of it has been checked.
+
+    Args:
+        path: of the bundle.
+        numbers: of the weights, of :data:`fairseq_ext.engine.NUMBERS`; None for the bundle's own.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or it has no program that could run.
+    """
+    found = bundle.read(path)
+    found.check()
+    if bundle.PROGRAM not in found.files:
+        raise CheckpointError(f"{path} has no program for the engine.")
+    try:
+        return _model(found, numbers or bundle.ENGINE_NUMBERS[found.numbers])
+    except (
+        *(KeyError, ValueError, TypeError, AttributeError, IndexError),
+        *(RecursionError, MemoryError, OverflowError),
+    ) as error:
+        if isinstance(error, FairseqExtError) and str(found.folder) in str(error):
+            raise CheckpointError(str(error)) from None
+        reason = str(error) if isinstance(error, FairseqExtError) else type(error).__name__
+        raise CheckpointError(
+            f"{found.folder / bundle.PROGRAM} is no program that could be used "
+            f"({reason.rstrip('.'):.200}). Make the bundle again."
+        ) from None
+
+
+def _model(found: bundle.Bundle, numbers: str) -> EngineModel:
+    content = read_json(found.folder / bundle.PROGRAM)
+    if (content["format"], content["version"]) != (FORMAT, VERSION):
+        raise DataError("it is of another version; update fairseq-ext")
+    program = program_json.decode(content["program"])
+    tensors = Tensors(found.folder / bundle.WEIGHTS)
+    weights = pack_all(_matrices(content["weights"], tensors), numbers)
+    source, target = (
+        dictionaries.symbols(found.folder / f"dict.{language}.txt")
+        for language in (found.src, found.tgt)
+    )
+    listed = None
+    if bundle.SHORTLIST in found.files:
+        listed = shortlist.read(found.folder / bundle.SHORTLIST, source, target)
+    settings = Settings(
+        *(found.architecture, numbers, found.src, found.tgt),
+        **{"begins": content["begins"], "cut": content["cut"], "search": found.search},
+    )
+    verify(program, weights)
+    model = EngineModel(program, weights, settings, source, target, listed, found.folder)
+    model.check()
+    return model
+
+
+def _matrices(entries: list[dict[str, Any]], tensors: Tensors) -> Iterator[Matrix | Signs]:
+    """Yield the program's arrays, each only when the one before is laid out."""
+    evaluator = Evaluator(tensors.array, GROWTH * tensors.size + SPARE)
+    for entry in entries:
+        if "signs" not in entry:
+            plain = entry["plain"]
+            if type(plain) is not bool:
+                raise DataError("an array is neither plain nor of a product")
+            matrix = evaluator.array(entry["recipe"])
+            if not plain and matrix.ndim != 2:
+                raise DataError("an array of a product is no matrix")
+            yield Matrix(matrix, plain)
+            continue
+        bits, levels = tensors.signs(entry["signs"])
+        if levels is None:
+            levels = evaluator.array(entry["levels"])
+        inputs, (how, *sizes) = program_json.whole_number(entry["inputs"]), entry["reading"]
+        if levels.shape != (len(bits),) or -(-inputs // 8) != bits.shape[1]:
+            raise DataError("signs are of another size")
+        yield Signs(bits, levels, inputs, Reading(how, *map(program_json.number, sizes)))

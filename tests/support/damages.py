@@ -1,0 +1,61 @@
+"""Damages of a safetensors file, as disks, networks and people do them."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+
+Damage = Callable[[bytearray, random.Random], bytes]
+
+
+def flip_bit(data: bytearray, draw: random.Random) -> bytes:
+    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    return bytes(data)
+
+
+def flip_header_bit(data: bytearray, draw: random.Random) -> bytes:
+    size = struct.unpack("<Q", data[:8])[0]
+    data[8 + draw.randrange(size)] ^= 1 << draw.randrange(8)
+    return bytes(data)
+
+
+def change_bytes(data: bytearray, draw: random.Random) -> bytes:
+    start = draw.randrange(len(data))
+    for place in range(start, min(len(data), start + draw.randint(1, 64))):
+        data[place] = draw.randrange(256)
+    return bytes(data)
+
+
+def truncate(data: bytearray, draw: random.Random) -> bytes:
+    return bytes(data[: draw.randrange(len(data))])
+
+
+def extend(data: bytearray, draw: random.Random) -> bytes:
+    return bytes(data) + draw.randbytes(draw.randint(1, 100))
+
+
+def cut_out(data: bytearray, draw: random.Random) -> bytes:
+    start = draw.randrange(len(data))
+    del data[start : start + draw.randint(1, 100)]
+    return bytes(data)
+
+
+def lie_about_the_header(data: bytearray, draw: random.Random) -> bytes:
+    size = draw.choice([0, 1, draw.randrange(1 << 16), 10**8 + 1, 1 << 31, 1 << 63, (1 << 64) - 1])
+    data[:8] = struct.pack("<Q", size)
+    return bytes(data)
+
+
+def change_a_digit(data: bytearray, draw: random.Random) -> bytes:
+    """Of shapes, offsets and settings in the header: what stays well-formed JSON."""
+    size = struct.unpack("<Q", data[:8])[0]
+    digits = [place for place in range(8, 8 + size) if chr(data[place]).isdigit()]
+    data[draw.choice(digits)] = ord(str(draw.randrange(10)))
+    return bytes(data)
+
+
+DAMAGES: tuple[Damage, ...] = (
+    *(flip_bit, flip_header_bit, change_bytes, truncate),
+    *(extend, cut_out, lie_about_the_header, change_a_digit),
+)
