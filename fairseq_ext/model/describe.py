@@ -1,4 +1,4 @@
-"""What is in a bundle: its languages, what it computes, and where its bytes are."""
+"""Describe a bundle: its languages, what it computes, and where its bytes are."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _weights(tensors: Tensors) -> Counter[str]:
 
 
 def _kind(name: str) -> str:
-    """What a file of a bundle is for."""
+    """Name the purpose of a file of a bundle."""
     if name.startswith("dict."):
         return "dictionaries"
     kinds = {
