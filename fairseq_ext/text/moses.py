@@ -17,7 +17,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
+from fairseq_ext.text.sacremoses_import import (
+    MosesDetokenizer,
+    MosesPunctNormalizer,
+    MosesTokenizer,
+)
 
 GROUP = re.compile(r"(?<!\\)\((?:\\.|\[[^]]*\]|[^()\\])*\)")  # and what is inside, if no group
 UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # what may match without its letters

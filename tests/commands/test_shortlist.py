@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fairseq_ext import cli
 from fairseq_ext.commands.shortlist import _prefix
-from fairseq_ext.engine import files, shortlist
+from fairseq_ext.engine import shortlist
+from fairseq_ext.model import program_file
 from fairseq_ext.utils.errors import CheckpointError, DataError
+from tests.support.bundles import sign_again
 from tests.support.fuzz_engine import fuzz
 from tests.support.harness import fairseq, hypotheses, refused, run
 
@@ -120,26 +120,25 @@ def test_files_with_numbers_of_other_tokens_are_refused(
     copy_data: Path, copy_model: Path, lists: Path, tmp_path: Path
 ) -> None:
     """The machine checks nothing: lists in a file are proven to be in range."""
-    path = tmp_path / "m.engine"
-    command(
-        *("pack", copy_model, "--data", copy_data, "--engine", "int8", "--shortlist", lists),
-        *("-o", path),
-    )
-    model = files.read(path)
-    own = model.shortlist
+    path = tmp_path / "bundle"
+    command("bundle", copy_model, "--data", copy_data, "--shortlist", lists, "-o", path)
+    model, content = program_file.read(path), lists.read_text()
     for wrong in (
-        dataclasses.replace(own, tokens=own.tokens + np.int32(len(model.target))),
-        dataclasses.replace(own, frequent=-own.frequent),
-        dataclasses.replace(own, counts=own.counts + np.int32(1)),
-        dataclasses.replace(own, counts=own.counts.astype(np.uint8)),
+        content.replace("1\t1\n", "1\t11\n"),
+        content.replace("1\t1\n", ""),
+        content + "1\t1\n",
+        content.replace(" shortlist 1", " shortlist 2"),
     ):
-        files.write(dataclasses.replace(model, shortlist=wrong), tmp_path / "wrong")
-        with pytest.raises(CheckpointError, match="no engine model that could be used"):
-            files.read(tmp_path / "wrong")
-    few = shortlist.made([4, 5], [[]] * len(model.source))
-    files.write(dataclasses.replace(model, shortlist=few), tmp_path / "few")
-    done = run("fairseq-ext", "translate", "--path", tmp_path / "few", stdin="1\n", ok=False)
+        (path / "shortlist.txt").write_text(wrong)
+        sign_again(path)
+        with pytest.raises(CheckpointError, match=r"shortlist\.txt"):
+            program_file.read(path)
+    shortlist.write(path / "shortlist.txt", list(model.target[4:6]), {"1": ["1"]})
+    sign_again(path)
+    done = run("fairseq-ext", "translate", "--path", path, stdin="1\n", ok=False)
     refused(done, "the shortlist has 2 frequent tokens, but this search needs 12")
+    (path / "shortlist.txt").write_text(content)
+    sign_again(path)
     found = fuzz(path, 60, tmp_path)
     assert set(found) <= {"refused", "run"}
     assert found["run"] > 0

@@ -1,0 +1,60 @@
+"""sacremoses, imported without what it does not need to tokenize: a third of a second less.
+
+At its import the library loads joblib and tqdm, for work in several processes that nobody here asks
+it for, and compiles some forty expressions of ten thousand characters each, of which a language
+needs a few.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+UNUSED = ("joblib", "tqdm")
+LONG = 500
+"""Characters of an expression that is compiled only when it is used."""
+
+
+class LazyPattern:
+    """A regular expression that is compiled at its first use."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._arguments = arguments
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(re.compile(*self._arguments), name)  # which re keeps
+
+
+@contextmanager
+def _quick_import() -> Iterator[None]:
+    missing = [name for name in UNUSED if name not in sys.modules]
+    compiled = re.compile
+
+    def compile_later(pattern: Any, *flags: Any) -> Any:
+        if isinstance(pattern, str) and len(pattern) > LONG:
+            return LazyPattern(pattern, *flags)
+        return compiled(pattern, *flags)
+
+    for name in missing:
+        stand_in = ModuleType(name)
+        stand_in.__getattr__ = lambda attribute: None  # type: ignore[method-assign]
+        sys.modules[name] = stand_in
+    re.compile = compile_later  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        re.compile = compiled
+        for name in missing:
+            del sys.modules[name]
+
+
+with _quick_import():
+    from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
+
+__all__ = ["MosesDetokenizer", "MosesPunctNormalizer", "MosesTokenizer"]
