@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one subcommand; a user's error is one message on standard error and exit status 1."""
     _open_closed_streams()
     logging.basicConfig(level=logging.WARNING)  # the import of fairseq would choose DEBUG
-    args = build_parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else [*arguments]
+    args = build_parser(only=words[0] if words else None).parse_args(words)
     try:
         options.keep_inputs(args)
         options.require_folders(args)
@@ -53,8 +54,8 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
-def build_parser() -> Parser:
-    """The parser of ``fairseq-ext`` with every subcommand."""
+def build_parser(only: str | None = None) -> Parser:
+    """Build the parser of ``fairseq-ext`` with every subcommand, or with one of them alone."""
     parser = Parser(
         prog="fairseq-ext",
         usage="%(prog)s [-h] [--version] COMMAND ...",
@@ -68,5 +69,5 @@ def build_parser() -> Parser:
         return 0
 
     parser.set_defaults(run=show_help)
-    commands.add_all(parser)
+    commands.add_all(parser, only)
     return parser

@@ -67,9 +67,15 @@ def _packages() -> Iterator[tuple[str, dict[str, tuple[str, ...]]]]:
         yield f"{package}.commands", groups
 
 
-def add_all(parser: Parser) -> None:
-    """Add every subcommand, listed in the parser's help below the heading of its group."""
+def add_all(parser: Parser, only: str | None = None) -> None:
+    """Add every subcommand, listed in the parser's help below the heading of its group.
+
+    Args:
+        parser: of ``fairseq-ext``.
+        only: name of the subcommand that is called: if there is such a one, no other is imported.
+    """
     commands = all_commands()
+    commands = [command for command in commands if command.name == only] or commands
     subparsers = parser.add_subparsers(
         prog=parser.prog,
         metavar="COMMAND",

@@ -322,10 +322,12 @@ def _reranker(search: SearchOptions) -> Callable[[Iterator[Translation]], Iterat
 
 
 def _with_bar(translations: Iterator[Translation], lines: int | None) -> Iterator[Translation]:
+    if not sys.stderr.isatty():
+        yield from translations
+        return
     from tqdm import tqdm
 
-    bar = {"desc": "translate", "unit": " lines", "file": sys.stderr, "disable": None}
-    yield from tqdm(translations, total=lines, **bar)
+    yield from tqdm(translations, total=lines, desc="translate", unit=" lines", file=sys.stderr)
 
 
 def _rows(translation: Translation, nbest: int) -> Iterator[str]:

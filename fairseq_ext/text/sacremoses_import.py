@@ -22,13 +22,17 @@ LONG = 500
 class LazyPattern:
     """A regular expression that is compiled at its first use."""
 
-    def __init__(self, *arguments: Any) -> None:
-        self._arguments = arguments
+    def __init__(self, pattern: str, *flags: Any) -> None:
+        self._arguments = pattern, flags
+        self._compiled: re.Pattern[str] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(re.compile(*self._arguments), name)  # which re keeps
+        if self._compiled is None:
+            pattern, flags = self._arguments
+            self._compiled = re.compile(pattern, *flags)
+        return getattr(self._compiled, name)
 
 
 @contextmanager
