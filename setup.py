@@ -33,27 +33,17 @@ def library(name: str, files: list[str], headers: list[str]) -> Extension:
 
 PATHS = ("portable", "avx2", "avx512")
 MISSING = {
-    "fairseq_ext.binary.kernels._native": "its native 1-bit kernels: packed binary models will run "
-    "in torch, many times slower",
-    "fairseq_ext.engine._machine": "its engine: `--engine native` will "
-    "use fairseq's generator, many times slower",
+    "fairseq_ext.engine._machine": "its engine: bundles and `--engine native` will need fairseq's "
+    "generator, many times slower",
 }
-KERNELS = [f"binary/kernels/{file}" for file in ("tasks", *PATHS)]
-PARTS = ("interface", "search", "sampling", "shortlist", "machine", "signs", *PATHS)
-ENGINE = [f"engine/native/{file}" for file in PARTS]
-HEADERS = [
-    f"engine/native/{file}.h" for file in ("engine", "machine", "search", "sampling", "shortlist")
-]
+SIGNS = [f"sign_{file}" for file in ("tasks", *PATHS)]
+PARTS = ("interface", "search", "sampling", "shortlist", "machine", "signs", *PATHS, *SIGNS)
+HEADERS = ("engine", "machine", "search", "sampling", "shortlist", "sign_kernels")
 libraries = [
     library(
-        "binary.kernels._native",
-        ["binary/kernels/kernels", *KERNELS],
-        ["binary/kernels/kernels.h"],
-    ),
-    library(
         "engine._machine",
-        [*ENGINE, *KERNELS],
-        [*HEADERS, "engine/native/arithmetic.inc", "binary/kernels/kernels.h"],
+        [f"engine/native/{file}" for file in PARTS],
+        [*(f"engine/native/{file}.h" for file in HEADERS), "engine/native/arithmetic.inc"],
     ),
 ]
 

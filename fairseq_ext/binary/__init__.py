@@ -23,7 +23,6 @@ Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt
 
 REGISTERS = ("distillation", "schedule")
 BITS = "bits"
-CHECK = "kernels.check"
 COMMANDS = {
     "evaluation": ("scaling_fit",),
 }

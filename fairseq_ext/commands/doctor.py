@@ -25,7 +25,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.base import wings
 from fairseq_ext.base.health_check import ERROR, NOTE, OK, WARNING, Check
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
@@ -85,7 +84,6 @@ def examine() -> list[Check]:
         _apex,
         _libraries,
         _compiler,
-        _wings,
         _engine,
         _machine,
     )
@@ -304,15 +302,6 @@ def _compiler() -> list[Check]:
         return [Check(OK, "C++ compiler", compiler)]
     finding = "none; only needed to build fairseq from source"
     return [Check(NOTE, "C++ compiler", finding, "install g++ or clang++")]
-
-
-def _wings() -> list[Check]:
-    """Checks that the wings bring along."""
-    checks = []
-    for package, module in wings.declared("CHECK"):
-        with contextlib.suppress(ImportError):  # torch is missing, which another check says
-            checks.append(importlib.import_module(f"{package}.{module}").check())
-    return checks
 
 
 def _engine() -> list[Check]:

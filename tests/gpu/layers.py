@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -125,29 +124,6 @@ def recur(options: Namespace, dtype: torch.dtype, backward: bool) -> dict[str, A
     }
 
 
-def multiply(options: Namespace, rows: int, inputs: int, outputs: int) -> dict[str, Any]:
-    """The product of 1-bit weights against torch's in bf16 and fp32."""
-    from fairseq_ext.binary.kernels import PackedWeight, linear_1bit
-
-    weight = torch.randn(outputs, inputs)
-    packed = PackedWeight.of(weight).to(options.device)
-    x = torch.randn(rows, inputs, device=options.device)
-    half, signs = x.bfloat16(), weight.sign().to(options.device)
-    half_signs = signs.bfloat16()
-    runs = {
-        "1-bit bf16": lambda: linear_1bit(half, packed),
-        "1-bit fp32": lambda: linear_1bit(x, packed),
-        "torch bf16": lambda: F.linear(half, half_signs),
-        "torch fp32": lambda: F.linear(x, signs),
-    }
-    with torch.no_grad():
-        seconds = time_in_turn(runs, options.device, 0.05 if options.tiny else 0.3)
-    return {
-        "us": {name: 1e6 * value for name, value in seconds.items()},
-        "torch_over_1bit": seconds["torch bf16"] / seconds["1-bit bf16"],
-    }
-
-
 def ceiling(options: Namespace) -> dict[str, Any]:
     """The card's rates: products in bf16 and copies."""
     n = 64 if options.tiny else 8192
@@ -185,10 +161,6 @@ def main() -> None:
         for backward in (False, True):
             name = f"gru {str(dtype)[6:]} {'forward+backward' if backward else 'forward'}"
             results.measure(name, lambda d=dtype, backward=backward: recur(options, d, backward))
-    shapes = [(5, 64, 64)] if options.tiny else [(5, 512, 512), (160, 512, 2048), (4096, 512, 2048)]
-    for shape in shapes:
-        name = "1-bit product " + "x".join(map(str, shape))
-        results.measure(name, lambda shape=shape: multiply(options, *shape))
     results.finish()
 
 

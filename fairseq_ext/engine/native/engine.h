@@ -5,7 +5,7 @@
  * sentence meets depends on its batch. No number of a row depends on other rows of a product.
  *
  * Layout of a weight [N, K]: panels of 64 outputs, [panel][k][64]; int8 and BITS8 [panel][k /
- * 4][64][4], SIGNS as kernels.h of the binary wing says. Outputs after the last one are zeros. */
+ * 4][64][4], SIGNS as sign_kernels.h says. Outputs after the last one are zeros. */
 #ifndef FAIRSEQ_EXT_ENGINE_H
 #define FAIRSEQ_EXT_ENGINE_H
 

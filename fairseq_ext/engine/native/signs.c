@@ -1,8 +1,8 @@
-/* Products with weights of one bit, by the kernels of the binary wing. */
+/* Products with weights of one bit, by the kernels of sign_kernels.h. */
 #include <math.h>
 #include <string.h>
 
-#include "../../binary/kernels/kernels.h"
+#include "sign_kernels.h"
 #include "engine.h"
 
 /* What half of is the level of a row's inputs; the kernels find the largest number themselves. */

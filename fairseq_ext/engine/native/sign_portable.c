@@ -1,5 +1,5 @@
 /* The kernels in plain C, for any processor. */
-#include "kernels.h"
+#include "sign_kernels.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
  * lookup: VPERMPS reads tables of 8 entries, so a word of 32 inputs is divided into ten groups of
  * three and one of two. popcount: a table (PSHUFB) has the counts of half bytes, which are added as
  * bytes as long as these cannot overflow. */
-#include "kernels.h"
+#include "sign_kernels.h"
 
 #ifdef HAVE_X86
 #include <immintrin.h>

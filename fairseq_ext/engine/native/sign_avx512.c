@@ -3,7 +3,7 @@
  * lookup: a table of 16 partial sums fills a register, and VPERMPS reads the entries of 16 channels
  * at once, so 64 products take a permutation and an addition. popcount: 512 products take an XOR, a
  * VPOPCNTD and an addition. */
-#include "kernels.h"
+#include "sign_kernels.h"
 
 #ifdef HAVE_X86
 #include <immintrin.h>

@@ -1,5 +1,5 @@
 /* The 1-bit products of some rows and tiles, by one thread. */
-#include "kernels.h"
+#include "sign_kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
