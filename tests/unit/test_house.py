@@ -16,6 +16,7 @@ from fairseq_ext.base import wings
 from tests.support import quick
 from tests.support.harness import REPO, run
 from tests.support.house import House
+from tests.support.words import vague_names
 
 PACKAGE = REPO / "fairseq_ext"
 WINGS = wings.names()
@@ -160,16 +161,59 @@ print(*sorted({m.__module__.split(".")[1] for m in ARCH_MODEL_REGISTRY.values()
 """
 
 
+def clone_without(wing: str, folder: Path) -> Path:
+    """Copy the source of this repository without a wing and without compiled libraries."""
+    left_out = shutil.ignore_patterns(
+        "__pycache__", "*.so", ".*", "build", "runs", "results", "*.pt"
+    )
+    for name in ("fairseq_ext", "tests", "benchmarks", "recipes", "user_dir"):
+        shutil.copytree(REPO / name, folder / name, ignore=left_out, symlinks=True)
+    for path in REPO.glob("*.*"):
+        if path.is_file():
+            shutil.copy(path, folder)
+    shutil.rmtree(folder / "fairseq_ext" / wing)
+    return folder
+
+
 @pytest.mark.system
 @pytest.mark.parametrize("wing", WINGS)
 def test_each_wing_can_be_deleted_alone(wing: str, tmp_path: Path):
-    shutil.copytree(PACKAGE, tmp_path / "fairseq_ext", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.rmtree(tmp_path / "fairseq_ext" / wing)
-    said = run(sys.executable, "-c", REGISTERED, cwd=tmp_path).stdout
-    assert said.split() == [name for name in WINGS if name != wing]
-    shown = run(sys.executable, "-c", "from fairseq_ext.cli import main; main()", cwd=tmp_path)
+    clone = clone_without(wing, tmp_path)
+    registered = run(sys.executable, "-c", REGISTERED, cwd=clone).stdout
+    assert registered.split() == [name for name in WINGS if name != wing]
+    shown = run(sys.executable, "-c", "from fairseq_ext.cli import main; main()", cwd=clone)
     for command in commands.all_commands():
         assert (f"\n  {command.name} " in shown.stdout) != (f".{wing}." in command.module)
+
+
+NOT_YET = "the engine is built from C files in this wing until they move"
+
+
+@pytest.mark.system
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "wing",
+    [
+        pytest.param(wing, marks=pytest.mark.xfail(reason=NOT_YET) if wing == "binary" else ())
+        for wing in WINGS
+    ],
+)
+def test_the_rest_is_built_from_source_and_passes_its_quick_tests(wing: str, tmp_path: Path):
+    clone = clone_without(wing, tmp_path)
+    here = {"PYTHONPATH": str(clone), "FAIRSEQ_EXT_REQUIRE_KERNELS": "1"}
+    run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", cwd=clone, **here)
+    assert list((clone / "fairseq_ext" / "engine").glob("_machine*.so"))
+    mention = re.compile(rf"fairseq_ext[.]{wing}\b|fairseq_ext import {wing}\b")
+    files = [
+        name
+        for name in quick.FILES
+        if name != "tests/unit/test_house.py"
+        and not mention.search((REPO / name).read_text("utf-8"))
+    ]
+    assert "tests/models/test_laws.py" in files
+    options = ("--quick", "-q", "-p", "no:cacheprovider")
+    done = run(sys.executable, "-m", "pytest", *options, *files, cwd=clone, **here)
+    assert " passed" in done.stdout
 
 
 def test_importing_the_package_is_quick_and_changes_nothing():
@@ -212,3 +256,61 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
         for match in fragment.finditer(path.read_text(encoding="utf-8"))
     }
     assert not fragments
+
+
+# Share of vague names, in percent, where it is above the goal of 0.5. Lower a ceiling, or delete
+# its line, with the change that names things better; none is raised.
+GOAL = 0.5
+CEILINGS = {
+    "benchmarks": 6.0,
+    "fairseq_ext/binary": 3.0,
+    "fairseq_ext/checkpoints": 6.5,
+    "fairseq_ext/commands": 4.5,
+    "fairseq_ext/corpora": 6.5,
+    "fairseq_ext/data_folder": 9.0,
+    "fairseq_ext/decoding": 4.5,
+    "fairseq_ext/engine": 10.5,
+    "fairseq_ext/evaluation": 6.0,
+    "fairseq_ext/generation": 7.0,
+    "fairseq_ext/plugin": 4.0,
+    "fairseq_ext/serving": 1.5,
+    "fairseq_ext/text": 4.5,
+    "fairseq_ext/training": 9.5,
+    "fairseq_ext/utils": 4.5,
+    "recipes": 3.5,
+    "tests/benchmarks": 6.5,
+    "tests/commands": 8.0,
+    "tests/gpu": 2.5,
+    "tests/hostile": 4.5,
+    "tests/models": 7.0,
+    "tests/recipes": 7.0,
+    "tests/soak": 5.0,
+    "tests/unit": 8.0,
+}
+FOLDERS = ["benchmarks", "recipes", "preprocess"] + [
+    f"{parent}/{path.name}"
+    for parent in ("fairseq_ext", "tests")
+    for path in sorted((REPO / parent).iterdir())
+    if any(path.rglob("*.py"))
+]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_names_are_things_of_the_field(folder: str):
+    places, total = vague_names(REPO / folder)
+    share = 100 * len(places) / max(total, 1)
+    assert share <= CEILINGS.get(folder, GOAL), f"{share:.2f} %:\n" + "\n".join(places)
+
+
+def test_no_folder_is_excused_that_keeps_the_goal():
+    assert {"fairseq_ext/base", "fairseq_ext/muse", "tests/unit"} <= set(FOLDERS)
+    assert set(CEILINGS) <= set(FOLDERS)
+    assert min(CEILINGS.values()) > GOAL
+
+
+def test_vague_names_are_seen(tmp_path: Path):
+    text = "def whole(given, path):\n    for one in path:\n        _found = row = one\n"
+    (tmp_path / "part.py").write_text(text)
+    places, total = vague_names(tmp_path)
+    assert [place.rsplit(" ", 1)[1] for place in places] == ["whole", "given", "one", "_found"]
+    assert total == 6

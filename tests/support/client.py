@@ -1,0 +1,11 @@
+"""Translate by the public API, as a program of somebody else's that mypy checks would."""
+
+import fairseq_ext
+from fairseq_ext.decoding.stream import Translation
+
+model = fairseq_ext.load("tatoeba-es-en", threads=1)
+translations: list[Translation] = model.translate(["Hola", "Adiós"], beam=4)
+translation: Translation = model.translate("Hola")
+text: str = translation.text
+scores: list[float] = model.score(["Hola"], [text])
+print(model.src, model.tgt, text, scores, fairseq_ext.__version__)
