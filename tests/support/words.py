@@ -22,13 +22,15 @@ VAGUE = frozenset(WORDS.split())
 def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Yield each variable, parameter and function that a module names, with its line."""
     for node in ast.walk(tree):
+        name = None
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id, node.lineno
+            name = node.id
         elif isinstance(node, ast.arg):
-            yield node.arg, node.lineno
+            name = node.arg
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ExceptHandler):
-            if node.name:
-                yield node.name, node.lineno
+            name = node.name
+        if name is not None:
+            yield name, node.lineno
 
 
 def vague_names(folder: Path) -> tuple[list[str], int]:
