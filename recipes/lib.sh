@@ -360,12 +360,12 @@ train() {
     [[ -s "$folder/checkpoint_last.pt" ]] || die "training left no $folder/checkpoint_last.pt."
 }
 
-# One line for each step and each validation; below the latter the last sentence of at most 60 letters
+# One line for each step and each validation; below the latter the last sentence of at most 40 letters
 # that --eval-bleu-print-samples showed, with its reference.
 training_progress() {
     local step='^.*| \(epoch [0-9]*:  *[0-9]* \/ [0-9]* loss=[^,]*\),.* \(wps=[^,]*\),'
     local valid='^.*valid on .\([a-z]*\). subset | \(loss [0-9.]*\) ' last='num_updates \([0-9]*\).*'
-    local hypothesis='^.*| example hypothesis: \(.*\)' reference='.*| example reference: \(.\{1,60\}\)$'
+    local hypothesis='^.*| example hypothesis: \(.*\)' reference='.*| example reference: \(.\{1,40\}\)$'
     sed -un -e "/$hypothesis/{N;s/$hypothesis\n$reference/      \1   (reference: \2)/;T;h;d}" \
         -e "s/$step.* left=\([0-9:]*\).*/  \1, \2, \3 left/p" -e "s/$step.*/  \1, \2/p" -e 't' \
         -e "s/$valid.*\(bleu [0-9.]*\) .*$last/  update \4: \1 \2, \3/p" \

@@ -41,7 +41,7 @@ HELP
 
 # What an ordinary run takes, and the size at which every step still means something.
 arch=gru_attention src=es tgt=en data="" tokenize="" out="" subwords=bpe extra=()
-updates=1600 bpe=4000 pairs=(--valid 500 --test 2000) name=quickstart
+updates=1600 bpe=4000 pairs=(--valid 300 --test 1000) name=quickstart
 if [[ "${SMOKE:-0}" == 1 ]]; then
     updates=20 bpe=200 pairs=(--sample 400,40,40) name=smoke
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 
 # Every kind of Unicode space and line or paragraph break, controls included.
 SPACES = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
+DOTLESS = ("tr", "az")  # languages with a letter i without a dot
+TURKIC = str.maketrans({"I": "ı", "İ": "i"})
 # Invisible characters: soft hyphen, zero-width space, direction marks, word joiner, byte-order
 # mark. The zero-width (non-)joiners U+200C and U+200D stay: Persian and Indic spelling needs them.
 INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
@@ -21,6 +24,17 @@ def plain(text: str) -> str:
     """``text`` in NFC without invisible characters, and with plain spaces."""
     # a mark may stand next to its letter only when nothing invisible is between them
     return one_spaced(unicodedata.normalize("NFC", INVISIBLE.sub("", text)))
+
+
+def lower_case(language: str) -> Callable[[str], str]:
+    """Return the function that makes text of a language lower case, letter by letter.
+
+    Turkish and Azerbaijani have two letters i: ``I`` becomes ``ı`` there, and ``İ`` becomes ``i``.
+    ``İ`` becomes ``i`` in every language: Unicode's rule adds a mark, which tokenizers split off.
+    """
+    if re.split("[-_]", language.lower(), maxsplit=1)[0] in DOTLESS:
+        return lambda text: text.replace("I\u0307", "i").translate(TURKIC).lower()
+    return lambda text: text.replace("İ", "i").lower()
 
 
 def straight(text: str) -> str:

@@ -78,7 +78,7 @@ class Pipeline:
         if self.straight:
             steps.append(cleaning.straight)
         if self.lowercase_first:
-            steps.append(str.lower)
+            steps.append(cleaning.lower_case(language))
         if self.normalize:
             steps += [_moses().normalizer(language).normalize, cleaning.printable]
         if self.tokenize:
@@ -86,7 +86,7 @@ class Pipeline:
         else:
             steps.append(cleaning.one_spaced)
         if self.lowercase:
-            steps.append(str.lower)
+            steps.append(cleaning.lower_case(language))
         if self.clean:
             steps.append(cleaning.plain)  # a small letter may form one character with its mark
         return _in_turn(steps)

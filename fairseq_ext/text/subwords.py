@@ -281,6 +281,7 @@ def _learn_sentencepiece(model_type: str) -> Learn:
                     vocab_size=size,
                     model_type=model_type,
                     character_coverage=1.0,
+                    normalization_rule_name="identity",  # cleaning has normalized already
                     minloglevel=2,
                 )
         except RuntimeError as error:

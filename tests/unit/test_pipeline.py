@@ -12,13 +12,14 @@ import pytest
 
 from fairseq_ext import cli
 from fairseq_ext.corpora import SPLITS, own_text
+from fairseq_ext.corpora.tatoeba import sample
 from fairseq_ext.evaluation import outputs, score
-from fairseq_ext.text import corpus, pipeline, subwords
+from fairseq_ext.text import cleaning, corpus, pipeline, subwords
 from fairseq_ext.text import generated as generated_text
 from fairseq_ext.text.pipeline import FILE, Pipeline
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.support.harness import REPO, fairseq, run
+from tests.support.harness import REPO, fairseq, run, write_lines
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 SIZES = {"bpe": 12, "sentencepiece-unigram": 36, "sentencepiece-bpe": 40, "tokenizers": 40}
@@ -60,6 +61,35 @@ def test_clean_text_stays_in_the_same_form():
 
 def test_tokens_end_without_a_space():
     assert Pipeline("en", "de", tokenize=True).words()("'I am.'") == "'I am . '"
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "lower"),
+    [
+        ("tr", "İstanbul'da IŞIK çok", "istanbul ' da ışık çok"),
+        ("tr-TR", "I\u0307zmir ISPARTA", "izmir ısparta"),
+        ("az", "İki IŞIQ", "iki ışıq"),
+        ("en", "In İzmir", "in izmir"),
+        ("de", "STRAẞE", "straße"),
+        ("el", "ΟΔΥΣΣΕΥΣ", "οδυσσευς"),
+        ("lt", "Į ŠIĄ ĖJO", "į šią ėjo"),
+    ],
+)
+@pytest.mark.parametrize("step", ["lowercase", "lowercase_first"])
+def test_lower_case_is_the_languages(language, text, lower, step):
+    words = Pipeline(language, "fr", clean=True, tokenize=True, **{step: True}).words()
+    assert words(text) == lower
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece-unigram", "sentencepiece-bpe"])
+def test_sentencepiece_keeps_what_cleaning_keeps(kind, tmp_path):
+    pytest.importorskip("sentencepiece")
+    lines = ["می\u200cخواهم بروم", "本当です！はい", "20 m² ½ ﬁn Å", "… № ⅓ ㎏"]
+    others = [english for english, _ in sample({"train": 400})["train"]]
+    text = write_lines(tmp_path / "text", lines * 20 + others)
+    loaded = subwords.load(*subwords.learn(kind, [text], 150, tmp_path))
+    for line in lines:
+        assert loaded.decode(loaded.encode(line)) == line == cleaning.plain(line)
 
 
 def test_tokens_of_text_in_lower_case(tmp_path: Path):
