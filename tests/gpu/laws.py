@@ -13,7 +13,6 @@ from tests.gpu.results import ERROR_LENGTH, Results, arguments
 FILES = (
     "tests/models/test_cuda_laws.py",
     "tests/models/test_engine_devices.py",
-    "tests/unit/test_cuda_kernels.py",
 )
 
 
