@@ -50,8 +50,8 @@ def best(folder: str | Path, count: int) -> list[Path]:
         CheckpointError: the folder holds fewer.
     """
     pattern = r"checkpoint\.best_.+_(\d+\.?\d*)\.pt"
-    found = _matching(folder, pattern)
-    maximize = bool(found) and _maximizes(found[0])
+    paths = _matching(folder, pattern)
+    maximize = bool(paths) and _maximizes(paths[0])
     return _pick(folder, pattern, count, "checkpoint.best_METRIC_VALUE.pt", largest=maximize)
 
 
@@ -138,8 +138,8 @@ def _set_means(
     for name in sums:
         model[name] = sums[name].div_(count).to(model[name].dtype)
     for names in ties:
-        first, *others = sorted(names)
-        for name in others:
+        first, *tied = sorted(names)
+        for name in tied:
             if name in sums:
                 model[name] = model[first]
 
@@ -155,10 +155,10 @@ def _ties(model: Mapping[str, Tensor]) -> set[frozenset[str]]:
 
 def _model(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
     model = checkpoint["model"]
-    others = [name for name, weight in model.items() if not torch.is_tensor(weight)]
-    if others:
+    unfit = [name for name, weight in model.items() if not torch.is_tensor(weight)]
+    if unfit:
         raise CheckpointError(
-            f"`{path}`: `{others[0]}` under `model` is not a tensor; name a file that "
+            f"`{path}`: `{unfit[0]}` under `model` is not a tensor; name a file that "
             "`fairseq-train` wrote."
         )
     return model
@@ -189,10 +189,10 @@ def _check_same(
         if shapes.get(name) != _shape_of(model, name)
     ]
     if differing:
-        more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+        rest = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
         raise CheckpointError(
             f"`{first}` and `{path}` hold different weights: {', '.join(differing[:_SHOWN])}"
-            f"{more}; only checkpoints of one model can be averaged."
+            f"{rest}; only checkpoints of one model can be averaged."
         )
 
 
@@ -243,9 +243,9 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 def _without_training_state(
     checkpoint: dict[str, Any], paths: Sequence[str | Path]
 ) -> dict[str, Any]:
-    kept = layout.without_training_state(checkpoint)
-    extra = {**kept["extra_state"], layout.AVERAGED: [Path(path).name for path in paths]}
-    return {**kept, "extra_state": extra}
+    result = layout.without_training_state(checkpoint)
+    extra = {**result["extra_state"], layout.AVERAGED: [Path(path).name for path in paths]}
+    return {**result, "extra_state": extra}
 
 
 def _matching(folder: str | Path, pattern: str) -> list[Path]:
@@ -265,16 +265,16 @@ def _pick(
 ) -> list[Path]:
     if count < 1:
         raise ConfigError(f"At least 1 checkpoint must be asked for, but {count} were.")
-    found = _matching(folder, pattern)
-    if not found:
-        others = len(list(Path(folder).glob("*.pt")))
+    paths = _matching(folder, pattern)
+    if not paths:
+        unmatched = len(list(Path(folder).glob("*.pt")))
         raise CheckpointError(
-            f"`{folder}` holds no checkpoint named `{shape}` ({others} other .pt files); name the "
-            "run's `--save-dir`, choose another kind, or give the files with `--inputs`."
+            f"`{folder}` holds no checkpoint named `{shape}` ({unmatched} other .pt files); name "
+            "the run's `--save-dir`, choose another kind, or give the files with `--inputs`."
         )
-    if len(found) < count:
+    if len(paths) < count:
         raise CheckpointError(
-            f"`{folder}` holds {len(found)} of the {count} checkpoints `{shape}` asked for; ask "
-            f"for at most {len(found)}."
+            f"`{folder}` holds {len(paths)} of the {count} checkpoints `{shape}` asked for; ask "
+            f"for at most {len(paths)}."
         )
-    return found[-count:] if largest else found[:count][::-1]
+    return paths[-count:] if largest else paths[:count][::-1]

@@ -44,13 +44,13 @@ def section(cfg: Any, part: str) -> dict[str, Any]:
     Returns:
         A dictionary, empty where there is no such part.
     """
-    found = cfg.get(part) if isinstance(cfg, Mapping) else None
-    if type(found).__module__.startswith("omegaconf"):
+    options = cfg.get(part) if isinstance(cfg, Mapping) else None
+    if type(options).__module__.startswith("omegaconf"):
         from omegaconf import OmegaConf
 
-        found = OmegaConf.to_container(found, resolve=False)
-    found = vars(found) if isinstance(found, Namespace) else found
-    return dict(found) if isinstance(found, Mapping) else {}
+        options = OmegaConf.to_container(options, resolve=False)
+    options = vars(options) if isinstance(options, Namespace) else options
+    return dict(options) if isinstance(options, Mapping) else {}
 
 
 def configuration(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -138,9 +138,9 @@ def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
     That is the optimizer's state, and a second, exponentially averaged copy of the model.
     """
-    kept = {name: value for name, value in checkpoint.items() if name not in _OF_THE_OPTIMIZER}
-    kept["extra_state"] = _without_averages(extra_state(checkpoint))
-    return kept
+    result = {name: value for name, value in checkpoint.items() if name not in _OF_THE_OPTIMIZER}
+    result["extra_state"] = _without_averages(extra_state(checkpoint))
+    return result
 
 
 def _without_averages(extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,9 +154,9 @@ def differences(report: str) -> str:
     for heading, kind in (("Missing", "not in it"), ("Unexpected", "only in it")):
         listed = re.search(rf"{heading} key\(s\) in state_dict: (.*)", report)
         kinds[kind] = re.findall(r'"([^"]+)"', listed[1]) if listed else []
-    return "; ".join(f"{kind}: {_some(keys)}" for kind, keys in kinds.items() if keys)
+    return "; ".join(f"{kind}: {_first_two(keys)}" for kind, keys in kinds.items() if keys)
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return ", ".join(names[:2]) + more
+def _first_two(names: list[str]) -> str:
+    rest = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(names[:2]) + rest

@@ -162,13 +162,13 @@ def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
         CheckpointError: in the block. The message is the end of a sentence about the file.
     """
     sizes = [value.numel() for value in state.values() if isinstance(value, Tensor)]
-    most, numbers = 8 * len(sizes) + 1000, 8 * sum(sizes) + SPARE_PARAMETERS
+    modules, numbers = 8 * len(sizes) + 1000, 8 * sum(sizes) + SPARE_PARAMETERS
 
     def count(module: nn.Module, name: str, parameter: Any) -> None:
-        nonlocal most, numbers
-        most -= 1
+        nonlocal modules, numbers
+        modules -= 1
         numbers -= 0 if parameter is None else parameter.numel()
-        if most < 0 or numbers < 0:
+        if modules < 0 or numbers < 0:
             raise CheckpointError("describes a far larger model than the one it holds")
 
     handle = register_module_parameter_registration_hook(count)

@@ -87,11 +87,11 @@ def _version(path: str | Path) -> tuple[Any, ...]:
     if bundle.is_bundle(path):
         paths = sorted(bundle.home(path).iterdir())
     versions: list[Any] = []
-    for each in paths:
+    for file in paths:
         try:
-            status = os.stat(each)  # noqa: PTH116  # of any text, also one that is no path
+            status = os.stat(file)  # noqa: PTH116  # of any text, also one that is no path
         except (OSError, ValueError):
             continue  # the reader says that it is missing
-        versions.append((str(each), status.st_dev, status.st_ino, status.st_size,
+        versions.append((str(file), status.st_dev, status.st_ino, status.st_size,
                          status.st_mtime_ns, status.st_ctime_ns))  # fmt: skip
     return tuple(versions)

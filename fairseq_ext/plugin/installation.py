@@ -20,8 +20,8 @@ def fairseq_distributions() -> list[str]:
     Every command asks this, and ``importlib.metadata.packages_distributions`` makes a path of every
     installed file, which takes most of a second.
     """
-    found = filter(_provides_fairseq, importlib.metadata.distributions())
-    names = (distribution.metadata["Name"] for distribution in found)
+    providers = filter(_provides_fairseq, importlib.metadata.distributions())
+    names = (distribution.metadata["Name"] for distribution in providers)
     return sorted({name.lower().replace("_", "-") for name in names if name})
 
 

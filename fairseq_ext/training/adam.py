@@ -32,8 +32,9 @@ def can_fuse(optimizer: Optimizer) -> bool:
     return all(
         not group.get("amsgrad", False)
         and all(
-            one.dtype == torch.float32 and not (one.grad is not None and one.grad.is_sparse)
-            for one in group["params"]
+            weight.dtype == torch.float32
+            and not (weight.grad is not None and weight.grad.is_sparse)
+            for weight in group["params"]
         )
         for group in optimizer.param_groups
     )
@@ -45,7 +46,8 @@ def fold(optimizer: Optimizer) -> None:
 
     Only for an owner who does not read gradients between the two and the step.
     """
-    if not any(hasattr(one, "expert") for one in _weights(optimizer)):  # has a norm of its own
+    # Experts have a norm of their own.
+    if not any(hasattr(weight, "expert") for weight in _weights(optimizer)):
         optimizer.factor = 1.0
 
 
@@ -66,9 +68,9 @@ def settle(optimizer: Optimizer) -> None:
     factor = getattr(optimizer, "factor", 1.0)
     if isinstance(factor, Tensor) or factor != 1:
         forget(optimizer)
-        for one in _weights(optimizer):
-            if one.grad is not None:
-                one.grad.detach().mul_(factor)
+        for weight in _weights(optimizer):
+            if weight.grad is not None:
+                weight.grad.detach().mul_(factor)
 
 
 def multiply(optimizer: Optimizer, factor: float | Tensor) -> None:
@@ -81,7 +83,7 @@ def clip(optimizer: Optimizer, largest: float) -> Tensor:
 
     As fairseq does it, with ``largest`` 0 for no clipping (:func:`is_folded`).
     """
-    gradients = [one.grad for one in _weights(optimizer) if one.grad is not None]
+    gradients = [weight.grad for weight in _weights(optimizer) if weight.grad is not None]
     if not gradients:
         return torch.zeros((), device=next(_weights(optimizer)).device)
     norm = torch.stack(torch._foreach_norm(gradients)).norm() * optimizer.factor
@@ -105,11 +107,11 @@ def step(optimizer: Optimizer) -> None:
                 number = _advance(optimizer.state[weight], weight)
                 together[number, weight.device].append(weight)
         for (number, _), weights in together.items():
-            _update(weights, [optimizer.state[one] for one in weights], number, group, factor)
+            _update(weights, [optimizer.state[weight] for weight in weights], number, group, factor)
 
 
 def _weights(optimizer: Optimizer) -> Iterator[Tensor]:
-    return (one for group in optimizer.param_groups for one in group["params"])
+    return (weight for group in optimizer.param_groups for weight in group["params"])
 
 
 def _advance(state: dict[str, Any], weight: Tensor) -> int:
@@ -134,15 +136,15 @@ def _fitted(moment: Any, weight: Tensor) -> Tensor:
         shape = list(moment.shape) if isinstance(moment, Tensor) else moment
         raise _unfit(f"{shape!r:.40} as a moment of a weight of {list(weight.shape)}")
     moment = moment.to(weight)  # as fairseq does
-    both = (moment, weight)
-    if not all(one.is_contiguous() for one in both) and moment.stride() != weight.stride():
+    pair = (moment, weight)
+    if not all(tensor.is_contiguous() for tensor in pair) and moment.stride() != weight.stride():
         moment = torch.empty_like(weight).copy_(moment)
     return moment
 
 
-def _unfit(what: str) -> CheckpointError:
+def _unfit(content: str) -> CheckpointError:
     return CheckpointError(
-        f"The optimizer state does not fit the model: it has {what}. Go on without it: "
+        f"The optimizer state does not fit the model: it has {content}. Go on without it: "
         "`--reset-optimizer`."
     )
 
@@ -158,10 +160,10 @@ def _update(
     count = torch.tensor(float(number), device=weights[0].device)
     unchanged = not isinstance(factor, Tensor) and factor == 1
     torch._fused_adamw_(
-        [one.data for one in weights],
-        [one.grad.data for one in weights],
-        [one["exp_avg"] for one in states],
-        [one["exp_avg_sq"] for one in states],
+        [weight.data for weight in weights],
+        [weight.grad.data for weight in weights],
+        [state["exp_avg"] for state in states],
+        [state["exp_avg_sq"] for state in states],
         [],
         [count] * len(weights),
         lr=group["lr"],

@@ -26,29 +26,35 @@ def times_as_long(model: nn.Module, repeats: int = 3) -> float | None:
     Returns:
         The ratio; None for a model without matrices.
     """
-    embeddings = {id(one.weight) for one in model.modules() if isinstance(one, nn.Embedding)}
-    matrices = [one for one in model.parameters() if one.dim() == 2 and id(one) not in embeddings]
+    embeddings = {
+        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)
+    }
+    matrices = [
+        weight
+        for weight in model.parameters()
+        if weight.dim() == 2 and id(weight) not in embeddings
+    ]
     if not matrices:
         return None
     shapes: Counter[tuple[int, ...]] = Counter()
-    for one in matrices:
-        shapes[tuple(one.shape)] += one.numel()
+    for matrix in matrices:
+        shapes[tuple(matrix.shape)] += matrix.numel()
     ((rows, columns), _) = shapes.most_common(1)[0]
     x, weight = torch.ones(ROWS, columns), torch.ones(rows, columns)
     with (
         torch.no_grad(),
         onednn_matmul.by_onednn() if onednn_matmul.is_slow() else contextlib.nullcontext(),
     ):
-        whole = _seconds(x, weight, repeats)
+        fp32 = _seconds(x, weight, repeats)
         half = _seconds(x.bfloat16(), weight.bfloat16(), repeats)
-    return half / whole
+    return half / fp32
 
 
 def _seconds(x: Tensor, weight: Tensor, repeats: int) -> float:
     torch.mm(x, weight.t())  # the first one compiles
-    found = []
+    times = []
     for _ in range(repeats):
         began = time.perf_counter()
         torch.mm(x, weight.t())
-        found.append(time.perf_counter() - began)
-    return min(found)
+        times.append(time.perf_counter() - began)
+    return min(times)

@@ -70,15 +70,15 @@ def obstacle(model: nn.Module) -> str | None:
 @contextlib.contextmanager
 def deferred(model: nn.Module) -> Iterator[None]:
     """Within, ``model`` returns features in place of logits; :func:`obstacle` must be None."""
-    own = vars(unwrapped(model).decoder)
-    before = own.get("output_layer")
-    own["output_layer"] = _unchanged  # in the instance, where it hides the class's method
+    attributes = vars(unwrapped(model).decoder)
+    before = attributes.get("output_layer")
+    attributes["output_layer"] = _unchanged  # in the instance, where it hides the class's method
     try:
         yield
     finally:
-        del own["output_layer"]
+        del attributes["output_layer"]
         if before is not None:
-            own["output_layer"] = before
+            attributes["output_layer"] = before
 
 
 def is_deferred(model: nn.Module) -> bool:
@@ -106,6 +106,6 @@ def _unchanged(features: Tensor, **unused: Any) -> Tensor:
     return features
 
 
-def owner_of(thing: object, method: str) -> type:
-    """The class that defines a method of ``thing``, or ``object``."""
-    return next((one for one in type(thing).__mro__ if method in vars(one)), object)
+def owner_of(instance: object, method: str) -> type:
+    """The class that defines a method of ``instance``, or ``object``."""
+    return next((owner for owner in type(instance).__mro__ if method in vars(owner)), object)

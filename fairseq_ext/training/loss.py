@@ -133,7 +133,7 @@ def _blocks(z: Tensor) -> Sequence[slice]:
 
 def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Tensor, Tensor]:
     if not torch.is_grad_enabled():  # a parameter says even then that it needs a gradient
-        output = OutputLayer(*(None if one is None else one.detach() for one in output))
+        output = OutputLayer(*(None if tensor is None else tensor.detach() for tensor in output))
     return _Summed.apply(*output, chunk_loss, _places(output, chunk))
 
 
@@ -157,8 +157,8 @@ class _Summed(torch.autograd.Function):
             z = output.of_words(place).logits()  # [R, V]
             for block in _blocks(z):
                 words = slice(place.start + block.start, place.start + block.stop)
-                sums += chunk_loss(z[block], words, gradients.wanted)
-            if gradients.wanted:
+                sums += chunk_loss(z[block], words, gradients.is_needed)
+            if gradients.is_needed:
                 gradients.add(place, z)
         ctx.save_for_backward(*gradients.sums())
         loss, nll = sums[0].clone(), sums[1].clone()
@@ -170,8 +170,11 @@ class _Summed(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         if grad.device.type == "cpu" and grad == 1:  # of a loss that is what is trained by
             return *ctx.saved_tensors, None, None
-        found = (None if one is None else one * grad.to(one) for one in ctx.saved_tensors)
-        return *found, None, None
+        gradients = (
+            None if gradient is None else gradient * grad.to(gradient)
+            for gradient in ctx.saved_tensors
+        )
+        return *gradients, None, None
 
 
 class _Gradients:
@@ -181,13 +184,13 @@ class _Gradients:
     rows, twice as fast.
     """
 
-    def __init__(self, wanted: Sequence[bool], output: OutputLayer, precise: torch.dtype) -> None:
-        self.wanted = any(wanted)
+    def __init__(self, needed: Sequence[bool], output: OutputLayer, precise: torch.dtype) -> None:
+        self.is_needed = any(needed)
         self.output = features, weight, bias = output
-        self.of_features = torch.empty_like(features) if wanted[0] else None  # [N, C]
-        transposed = weight.new_zeros(weight.t().shape, dtype=precise) if wanted[1] else None
+        self.of_features = torch.empty_like(features) if needed[0] else None  # [N, C]
+        transposed = weight.new_zeros(weight.t().shape, dtype=precise) if needed[1] else None
         self.of_weight = transposed  # [C, V]
-        self.of_bias = torch.zeros_like(bias, dtype=precise) if wanted[2] else None  # [V]
+        self.of_bias = torch.zeros_like(bias, dtype=precise) if needed[2] else None  # [V]
 
     def add(self, place: slice, grad_logits: Tensor) -> None:
         """The chunk at ``place``, of which ``grad_logits``, ``[R, V]``, is ``∂L/∂z``."""
@@ -207,8 +210,8 @@ class _Gradients:
         """The gradients, in the types of the features, the weight and the bias."""
         of_weight = None if self.of_weight is None else self.of_weight.t()
         rounded = [
-            None if one is None else one.to(self.output.weight.dtype)
-            for one in (of_weight, self.of_bias)
+            None if gradient is None else gradient.to(self.output.weight.dtype)
+            for gradient in (of_weight, self.of_bias)
         ]
         return self.of_features, *rounded
 
@@ -222,16 +225,16 @@ def _softmax_(z: Tensor) -> tuple[Tensor, Tensor]:
 
 def _smoothed(z: Tensor, place: slice, backward: bool, *, target: Tensor, epsilon: float) -> Tensor:
     t = target[place].unsqueeze(1)
-    others = epsilon / (z.size(1) - 1)  # ε'
+    smoothing = epsilon / (z.size(1) - 1)  # ε'
     z_target, z_sum = z.gather(1, t), z.sum(dim=1, keepdim=True) if epsilon else 0
     p, normalizer = _softmax_(z)
     nll = normalizer - z_target  # -log p_t
     smooth = p.size(1) * normalizer - z_sum  # Σ_v -log p_v
-    loss = (1 - epsilon - others) * nll + others * smooth
+    loss = (1 - epsilon - smoothing) * nll + smoothing * smooth
     if backward:
-        p.scatter_add_(1, t, torch.full_like(nll, epsilon + others - 1))
+        p.scatter_add_(1, t, torch.full_like(nll, epsilon + smoothing - 1))
         if epsilon:
-            p.sub_(others)
+            p.sub_(smoothing)
     return torch.stack((loss.sum(), nll.sum()))
 
 

@@ -40,7 +40,9 @@ def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
         return False
     ours = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     replaceable = "allow_override" in inspect.signature(torch.library.Library.impl).parameters
-    return bool(vendors) and not any("Intel" in one for one in vendors) and ours and replaceable
+    return (
+        bool(vendors) and not any("Intel" in vendor for vendor in vendors) and ours and replaceable
+    )
 
 
 @contextlib.contextmanager

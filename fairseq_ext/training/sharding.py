@@ -51,11 +51,11 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     def share(self) -> tuple[int, int]:
         """The number of weights whose state this process keeps, and the number of all weights."""
-        own, whole = (
-            sum(one.numel() for group in groups for one in group["params"])
+        share, total = (
+            sum(weight.numel() for group in groups for weight in group["params"])
             for groups in (self.optim.param_groups, self.param_groups)
         )
-        return own, whole
+        return share, total
 
 
 def shard(

@@ -61,13 +61,14 @@ def _error(parser: ArgumentParser, message: str) -> NoReturn:
     from fairseq_ext.base import registry
 
     if message.startswith("unrecognized arguments: "):
-        given = re.findall(r"--([\w-]+)", message)
-        owners = {name: registry.models_with(name.replace("-", "_")) for name in given}
-        name = next((name for name in given if owners[name]), None)
+        options = re.findall(r"--([\w-]+)", message)
+        owners = {name: registry.models_with(name.replace("-", "_")) for name in options}
+        name = next((name for name in options if owners[name]), None)
         if name is not None:
-            known = ", ".join(owners[name])
+            architectures = ", ".join(owners[name])
             message = (
-                f"`--{name}` is an option of {known} alone; leave it out, or give their `--arch`."
+                f"`--{name}` is an option of {architectures} alone; leave it out, or give their "
+                "`--arch`."
             )
     Parser.error(parser, message)
 
@@ -88,17 +89,17 @@ def refuse_misfit(args: Namespace) -> None:
     model, task = models.ARCH_MODEL_REGISTRY.get(arch), TASK_REGISTRY.get(name)
     if model is None or task is None:
         return
-    for kind, fits, what in (
+    for kind, fits, plural in (
         (LanguageModelingTask, models.FairseqLanguageModel, "language models"),
         (MultilingualTranslationTask, models.FairseqMultiModel, "models of several languages"),
     ):
         if issubclass(task, kind) and not issubclass(model, fits):
             raise ConfigError(
-                f"`--task {name}` is for {what}, but `--arch {arch}` is none. Give `--task "
+                f"`--task {name}` is for {plural}, but `--arch {arch}` is none. Give `--task "
                 "translation` if it translates, or another architecture."
             )
-    others = (models.FairseqLanguageModel, models.FairseqEncoderModel)
-    if issubclass(task, TranslationTask) and issubclass(model, others):
+    untranslating = (models.FairseqLanguageModel, models.FairseqEncoderModel)
+    if issubclass(task, TranslationTask) and issubclass(model, untranslating):
         raise ConfigError(
             f"`--task {name}` is for models that translate, but `--arch {arch}` does not. Give "
             "another task or architecture."
@@ -108,19 +109,23 @@ def refuse_misfit(args: Namespace) -> None:
 def _compose(original: Callable) -> Callable:
     """Report an option that has no value, or one of a wrong type."""
 
-    def compose(*given: Any, overrides: list[str], **options: Any) -> Any:
+    def compose(*arguments: Any, overrides: list[str], **options: Any) -> Any:
         from hydra.errors import ConfigCompositionException
 
         try:
-            return original(*given, overrides=overrides, **options)
+            return original(*arguments, overrides=overrides, **options)
         except ConfigCompositionException as error:
-            found = re.search(r"override (\w+)\.(\w+)=(.*)", str(error))
-            if found is None:
+            override = re.search(r"override (\w+)\.(\w+)=(.*)", str(error))
+            if override is None:
                 raise
-            group, field, value = found.groups()
+            group, field, value = override.groups()
             option = f"`--{field.replace('_', '-')}`"
-            chosen = [one for one in overrides if re.match(rf"{group}=|{group}\._name=", one)]
-            name = f"`--{group} {chosen[-1].partition('=')[2]}`" if chosen else f"`{group}`"
+            choices = [
+                override
+                for override in overrides
+                if re.match(rf"{group}=|{group}\._name=", override)
+            ]
+            name = f"`--{group} {choices[-1].partition('=')[2]}`" if choices else f"`{group}`"
             name = name.replace("--model", "--arch").replace("_", "-", name.count("--lr_"))
             if value == "null":
                 raise ConfigError(f"{option} is missing, but {name} needs it.") from error

@@ -57,15 +57,15 @@ def _load_model_ensemble_and_task(original: Callable) -> Callable:
 
 def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
     """Check `--source-bos`, which fairseq-generate takes from the command line only."""
-    trained, given = (
+    trained, requested = (
         bool(getattr(getattr(owner, attribute, None), "source_bos", False))
         for owner, attribute in ((cfg, "task"), (task, "cfg"))
     )
-    if trained and not given:
+    if trained and not requested:
         raise ConfigError(
             f"{name} was trained with `--source-bos`; give `--task translation_ext --source-bos`."
         )
-    if given and not trained:
+    if requested and not trained:
         raise ConfigError(f"{name} was trained without `--source-bos`; leave it out.")
 
 
@@ -128,12 +128,12 @@ def _keep_pipeline(original: Callable) -> Callable:
     """Copy ``text.json`` from the data to the run, once, at the start of a training."""
 
     def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
-        found = original(cfg, trainer, **options)
+        loaded = original(cfg, trainer, **options)
         if trainer.is_data_parallel_master and not cfg.no_save:
             data = str(getattr(trainer.cfg.task, "data", None) or "").split(":")[0]
             if data:
                 pipeline.copy(data, cfg.save_dir)
-        return found
+        return loaded
 
     return load_checkpoint
 
@@ -157,13 +157,13 @@ def _trainer_load_checkpoint(original: Callable) -> Callable:
             if not str(error).startswith("Cannot load model parameters"):
                 raise
             state = storage.peek(filename)
-            found = dictionaries.recorded(state, filename)
-            compare_dictionaries(self.task, found, filename, warn=False)
+            record = dictionaries.recorded(state, filename)
+            compare_dictionaries(self.task, record, filename, warn=False)
             theirs = architecture(state)
             ours = architecture({"cfg": {"model": self.cfg.model}})
-            asked = f"`{ours}` was" if ours != theirs else "other options were"
+            fault = f"`{ours}` was" if ours != theirs else "other options were"
             raise CheckpointError(
-                f"{filename} holds the architecture `{theirs}`, but {asked} asked for; "
+                f"{filename} holds the architecture `{theirs}`, but {fault} asked for; "
                 f"{differences(str(error.__context__))}. Give the options it was trained with, "
                 "or another `--save-dir`."
             ) from error
@@ -181,7 +181,7 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
     state = storage.peek(filename)
     if state.get("last_optimizer_state") is None:  # nothing but weights is taken from it
         return
-    former, now = (layout.options(of, "lr_scheduler") for of in (state, {"cfg": cfg}))
+    former, now = (layout.options(source, "lr_scheduler") for source in (state, {"cfg": cfg}))
     theirs, ours = former.get("_name") or former.get("lr_scheduler"), now.get("_name")
     if theirs and ours and theirs != ours:
         raise ConfigError(

@@ -67,8 +67,8 @@ def _refuse_broken(cfg: Any, command: str) -> None:
             a run that does nothing.
     """
     option_checks.refuse_broken(cfg, command)
-    others = ("train", "validate", "interactive")
-    if cfg.dataset.num_shards != 1 and command.rpartition(".")[2] in others:
+    unsharded = ("train", "validate", "interactive")
+    if cfg.dataset.num_shards != 1 and command.rpartition(".")[2] in unsharded:
         raise ConfigError("`--num-shards` is for fairseq-generate; leave it out.")
     if command == "fairseq_cli.train":
         training_options.refuse(cfg)
@@ -224,16 +224,16 @@ def _keep_pipeline(args: Namespace, stage: Path) -> None:
         DataError: it is damaged, or the folder has data of text that was made in another way.
     """
     prefix = (args.trainpref or args.validpref or args.testpref or "").split(",")[0]
-    made = pipeline.load(Path(prefix).parent) if prefix else None
-    if made is None:
+    pipe = pipeline.load(Path(prefix).parent) if prefix else None
+    if pipe is None:
         return
     former = pipeline.load(args.destdir)
-    if former is not None and not pipeline.same(former, made):
+    if former is not None and not pipeline.same(former, pipe):
         raise DataError(
             f"{Path(args.destdir, pipeline.FILE)} says that the data there was made otherwise "
-            f"({former.describe()}) than {prefix} ({made.describe()}). Choose another `--destdir`."
+            f"({former.describe()}) than {prefix} ({pipe.describe()}). Choose another `--destdir`."
         )
-    made.save(stage)
+    pipe.save(stage)
 
 
 def _naming(old: str, new: str) -> Callable[[logging.LogRecord], bool]:
@@ -254,9 +254,9 @@ def _require_no_dictionary(args: Namespace) -> None:
     sides = [(args.source_lang, joined or args.srcdict)]
     if not args.only_source:
         sides.append((args.target_lang, joined or args.tgtdict))
-    for language, given in sides:
+    for language, dictionary in sides:
         path = Path(args.destdir, f"dict.{language}.txt" if language else "dict.txt")
-        if not given and path.exists():
+        if not dictionary and path.exists():
             raise DataError(
                 f"`--destdir` already has the dictionary {path}. Remove that folder, choose "
                 "another one, or use its dictionaries again with `--srcdict` and `--tgtdict`."
@@ -279,8 +279,8 @@ def _require_same_dictionaries(stage: Path, folder: Path) -> None:
 def _check_texts(args: Namespace) -> int:
     """Check every text and its translation; return how many sentences there are."""
     prefixes = [("train", args.trainpref)] if args.trainpref else []
-    for split, given in (("valid", args.validpref), ("test", args.testpref)):
-        prefixes += [(split, prefix) for prefix in given.split(",")] if given else []
+    for split, prefix_list in (("valid", args.validpref), ("test", args.testpref)):
+        prefixes += [(split, prefix) for prefix in prefix_list.split(",")] if prefix_list else []
     sentences = 0
     for split, prefix in prefixes:
         source = f"{prefix}.{args.source_lang}" if args.source_lang else prefix

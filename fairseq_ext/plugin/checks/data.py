@@ -89,7 +89,7 @@ def _parts(prefix: str) -> Iterator[str]:
 
 def _load_dataset(original: Callable) -> Callable:
     def load_dataset(self: Any, split: str, *rest: Any, **options: Any) -> None:
-        again = "Run fairseq-preprocess again."
+        cure = "Run fairseq-preprocess again."
         try:
             original(self, split, *rest, **options)
         except FileNotFoundError as error:
@@ -99,9 +99,9 @@ def _load_dataset(original: Callable) -> Callable:
                 "this split, or name another split."
             ) from error
         except AssertionError as error:
-            raise DataError(f"{self.cfg.data}, split `{split}`: {error}. {again}") from error
+            raise DataError(f"{self.cfg.data}, split `{split}`: {error}. {cure}") from error
         if split == self.cfg.train_subset and self.datasets[split].tgt is None:
-            raise DataError(f"{self.cfg.data} has no target side for the split `{split}`. {again}")
+            raise DataError(f"{self.cfg.data} has no target side for the split `{split}`. {cure}")
         if self.cfg.load_alignments:
             _require_alignments(self, split)
 
@@ -134,9 +134,9 @@ def _build_model(original: Callable) -> Callable:
         self.model_limits = model.max_positions()
         self.max_length_option = "--max-source-positions"
         encoder = getattr(model, "encoder", None)
-        own = getattr(encoder, "max_length_option", None)
-        if own and encoder.max_positions() != getattr(cfg, "max_source_positions", None):
-            self.max_length_option = own
+        option = getattr(encoder, "max_length_option", None)
+        if option and encoder.max_positions() != getattr(cfg, "max_source_positions", None):
+            self.max_length_option = option
         return model
 
     return build_model
@@ -152,11 +152,11 @@ def _filter_indices_by_size(original: Callable) -> Callable:
         max_positions: Any = None,
         ignore_invalid_inputs: bool = False,
     ) -> Any:
-        kept, skipped = dataset.filter_indices_by_size(indices, max_positions)
+        fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
         if len(skipped) == 0:
-            return kept
+            return fitting
         # fairseq-interactive may skip all sentences of a buffer, but a split must have some
-        if len(kept) == 0 and any(dataset is split for split in self.datasets.values()):
+        if len(fitting) == 0 and any(dataset is split for split in self.datasets.values()):
             fact, cures = excess(self, dataset, min(skipped, key=dataset.num_tokens), max_positions)
             raise DataError(
                 f"all {len(skipped):,} sentences are too long, the shortest too: {fact}. {cures}."
@@ -172,7 +172,7 @@ def _filter_indices_by_size(original: Callable) -> Callable:
             f"{len(skipped):,} of {len(indices):,} sentences are too long and left out; "
             f"the longest: {fact}. {cures}."
         )
-        return kept
+        return fitting
 
     return filter_indices_by_size
 

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 def _save_checkpoint(original: Callable) -> Callable:
     def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
-        if words := _own(self.task):
+        if words := _task_symbols(self.task):
             extra_state = {**extra_state, DICTIONARIES: dictionaries.record(*words)}
         return original(self, filename, extra_state)
 
@@ -33,8 +33,8 @@ def _trainer_load_checkpoint(original: Callable) -> Callable:
     def load_checkpoint(self: Any, filename: str, *rest: Any, **options: Any) -> Any:
         extra_state = original(self, filename, *rest, **options)
         if extra_state is not None:
-            found = dictionaries.recorded({"extra_state": extra_state}, filename)
-            compare(self.task, found, filename, warn=self.data_parallel_rank == 0)
+            record = dictionaries.recorded({"extra_state": extra_state}, filename)
+            compare(self.task, record, filename, warn=self.data_parallel_rank == 0)
         return extra_state
 
     return load_checkpoint
@@ -45,8 +45,8 @@ def _load_checkpoint_to_cpu(original: Callable) -> Callable:
 
     def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
         state = original(path, *rest, **options)
-        found = {"file": path, "record": dictionaries.recorded(state, path)}
-        return {**state, "task_state": {**(state.get("task_state") or {}), DICTIONARIES: found}}
+        entry = {"file": path, "record": dictionaries.recorded(state, path)}
+        return {**state, "task_state": {**(state.get("task_state") or {}), DICTIONARIES: entry}}
 
     return load_checkpoint_to_cpu
 
@@ -56,36 +56,36 @@ def _load_state_dict(original: Callable) -> Callable:
 
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
         rest = dict(state_dict)
-        if found := rest.pop(DICTIONARIES, None):
-            compare(self, found["record"], found["file"])
+        if entry := rest.pop(DICTIONARIES, None):
+            compare(self, entry["record"], entry["file"])
         original(self, rest)
 
     return load_state_dict
 
 
-def compare(task: Any, found: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
+def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
     """Require that a translation task has the dictionaries of a checkpoint.
 
     Args:
         task: any task; tasks other than translation are not checked.
-        found: the checkpoint's record; without one (None) there is a warning if ``warn``.
+        record: of the checkpoint; without one (None) there is a warning if ``warn``.
         path: the checkpoint's name.
 
     Raises:
         CheckpointError: a dictionary differs.
     """
-    own = _own(task)
-    if not own:
+    pair = _task_symbols(task)
+    if not pair:
         return
-    if found is None:
+    if record is None:
         if warn:
             logger.warning(
                 f"{path} does not say with which dictionaries it was trained, so that they are "
                 "not compared with those of the data"
             )
         return
-    for side, symbols in zip(SIDES, own, strict=True):
-        if differing := dictionaries.difference(symbols, found[side].split("\n")):
+    for side, symbols in zip(SIDES, pair, strict=True):
+        if differing := dictionaries.difference(symbols, record[side].split("\n")):
             language = getattr(task.cfg, f"{side}_lang", None)
             raise CheckpointError(
                 f"{path} was trained with another {side} dictionary: in dict.{language}.txt of "
@@ -93,7 +93,7 @@ def compare(task: Any, found: dict[str, str] | None, path: str, *, warn: bool = 
             )
 
 
-def _own(task: Any) -> tuple[list[str], list[str]] | None:
+def _task_symbols(task: Any) -> tuple[list[str], list[str]] | None:
     """The symbols of a translation task's dictionaries; None for another task."""
     from fairseq.tasks.translation import TranslationTask
 

@@ -99,13 +99,13 @@ def _loss(logged: Mapping[str, Any] | None) -> float | None:
 
 def _message(trainer: Any, update: int, fault: str) -> str:
     when, loss = getattr(trainer, "last_finite_loss", (0, 0.0))
-    known = f"the last finite loss was {loss:g} (update {when})" if when else "no loss was finite"
+    history = f"the last finite loss was {loss:g} (update {when})" if when else "no loss was finite"
     common = trainer.cfg.common
     precision = ", or `--bf16` or fp32" if common.fp16 or common.amp else ""
     last = last_checkpoint(trainer.cfg.checkpoint)
     start = f"{last} is as it was: go on from there" if last else "No checkpoint was saved: begin"
     return (
-        f"training diverged at update {update}: {fault}; {known}. {start} with a lower `--lr`, "
+        f"training diverged at update {update}: {fault}; {history}. {start} with a lower `--lr`, "
         f"more `--warmup-updates` or `--clip-norm 1`{precision}."
     )
 

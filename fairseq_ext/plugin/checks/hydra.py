@@ -105,15 +105,15 @@ def fill_in_architecture(cfg: Any) -> None:
     from omegaconf import OmegaConf, open_dict
 
     model = cfg.get("model")
-    given = {"_name": model} if isinstance(model, str) else model or {}
-    name = given.get("_name")
+    settings = {"_name": model} if isinstance(model, str) else model or {}
+    name = settings.get("_name")
     if name not in ARCH_CONFIG_REGISTRY or name in MODEL_DATACLASS_REGISTRY:
         return
     if ARCH_MODEL_REGISTRY[name].__module__.startswith("fairseq."):
         return
-    if OmegaConf.is_config(given):
-        given = OmegaConf.to_container(given, resolve=False)
-    options = Namespace(**given)
+    if OmegaConf.is_config(settings):
+        settings = OmegaConf.to_container(settings, resolve=False)
+    options = Namespace(**settings)
     ARCH_CONFIG_REGISTRY[name](options)
     with open_dict(cfg):
         cfg.model = vars(options)

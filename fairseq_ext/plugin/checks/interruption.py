@@ -92,8 +92,8 @@ def leave_quietly() -> None:
 
 def _end(cfg: Any, number: signal.Signals) -> NoReturn:
     """Print the message, end the job's other processes, and die of the signal, as shells expect."""
-    for one in SIGNALS:
-        signal.signal(one, signal.SIG_DFL)  # a second Ctrl-C ends it at once
+    for handled in SIGNALS:
+        signal.signal(handled, signal.SIG_DFL)  # a second Ctrl-C ends it at once
     async_checkpoints.finish()
     if not cfg.distributed_training.distributed_rank:
         message = f"fairseq-ext: stopped by {number.name}. {_how_it_goes_on(cfg.checkpoint)}"

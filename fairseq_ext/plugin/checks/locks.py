@@ -58,8 +58,8 @@ def locked(folder: str | Path) -> Iterator[None]:
 def holder(path: Path) -> str:
     """The process that holds the lock ``path``, according to the content of the file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return f"process {found['pid']:d} on {found['host']!s} (since {found['start']!s})"
+        owner = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {owner['pid']:d} on {owner['host']!s} (since {owner['start']!s})"
     except (OSError, ValueError, TypeError, KeyError):
         return "another process"
 

@@ -20,11 +20,11 @@ def allow_open_files() -> None:
         import resource
     except ImportError:  # Windows has no such limit
         return
-    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     if limit != unlimited and limit < ENOUGH:
-        limit = ENOUGH if most == unlimited else min(ENOUGH, most)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+        limit = ENOUGH if hard_limit == unlimited else min(ENOUGH, hard_limit)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
     if limit != unlimited and limit < LEAST:
         raise EnvironmentProblem(
             f"this process may have only {limit} files open at a time, but needs at least {LEAST}. "

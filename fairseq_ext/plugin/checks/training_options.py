@@ -56,7 +56,7 @@ def _require_basics(cfg: Any) -> None:
     if cfg.optimizer is None:
         raise ConfigError("`--optimizer` is missing; give for example `--optimizer adam`.")
     require_batch_size(dataset)
-    for option, value, least in (
+    for option, value, lowest in (
         ("--lr", min(optimization.lr), 0),
         ("--clip-norm", optimization.clip_norm, 0),
         ("--update-freq", min(optimization.update_freq), 1),
@@ -66,8 +66,8 @@ def _require_basics(cfg: Any) -> None:
         ("--distributed-world-size", cfg.distributed_training.distributed_world_size, 1),
         ("--seed", cfg.common.seed, 0),
     ):
-        if value is not None and not value >= least:  # NaN is not, either
-            raise ConfigError(f"`{option}` must be at least {least}, but is {value:g}.")
+        if value is not None and not value >= lowest:  # NaN is not, either
+            raise ConfigError(f"`{option}` must be at least {lowest}, but is {value:g}.")
 
 
 def require_batch_size(dataset: Any) -> None:
@@ -81,7 +81,7 @@ def require_batch_size(dataset: Any) -> None:
 def _require_packages(cfg: Any) -> None:
     """Without these, fairseq trains on and writes nothing of what was asked, or ends in pages."""
     common, backend = cfg.common, cfg.distributed_training.ddp_backend
-    for wanted, option, *packages in (
+    for is_set, option, *packages in (
         (common.tpu and not common.bf16, "--tpu", "torch_xla"),
         (backend in ("fully_sharded", "slowmo"), f"--ddp-backend {backend}", "fairscale"),
         (common.tensorboard_logdir, "--tensorboard-logdir", "tensorboard", "tensorboardX"),
@@ -89,7 +89,7 @@ def _require_packages(cfg: Any) -> None:
         (common.aim_repo, "--aim-repo", "aim"),
         (common.azureml_logging, "--azureml-logging", "azureml"),
     ):
-        if wanted and not any(map(importlib.util.find_spec, packages)):
+        if is_set and not any(map(importlib.util.find_spec, packages)):
             raise ConfigError(
                 f"`{option}` needs the package {packages[0]}, which is not installed: `pip install "
                 f"{packages[0].replace('azureml', 'azureml-core')}`, or leave the option out."
@@ -138,11 +138,11 @@ def _check_bleu(cfg: Any) -> None:
             raise ConfigError(
                 f"`{option}` must be JSON such as '{{\"beam\": 4}}' (quote it), but is {value}."
             )
-    known = list(TOKENIZER_REGISTRY)
-    if task.eval_bleu_detok not in known:
+    tokenizers = list(TOKENIZER_REGISTRY)
+    if task.eval_bleu_detok not in tokenizers:
         raise ConfigError(
-            f"`--eval-bleu-detok` must be one of {', '.join(known)}, but is "
-            f"`{task.eval_bleu_detok}`{nearest(task.eval_bleu_detok, known)}"
+            f"`--eval-bleu-detok` must be one of {', '.join(tokenizers)}, but is "
+            f"`{task.eval_bleu_detok}`{nearest(task.eval_bleu_detok, tokenizers)}"
         )
 
 

@@ -27,17 +27,17 @@ class Writer:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._taken = threading.Event()
+        self._released = threading.Event()
         self._error: BaseException | None = None
 
     def start(self, save: Callable[[], Any]) -> None:
-        """Let ``save`` run until it calls :meth:`taken` or ends; it then goes on by itself.
+        """Let ``save`` run until it calls :meth:`release` or ends; it then goes on by itself.
 
         Raises:
             Exception: an error of this ``save`` so far, or of the one before.
         """
         self.wait()
-        self._taken.clear()
+        self._released.clear()
         device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
         def run() -> None:
@@ -48,17 +48,17 @@ class Writer:
             except BaseException as error:
                 self._error = error
             finally:
-                self._taken.set()
+                self._released.set()
 
         self._thread = threading.Thread(target=run, name="checkpoints")
         self._thread.start()
-        self._taken.wait()
+        self._released.wait()
         if self._error is not None:
             self.wait()
 
-    def taken(self) -> None:
+    def release(self) -> None:
         """Note that the copy to save does not depend on the training any more."""
-        self._taken.set()
+        self._released.set()
 
     def wait(self) -> None:
         """Wait until everything is saved.
@@ -89,8 +89,8 @@ def _add_defaults(original: Callable) -> Callable:
 
     def add_defaults(cfg: Any) -> None:
         original(cfg)
-        asked = cfg.checkpoint.write_checkpoints_asynchronously
-        if asked and "iopath" not in sys.modules and not importlib.util.find_spec("iopath"):
+        asynchronous = cfg.checkpoint.write_checkpoints_asynchronously
+        if asynchronous and "iopath" not in sys.modules and not importlib.util.find_spec("iopath"):
             sys.modules["iopath"] = ModuleType("iopath")  # it is asked for, and never used
 
     return add_defaults
@@ -114,7 +114,7 @@ def _torch_persistent_save(original: Callable) -> Callable:
             file = io.BytesIO()
             torch.save(obj, file)
             obj = file
-            WRITER.taken()
+            WRITER.release()
         original(obj, filename)
 
     return torch_persistent_save

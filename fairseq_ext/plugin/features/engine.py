@@ -20,16 +20,16 @@ def _add_option() -> None:
     if "engine" in GenerationConfig.__dataclass_fields__:
         return
     kind = ChoiceEnum([FAIRSEQ, *ENGINES])
-    said = (
+    help_text = (
         f"{HELP}. Where the engine lacks an option or a model, the log says why fairseq translates"
     )
     for name, its, default, text in (
-        ("engine", kind, DEFAULT, said),
+        ("engine", kind, DEFAULT, help_text),
         ("shortlist", Optional[str], None, SHORTLIST_HELP),  # noqa: UP045 (fairseq reads it)
     ):
         field = dataclasses.field(default=default, metadata={"help": text})
-        one = dataclasses.make_dataclass("One", [(name, its, field)])
-        GenerationConfig.__dataclass_fields__[name] = one.__dataclass_fields__[name]
+        holder = dataclasses.make_dataclass("One", [(name, its, field)])
+        GenerationConfig.__dataclass_fields__[name] = holder.__dataclass_fields__[name]
         GenerationConfig.__annotations__[name] = its
         setattr(GenerationConfig, name, default)
     hydra_init()

@@ -44,8 +44,8 @@ def keep_sizes_once(original: Callable) -> Callable:
 
 def order_by_counting(original: Callable) -> Callable:
     def ordered_indices(self: Any) -> np.ndarray:
-        sizes = [one for one in (self.tgt_sizes, self.src_sizes) if one is not None]
-        longest = max(one.max(initial=0) for one in sizes)
+        sizes = [side for side in (self.tgt_sizes, self.src_sizes) if side is not None]
+        longest = max(side.max(initial=0) for side in sizes)
         if self.buckets is not None or longest > ordering.LONGEST:
             return original(self)
         return ordering.random_by_length(sizes, self.shuffle)
@@ -60,8 +60,8 @@ def look_before_filtering(original: Callable) -> Callable:
         limits = max_sizes if isinstance(max_sizes, tuple | list) else (max_sizes, max_sizes)
         sizes = (self.src_sizes, self.tgt_sizes)
         if max_sizes is not None and all(
-            one is None or one.max(initial=0) <= limit
-            for one, limit in zip(sizes, limits, strict=True)
+            side is None or side.max(initial=0) <= limit
+            for side, limit in zip(sizes, limits, strict=True)
         ):
             return indices, []
         return original(self, indices, max_sizes)
@@ -82,11 +82,11 @@ def batch_in_parts(original: Callable) -> Callable:
         batches: list[Any] = []
         start = 0
         while len(indices) - start > PART:
-            found = original(self, indices[start : start + PART], *args, **kwargs)
-            if len(found) <= OPEN:  # sentences by the hundred thousand in one batch
+            part = original(self, indices[start : start + PART], *args, **kwargs)
+            if len(part) <= OPEN:  # sentences by the hundred thousand in one batch
                 break
-            batches += found[:-OPEN]
-            start += sum(map(len, found[:-OPEN]))
+            batches += part[:-OPEN]
+            start += sum(map(len, part[:-OPEN]))
         return batches + original(self, indices[start:], *args, **kwargs)
 
     return batch_by_size

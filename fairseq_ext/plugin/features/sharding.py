@@ -45,9 +45,9 @@ def shard_by_torch(original: Callable) -> Callable:
         if processes == 1:
             return
         optimizer.optimizer = sharding.shard(optimizer.optimizer, optimizer.optimizer_config, group)
-        own, whole = optimizer.optimizer.share()
+        share, total = optimizer.optimizer.share()
         logger.info(
-            f"--zero-sharding os: the optimizer's state of {own:,} of {whole:,} weights is in "
+            f"--zero-sharding os: the optimizer's state of {share:,} of {total:,} weights is in "
             f"this process, one of {processes}"
         )
 

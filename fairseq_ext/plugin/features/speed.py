@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 SMOOTHED = "fairseq.criterions.label_smoothed_cross_entropy:LabelSmoothedCrossEntropyCriterion"
 PLAIN = "fairseq.criterions.cross_entropy:CrossEntropyCriterion"
-STOCK_MODULES = {one.partition(":")[0] for one in (SMOOTHED, PLAIN)}
+STOCK_MODULES = {target.partition(":")[0] for target in (SMOOTHED, PLAIN)}
 READING_LOGITS = ("compute_loss", "compute_accuracy", "get_lprobs_and_target")
 
 
@@ -94,8 +94,8 @@ def loss_in_chunks(original: Callable) -> Callable:
             return original(self, model, net_output, sample, reduce)
         output = chunked_output.output_layer(model, net_output[0])
         target = model.get_targets(sample, net_output)
-        found, _ = loss.smoothed_nll(output, target, padding_idx=self.padding_idx)
-        return found, found
+        loss_sum, _ = loss.smoothed_nll(output, target, padding_idx=self.padding_idx)
+        return loss_sum, loss_sum
 
     return compute_loss
 

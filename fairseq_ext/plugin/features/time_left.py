@@ -20,14 +20,15 @@ def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
         epoch_itr: fairseq's ``EpochBatchIterator``, before its next epoch.
         done: updates so far.
     """
-    most, epochs = cfg.optimization.max_update, cfg.optimization.max_epoch
-    left = most - done if most else math.inf
+    max_update, epochs = cfg.optimization.max_update, cfg.optimization.max_epoch
+    left = max_update - done if max_update else math.inf
     if epochs:
-        many = cfg.optimization.update_freq  # of each epoch; the last one holds for all others
-        freq = many[min(epoch_itr.next_epoch_idx, len(many)) - 1]
-        each = math.ceil(len(epoch_itr) / freq)
-        before = math.ceil(epoch_itr.iterations_in_epoch / freq) % each
-        left = min(left, each * (epochs + 1 - epoch_itr.next_epoch_idx) - before)
+        # One for each epoch; the last one holds for all later epochs.
+        frequencies = cfg.optimization.update_freq
+        freq = frequencies[min(epoch_itr.next_epoch_idx, len(frequencies)) - 1]
+        per_epoch = math.ceil(len(epoch_itr) / freq)
+        before = math.ceil(epoch_itr.iterations_in_epoch / freq) % per_epoch
+        left = min(left, per_epoch * (epochs + 1 - epoch_itr.next_epoch_idx) - before)
     return left
 
 
@@ -65,8 +66,8 @@ def _train_step(original: Callable) -> Callable:
 def _left(trainer: Any) -> str:
     """At the pace of this process so far, validation and saving included."""
     (began, first), done = trainer.began, trainer.get_num_updates()
-    each = (time.monotonic() - began) / max(1, done - first)
-    return clock(each * (trainer.last_update - done))
+    seconds = (time.monotonic() - began) / max(1, done - first)
+    return clock(seconds * (trainer.last_update - done))
 
 
 PATCHES = (

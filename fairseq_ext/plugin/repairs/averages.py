@@ -33,8 +33,8 @@ def copy_whole_numbers(original: Callable) -> Callable:
     def __init__(self: Any, model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         original(self, model, *args, **kwargs)
         state = self.model.state_dict()
-        whole = {name for name, value in state.items() if not torch.is_floating_point(value)}
-        self.skip_keys = {*self.skip_keys, *whole}
+        integers = {name for name, value in state.items() if not torch.is_floating_point(value)}
+        self.skip_keys = {*self.skip_keys, *integers}
 
     return __init__
 
@@ -43,8 +43,8 @@ def keep_versions(original: Callable) -> Callable:
     """Add the version numbers of modules to the state from which the average is loaded."""
 
     def restore(self: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        own = self.model.state_dict()
-        versions = {name: value for name, value in own.items() if "version" in name}
+        state = self.model.state_dict()
+        versions = {name: value for name, value in state.items() if "version" in name}
         original(self, {**versions, **state_dict}, *args, **kwargs)
 
     return restore

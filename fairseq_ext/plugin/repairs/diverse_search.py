@@ -24,8 +24,8 @@ def count_from_the_first(original: Callable) -> Callable:
         if original_batch_idxs is not None:
             if step == 0:  # all sentences of the batch are there
                 self.sentences = original_batch_idxs
-            same = original_batch_idxs.unsqueeze(1).eq(self.sentences)
-            original_batch_idxs = same.int().argmax(1)
+            matches = original_batch_idxs.unsqueeze(1).eq(self.sentences)
+            original_batch_idxs = matches.int().argmax(1)
         return original(self, step, lprobs, scores, prev_output_tokens, original_batch_idxs)
 
     return step

@@ -26,9 +26,9 @@ def add_in_int64(original: Callable) -> Callable:
     """Add sizes in int64; fairseq uses int32 where parts of several workers were merged."""
 
     def writer(cls: Any, path: str, dtype: Any) -> Any:
-        made = original(cls, path, dtype)
-        made._get_pointers = lambda sizes: starts(sizes, np.dtype(dtype).itemsize)
-        return made
+        index = original(cls, path, dtype)
+        index._get_pointers = lambda sizes: starts(sizes, np.dtype(dtype).itemsize)
+        return index
 
     return writer
 
@@ -37,8 +37,8 @@ def not_cached(original: Callable) -> Callable:
     """Read sentences of the old layout from the file, instead of from a cache that is empty."""
 
     def infer_dataset_impl(path: str) -> str | None:
-        found = original(path)
-        return "lazy" if found == "cached" else found
+        layout = original(path)
+        return "lazy" if layout == "cached" else layout
 
     return infer_dataset_impl
 

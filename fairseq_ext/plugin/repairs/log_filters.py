@@ -55,30 +55,30 @@ def _log_file_once(progress_bar: Callable) -> Callable:
     signature = inspect.signature(progress_bar)
 
     def with_log_file_once(*args: Any, **options: Any) -> Any:
-        given = signature.bind(*args, **options)
+        call = signature.bind(*args, **options)
         files = {getattr(handler, "baseFilename", None) for handler in logger.handlers}
-        log_file = given.arguments.get("log_file")
+        log_file = call.arguments.get("log_file")
         if log_file is not None and os.path.abspath(log_file) in files:  # noqa: PTH100  # as there
-            given.arguments["log_file"] = None
-        return progress_bar(*given.args, **given.kwargs)
+            call.arguments["log_file"] = None
+        return progress_bar(*call.args, **call.kwargs)
 
     return with_log_file_once
 
 
 def _say_once(original: Callable) -> Callable:
     """Say once of each log that it cannot be written; logging would do so for each line."""
-    told: set[object] = set()
+    reported: set[object] = set()
 
     def handleError(self: Any, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
         silent = not logging.raiseExceptions or sys.stderr is None
         if silent or not isinstance(error, OSError):  # or a fault in the code that logs
             original(self, record)
-        elif (name := getattr(getattr(self, "stream", None), "name", self)) not in told:
-            told.add(name)
-            said = f"fairseq-ext: the log {name} cannot be written: {error.strerror or error}."
+        elif (name := getattr(getattr(self, "stream", None), "name", self)) not in reported:
+            reported.add(name)
+            message = f"fairseq-ext: the log {name} cannot be written: {error.strerror or error}."
             with suppress(OSError):  # stderr may be on that disk, too
-                print(said, file=sys.stderr)
+                print(message, file=sys.stderr)
 
     return handleError
 

@@ -41,8 +41,8 @@ def compose_as_in_first_epoch(original: Callable) -> Callable:
     from fairseq.tasks import FairseqTask
 
     def reuses(task: Any) -> bool:
-        own = type(task).get_batch_iterator is not FairseqTask.get_batch_iterator
-        return not own and not getattr(task.cfg, "rebuild_batches", False)
+        has_iterator = type(task).get_batch_iterator is not FairseqTask.get_batch_iterator
+        return not has_iterator and not getattr(task.cfg, "rebuild_batches", False)
 
     def get_train_iterator(
         self: Any, epoch: int, combine: bool = True, load_dataset: bool = True, **options: Any
@@ -174,8 +174,8 @@ def _former_aim(cfg: Any, trainer: Any) -> str:
     if not storage.is_archive(path):  # another process has read it for all
         return aim(cfg)
     former = layout.options(storage.peek(path), "checkpoint")
-    known = {"best_checkpoint_metric", "maximize_best_checkpoint_metric"} <= former.keys()
-    return aim(SimpleNamespace(**former) if known else cfg)
+    is_complete = {"best_checkpoint_metric", "maximize_best_checkpoint_metric"} <= former.keys()
+    return aim(SimpleNamespace(**former) if is_complete else cfg)
 
 
 def restore_validation(original: Callable) -> Callable:
@@ -329,8 +329,8 @@ def save_interval_at_end(original: Callable) -> Callable:
         )
         name = f"checkpoint_{epoch_itr.epoch}_{updates}{suffix}.pt"
         saved = original(cfg, trainer, epoch_itr, val_loss)
-        every = cfg.save_interval_updates
-        if saved is None or not at_end or every <= 0 or updates % every:
+        interval = cfg.save_interval_updates
+        if saved is None or not at_end or interval <= 0 or updates % interval:
             return saved
         PathManager.copy(saved, str(Path(cfg.save_dir, name)), overwrite=True)
         if cfg.keep_interval_updates > 0 and cfg.keep_interval_updates_pattern == -1:

@@ -57,12 +57,12 @@ def _one_by_one(original: Callable) -> Callable:
                     loaded = utils.load_checkpoint_to_cpu(path, arg_overrides)
                 arguments = ([name], arg_overrides, task, strict, suffix, num_shards)
                 if loaded is None or not (loaded.get("cfg") or loaded.get("args")):
-                    found, cfg, task = original(*arguments, state)
+                    built, cfg, task = original(*arguments, state)
                 else:
                     registry_checks.fitting(loaded["cfg"], task, path)
                     with registry_checks.no_larger_than(loaded["model"]), _named(loaded["cfg"]):
-                        found, cfg, task = original(*arguments, loaded)
-            models += found
+                        built, cfg, task = original(*arguments, loaded)
+            models += built
         return models, cfg, task
 
     return load_model_ensemble_and_task
