@@ -89,11 +89,11 @@ def commands_page() -> list[str]:
 
 def children(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """The parsers of the subcommands."""
-    found: dict[str, argparse.ArgumentParser] = {}
+    parsers: dict[str, argparse.ArgumentParser] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            found.update(action.choices)
-    return found
+            parsers.update(action.choices)
+    return parsers
 
 
 def command_section(parser: argparse.ArgumentParser, level: int) -> list[str]:
@@ -117,12 +117,12 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]
         if action.nargs in ("+", "*"):
             value += "…"
         name = ", ".join(action.option_strings) + value if action.option_strings else value.strip()
-        given = action.default
-        is_shown = given not in (None, False, argparse.SUPPRESS, "") and action.option_strings
+        default = action.default
+        is_shown = default not in (None, False, argparse.SUPPRESS, "") and action.option_strings
         meaning = parser._get_formatter()._expand_help(action) if action.help else ""
         if action.required and action.option_strings:
             meaning = f"{meaning} (required)"
-        yield f"`{name}`", f"`{given}`" if is_shown else "", meaning
+        yield f"`{name}`", f"`{default}`" if is_shown else "", meaning
 
 
 # ---- models, tasks -------------------------------------------------------------------------------
@@ -163,18 +163,18 @@ def flag(name: str) -> str:
 def option_table(options: Iterable[Field]) -> list[str]:
     """Options that are fields of a dataclass."""
     rows = []
-    for one in options:
-        default = one.default_factory() if one.default is MISSING else one.default
-        if one.name == "_name" or str(default).startswith("${"):
+    for field in options:
+        default = field.default_factory() if field.default is MISSING else field.default
+        if field.name == "_name" or str(default).startswith("${"):
             continue  # no option, or an option of the task
-        is_choice = isinstance(one.type, type) and issubclass(one.type, Enum)
-        values = ", ".join(f"`{choice.value}`" for choice in one.type) if is_choice else ""
-        kind = values or getattr(one.type, "__name__", str(one.type))
-        given = getattr(default, "value", default)
-        if one.type is bool:
-            kind, given = "switch", "on" if default else "off"
-        shown = f"`{given}`" if given not in ("", None) else "empty"
-        rows.append((f"`{flag(one.name)}`", kind, shown, one.metadata.get("help", "")))
+        is_choice = isinstance(field.type, type) and issubclass(field.type, Enum)
+        values = ", ".join(f"`{choice.value}`" for choice in field.type) if is_choice else ""
+        kind = values or getattr(field.type, "__name__", str(field.type))
+        shown_default = getattr(default, "value", default)
+        if field.type is bool:
+            kind, shown_default = "switch", "on" if default else "off"
+        shown = f"`{shown_default}`" if shown_default not in ("", None) else "empty"
+        rows.append((f"`{flag(field.name)}`", kind, shown, field.metadata.get("help", "")))
     return table(("option", "values", "default", "meaning"), rows)
 
 
@@ -184,13 +184,13 @@ def tasks_page() -> list[str]:
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
-    found = [("task", ours(TASK_REGISTRY), TASK_DATACLASS_REGISTRY)]
-    found += [
-        (flag(kind)[2:], ours(one["registry"]), one["dataclass_registry"])
-        for kind, one in sorted(REGISTRIES.items())
+    kinds = [("task", ours(TASK_REGISTRY), TASK_DATACLASS_REGISTRY)]
+    kinds += [
+        (flag(kind)[2:], ours(registry["registry"]), registry["dataclass_registry"])
+        for kind, registry in sorted(REGISTRIES.items())
     ]
     lines = ["# Tasks, criterions and schedules", ""]
-    for kind, entries, dataclasses in found:
+    for kind, entries, dataclasses in kinds:
         for name, cls in entries.items():
             config = dataclasses[name]
             inherited = {f.name for base in config.__mro__[1:] for f in _fields(base)}
@@ -258,8 +258,8 @@ def patches_page() -> list[str]:
     return lines + table(
         ("function", "patches"),
         (
-            (f"`{target}`", ", ".join(one.name for one in found))
-            for target, found in targets.items()
+            (f"`{target}`", ", ".join(patch.name for patch in rows_of_target))
+            for target, rows_of_target in targets.items()
         ),
     )
 
@@ -269,8 +269,8 @@ def corpora_page() -> list[str]:
     from fairseq_ext.corpora import catalogue
 
     rows = [
-        (f"`{name}`", f"{one.src} → {one.tgt}", one.licence)
-        for name, one in sorted(catalogue.CORPORA.items())
+        (f"`{name}`", f"{corpus.src} → {corpus.tgt}", corpus.licence)
+        for name, corpus in sorted(catalogue.CORPORA.items())
     ]
     lines = [
         "# Corpora and their licences",
@@ -291,28 +291,28 @@ def python_page() -> list[str]:
     lines = ["# Python API", ""]
     for public in PYTHON_API:
         module, _, name = public.partition(":")
-        found = importlib.import_module(module)
+        owner = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
-        rest = (inspect.getdoc(found) or "").partition("\n\n")[2]
-        lines += [f"## {name}", "", first_paragraph(found), "", "```python"]
-        lines += [f"from {module} import {name.partition('.')[0]}", f"{name}{signature(found)}"]
+            owner = getattr(owner, part)
+        rest = (inspect.getdoc(owner) or "").partition("\n\n")[2]
+        lines += [f"## {name}", "", first_paragraph(owner), "", "```python"]
+        lines += [f"from {module} import {name.partition('.')[0]}", f"{name}{signature(owner)}"]
         lines += ["```", ""]
         if rest:
             lines += ["```text", rest.strip(), "```", ""]
     return lines
 
 
-def signature(found: Any) -> str:
+def signature(owner: Any) -> str:
     """Its parameters, one on each line where they are many."""
     parameters = [
-        re.sub(r"<function (\w+) at \w+>", r"\1", str(one)).replace("'", "")
-        for one in inspect.signature(found).parameters.values()
+        re.sub(r"<function (\w+) at \w+>", r"\1", str(parameter)).replace("'", "")
+        for parameter in inspect.signature(owner).parameters.values()
     ]
     short = ", ".join(parameters)
     if len(short) < 80:
         return f"({short})"
-    return "(\n" + "".join(f"    {one},\n" for one in parameters) + ")"
+    return "(\n" + "".join(f"    {parameter},\n" for parameter in parameters) + ")"
 
 
 # ---- all of it -----------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def pages() -> dict[str, str]:
     from fairseq_ext import register
 
     register()
-    found = {
+    texts = {
         "commands.md": commands_page(),
         "models.md": models_page(),
         "tasks.md": tasks_page(),
@@ -333,9 +333,9 @@ def pages() -> dict[str, str]:
         "python.md": python_page(),
     }
     index = ["# Reference", "", "Generated from the code by `python docs/make_reference.py`.", ""]
-    index += [f"- [{lines[0].removeprefix('# ')}]({name})" for name, lines in found.items()]
-    found = {"index.md": index, **found}
-    return {name: "\n".join([NOTE, "", *lines]).rstrip() + "\n" for name, lines in found.items()}
+    index += [f"- [{lines[0].removeprefix('# ')}]({name})" for name, lines in texts.items()]
+    texts = {"index.md": index, **texts}
+    return {name: "\n".join([NOTE, "", *lines]).rstrip() + "\n" for name, lines in texts.items()}
 
 
 def main() -> int:
@@ -343,19 +343,19 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; name what differs")
     args = parser.parse_args()
     os.environ["COLUMNS"] = "100"
-    found = pages()
+    texts = pages()
     former = {path.name: path.read_text("utf-8") for path in REFERENCE.glob("*.md")}
-    wrong = sorted(n for n in found.keys() | former.keys() if found.get(n) != former.get(n))
+    wrong = sorted(n for n in texts.keys() | former.keys() if texts.get(n) != former.get(n))
     if args.check:
         for name in wrong:
             print(f"docs/reference/{name} is out of date: run python docs/make_reference.py")
         return 1 if wrong else 0
     REFERENCE.mkdir(exist_ok=True)
-    for name in former.keys() - found.keys():
+    for name in former.keys() - texts.keys():
         (REFERENCE / name).unlink()
-    for name, text in found.items():
+    for name, text in texts.items():
         (REFERENCE / name).write_text(text, encoding="utf-8")
-    print(f"{len(found)} pages, {len(wrong)} changed")
+    print(f"{len(texts)} pages, {len(wrong)} changed")
     return 0
 
 

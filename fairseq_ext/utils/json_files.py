@@ -48,29 +48,29 @@ def parse_json(text: str, where: str) -> Any:
         line = text.count("\n", 0, text.find(number)) + 1
         raise DataError(f"{where}, line {line}: the number {number:.20} is out of range.")
 
-    def whole(number: str) -> int:
+    def integer(number: str) -> int:
         return int(number) if len(number.lstrip("-")) <= DIGITS else refuse(number)
 
     def finite(number: str) -> float:
         return value if math.isfinite(value := float(number)) else refuse(number)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        content: dict[str, Any] = {}
         for name, value in pairs:
-            if name in found:
+            if name in content:
                 raise DataError(f"{where} has the key {name!r:.60} twice in one object.")
-            found[name] = value
-        return found
+            content[name] = value
+        return content
 
     hooks: dict[str, Any] = {"object_pairs_hook": once, "parse_constant": refuse}
     try:
-        found = json.loads(text, parse_int=whole, parse_float=finite, **hooks)
+        content = json.loads(text, parse_int=integer, parse_float=finite, **hooks)
         if "\\ud" in text.lower():
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(content, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise DataError(f"{where}, line {error.lineno}: not JSON ({error.msg}).") from None
     except UnicodeEncodeError:
         raise DataError(f"{where} has half of a surrogate pair (`\\ud…`) in a text.") from None
     except RecursionError:
         raise DataError(f"{where} is JSON that is nested too deeply.") from None
-    return found
+    return content

@@ -71,10 +71,10 @@ def literal(text: str) -> Any:
         raise refused from None
 
 
-def shown(text: str, most: int = 60) -> str:
+def shown(text: str, limit: int = 60) -> str:
     """A text as it is shown in a message: its start, in printable characters."""
     printable = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-    return printable if len(printable) <= most else f"{printable[:most]}…"
+    return printable if len(printable) <= limit else f"{printable[:limit]}…"
 
 
 class _Refusal(ValueError):
@@ -91,21 +91,21 @@ def _check_tokens(text: str) -> None:
     brackets = operators = 0
     before = ""
     for token in tokenize.generate_tokens(io.StringIO(text.strip()).readline):
-        kind, said = token.type, token.string
-        if kind == tokenize.NAME and said not in _CONSTANTS:
-            raise _Refusal(f"has `{shown(said)}` in it")
-        if kind == tokenize.STRING and {"f", "b"} & set(said.lower().partition(said[-1])[0]):
+        kind, word = token.type, token.string
+        if kind == tokenize.NAME and word not in _CONSTANTS:
+            raise _Refusal(f"has `{shown(word)}` in it")
+        if kind == tokenize.STRING and {"f", "b"} & set(word.lower().partition(word[-1])[0]):
             raise _Refusal("has a string with a prefix in it")
         if kind == tokenize.OP:
-            brackets += (said in "([{") - (said in ")]}")
-            operators += said in "+-*" and before not in _BEFORE_A_SIGN
-            if said not in "()[]{},:+-*":
-                raise _Refusal(f"has `{said}` in it")
+            brackets += (word in "([{") - (word in ")]}")
+            operators += word in "+-*" and before not in _BEFORE_A_SIGN
+            if word not in "()[]{},:+-*":
+                raise _Refusal(f"has `{word}` in it")
         elif kind not in (tokenize.NAME, tokenize.STRING, tokenize.NUMBER, *_LAYOUT):
-            raise _Refusal(f"has `{shown(said)}` in it")
+            raise _Refusal(f"has `{shown(word)}` in it")
         if brackets > MOST_BRACKETS or operators > MOST_OPERATORS:
             raise _Refusal("is nested too deeply")
-        before = said.strip()
+        before = word.strip()
 
 
 _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER, tokenize.COMMENT)
@@ -123,8 +123,8 @@ def _value(node: ast.expr) -> tuple[Any, int]:
             return (values if isinstance(node, ast.List) else tuple(values)), size
         case ast.Dict(keys=keys, values=elements) if all(keys):
             names, size = _values(keys)
-            values, more = _values(elements)
-            return dict(zip(names, values, strict=True)), size + more
+            values, element_size = _values(elements)
+            return dict(zip(names, values, strict=True)), size + element_size
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
             value, size = _value(operand)
             if isinstance(value, _NUMBERS):
@@ -137,8 +137,8 @@ def _value(node: ast.expr) -> tuple[Any, int]:
 
 
 def _values(nodes: Sequence[ast.expr]) -> tuple[list[Any], int]:
-    found = [_value(node) for node in nodes]
-    return [value for value, _ in found], 1 + sum(size for _, size in found)
+    pairs = [_value(node) for node in nodes]
+    return [value for value, _ in pairs], 1 + sum(size for _, size in pairs)
 
 
 def _sum(left: Any, left_size: int, right: Any, right_size: int) -> tuple[Any, int]:

@@ -72,7 +72,7 @@ class TestCheckText:
         assert text.check_text(file("ä ö\r\nb c\r\n".encode())) == 2
 
     @pytest.mark.parametrize(
-        ("content", "said"),
+        ("content", "output"),
         [
             (b"", "a.txt is empty"),
             (b"\xef\xbb\xbfa\n", "a.txt, line 1: starts with a byte-order mark (UTF-8)"),
@@ -93,10 +93,10 @@ class TestCheckText:
             (b"a\n" + b"b " * 100_000 + b"\n", "a.txt, line 2: more than 10,000 tokens"),
         ],
     )
-    def test_refuses(self, file, content: bytes, said: str):
+    def test_refuses(self, file, content: bytes, output: str):
         with pytest.raises(DataError) as caught:
             text.check_text(file(content))
-        assert said in str(caught.value)
+        assert output in str(caught.value)
 
     def test_limits(self, file):
         assert text.check_text(file(b"b " * 10_000 + b"\n")) == 1
@@ -167,16 +167,16 @@ class TestCheckText:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "output"),
     [
         ("a 1\nb\n", "line 2: `b` is not"),
         ("a 1\nb x\n", "line 2: `b x` is not"),
         ("a 1\nb 2\na 3\n", "line 3: `a` is already in line 1"),
     ],
 )
-def test_check_dictionary(file, content: str, said: str):
+def test_check_dictionary(file, content: str, output: str):
     text.check_dictionary(file(b"a 1\nb 2\na 3 #fairseq:overwrite\n"))
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=output):
         text.check_dictionary(file(content.encode()))
 
 
@@ -263,13 +263,13 @@ BAD_TEXTS = {
 @pytest.mark.system
 @pytest.mark.parametrize("case", BAD_TEXTS)
 def test_preprocess_refuses_a_text(tmp_path: Path, case: str):
-    damage, *said = BAD_TEXTS[case]
+    damage, *output = BAD_TEXTS[case]
     folder = digits_corpus(tmp_path / "text", train=5, valid=3, test=3)
     damage(folder)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "notes").write_text("mine")
     before = contents(tmp_path)
-    refused(preprocess(folder, tmp_path / "bin"), *said)
+    refused(preprocess(folder, tmp_path / "bin"), *output)
     assert contents(tmp_path) == before
 
 
@@ -304,10 +304,10 @@ def test_preprocess_keeps_every_line_and_earlier_results(tmp_path: Path):
 def test_preprocess_refuses_a_dictionary(tmp_path: Path, copy_data: Path):
     folder = copy_data.parent / "text"
     (tmp_path / "dict").write_text("1 10\ntwo\n")
-    given = ("--srcdict", tmp_path / "dict", "--joined-dictionary")
-    refused(preprocess(folder, tmp_path / "bin", *given), "dict, line 2: `two` is not")
-    given = ("--srcdict", tmp_path / "none", "--joined-dictionary")
-    refused(preprocess(folder, tmp_path / "bin", *given), "dictionary", "none does not exist")
+    options = ("--srcdict", tmp_path / "dict", "--joined-dictionary")
+    refused(preprocess(folder, tmp_path / "bin", *options), "dict, line 2: `two` is not")
+    options = ("--srcdict", tmp_path / "none", "--joined-dictionary")
+    refused(preprocess(folder, tmp_path / "bin", *options), "dictionary", "none does not exist")
     assert list(contents(tmp_path)) == ["dict"]
 
 
@@ -317,14 +317,14 @@ def test_preprocess_goes_on_where_it_was_killed_while_its_files_were_moved(
 ):
     """The manifest comes first and dictionaries come last, of which one is missing."""
     folder = copy_data.parent / "text"
-    whole = contents(copy_data)
+    complete = contents(copy_data)
     shutil.copytree(copy_data, tmp_path / "bin")
     (tmp_path / "bin" / "dict.tgt.txt").unlink()
     done = preprocess(folder, tmp_path / "bin", ok=True)
     assert done.returncode == 0
     after = contents(tmp_path / "bin")
     assert {name: after[name] for name in after if name != "preprocess.log"} == {
-        name: whole[name] for name in whole if name != "preprocess.log"
+        name: complete[name] for name in complete if name != "preprocess.log"
     }
 
 
@@ -348,14 +348,15 @@ def test_preprocess_on_a_full_disk(tmp_path: Path, copy_data: Path, workers: int
     """Neither a new folder nor earlier results suffer."""
     earlier = workers == 2
     folder, destination = copy_data.parent / "text", tmp_path / "new" / "bin"
-    given: tuple[object, ...] = ()
+    options: tuple[object, ...] = ()
     if earlier:
         shutil.copytree(copy_data, destination)
-        given = ("--srcdict", destination / "dict.src.txt", "--joined-dictionary")
+        options = ("--srcdict", destination / "dict.src.txt", "--joined-dictionary")
     before = contents(tmp_path)
     done = on_full_disk(
         *(3, "preprocess", "--user-dir", USER_DIR, "--source-lang", "src", "--target-lang", "tgt"),
-        *("--trainpref", folder / "train", "--destdir", destination, "--workers", workers, *given),
+        *("--trainpref", folder / "train", "--destdir", destination),
+        *("--workers", workers, *options),
     )
     refused(done, destination, "Free some space")
     assert contents(tmp_path) == before
@@ -414,11 +415,11 @@ BAD_DATA = {
 @pytest.mark.system
 @pytest.mark.parametrize("case", BAD_DATA)
 def test_train_refuses_data(data: Path, case: str):
-    damage, said = BAD_DATA[case]
+    damage, output = BAD_DATA[case]
     damage(data)
     before = contents(data.parent)
     refused(
-        fairseq("train", data, *TINY, "--save-dir", data.parent / "new" / "save", ok=False), said
+        fairseq("train", data, *TINY, "--save-dir", data.parent / "new" / "save", ok=False), output
     )
     assert contents(data.parent) == before
 
@@ -427,11 +428,11 @@ def test_train_refuses_data(data: Path, case: str):
 def test_train_names_a_sentence_that_is_too_long(copy_data: Path, tmp_path: Path):
     """A long sentence that reached the data ends the run at its start, not hours later."""
     save = tmp_path / "save"
-    for limit, said in (
+    for limit, output in (
         (("--max-tokens", 5), "tokens, too many for a batch. Raise `--max-tokens`"),
         (("--max-source-positions", 5), "source tokens, but the model takes at most 5."),
     ):
-        refused(fairseq("train", copy_data, *TINY, *limit, "--save-dir", save, ok=False), said)
+        refused(fairseq("train", copy_data, *TINY, *limit, "--save-dir", save, ok=False), output)
         assert not save.exists()
 
 
@@ -450,10 +451,10 @@ def test_train_into_an_unwritable_or_full_folder(copy_data: Path, tmp_path: Path
 def test_a_log_on_a_full_disk(copy_data: Path, tmp_path: Path):
     """Training goes on, and says so once; logging would print a traceback for each line."""
     options = ("--save-dir", tmp_path, "--log-file", "/dev/full")
-    said = fairseq("train", copy_data, *TINY, *options).stderr
+    output = fairseq("train", copy_data, *TINY, *options).stderr
     message = "fairseq-ext: the log /dev/full cannot be written: No space left on device."
-    assert said.count(message) == 1
-    assert "Logging error" not in said
+    assert output.count(message) == 1
+    assert "Logging error" not in output
 
 
 @pytest.mark.system
@@ -461,12 +462,12 @@ def test_train_refuses_a_checkpoint_of_another_architecture(copy_data: Path, tra
     before = contents(trained.parent)
     other = (*TINY, "--arch", "gru_tiny")
     stock_only = {"--encoder-hidden-size", "--decoder-hidden-size", "--decoder-out-embed-dim"}
-    kept = [
+    remaining = [
         word
         for index, word in enumerate(other)
         if word not in stock_only and other[index - 1] not in stock_only
     ]
-    done = fairseq("train", copy_data, *kept, "--save-dir", trained.parent, ok=False)
+    done = fairseq("train", copy_data, *remaining, "--save-dir", trained.parent, ok=False)
     refused(done, "`lstm`, but `gru_tiny` was", "not in it: encoder.", "only in it: encoder.lstm.")
     assert contents(trained.parent) == before
 
@@ -493,7 +494,7 @@ def _update(part: Callable[[dict], dict], **entries: object) -> Callable[[dict],
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "output"),
     [
         (_update(lambda s: s["last_optimizer_state"]["state"][0], exp_avg=torch.zeros(3)), "[3]"),
         (_update(lambda s: s["last_optimizer_state"]["state"][0], step="x"), "not a number"),
@@ -505,7 +506,7 @@ def _update(part: Callable[[dict], dict], **entries: object) -> Callable[[dict],
     ids=["moment", "step", "betas", "updates", "time", "early stopping"],
 )
 def test_train_goes_on_from_no_other_state(
-    copy_data: Path, trained: Path, tmp_path: Path, damage: Callable[[dict], None], said: str
+    copy_data: Path, trained: Path, tmp_path: Path, damage: Callable[[dict], None], output: str
 ):
     """Parts that torch loads without a question, and that training would stumble over."""
     state = torch.load(trained, weights_only=True)
@@ -513,7 +514,7 @@ def test_train_goes_on_from_no_other_state(
     torch.save(state, tmp_path / "other.pt")
     options = ("--restore-file", tmp_path / "other.pt", "--save-dir", tmp_path / "save")
     done = fairseq("train", copy_data, *TINY, *options, "--max-update", 4, ok=False)
-    refused(done, said)
+    refused(done, output)
 
 
 # ---- commands that use a checkpoint --------------------------------------------------------------
@@ -624,9 +625,12 @@ def test_other_errors_pass_through_unchanged():
 
 
 def test_differences_in_one_line():
-    wanted, given = torch.nn.Linear(2, 3), {"weight": torch.zeros(4, 2), "extra": torch.zeros(1)}
+    layer, state = (
+        torch.nn.Linear(2, 3),
+        {"weight": torch.zeros(4, 2), "extra": torch.zeros(1)},
+    )
     with pytest.raises(RuntimeError) as caught:
-        wanted.load_state_dict(given)
+        layer.load_state_dict(state)
     assert differences(str(caught.value)) == (
         "other sizes: weight [4, 2], not [3, 2]; not in it: bias; only in it: extra"
     )

@@ -119,9 +119,9 @@ def test_training_goes_on_and_a_kill_leaves_the_checkpoint_before(waited_for, co
     (torn,) = folder.glob("*.tmp")
     assert torn.name == "checkpoint1.pt.tmp"
     assert torn.stat().st_size == 1000
-    whole = [*folder.glob("*.pt")]
-    assert folder / LAST in whole
-    assert {training_state(path)["updates"] for path in whole} == {7}
+    complete = [*folder.glob("*.pt")]
+    assert folder / LAST in complete
+    assert {training_state(path)["updates"] for path in complete} == {7}
     train(copy_data, folder, *SAVED, BEHIND)
     assert same(training_state(folder / LAST), training_state(waited_for / LAST))
     assert not [*folder.glob("*.tmp")]

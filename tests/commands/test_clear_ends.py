@@ -30,11 +30,11 @@ def diverged(data: Path, folder: Path, *options: object, plugin: Path = FAULTY) 
     """Train until it fails; return the only message and the log."""
     command = ("fairseq-train", data, *TRAINING, "--save-dir", folder, "--user-dir", plugin)
     done = run(*command, *options, ok=False)
-    said = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     assert done.returncode == 1
-    assert "Traceback" not in said
-    (message,) = [line for line in said.splitlines() if line.startswith("fairseq-ext: ")]
-    return message, said
+    assert "Traceback" not in output
+    (message,) = [line for line in output.splitlines() if line.startswith("fairseq-ext: ")]
+    return message, output
 
 
 def require_finite(folder: Path, updates: int) -> None:
@@ -62,7 +62,7 @@ def require_finite(folder: Path, updates: int) -> None:
     ids=["loss", "gradient-ema", "update-freq", "bf16", "logged", "validation", "processes"],
 )
 def test_divergence(copy_data: Path, tmp_path: Path, options, update: int, fault: str):
-    message, said = diverged(copy_data, tmp_path, *options)
+    message, output = diverged(copy_data, tmp_path, *options)
     assert f"training diverged at update {update}: " in message
     assert fault in message
     assert f"(update {update if 'validation' in options else update - 1}). {tmp_path}" in message
@@ -70,7 +70,7 @@ def test_divergence(copy_data: Path, tmp_path: Path, options, update: int, fault
     assert "lower `--lr`" in message
     require_finite(tmp_path, 4 if update > 4 else 2)
     if "its gradients" in fault:  # the report of fairseq itself, which names the layer
-        assert re.search(r"(NaN|Inf) detected in output of decoder\.", said)
+        assert re.search(r"(NaN|Inf) detected in output of decoder\.", output)
 
 
 def test_an_update_that_makes_the_weights_infinite_is_not_saved(copy_data: Path, tmp_path: Path):
@@ -119,15 +119,15 @@ def test_without_the_fix_there_is_no_report(copy_data: Path, tmp_path: Path):
 
 def processes_of(group: int) -> list[int]:
     """The living processes of a process group."""
-    found = []
+    result = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             state, _, owner = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
         except OSError:  # it has just ended
             continue
         if int(owner) == group and state != "Z":
-            found.append(int(folder.name))
-    return found
+            result.append(int(folder.name))
+    return result
 
 
 def interrupted(
@@ -154,13 +154,13 @@ def interrupted(
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == -number, said  # which a shell calls 128 + number
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == -number, output  # which a shell calls 128 + number
     deadline = time.monotonic() + 20  # multiprocessing's own helper ends when its pipe is closed
     while (left := processes_of(process.pid)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == []
-    return said
+    return output
 
 
 CASES = {
@@ -183,9 +183,9 @@ def test_interruption(copy_data: Path, tmp_path: Path, case: str):
     number, group, options, checkpoint = CASES[case]
     where = case.partition("-")[0]
     folder = tmp_path / "run"
-    said = interrupted(copy_data, folder, where, number, *options, group=group)
-    assert "Traceback" not in said
-    (message,) = [line for line in said.splitlines() if line.startswith("fairseq-ext: ")]
+    output = interrupted(copy_data, folder, where, number, *options, group=group)
+    assert "Traceback" not in output
+    (message,) = [line for line in output.splitlines() if line.startswith("fairseq-ext: ")]
     last = folder / "run" / "checkpoint_last.pt"
     assert last.exists() == checkpoint
     if checkpoint:

@@ -34,14 +34,16 @@ def torchrun(*command: object, **how: object):
 
 def assert_same_end(left: Path, right: Path) -> None:
     """Equal validation losses and weights, within 1e-4, after equally many updates."""
-    one, two = load(left / LAST), load(right / LAST)
-    assert one["extra_state"]["val_loss"] == pytest.approx(two["extra_state"]["val_loss"], abs=1e-4)
-    updates = [state["optimizer_history"][-1]["num_updates"] for state in (one, two)]
+    first, second = load(left / LAST), load(right / LAST)
+    assert first["extra_state"]["val_loss"] == pytest.approx(
+        second["extra_state"]["val_loss"], abs=1e-4
+    )
+    updates = [state["optimizer_history"][-1]["num_updates"] for state in (first, second)]
     assert updates[0] == updates[1] > 8
-    for name, weights in one["model"].items():
+    for name, weights in first["model"].items():
         if name.endswith(ROUNDING):
             continue
-        assert (weights - two["model"][name]).abs().max() < 1e-4, name
+        assert (weights - second["model"][name]).abs().max() < 1e-4, name
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -86,13 +88,13 @@ def test_torchrun_starts_a_training_again_whose_process_died(single, tmp_path):
         subprocess.Popen([*map(str, words)], stdout=log, stderr=log, env=environment) as process,
     ):
         wait_for((tmp_path / "checkpoint_1_3.pt").exists, process)
-        asked = ("ps", "-o", "pid=", "--ppid", str(process.pid))
-        children = subprocess.run(asked, capture_output=True, text=True).stdout.split()
+        command_line = ("ps", "-o", "pid=", "--ppid", str(process.pid))
+        children = subprocess.run(command_line, capture_output=True, text=True).stdout.split()
         os.kill(int(children[-1]), signal.SIGKILL)
         status = process.wait(600)
-    said = (tmp_path / "log").read_text()
-    assert status == 0, said
-    assert re.search(r"checkpoint_last\.pt \(epoch \d+ @ [1-9]\d* updates\)", said), said
+    output = (tmp_path / "log").read_text()
+    assert status == 0, output
+    assert re.search(r"checkpoint_last\.pt \(epoch \d+ @ [1-9]\d* updates\)", output), output
     assert_same_end(folder, tmp_path)
 
 

@@ -28,18 +28,18 @@ def outcome(tmp_path: Path, data: Path, *options: object) -> dict:
     return json.loads(done.stdout)
 
 
-def check(found: dict) -> None:
-    assert found["faults"] == []
-    assert found["files"] >= 60
-    assert found["runs"] == found["refused"] + found["used"]
+def check(result: dict) -> None:
+    assert result["faults"] == []
+    assert result["files"] >= 60
+    assert result["runs"] == result["refused"] + result["used"]
 
 
 @pytest.mark.system
 @pytest.mark.slow
 def test_each_way_of_reading(tmp_path: Path, copy_data: Path):
-    found = outcome(tmp_path, copy_data, "--commands", *WAYS)
-    check(found)
-    assert found["refused"] > found["files"]
+    result = outcome(tmp_path, copy_data, "--commands", *WAYS)
+    check(result)
+    assert result["refused"] > result["files"]
 
 
 @pytest.mark.system

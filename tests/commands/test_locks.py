@@ -48,9 +48,9 @@ def test_second_run_is_refused_and_hurts_nothing(copy_data, tmp_path):
     with training(copy_data, folder, *options, "--max-update", 100_000) as first:
         unfinished = folder / "checkpoint_9_999.pt.tmp"
         unfinished.write_bytes(b"what the first one is writing")
-        said = fairseq("train", copy_data, "--save-dir", folder, *options, ok=False).stderr
-        assert f"process {first.pid} on {socket.gethostname()} (since 20" in said
-        assert said.count("\n") == 1
+        output = fairseq("train", copy_data, "--save-dir", folder, *options, ok=False).stderr
+        assert f"process {first.pid} on {socket.gethostname()} (since 20" in output
+        assert output.count("\n") == 1
         assert unfinished.exists()
         fairseq("generate", copy_data, "--path", folder / "checkpoint_last.pt")
         assert first.poll() is None

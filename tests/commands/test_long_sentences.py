@@ -52,7 +52,7 @@ class Pairs:
 
     def filter_indices_by_size(self, indices: np.ndarray, limits: tuple) -> tuple:
         fits = [
-            all(s <= most for s, most in zip(self.sizes[i], limits, strict=True)) for i in indices
+            all(s <= limit for s, limit in zip(self.sizes[i], limits, strict=True)) for i in indices
         ]
         return indices[fits], [i for i, fit in zip(indices, fits, strict=True) if not fit]
 
@@ -69,7 +69,7 @@ SIZES = [(3, 3), (9, 4), (8, 30), (5, 21), (2, 2)]
 
 
 @pytest.mark.parametrize(
-    ("limits", "model", "said"),
+    ("limits", "model", "output"),
     [
         (
             (6, 99),
@@ -85,13 +85,13 @@ SIZES = [(3, 3), (9, 4), (8, 30), (5, 21), (2, 2)]
         ((10, 20), (40, 99), "`--max-target-positions` allows at most 20. Raise it"),
     ],
 )
-def test_smaller_limit_is_named(limits: tuple, model: tuple, said: str) -> None:
+def test_smaller_limit_is_named(limits: tuple, model: tuple, output: str) -> None:
     _, task = build(["--arch", "gru_tiny"])
     task.max_positions = lambda: (6, 20)
     task.model_limits = model
     with pytest.raises(DataError) as caught:
         kept(task, limits, SIZES)
-    assert said in str(caught.value)
+    assert output in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -70,13 +70,13 @@ def norms(done: CompletedProcess[str]) -> list[str]:
 
 def losses(done: CompletedProcess[str]) -> list[float]:
     """The loss of each update, and that of the validation set."""
-    found = re.findall(r"\| train_inner \|.*? loss=([^,\s]+)", done.stdout)
-    found += re.findall(r"\| valid \| .*?\| loss (\S+)", done.stdout)
-    return [float(loss) for loss in found]
+    result = re.findall(r"\| train_inner \|.*? loss=([^,\s]+)", done.stdout)
+    result += re.findall(r"\| valid \| .*?\| loss (\S+)", done.stdout)
+    return [float(loss) for loss in result]
 
 
 @pytest.fixture(scope="module", params=["fp32", pytest.param("bf16", marks=pytest.mark.long)])
-def whole(request, copy_data, tmp_path_factory):
+def complete(request, copy_data, tmp_path_factory):
     """Two epochs with an optimizer in each process: folder, command, and what it said."""
     folder = tmp_path_factory.mktemp("whole")
     half = ("--bf16", "--fp16-no-flatten-grads") if request.param == "bf16" else ()
@@ -84,21 +84,22 @@ def whole(request, copy_data, tmp_path_factory):
     return folder, command, train(folder, *command, "--max-epoch", 2)
 
 
-def test_a_sharded_optimizer_ends_with_the_same_weights(whole, tmp_path):
+def test_a_sharded_optimizer_ends_with_the_same_weights(complete, tmp_path):
     """Also where it was stopped: each process goes on with its part of the state.
 
     The second time a thread collects the parts, for a checkpoint behind the training.
     """
-    folder, command, said = whole
+    folder, command, output = complete
     first = train(tmp_path, *command, *SHARDED, "--max-epoch", 1)
-    own, weights = re.search(r"state of ([\d,]+) of ([\d,]+) weights is in", first.stdout).groups()
-    share = int(own.replace(",", "")) / int(weights.replace(",", ""))
+    pattern = r"state of ([\d,]+) of ([\d,]+) weights is in"
+    sharded, weights = re.search(pattern, first.stdout).groups()
+    share = int(sharded.replace(",", "")) / int(weights.replace(",", ""))
     assert share == pytest.approx(0.5, abs=0.1)
     behind = (*SHARDED, "--write-checkpoints-asynchronously")
     second = train(tmp_path, *command, *behind, "--max-epoch", 2)
-    assert norms(first) + norms(second) == norms(said)
-    assert len(norms(said)) == 8
-    assert any(float(norm) > 0.5 for norm in norms(said))  # and so clipped
+    assert norms(first) + norms(second) == norms(output)
+    assert len(norms(output)) == 8
+    assert any(float(norm) > 0.5 for norm in norms(output))  # and so clipped
     sharded, plain = end(tmp_path), end(folder)
     assert sharded["updates"] == plain["updates"] == 8
     for name, weights in sharded["model"].items():  # Adam that is not shared out clips in its step
@@ -106,10 +107,10 @@ def test_a_sharded_optimizer_ends_with_the_same_weights(whole, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("whole", ["fp32"], indirect=True)
-def test_one_process_goes_on_with_a_sharded_optimizer(whole, copy_data, tmp_path):
+@pytest.mark.parametrize("complete", ["fp32"], indirect=True)
+def test_one_process_goes_on_with_a_sharded_optimizer(complete, copy_data, tmp_path):
     """There is nothing to share out then, and the option may stay."""
-    _, command, _ = whole
+    _, command, _ = complete
     train(tmp_path / "plain", *command, *SHARDED, "--max-epoch", 1)
     shutil.copytree(tmp_path / "plain", tmp_path / "sharded")
     before = end(tmp_path / "plain")["updates"]
@@ -119,12 +120,12 @@ def test_one_process_goes_on_with_a_sharded_optimizer(whole, copy_data, tmp_path
     assert end(tmp_path / "plain")["updates"] > before
 
 
-@pytest.mark.parametrize("whole", ["fp32"], indirect=True)
-def test_recomputed_activations_end_with_the_same_bits(whole, tmp_path):
+@pytest.mark.parametrize("complete", ["fp32"], indirect=True)
+def test_recomputed_activations_end_with_the_same_bits(complete, tmp_path):
     """Dropout included, with torch's own DDP."""
-    folder, command, said = whole
+    folder, command, output = complete
     recomputed = train(tmp_path, *command, "--checkpoint-activations", "--max-epoch", 2)
-    assert norms(recomputed) == norms(said)
+    assert norms(recomputed) == norms(output)
     assert same(end(tmp_path)["model"], end(folder)["model"])
 
 
@@ -134,11 +135,11 @@ def test_recomputed_activations_give_the_same_losses(name, copy_data, tmp_path):
     # with Adam's own ε a gradient of nothing but rounding moves a weight as any other does
     adam = ("--adam-eps", 1e-3)
     command = (copy_data, *RECOMPUTED[name], *RUN, *adam, "--dropout", 0.1, "--max-update", 3)
-    kept = train(tmp_path / "kept", *command)
+    stored = train(tmp_path / "kept", *command)
     recomputed = train(tmp_path / "recomputed", *command, "--checkpoint-activations")
-    assert losses(recomputed) == pytest.approx(losses(kept), abs=1.5e-3)
-    assert len(losses(kept)) == 4
-    ends = [end(tmp_path / which)["model"] for which in ("recomputed", "kept")]
+    assert losses(recomputed) == pytest.approx(losses(stored), abs=1.5e-3)
+    assert len(losses(stored)) == 4
+    ends = [end(tmp_path / selection)["model"] for selection in ("recomputed", "kept")]
     for weights, expected in zip(ends[0].values(), ends[1].values(), strict=True):
         torch.testing.assert_close(weights, expected, rtol=0, atol=1e-3)
 
@@ -159,15 +160,15 @@ def test_uneven_shards_count_every_sentence_once(copy_data, tmp_path):
     data = f"{copy_data}:{small}"
     options = ("--batch-size", 40, "--required-batch-size-multiple", 1, "--max-epoch", 2)
     train(tmp_path / "model", data, *GRU, *options, plugin=plugin)
-    seen: dict[int, list[int]] = {}
+    visited: dict[int, list[int]] = {}
     batches = []
     for rank in range(2):
         lines = (tmp_path / f"seen{rank}").read_text().splitlines()
         batches.append(len(lines))
         for line in lines:
             epoch, *sentences = map(int, line.split())
-            seen.setdefault(epoch, []).extend(sentences)
-    assert {epoch: sorted(found) for epoch, found in seen.items()} == {
+            visited.setdefault(epoch, []).extend(sentences)
+    assert {epoch: sorted(result) for epoch, result in visited.items()} == {
         1: list(range(500)),
         2: list(range(30)),
     }
@@ -177,17 +178,17 @@ def test_uneven_shards_count_every_sentence_once(copy_data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "output"),
     [
         ((*SHARDED, "--bf16"), "`--zero-sharding os` must have `--fp16-no-flatten-grads`"),
         (("--checkpoint-activations",), "`--checkpoint-activations` is an option of "),
     ],
     ids=["one-piece", "gru-recomputed"],
 )
-def test_what_does_not_work_is_refused(options, said, copy_data, tmp_path):
+def test_what_does_not_work_is_refused(options, output, copy_data, tmp_path):
     done = fairseq("train", copy_data, *GRU, *options, "--save-dir", tmp_path / "model", ok=False)
     lines = (done.stdout + done.stderr).splitlines()
     (line,) = (line for line in lines if ": error: " in line)
-    assert said in line
+    assert output in line
     assert not any("Traceback" in line for line in lines)
     assert not (tmp_path / "model").exists()

@@ -81,8 +81,8 @@ def test_the_table_shows_where_fairseq_is_missing():
         "import sys; sys.modules['fairseq'] = None\n"
         "from fairseq_ext.plugin import patches; print(len(patches.PATCHES), patches.active())"
     )
-    said = run(sys.executable, "-c", code).stdout
-    assert said.split(maxsplit=1) == [str(len(patches.PATCHES)), "()\n"]
+    output = run(sys.executable, "-c", code).stdout
+    assert output.split(maxsplit=1) == [str(len(patches.PATCHES)), "()\n"]
 
 
 def layers_of(function) -> list[str]:
@@ -90,11 +90,11 @@ def layers_of(function) -> list[str]:
 
     Each once: torch wraps the step of an optimizer that is built, and copies its attributes.
     """
-    found = {}
+    result = {}
     while function is not None:
-        found[getattr(function, "_wrapped_by", None)] = None
+        result[getattr(function, "_wrapped_by", None)] = None
         function = getattr(function, "__wrapped__", None)
-    return [maker for maker in found if maker]
+    return [maker for maker in result if maker]
 
 
 def test_the_report_has_every_layer_in_the_order_it_is_called():
@@ -235,7 +235,7 @@ def test_grouped_shuffling_visits_every_batch(shards):
     from fairseq.data import ListDataset
     from fairseq.data.iterators import EpochBatchIterator
 
-    seen: list[int] = []
+    visited: list[int] = []
     for shard in range(shards):
         iterator = EpochBatchIterator(
             ListDataset(range(7)),
@@ -247,8 +247,8 @@ def test_grouped_shuffling_visits_every_batch(shards):
         )
         epoch = list(iterator.next_epoch_itr())
         assert len(epoch) == -(-7 // shards)
-        seen += [index for batch in epoch for index in batch]
-    assert sorted(seen) == list(range(7))
+        visited += [index for batch in epoch for index in batch]
+    assert sorted(visited) == list(range(7))
 
 
 def test_buckets_cut_the_corpus_evenly():
@@ -290,7 +290,7 @@ def test_bf16_trains_on_the_cpu(copy_data, tmp_path):
 def test_half_precision_on_the_cpu_is_refused_by_name(option, cpu, has_cuda, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     built: list[object] = []
-    build = cpu_training.refuse_half(lambda *given: built.append(given))
+    build = cpu_training.refuse_half(lambda *arguments: built.append(arguments))
     options = {"cpu": cpu, "fp16": False, "amp": False}
     build(None, SimpleNamespace(common=SimpleNamespace(**options)))
     assert len(built) == 1
@@ -306,7 +306,7 @@ def test_refusals_are_one_line(copy_data, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def distributed_options(**given: object) -> SimpleNamespace:
+def distributed_options(**options: object) -> SimpleNamespace:
     fields = {
         "distributed_init_method": None,
         "distributed_world_size": 1,
@@ -317,7 +317,7 @@ def distributed_options(**given: object) -> SimpleNamespace:
         "distributed_backend": "nccl",
         "device_id": 0,
     }
-    return SimpleNamespace(**{**fields, **given})
+    return SimpleNamespace(**{**fields, **options})
 
 
 def test_processes_are_found_from_torchrun_or_spawned(monkeypatch):
@@ -345,9 +345,9 @@ def test_processes_are_found_from_torchrun_or_spawned(monkeypatch):
 
 @pytest.mark.system
 def test_training_prints_no_warnings(trained):
-    _, said = trained
-    assert "done training" in said
-    assert not ALARM.search(said), ALARM.search(said)
+    _, output = trained
+    assert "done training" in output
+    assert not ALARM.search(output), ALARM.search(output)
 
 
 @pytest.mark.system
@@ -357,8 +357,8 @@ def test_other_commands_print_no_warnings(name, trained, copy_data):
     options = ("--task", "translation", "--max-tokens", 400) if name == "validate" else ()
     stdin = "1 2 3\n" if name == "interactive" else None
     done = fairseq(name, copy_data, "--path", folder / LAST, "--cpu", *options, stdin=stdin)
-    said = done.stdout + done.stderr
-    assert not ALARM.search(said), ALARM.search(said)
+    output = done.stdout + done.stderr
+    assert not ALARM.search(output), ALARM.search(output)
 
 
 @pytest.mark.system
@@ -376,10 +376,10 @@ def test_preprocessing_prints_no_warnings(tmp_path):
 def test_without_the_filters_training_warns(copy_data, tmp_path):
     plugin = plugin_without(tmp_path, "warnings of a normal run")
     options = (*ARCHITECTURES["transformer"], "--max-update", 1, "--disable-validation")
-    said = train(copy_data, tmp_path, *options, plugin=plugin).stderr
+    output = train(copy_data, tmp_path, *options, plugin=plugin).stderr
     old_hydra = importlib.metadata.version("hydra-core").startswith("1.0.")  # it does not warn
     for words in ("autocast", "pin_memory", "mismatched key_padding_mask", "hydra"):
-        assert words in said or (old_hydra and words == "hydra")
+        assert words in output or (old_hydra and words == "hydra")
 
 
 @pytest.mark.system

@@ -40,10 +40,10 @@ def test_a_killed_process_ends_the_job_with_one_line(copy_data, tmp_path):
             assert launcher.wait(timeout=60) == 1
         finally:
             launcher.kill()
-    said = errors.read_text()
-    assert "process 1 of this job was ended by SIGKILL, perhaps for want of memory; " in said
-    assert said.count("fairseq-ext: error: ") == 1
-    assert "Traceback" not in said
+    output = errors.read_text()
+    assert "process 1 of this job was ended by SIGKILL, perhaps for want of memory; " in output
+    assert output.count("fairseq-ext: error: ") == 1
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(

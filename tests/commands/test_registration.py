@@ -137,18 +137,18 @@ fairseq_ext.register()
 
 
 @pytest.mark.parametrize(
-    ("model", "architecture", "taken"),
+    ("model", "architecture", "owner_name"),
     [
         ("gru_attention", "somebody_elses", "gru_attention"),
         ("somebody_elses", "gru_tiny", "gru_tiny"),
     ],
     ids=["model", "architecture"],
 )
-def test_a_name_already_taken_is_an_error(model: str, architecture: str, taken: str):
+def test_a_name_already_taken_is_an_error(model: str, architecture: str, owner_name: str):
     code = TAKEN.format(model=model, architecture=architecture)
     done = run(sys.executable, "-c", code, ok=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     message = done.stderr.splitlines()[-1]
     assert message.startswith("fairseq-ext: error: ")
-    assert f"`{taken}`" in message
+    assert f"`{owner_name}`" in message

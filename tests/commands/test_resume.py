@@ -35,13 +35,18 @@ def train(data: Path, save_dir: Path, *options: object, plugin: Path = USER_DIR)
 
 
 def resumed(
-    finished: Path, checkpoint: str, to: Path, data: Path, *options: object, plugin: Path = USER_DIR
+    finished: Path,
+    checkpoint: str,
+    folder: Path,
+    data: Path,
+    *options: object,
+    plugin: Path = USER_DIR,
 ) -> Path:
     """The folder of a run killed right after it had saved ``checkpoint``, then resumed."""
-    to.mkdir()
-    shutil.copy(finished / checkpoint, to / LAST)
-    train(data, to, *options, plugin=plugin)
-    return to
+    folder.mkdir()
+    shutil.copy(finished / checkpoint, folder / LAST)
+    train(data, folder, *options, plugin=plugin)
+    return folder
 
 
 def fingerprint(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -59,35 +64,35 @@ def uninterrupted(copy_data, tmp_path_factory):
 
 @pytest.mark.parametrize("moment", ["checkpoint_1_7.pt", "checkpoint_2_14.pt", "checkpoint2.pt"])
 def test_resumes_exactly_in_every_epoch(uninterrupted, moment, tmp_path):
-    whole, data, options = uninterrupted
-    killed = resumed(whole, moment, tmp_path / "killed", data, *options)
+    complete, data, options = uninterrupted
+    killed = resumed(complete, moment, tmp_path / "killed", data, *options)
     for name in ("checkpoint_3_21.pt", LAST):
-        assert same(training_state(killed / name), training_state(whole / name)), name
+        assert same(training_state(killed / name), training_state(complete / name)), name
 
 
 def test_without_the_fix_a_later_epoch_differs(uninterrupted, tmp_path):
-    whole, data, options = uninterrupted
+    complete, data, options = uninterrupted
     plugin = plugin_without(tmp_path, "batches after resume")
     killed = resumed(
-        whole, "checkpoint_2_14.pt", tmp_path / "killed", data, *options, plugin=plugin
+        complete, "checkpoint_2_14.pt", tmp_path / "killed", data, *options, plugin=plugin
     )
-    assert not same(load(killed / LAST)["model"], load(whole / LAST)["model"])
+    assert not same(load(killed / LAST)["model"], load(complete / LAST)["model"])
 
 
 @pytest.mark.parametrize("architecture", sorted(set(ARCHITECTURES) - {"lstm"}))
 def test_other_architectures_resume_exactly(architecture, copy_data, tmp_path):
     options = (*ARCHITECTURES[architecture], *RUN, "--dropout", 0.1)
-    whole = tmp_path / "whole"
-    train(copy_data, whole, *options)
-    killed = resumed(whole, "checkpoint_2_14.pt", tmp_path / "killed", copy_data, *options)
-    assert same(training_state(killed / LAST), training_state(whole / LAST))
+    complete = tmp_path / "whole"
+    train(copy_data, complete, *options)
+    killed = resumed(complete, "checkpoint_2_14.pt", tmp_path / "killed", copy_data, *options)
+    assert same(training_state(killed / LAST), training_state(complete / LAST))
 
 
 def test_survives_kill_9(copy_data, tmp_path):
     """Real kills: one in the first epoch, one in the second, with a data-loading worker."""
     options = (*ARCHITECTURES["lstm"], *RUN, "--num-workers", 1)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    train(copy_data, whole, *options)
+    complete, killed = tmp_path / "whole", tmp_path / "killed"
+    train(copy_data, complete, *options)
     for moment in ("checkpoint_1_7.pt", "checkpoint_2_14.pt"):
         command = (BIN / "fairseq-train", copy_data, "--save-dir", killed, "--user-dir", USER_DIR)
         process = subprocess.Popen(
@@ -102,22 +107,22 @@ def test_survives_kill_9(copy_data, tmp_path):
         process.wait()
         assert process.returncode == -signal.SIGKILL, "it finished before it was killed"
     train(copy_data, killed, *options)
-    assert same(training_state(killed / LAST), training_state(whole / LAST))
-    assert {path.name for path in killed.iterdir()} == {path.name for path in whole.iterdir()}
+    assert same(training_state(killed / LAST), training_state(complete / LAST))
+    assert {path.name for path in killed.iterdir()} == {path.name for path in complete.iterdir()}
 
 
 def test_bf16_resumes_exactly(copy_data, tmp_path):
     """bfloat16 rounds its weights: without its float32 master copy a resumed run differs."""
     options = (*ARCHITECTURES["transformer"], *RUN, "--bf16")
-    whole = tmp_path / "whole"
-    train(copy_data, whole, *options)
-    killed = resumed(whole, "checkpoint_3_21.pt", tmp_path / "killed", copy_data, *options)
-    assert same(training_state(killed / LAST), training_state(whole / LAST))
+    complete = tmp_path / "whole"
+    train(copy_data, complete, *options)
+    killed = resumed(complete, "checkpoint_3_21.pt", tmp_path / "killed", copy_data, *options)
+    assert same(training_state(killed / LAST), training_state(complete / LAST))
     plugin = plugin_without(tmp_path, "half precision after resume")
     stock = resumed(
-        whole, "checkpoint_3_21.pt", tmp_path / "stock", copy_data, *options, plugin=plugin
+        complete, "checkpoint_3_21.pt", tmp_path / "stock", copy_data, *options, plugin=plugin
     )
-    assert not same(load(stock / LAST)["model"], load(whole / LAST)["model"])
+    assert not same(load(stock / LAST)["model"], load(complete / LAST)["model"])
 
 
 STANDSTILL = (*ARCHITECTURES["lstm"], *TRAINING, "--lr", 1e-9)
@@ -126,37 +131,39 @@ STANDSTILL = (*ARCHITECTURES["lstm"], *TRAINING, "--lr", 1e-9)
 
 def test_early_stopping_continues_to_count(copy_data, tmp_path):
     options = (*STANDSTILL, "--patience", 2, "--save-interval-updates", 3, "--max-update", 18)
-    whole = tmp_path / "whole"
-    assert "early stop since" in train(copy_data, whole, *options)
-    assert training_state(whole / LAST)["updates"] == 9
+    complete = tmp_path / "whole"
+    assert "early stop since" in train(copy_data, complete, *options)
+    assert training_state(complete / LAST)["updates"] == 9
 
-    killed = resumed(whole, "checkpoint_1_6.pt", tmp_path / "killed", copy_data, *options)
-    assert same(training_state(killed / LAST), training_state(whole / LAST))
+    killed = resumed(complete, "checkpoint_1_6.pt", tmp_path / "killed", copy_data, *options)
+    assert same(training_state(killed / LAST), training_state(complete / LAST))
     plugin = plugin_without(tmp_path, "validation after resume")
     stock = resumed(
-        whole, "checkpoint_1_6.pt", tmp_path / "stock", copy_data, *options, plugin=plugin
+        complete, "checkpoint_1_6.pt", tmp_path / "stock", copy_data, *options, plugin=plugin
     )
     assert training_state(stock / LAST)["updates"] > 9
 
-    before = fingerprint(whole)
-    log = train(copy_data, whole, *options)
+    before = fingerprint(complete)
+    log = train(copy_data, complete, *options)
     assert "has finished (validation has not improved 2 times running" in log
-    assert fingerprint(whole) == before
+    assert fingerprint(complete) == before
 
 
 def test_plateau_scheduler_continues_to_count(copy_data, tmp_path):
     """Killed at the end of an epoch, before the scheduler saw that epoch's validation loss."""
     options = (*STANDSTILL, "--max-epoch", 4, "--batch-size", 100, "--max-tokens", 9999)
     options = (*options, "--lr-scheduler", "reduce_lr_on_plateau", "--lr-patience", 1, "--lr", 1e-6)
-    whole = tmp_path / "whole"
-    train(copy_data, whole, *options)
-    expected = training_state(whole / LAST)
+    complete = tmp_path / "whole"
+    train(copy_data, complete, *options)
+    expected = training_state(complete / LAST)
     assert expected["optimizer"]["param_groups"][0]["lr"] < 1e-6
 
-    killed = resumed(whole, "checkpoint2.pt", tmp_path / "killed", copy_data, *options)
+    killed = resumed(complete, "checkpoint2.pt", tmp_path / "killed", copy_data, *options)
     assert same(training_state(killed / LAST), expected)
     plugin = plugin_without(tmp_path, "validation after resume")
-    stock = resumed(whole, "checkpoint2.pt", tmp_path / "stock", copy_data, *options, plugin=plugin)
+    stock = resumed(
+        complete, "checkpoint2.pt", tmp_path / "stock", copy_data, *options, plugin=plugin
+    )
     assert not same(training_state(stock / LAST)["scheduler"], expected["scheduler"])
 
 
@@ -185,41 +192,43 @@ def test_another_metric_begins_anew(copy_data, tmp_path, tells):
 
 
 def test_an_average_begins_at_a_checkpoint_without_one(uninterrupted, tmp_path):
-    whole, data, options = uninterrupted
+    complete, data, options = uninterrupted
     average = ("--store-ema", "--ema-decay", 1)
-    expected = load(whole / "checkpoint_3_21.pt")["model"]
+    expected = load(complete / "checkpoint_3_21.pt")["model"]
 
-    tuning = ("--finetune-from-model", whole / "checkpoint_3_21.pt", "--max-update", 1)
+    tuning = ("--finetune-from-model", complete / "checkpoint_3_21.pt", "--max-update", 1)
     log = train(data, tmp_path / "tuned", *options, *average, *tuning)
     assert "`--store-ema` begins at its weights" in log
     assert same(load(tmp_path / "tuned" / LAST)["extra_state"]["ema"], expected)
     killed = resumed(
-        whole, "checkpoint_3_21.pt", tmp_path / "killed", data, *options, *average, "--ema-fp32"
+        complete, "checkpoint_3_21.pt", tmp_path / "killed", data, *options, *average, "--ema-fp32"
     )
-    found = load(killed / LAST)
-    assert same(found["extra_state"]["ema"], expected)
-    assert same(found["model"], load(whole / LAST)["model"])
+    result = load(killed / LAST)
+    assert same(result["extra_state"]["ema"], expected)
+    assert same(result["model"], load(complete / LAST)["model"])
 
 
 def test_finished_run_is_left_alone(uninterrupted, tmp_path):
-    whole, data, options = uninterrupted
-    before = fingerprint(whole)
-    assert "nothing to do: this run has finished (26 of 26 updates" in train(data, whole, *options)
-    assert fingerprint(whole) == before
+    complete, data, options = uninterrupted
+    before = fingerprint(complete)
+    assert "nothing to do: this run has finished (26 of 26 updates" in train(
+        data, complete, *options
+    )
+    assert fingerprint(complete) == before
     longer = (*options, "--max-update", 99, "--max-epoch", 2)
-    assert "this run has finished (2 of 2 epochs are done)" in train(data, whole, *longer)
-    assert fingerprint(whole) == before
+    assert "this run has finished (2 of 2 epochs are done)" in train(data, complete, *longer)
+    assert fingerprint(complete) == before
 
-    shutil.copytree(whole, tmp_path / "copy")
+    shutil.copytree(complete, tmp_path / "copy")
     train(data, tmp_path / "copy", *options, plugin=plugin_without(tmp_path, "finished runs"))
     assert training_state(tmp_path / "copy" / LAST)["updates"] == 27
 
 
 def test_temporary_files_of_killed_runs_are_removed(uninterrupted, tmp_path):
-    whole, data, options = uninterrupted
+    complete, data, options = uninterrupted
     folder = tmp_path / "killed"
     folder.mkdir()
-    shutil.copy(whole / LAST, folder)
+    shutil.copy(complete / LAST, folder)
     (folder / "checkpoint_best.pt.tmp").write_bytes(b"half a checkpoint")
     train(data, folder, *options)
     assert [path.name for path in folder.iterdir()] == [LAST]
@@ -233,8 +242,8 @@ def test_copies_are_whole_or_absent(tmp_path, monkeypatch):
     source.write_bytes(b"new")
     destination.write_bytes(b"old")
 
-    def fail(_: str, to: str) -> None:
-        Path(to).write_bytes(b"n")
+    def fail(_: str, folder: str) -> None:
+        Path(folder).write_bytes(b"n")
         raise OSError("No space left on device")
 
     monkeypatch.setattr(shutil, "copyfile", fail)

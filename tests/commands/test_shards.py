@@ -27,13 +27,13 @@ def command(copy_data: Path, copy_model: Path) -> tuple[object, ...]:
 
 
 @pytest.fixture(scope="module")
-def whole(command: tuple[object, ...]) -> list[str]:
+def complete(command: tuple[object, ...]) -> list[str]:
     return lines(fairseq(*command).stdout)
 
 
 @pytest.mark.parametrize("count", [2, 3, 9])
 def test_the_shards_are_the_whole_set(
-    command: tuple[object, ...], whole: list[str], tmp_path: Path, count: int
+    command: tuple[object, ...], complete: list[str], tmp_path: Path, count: int
 ) -> None:
     """With the same scores to the last digit; two of nine shards have no batch."""
     shards = []
@@ -42,37 +42,37 @@ def test_the_shards_are_the_whole_set(
         shards.append(lines(done.stdout))
         (tmp_path / f"{shard}.txt").write_text(done.stdout, encoding="utf-8")
         assert (f"shard {shard} of {count} has no sentences" in done.stderr) == (not shards[-1])
-    assert sorted(line for shard in shards for line in shard) == sorted(whole)
-    assert len(whole) == 50 * 5
+    assert sorted(line for shard in shards for line in shard) == sorted(complete)
+    assert len(complete) == 50 * 5
     assert [bool(shard) for shard in shards] == [shard < 7 for shard in range(count)]
-    (tmp_path / "whole.txt").write_text("\n".join(whole), encoding="utf-8")
+    (tmp_path / "whole.txt").write_text("\n".join(complete), encoding="utf-8")
     texts = []
-    for name, given in (
+    for name, options in (
         ("together", [tmp_path / f"{shard}.txt" for shard in reversed(range(count))]),
         ("at-once", [tmp_path / "whole.txt"]),
     ):
         out = tmp_path / name
-        run("fairseq-ext", "hypotheses", *given, "--expected", 50, "-o", out)
+        run("fairseq-ext", "hypotheses", *options, "--expected", 50, "-o", out)
         texts.append(out.read_text(encoding="utf-8"))
     assert texts[0] == texts[1]
     assert len(texts[0].splitlines()) == 50
 
 
 def test_shards_share_a_results_folder(
-    command: tuple[object, ...], whole: list[str], copy_data: Path, tmp_path: Path
+    command: tuple[object, ...], complete: list[str], copy_data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     for shard in range(2):
         fairseq(*command, "--num-shards", 2, "--shard-id", shard, "--results-path", out)
     names = ["generate-test.0-of-2.txt", "generate-test.1-of-2.txt"]
     assert sorted(path.name for path in out.iterdir()) == names
-    found = [(out / name).read_text(encoding="utf-8") for name in names]
-    assert sorted(lines(found[0]) + lines(found[1])) == sorted(whole)
+    result = [(out / name).read_text(encoding="utf-8") for name in names]
+    assert sorted(lines(result[0]) + lines(result[1])) == sorted(complete)
     reference = copy_data.parent / "text" / "test.tgt"
     score = ("fairseq-ext", "score", "--ref", reference, "--generated")
     together = run(*score, *(out / name for name in names)).stdout
     assert together.count("BLEU") >= 2
-    (tmp_path / "whole.txt").write_text("\n".join(whole), encoding="utf-8")
+    (tmp_path / "whole.txt").write_text("\n".join(complete), encoding="utf-8")
     assert together == run(*score, tmp_path / "whole.txt").stdout
     one_alone = run(*score, out / names[0], ok=False).stderr
     assert "lacks" in one_alone
@@ -82,7 +82,7 @@ def test_shards_share_a_results_folder(
 
 
 @pytest.mark.parametrize(
-    ("count", "shard", "said"),
+    ("count", "shard", "output"),
     [
         (2, 2, "`--shard-id` must be from 0 to 1, as `--num-shards` is 2, but is 2"),
         (2, -1, "`--shard-id` must be from 0 to 1"),
@@ -91,19 +91,19 @@ def test_shards_share_a_results_folder(
         (-3, 0, "`--num-shards` must be at least 1"),
     ],
 )
-def test_shards_that_there_are_not_are_refused(count: int, shard: int, said: str) -> None:
-    with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
+def test_shards_that_there_are_not_are_refused(count: int, shard: int, output: str) -> None:
+    with pytest.raises(ConfigError, match=output.replace("(", r"\(")):
         require_shard(count, shard)
 
 
 def test_commands_refuse_shards(command: tuple[object, ...], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    for options, said in (
+    for options, output in (
         (("--num-shards", 2, "--shard-id", 2, "--results-path", out), "from 0 to 1"),
         (("--num-shards", 2, "--distributed-world-size", 2), "both split the set; give one"),
     ):
         done = fairseq(*command, *options, ok=False)
-        assert said in done.stderr
+        assert output in done.stderr
         assert "Traceback" not in done.stderr
     assert not out.exists()
     done = fairseq("interactive", *command[1:], "--num-shards", 2, ok=False, stdin="1 2\n")

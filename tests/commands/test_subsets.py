@@ -55,23 +55,23 @@ def train(data: Path, *options: object, ok: bool = True):
     return fairseq("train", data, *TRAINING, *options, ok=ok)
 
 
-def validated(said: str) -> list[str]:
-    return re.findall(r"INFO \| (valid\w*) \| epoch", said)
+def validated(output: str) -> list[str]:
+    return re.findall(r"INFO \| (valid\w*) \| epoch", output)
 
 
 # Alignments
 
 
 def test_guided_alignment(data: Path):
-    said = train(data, *LOADED, *OTHER_IGNORED).stdout
-    assert float(re.search(r"INFO \| train \| .* alignment_loss ([\d.]+)", said)[1]) > 0
+    output = train(data, *LOADED, *OTHER_IGNORED).stdout
+    assert float(re.search(r"INFO \| train \| .* alignment_loss ([\d.]+)", output)[1]) > 0
 
 
 def test_guided_alignment_without_alignments(data: Path, text: Path, tmp_path: Path):
     refused(train(data, *GUIDED, ok=False), f"`--criterion {GUIDED[1]}` must have `--load-align")
     preprocess(text, tmp_path / "bin")
-    said = "has no train.align.src-tgt.idx", "fairseq-preprocess with `--align-suffix`"
-    refused(train(tmp_path / "bin", *LOADED, *OTHER_IGNORED, ok=False), *said)
+    output = "has no train.align.src-tgt.idx", "fairseq-preprocess with `--align-suffix`"
+    refused(train(tmp_path / "bin", *LOADED, *OTHER_IGNORED, ok=False), *output)
 
 
 def test_alignments_of_another_text(data: Path, text: Path, tmp_path: Path):
@@ -124,12 +124,12 @@ def test_combined_sets_are_validated_together(data: Path):
 @pytest.mark.parametrize(("upsample", "size"), [((), 72), (("--upsample-primary", 2), 132)])
 def test_training_on_two_parts(data: Path, tmp_path: Path, upsample: tuple, size: int):
     """Of 60 and 12 pairs; the first one is repeated on demand alone."""
-    both = shutil.copytree(data, tmp_path / "bin")
-    for path in both.glob("valid.src-tgt.*"):
-        shutil.copy(path, both / path.name.replace("valid", "train1"))
+    sides = shutil.copytree(data, tmp_path / "bin")
+    for path in sides.glob("valid.src-tgt.*"):
+        shutil.copy(path, sides / path.name.replace("valid", "train1"))
     options = ("--batch-size", 1, "--max-tokens", 40, "--max-update", 0, "--max-epoch", 1)
-    said = train(both, *options, *OTHER_IGNORED, *upsample, "--disable-validation").stdout
-    assert re.search(r"num_updates (\d+)", said)[1] == str(size)
+    output = train(sides, *options, *OTHER_IGNORED, *upsample, "--disable-validation").stdout
+    assert re.search(r"num_updates (\d+)", output)[1] == str(size)
 
 
 # Layouts

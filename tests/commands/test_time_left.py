@@ -35,25 +35,25 @@ def test_whichever_limit_comes_first():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "output"),
     [(0, "0:00:00"), (59.6, "0:01:00"), (360_000, "100:00:00"), (-1, "0:00:00")],
 )
-def test_clock(seconds: float, said: str):
-    assert clock(seconds) == said
+def test_clock(seconds: float, output: str):
+    assert clock(seconds) == output
 
 
 def test_a_training_says_how_long_it_takes(copy_data: Path, tmp_path: Path):
     """Up to its last update, also resumed; a log without limits has no such column."""
     common = (copy_data, *ARCHITECTURES["transformer"], *TRAINING, "--save-dir", tmp_path)
-    for most in (3, 5):
-        said = fairseq(
-            "train", *common, "--max-update", most, "--log-file", tmp_path / "log"
+    for limit in (3, 5):
+        output = fairseq(
+            "train", *common, "--max-update", limit, "--log-file", tmp_path / "log"
         ).stdout
-        times = {int(update): left for update, left in LEFT.findall(said)}
-        assert times[most] == "0:00:00"
+        times = {int(update): left for update, left in LEFT.findall(output)}
+        assert times[limit] == "0:00:00"
         assert set(times.values()) <= {f"0:00:{second:02}" for second in range(60)}
     assert min(times) == 4
-    assert "| left 0:00:00" in said  # of an epoch
+    assert "| left 0:00:00" in output  # of an epoch
     assert set(read_log(tmp_path / "log").train["loss"]) == {1, 2, 3, 4, 5}
 
 

@@ -35,12 +35,12 @@ def test_architecture(model, name):
 
 
 def test_changed_options_leave_the_given_checkpoint_alone():
-    given = {"args": None, "cfg": {"model": dict(OPTIONS), "task": {"_name": "t"}}, "model": {}}
-    changed = layout.with_model(given, {"w": 1}, muse_fused=True)
+    options = {"args": None, "cfg": {"model": dict(OPTIONS), "task": {"_name": "t"}}, "model": {}}
+    changed = layout.with_model(options, {"w": 1}, muse_fused=True)
     assert changed["model"] == {"w": 1}
     assert changed["cfg"] == {"model": {**OPTIONS, "muse_fused": True}, "task": {"_name": "t"}}
-    assert given["model"] == {}
-    assert given["cfg"]["model"] == OPTIONS
+    assert options["model"] == {}
+    assert options["cfg"]["model"] == OPTIONS
 
 
 def test_a_checkpoint_without_history_is_at_no_update():

@@ -23,8 +23,8 @@ def test_the_page_has_the_table_of_the_results():
 
 def test_counts_of_a_report(tmp_path):
     (tmp_path / "tests.xml").write_text(REPORT)
-    found = counts(tmp_path / "tests.xml")
-    assert found == {"run": 3, "passed": 1, "failed": 2, "skipped": 1, "seconds": 3}
+    result = counts(tmp_path / "tests.xml")
+    assert result == {"run": 3, "passed": 1, "failed": 2, "skipped": 1, "seconds": 3}
 
 
 def test_rows_of_other_environments_stay(tmp_path):

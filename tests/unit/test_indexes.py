@@ -39,20 +39,20 @@ def copy_zeros(source: IO[bytes], target: IO[bytes]) -> None:
     target.seek(end)
 
 
-@pytest.mark.parametrize("own", [0, 7, LARGE])
+@pytest.mark.parametrize("first_size", [0, 7, LARGE])
 def test_pointers_above_2_gib_are_the_sums_of_sizes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_size: int
 ) -> None:
     """Sizes of the first worker are Python's integers, those of merged parts numpy's int32."""
     monkeypatch.setattr(shutil, "copyfileobj", copy_zeros)
     builder = MMapIndexedDatasetBuilder(str(tmp_path / "all.bin"), dtype=np.uint16)
-    if own:
-        builder._sizes.append(own)
-        builder._data_file.seek(2 * own)
+    if first_size:
+        builder._sizes.append(first_size)
+        builder._data_file.seek(2 * first_size)
     for number in range(2):
         builder.merge_file_(sparse_part(tmp_path / f"part{number}", 3))
     builder.finalize(str(tmp_path / "all.idx"))
-    sizes = [*([own] if own else []), *[LARGE] * 6]
+    sizes = [*([first_size] if first_size else []), *[LARGE] * 6]
     index = MMapIndexedDataset.Index(str(tmp_path / "all.idx"))
     assert index.sizes.tolist() == sizes
     assert index._pointers.tolist() == [2 * sum(sizes[:i]) for i in range(len(sizes))]
@@ -65,8 +65,8 @@ def test_starts_are_those_of_plain_python() -> None:
     for size in sizes.tolist():
         expected.append(address)
         address += 4 * size
-    for given in (sizes, list(sizes), sizes.tolist()):
-        assert indexes.starts(given, 4).tolist() == expected
+    for options in (sizes, list(sizes), sizes.tolist()):
+        assert indexes.starts(options, 4).tolist() == expected
     assert indexes.starts([], 4).tolist() == []
 
 
@@ -110,11 +110,11 @@ def test_pointers_that_do_not_follow_from_the_sizes_are_refused(
 ) -> None:
     prefix = indexed_copy(copy_data, tmp_path)
     indexed.check(prefix, 14)
-    change, said = POINTERS[case]
+    change, output = POINTERS[case]
     write_pointers(Path(f"{prefix}.idx"), change)
     with pytest.raises(DataError, match=r"a\.idx is damaged: sentence .* instead of") as caught:
         indexed.check(prefix, 14)
-    assert said in str(caught.value)
+    assert output in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -132,12 +132,12 @@ def test_every_block_of_a_long_index_is_checked(
 def test_negative_sizes_and_tokens_are_refused(copy_data: Path, tmp_path: Path) -> None:
     prefix = indexed_copy(copy_data, tmp_path)
     index = bytearray(Path(f"{prefix}.idx").read_bytes())
-    whole = bytes(index)
+    complete = bytes(index)
     index[HEADER + 8 : HEADER + 12] = np.int32(-5).tobytes()
     Path(f"{prefix}.idx").write_bytes(index)
     with pytest.raises(DataError, match="sentence 3, of -5 tokens"):
         indexed.check(prefix)
-    Path(f"{prefix}.idx").write_bytes(whole)
+    Path(f"{prefix}.idx").write_bytes(complete)
     tokens = np.memmap(f"{prefix}.bin", "<i2", "r+")
     tokens[100] = -1
     tokens.flush()

@@ -153,13 +153,13 @@ def test_fairseq_reads_options_as_before():
 
 def sources() -> dict[str, Path]:
     """Every module of fairseq and of its commands, by its name."""
-    found = {}
+    result = {}
     for package in literals.PACKAGES:
         (folder,) = importlib.util.find_spec(package).submodule_search_locations
         for path in Path(folder).rglob("*.py"):
             parts = path.relative_to(Path(folder).parent).with_suffix("").parts
-            found[".".join(parts).removesuffix(".__init__")] = path
-    return found
+            result[".".join(parts).removesuffix(".__init__")] = path
+    return result
 
 
 def test_every_module_of_fairseq_has_it():

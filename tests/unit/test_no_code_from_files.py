@@ -122,7 +122,7 @@ def dangerous(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[tuple[str, str], list[ast.AST]]:
+def result() -> dict[tuple[str, str], list[ast.AST]]:
     places: dict[tuple[str, str], list[ast.AST]] = {}
     for path, tree in sources():
         for called, node in dangerous(tree):
@@ -130,8 +130,8 @@ def found() -> dict[tuple[str, str], list[ast.AST]]:
     return places
 
 
-def test_every_place_is_covered_or_reviewed(found: dict[tuple[str, str], list[ast.AST]]):
-    for (path, called), nodes in found.items():
+def test_every_place_is_covered_or_reviewed(result: dict[tuple[str, str], list[ast.AST]]):
+    for (path, called), nodes in result.items():
         if called == "eval":
             continue
         if called == "importlib.import_module" and path in OWN_FOLDERS:
@@ -141,16 +141,16 @@ def test_every_place_is_covered_or_reviewed(found: dict[tuple[str, str], list[as
         assert len(nodes) == expected, f"{path}, lines {lines}: {called} is not reviewed"
 
 
-def test_nothing_is_reviewed_that_is_not_there(found: dict[tuple[str, str], list[ast.AST]]):
-    assert set(REVIEWED) <= set(found)
+def test_nothing_is_reviewed_that_is_not_there(result: dict[tuple[str, str], list[ast.AST]]):
+    assert set(REVIEWED) <= set(result)
 
 
 def test_evaluations_are_those_that_a_reader_of_literals_can_replace(
-    found: dict[tuple[str, str], list[ast.AST]],
+    result: dict[tuple[str, str], list[ast.AST]],
 ):
     """`eval` by its bare name and of one argument, in dozens of places."""
     count = Counter()
-    for (path, called), nodes in found.items():
+    for (path, called), nodes in result.items():
         if called == "eval":
             for node in nodes:
                 assert len(node.args) == 1, path
@@ -160,7 +160,7 @@ def test_evaluations_are_those_that_a_reader_of_literals_can_replace(
     assert sum(count.values()) >= 30
 
 
-def test_no_module_has_another_eval(found: dict[tuple[str, str], list[ast.AST]]):
+def test_no_module_has_another_eval(result: dict[tuple[str, str], list[ast.AST]]):
     """No module of fairseq defines, imports or deletes the name that ours stands under."""
     for path, tree in sources():
         for node in ast.walk(tree):
@@ -172,9 +172,9 @@ def test_no_module_has_another_eval(found: dict[tuple[str, str], list[ast.AST]])
             assert getattr(node, "name", "") != "eval", path
 
 
-def test_safe_loaders_are_what_the_review_says(found: dict[tuple[str, str], list[ast.AST]]):
+def test_safe_loaders_are_what_the_review_says(result: dict[tuple[str, str], list[ast.AST]]):
     """numpy reads no pickles, torch no classes, and YAML makes no objects."""
-    for (path, called), nodes in found.items():
+    for (path, called), nodes in result.items():
         for node in nodes:
             options = {}
             if isinstance(node, ast.Call):

@@ -37,14 +37,14 @@ LAYOUTS = ("plain", "transposed", "columns", "every second")
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Shapes of the products that oneDNN computed."""
-    found, original = [], onednn_matmul._product
+    result, original = [], onednn_matmul._product
 
     def counted(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-        found.append((*a.shape, b.size(1)))
+        result.append((*a.shape, b.size(1)))
         return original(a, b, bias)
 
     monkeypatch.setattr(onednn_matmul, "_product", counted)
-    return found
+    return result
 
 
 @pytest.mark.parametrize("of_a", LAYOUTS)
@@ -52,13 +52,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 def test_any_strides(of_a: str, of_b: str, calls: list) -> None:
     a, b = strided(*LARGE[:2], of_a), strided(*LARGE[1:], of_b)
     bias, sums = torch.randn(LARGE[2]), strided(LARGE[0], LARGE[2], of_a)
-    wanted = a.double() @ b.double()
-    wanted_sums = sums.double() + wanted
+    expected = a.double() @ b.double()
+    wanted_sums = sums.double() + expected
     with by_onednn():
-        found = torch.mm(a, b), torch.addmm(bias, a, b)
+        result = torch.mm(a, b), torch.addmm(bias, a, b)
         assert sums.addmm_(a, b) is sums
-    torch.testing.assert_close(found[0].double(), wanted, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(found[1].double(), wanted + bias, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(result[0].double(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(result[1].double(), expected + bias, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(sums.double(), wanted_sums, rtol=1e-4, atol=1e-4)
     assert calls == [LARGE, LARGE, LARGE]
 
@@ -73,29 +73,29 @@ def test_small_ones_and_other_types_are_torchs_own(
     a, b = torch.randn(*shape[:2], dtype=dtype), torch.randn(*shape[1:], dtype=dtype)
     bias = torch.randn(shape[2], dtype=dtype)
     sums = torch.randn(shape[0], shape[2], dtype=dtype)
-    wanted = torch.mm(a, b), torch.addmm(bias, a, b), sums.clone().addmm_(a, b)
+    expected = torch.mm(a, b), torch.addmm(bias, a, b), sums.clone().addmm_(a, b)
     with by_onednn():
-        assert torch.equal(torch.mm(a, b), wanted[0])
-        assert torch.equal(torch.addmm(bias, a, b), wanted[1])
-        assert torch.equal(sums.addmm_(a, b), wanted[2])
+        assert torch.equal(torch.mm(a, b), expected[0])
+        assert torch.equal(torch.addmm(bias, a, b), expected[1])
+        assert torch.equal(sums.addmm_(a, b), expected[2])
     assert calls == []
 
 
 @pytest.mark.parametrize("how", [{"beta": 0.5}, {"alpha": 2.0}])
 def test_scaled_sums_are_torchs_own(how: dict, calls: list) -> None:
     a, b, bias = torch.randn(*LARGE[:2]), torch.randn(*LARGE[1:]), torch.randn(LARGE[2])
-    wanted = torch.addmm(bias, a, b, **how)
+    expected = torch.addmm(bias, a, b, **how)
     with by_onednn():
-        assert torch.equal(torch.addmm(bias, a, b, **how), wanted)
+        assert torch.equal(torch.addmm(bias, a, b, **how), expected)
     assert calls == []
 
 
 def test_an_added_matrix_is_torchs_own(calls: list) -> None:
     a, b = torch.randn(*LARGE[:2]), torch.randn(*LARGE[1:])
     added = torch.randn(LARGE[0], LARGE[2])
-    wanted = torch.addmm(added, a, b)
+    expected = torch.addmm(added, a, b)
     with by_onednn():
-        assert torch.equal(torch.addmm(added, a, b), wanted)
+        assert torch.equal(torch.addmm(added, a, b), expected)
     assert calls == []
 
 
@@ -113,10 +113,10 @@ def test_backward_passes_too(calls: list) -> None:
         layer(x).backward(slope)
     assert len(calls) == 3
     dy, flat = slope.double().flatten(0, 1), x.detach().double().flatten(0, 1)
-    wanted = dy.t() @ flat, dy @ layer.weight.detach().double()
-    torch.testing.assert_close(layer.weight.grad.double(), wanted[0], rtol=1e-4, atol=1e-4)
-    found = x.grad.double().flatten(0, 1)
-    torch.testing.assert_close(found, wanted[1], rtol=1e-4, atol=1e-4)
+    expected = dy.t() @ flat, dy @ layer.weight.detach().double()
+    torch.testing.assert_close(layer.weight.grad.double(), expected[0], rtol=1e-4, atol=1e-4)
+    result = x.grad.double().flatten(0, 1)
+    torch.testing.assert_close(result, expected[1], rtol=1e-4, atol=1e-4)
 
 
 def test_torchs_own_come_back(calls: list) -> None:

@@ -140,11 +140,11 @@ def test_an_epoch_continues_on_other_processes() -> None:
             shard_id=shard,
         )
 
-    seen: list[int] = []
+    visited: list[int] = []
     for shard in range(4):
         before = iterator(shard, 4)
         epoch = before.next_epoch_itr()
-        seen += [index for _ in range(3) for index in next(epoch)]
+        visited += [index for _ in range(3) for index in next(epoch)]
         state = before.state_dict()
     for shards in (1, 2, 3, 6):
         after: list[int] = []
@@ -152,7 +152,7 @@ def test_an_epoch_continues_on_other_processes() -> None:
             resumed = iterator(shard, shards)
             resumed.load_state_dict(state)
             after += [index for batch in resumed.next_epoch_itr() for index in batch]
-        assert sorted(seen + after) == list(range(24))
+        assert sorted(visited + after) == list(range(24))
     with pytest.raises(ConfigError, match="12 batches of this epoch, which 5 processes cannot"):
         iterator(0, 5).load_state_dict(state)
 

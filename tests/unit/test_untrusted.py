@@ -56,10 +56,10 @@ def test_numbers_of_numpy_come_back(tmp_path: Path):
     torch.save(state, tmp_path / "a.pt")
     torch.save(storage.load(tmp_path / "a.pt"), tmp_path / "b.pt")
     for name in ("a.pt", "b.pt"):
-        found = storage.load(tmp_path / name)["extra_state"]
-        for kind, wanted in {**counts, **numbers}.items():
-            np.testing.assert_array_equal(found[kind], wanted)
-            assert found[kind].dtype == wanted.dtype.newbyteorder("=")
+        result = storage.load(tmp_path / name)["extra_state"]
+        for kind, expected in {**counts, **numbers}.items():
+            np.testing.assert_array_equal(result[kind], expected)
+            assert result[kind].dtype == expected.dtype.newbyteorder("=")
     assert b"fairseq_ext" not in (tmp_path / "b.pt").read_bytes()
 
 
@@ -132,7 +132,7 @@ def test_checkpoints_are_plain():
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "output"),
     [
         (repeated(40), "contain each other"),
         (circle(), "contain each other"),
@@ -150,8 +150,8 @@ def test_checkpoints_are_plain():
         (print, "type `builtin_function_or_method`"),
     ],
 )
-def test_others_are_not(value: Any, said: str):
-    with pytest.raises(CheckpointError, match=said):
+def test_others_are_not(value: Any, output: str):
+    with pytest.raises(CheckpointError, match=output):
         safe_load.require_plain({"task_state": {"x": value}}, 1000)
 
 
@@ -223,14 +223,14 @@ def test_the_option_of_a_text():
 
 
 def test_one_message_about_a_file():
-    for error, said in (
+    for error, output in (
         (KeyError("x"), "cannot be used here (KeyError: 'x')"),
         (RuntimeError("one\ntwo"), "(RuntimeError: one)"),
         (CheckpointError("has a fault"), "f.pt has a fault."),
     ):
         with pytest.raises(CheckpointError) as raised, safe_load.about("f.pt"):
             raise error
-        assert said in str(raised.value)
+        assert output in str(raised.value)
         assert str(raised.value).startswith("f.pt ")
     for error in (DataError("as it is"), FileNotFoundError("as it is")):
         with pytest.raises(type(error), match="as it is"), safe_load.about("f.pt"):

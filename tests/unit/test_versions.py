@@ -66,9 +66,9 @@ def test_the_package_asks_for_the_same_versions():
     minors = sorted(int(version.removeprefix("3.")) for version in PYTHONS)
     assert f'requires-python = ">=3.{minors[0]},<3.{minors[-1] + 1}"' in TEXTS["pyproject.toml"]
     assert f'"torch>={OLDEST_TORCH}"' in TEXTS["pyproject.toml"]
-    said = run(sys.executable, "setup.py", "--version", "--classifiers", cwd=REPO).stdout
-    assert said.startswith(f"{__version__}\n")
-    assert set(re.findall(r"Python :: (\S+)", said)) == set(PYTHONS)
+    output = run(sys.executable, "setup.py", "--version", "--classifiers", cwd=REPO).stdout
+    assert output.startswith(f"{__version__}\n")
+    assert set(re.findall(r"Python :: (\S+)", output)) == set(PYTHONS)
 
 
 @pytest.fixture
@@ -81,14 +81,16 @@ def path(tmp_path):
 
 def test_the_recipes_take_the_first_python_that_is_supported(path):
     script = f"source recipes/lib.sh; PATH={path}; find_python"
-    others = [version for version in PYTHONS if version not in FAIRSEQ_WHEELS]
-    for version in reversed([*FAIRSEQ_WHEELS, *others]):
+    unsupported = [version for version in PYTHONS if version not in FAIRSEQ_WHEELS]
+    for version in reversed([*FAIRSEQ_WHEELS, *unsupported]):
         (path / f"python{version}").write_text("#!/bin/sh\n")
         (path / f"python{version}").chmod(0o755)
-        found = run("bash", "-c", script, cwd=REPO).stdout
-        assert found == f"{path}/python{version}\n"
+        result = run("bash", "-c", script, cwd=REPO).stdout
+        assert result == f"{path}/python{version}\n"
 
 
 def test_the_recipes_name_the_pythons_that_they_look_for(path):
-    said = run("bash", "-c", f"source recipes/lib.sh; PATH={path}; find_python", cwd=REPO, ok=False)
-    assert f"no Python {' '.join(PYTHONS)} found" in said.stderr
+    output = run(
+        "bash", "-c", f"source recipes/lib.sh; PATH={path}; find_python", cwd=REPO, ok=False
+    )
+    assert f"no Python {' '.join(PYTHONS)} found" in output.stderr
