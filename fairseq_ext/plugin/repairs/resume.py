@@ -446,14 +446,16 @@ PATCHES = (
         ),
     ),
     Patch(
-        name="checkpoints that were asked for",
+        name="number of best checkpoints",
         kind="repair",
-        reason="--keep-best-checkpoints 3 keeps one while the loss rises, and "
-        "--save-interval-updates writes none at the end of an epoch",
-        layers=(
-            Layer("fairseq.checkpoint_utils:save_checkpoint", keep_best_until_full),
-            Layer("fairseq.checkpoint_utils:save_checkpoint", save_interval_at_end),
-        ),
+        reason="--keep-best-checkpoints 3 keeps one while the loss rises",
+        layers=(Layer("fairseq.checkpoint_utils:save_checkpoint", keep_best_until_full),),
+    ),
+    Patch(
+        name="checkpoints of an interval",
+        kind="repair",
+        reason="--save-interval-updates writes no checkpoint at the end of an epoch",
+        layers=(Layer("fairseq.checkpoint_utils:save_checkpoint", save_interval_at_end),),
     ),
     Patch(
         name="finished runs",
