@@ -72,5 +72,5 @@ def generator_options(alpha: float, generation: Any, extra: dict[str, Any] | Non
     alignment = getattr(generation, "print_alignment", None)
     if alignment:
         options["print_alignment"] = alignment
-    chosen = GnmtGeneratorWithAlignment if alignment else GnmtGenerator
-    return {"seq_gen_cls": chosen, "extra_gen_cls_kwargs": options}
+    generator_class = GnmtGeneratorWithAlignment if alignment else GnmtGenerator
+    return {"seq_gen_cls": generator_class, "extra_gen_cls_kwargs": options}

@@ -54,8 +54,8 @@ def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) 
         )
     if epsilon and not sampling:
         raise ConfigError("`--epsilon-sampling` needs `--sampling`; without it, search is by beam.")
-    for name, given in (("--sampling-topk", top_k > 0), ("--sampling-topp", top_p > 0)):
-        if epsilon and given:
+    for name, is_given in (("--sampling-topk", top_k > 0), ("--sampling-topp", top_p > 0)):
+        if epsilon and is_given:
             raise ConfigError(
                 f"`--epsilon-sampling` does not go with `{name}`; choose one truncation."
             )

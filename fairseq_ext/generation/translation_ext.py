@@ -170,7 +170,7 @@ class TranslationExtTask(TranslationTask):
         args: Any,
         seq_gen_cls: type | None = None,
         extra_gen_cls_kwargs: dict[str, Any] | None = None,
-        **more: Any,
+        **options: Any,
     ) -> Any:
         """fairseq's generator, with ``--epsilon-sampling`` and ``--gnmt-lenpen`` if given."""
         alpha = self.cfg.gnmt_lenpen
@@ -182,10 +182,13 @@ class TranslationExtTask(TranslationTask):
             top_k=getattr(args, "sampling_topk", -1),
             top_p=getattr(args, "sampling_topp", -1.0),
         )
-        chosen = {"seq_gen_cls": seq_gen_cls, "extra_gen_cls_kwargs": extra_gen_cls_kwargs}
+        generator_options = {
+            "seq_gen_cls": seq_gen_cls,
+            "extra_gen_cls_kwargs": extra_gen_cls_kwargs,
+        }
         if alpha and seq_gen_cls is None:
-            chosen = length_penalty.generator_options(alpha, args, extra_gen_cls_kwargs)
-        generator = super().build_generator(models, args, **chosen, **more)
+            generator_options = length_penalty.generator_options(alpha, args, extra_gen_cls_kwargs)
+        generator = super().build_generator(models, args, **generator_options, **options)
         if epsilon and hasattr(generator, "search"):  # scoring references has no search
             generator.search = sampling.EpsilonSampling(self.target_dictionary, epsilon)
         return generator
@@ -202,12 +205,12 @@ def check_options(cfg: TranslationExtConfig) -> None:
     """Raise :class:`ConfigError` on options that cannot work together."""
     moves_tokens = [
         option
-        for option, given in (
+        for option, is_given in (
             ("--truncate-source", cfg.truncate_source),
             ("--truncate-target", cfg.truncate_target),
             ("--source-bos", cfg.source_bos),
         )
-        if given
+        if is_given
     ]
     if cfg.load_alignments and moves_tokens:
         raise ConfigError(
@@ -219,13 +222,13 @@ def check_options(cfg: TranslationExtConfig) -> None:
             "`--random-batches` does not go with `--num-batch-buckets`, which makes batches of "
             "about equal length; leave out one of them."
         )
-    for side, cut, least in (
+    for side, cut, smallest in (
         ("source", cfg.truncate_source, 2 + cfg.source_bos),
         ("target", cfg.truncate_target, 2),
     ):
         limit = getattr(cfg, f"max_{side}_positions")
-        if cut and limit < least:
+        if cut and limit < smallest:
             raise ConfigError(
-                f"`--max-{side}-positions` must be at least {least} with `--truncate-{side}` (a "
+                f"`--max-{side}-positions` must be at least {smallest} with `--truncate-{side}` (a "
                 f"word and the symbols around it), but is {limit} instead."
             )

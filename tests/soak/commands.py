@@ -62,26 +62,30 @@ def left_behind(folder: Path) -> int:
 # ---- what looks whole after a kill ---------------------------------------------------------------
 
 
-def old_or_new(folder: Path, whole: dict[str, str]) -> None:
+def old_or_new(folder: Path, expected: dict[str, str]) -> None:
     """The output is the old file or the new one."""
-    there = contents(folder, ())
+    present = contents(folder, ())
     old = hashlib.sha256(b"old").hexdigest()
-    assert set(there.values()) <= {*whole.values(), old}, "a torn file is at the output's place"
-    assert len(there) == 1, sorted(there)
+    assert set(present.values()) <= {*expected.values(), old}, (
+        "a torn file is at the output's place"
+    )
+    assert len(present) == 1, sorted(present)
 
 
-def usable_only_if_whole(folder: Path, whole: dict[str, str]) -> None:
+def usable_only_if_whole(folder: Path, expected: dict[str, str]) -> None:
     """A data folder with both dictionaries, which fairseq-train would accept, is whole."""
-    there = contents(folder)
-    if {"dict.src.txt", "dict.tgt.txt"} <= set(there):
-        assert there == whole, f"differs in {sorted(set(there.items()) ^ set(whole.items()))}"
+    present = contents(folder)
+    if {"dict.src.txt", "dict.tgt.txt"} <= set(present):
+        assert present == expected, (
+            f"differs in {sorted(set(present.items()) ^ set(expected.items()))}"
+        )
 
 
-def whole_files(folder: Path, whole: dict[str, str]) -> None:
+def whole_files(folder: Path, expected: dict[str, str]) -> None:
     """Every file of a corpus that is there is whole."""
     ready = ("text/", "bpe/", "manifest")
-    there = {name: sha for name, sha in contents(folder).items() if name.startswith(ready)}
-    torn = [name for name, sha in there.items() if whole.get(name) != sha]
+    present = {name: sha for name, sha in contents(folder).items() if name.startswith(ready)}
+    torn = [name for name, sha in present.items() if expected.get(name) != sha]
     assert not torn, f"torn: {torn}"
 
 
@@ -107,8 +111,8 @@ def soak_one(
     assert status == 0, (scratch / "log").read_text()[-1500:]
     seconds, operations = time.monotonic() - began, int(counted.read_text())
     ignore = () if check is old_or_new else NOT_COMPARED
-    whole = contents(reference, ignore)
-    assert whole
+    expected = contents(reference, ignore)
+    assert expected
     failures: list[str] = []
     done = littered = 0
     while done < kills:
@@ -126,12 +130,12 @@ def soak_one(
             continue
         done += 1
         with noted(failures, f"kill {done}"):
-            check(folder, whole)
+            check(folder, expected)
             littered += left_behind(folder) > 0
-            if contents(folder, ignore) != whole:  # not killed after its work was done
+            if contents(folder, ignore) != expected:  # not killed after its work was done
                 status = forks.run(words(folder), scratch / f"again{done}")
                 assert status == 0, (scratch / f"again{done}").read_text()[-600:]
-            assert contents(folder, ignore) == whole, "another result"
+            assert contents(folder, ignore) == expected, "another result"
         shutil.rmtree(folder)
     report.add(name, count=kills, failures=failures, left_temporary_files=littered)
 
@@ -205,9 +209,9 @@ def corpora(report: Report, scratch: Path, _: Path, kills: int) -> None:
     soak_one(report, "preprocess/corpus.py", words, whole_files, place, kills)
 
 
-def recipes(report: Report, scratch: Path, _: Path, most: int) -> None:
+def recipes(report: Report, scratch: Path, _: Path, limit: int) -> None:
     """``recipes/quickstart.sh`` as its own processes, killed with all its children."""
-    draw, failures, kills = random.Random(report.args.seed), [], min(most, 5)
+    draw, failures, kills = random.Random(report.args.seed), [], min(limit, 5)
 
     def start(folder: Path) -> subprocess.Popen:
         return subprocess.Popen(
@@ -218,8 +222,8 @@ def recipes(report: Report, scratch: Path, _: Path, most: int) -> None:
             start_new_session=True,
         )
 
-    began, whole, killed = time.monotonic(), scratch / "whole", scratch / "killed"
-    status = start(whole).wait()
+    began, undisturbed, killed = time.monotonic(), scratch / "whole", scratch / "killed"
+    status = start(undisturbed).wait()
     assert status == 0, (scratch / "whole.log").read_text()[-1500:]
     seconds = time.monotonic() - began
     done = 0
@@ -236,11 +240,11 @@ def recipes(report: Report, scratch: Path, _: Path, most: int) -> None:
                 done += 1
                 say(f"recipe: kill {done}, stages done: {_stages(killed)}")
         assert start(killed).wait() == 0, (scratch / "killed.log").read_text()[-1500:]
-        compared = [sorted(contents(one).items()) for one in (killed, whole)]
+        compared = [sorted(contents(folder).items()) for folder in (killed, undisturbed)]
         assert _names(compared[0]) == _names(compared[1])
         for name in ("hyp.de", "bpe/codes", "bin/train.en-de.en.bin"):
             assert dict(compared[0])[name] == dict(compared[1])[name], name
-        wrong = difference(killed / "checkpoints", whole / "checkpoints")
+        wrong = difference(killed / "checkpoints", undisturbed / "checkpoints")
         assert not wrong, wrong
     report.add("recipes/quickstart.sh", count=done, failures=failures)
 

@@ -35,19 +35,23 @@ class Page:
             page = answer.read().decode()
         start = page.index("window.gradio_config = ") + len("window.gradio_config = ")
         config, _ = json.JSONDecoder().raw_decode(page[start:])
-        (self.function,) = (one["id"] for one in config["dependencies"] if len(one["inputs"]) == 2)
+        (self.function,) = (
+            dependency["id"]
+            for dependency in config["dependencies"]
+            if len(dependency["inputs"]) == 2
+        )
 
     def ask(self, sentence: str, systems: list[str]) -> list[Any]:
         """The new states of the page's parts."""
         session = uuid.uuid4().hex
-        wanted = {
+        expected = {
             "data": [sentence, systems],
             "fn_index": self.function,
             "session_hash": session,
         }
         request = urllib.request.Request(
             f"{self.address}/gradio_api/queue/join",
-            json.dumps(wanted).encode(),
+            json.dumps(expected).encode(),
             {"Content-Type": "application/json"},
         )
         urllib.request.urlopen(request).close()
@@ -75,7 +79,7 @@ def serving(report: Report, data: Path, models: list[Path], total: int, minutes:
         stderr=subprocess.DEVNULL,
     )
     failures: list[str] = []
-    deadline, asked = time.monotonic() + 60 * minutes, 0
+    deadline, requests = time.monotonic() + 60 * minutes, 0
     try:
         page = Page(process.stdout.readline().strip())
         with noted(failures, "demo"):
@@ -85,7 +89,7 @@ def serving(report: Report, data: Path, models: list[Path], total: int, minutes:
                 system = SYSTEMS[not drawn]
                 answer = json.dumps(page.ask(" ".join(words), [system]))
                 assert ("data:image/png" in answer) == drawn, answer[:500]
-                asked = done
+                requests = done
                 if done % 10 == 0:
                     samples.take(done, process)
                 if time.monotonic() > deadline:
@@ -93,7 +97,7 @@ def serving(report: Report, data: Path, models: list[Path], total: int, minutes:
     finally:
         process.kill()
         process.wait()
-    samples.total = asked
+    samples.total = requests
     samples.add_to(report, failures)
 
 

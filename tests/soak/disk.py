@@ -143,9 +143,9 @@ def cases(scratch: Path, data: Path) -> list[Case]:
     text, gru = data.parent / "text", ARCHITECTURES["gru_tiny"]
     log, model = scratch / "model.log", scratch / "model"
 
-    def training(folder: Path, *more: object) -> list[object]:
+    def training(folder: Path, *options: object) -> list[object]:
         where = ("--save-dir", folder, "--user-dir", USER_DIR)
-        return ["fairseq-train", data, *TRAINING, *gru, *LENGTH, *where, *more]
+        return ["fairseq-train", data, *TRAINING, *gru, *LENGTH, *where, *options]
 
     def half(folder: Path) -> None:
         assert forks.run(training(folder, "--max-update", 9), scratch / "half.log") == 0
@@ -196,18 +196,18 @@ def piped(words: list[object], log: Path, first: Callable[[], None]) -> int:
     """Run a command whose output goes through a pipe, so that limits do not hit its log."""
     fifo = log.with_suffix(".fifo")
     os.mkfifo(fifo)
-    with log.open("w") as to, subprocess.Popen(["cat", str(fifo)], stdout=to) as copier:
+    with log.open("w") as output, subprocess.Popen(["cat", str(fifo)], stdout=output) as copier:
         status = forks.run(words, fifo, first=first)
         copier.wait(30)
     fifo.unlink()
     return status
 
 
-def one_line(said: str) -> None:
+def one_line(message: str) -> None:
     """Exactly one error, and no traceback."""
-    assert "Traceback" not in said, f"traceback: {said[-1500:]}"
-    errors = [line for line in said.splitlines() if "fairseq-ext: error: " in line]
-    assert len(errors) == 1, f"{len(errors)} error lines: {said[-1200:]}"
+    assert "Traceback" not in message, f"traceback: {message[-1500:]}"
+    errors = [line for line in message.splitlines() if "fairseq-ext: error: " in line]
+    assert len(errors) == 1, f"{len(errors)} error lines: {message[-1200:]}"
 
 
 def trouble(case: Case, kind: str, left: int, place: Path, reference: Path) -> bool:
@@ -228,9 +228,9 @@ def trouble(case: Case, kind: str, left: int, place: Path, reference: Path) -> b
         assert status == 1, f"status {status}: {log.read_text()[-1500:]}"
         one_line(log.read_text())
         case.survives(folder, before)
-        again = place.with_suffix(".again")
-        status = forks.run(case.words(folder), again)
-        assert status == 0, f"again: {again.read_text()[-1500:]}"
+        repeated = place.with_suffix(".again")
+        status = forks.run(case.words(folder), repeated)
+        assert status == 0, f"again: {repeated.read_text()[-1500:]}"
         wrong = case.compare(folder, reference)
         assert not wrong, f"again: {wrong}"
     return True

@@ -62,9 +62,9 @@ def start(
     try:
         atexit._clear()  # this process's clean-up, of its temporary folders for one, is not theirs
         os.setpgid(0, 0)
-        to = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(to, 1)
-        os.dup2(to, 2)
+        log_descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log_descriptor, 1)
+        os.dup2(log_descriptor, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.environ.update(environment)
         if cwd:

@@ -86,12 +86,12 @@ def zipped(draw: Random) -> bytes:
             noise = draw.randbytes(draw.choice((0, 0, 9, 600)))
             target.writestr(name, b"de\t,en\nja\t,yes\n" * draw.randint(0, 3) + noise)
     data = bytearray(out.getvalue())
-    places = [at for at in range(len(data) - 46) if data[at : at + 4] == b"PK\1\2"]
-    for at in places:
+    places = [offset for offset in range(len(data) - 46) if data[offset : offset + 4] == b"PK\1\2"]
+    for offset in places:
         if draw.random() < 0.3:  # flags, method, sizes
             where, size = draw.choice(((8, 2), (10, 2), (20, 4), (24, 4), (42, 4)))
             value = draw.choice(EDGES) % (1 << 8 * size)
-            data[at + where : at + where + size] = value.to_bytes(size, "little")
+            data[offset + where : offset + where + size] = value.to_bytes(size, "little")
     return bytes(data)
 
 
@@ -132,10 +132,10 @@ def checkpoint(draw: Random) -> bytes:
     """A checkpoint with right checksums, in which one part is damaged or another object."""
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(_checkpoint())) as source, zipfile.ZipFile(out, "w") as target:
-        chosen = draw.choice(source.namelist())
+        member = draw.choice(source.namelist())
         for name in source.namelist():
             data = source.read(name)
-            if name == chosen:
+            if name == member:
                 data = pickle.dumps(_plain(draw, 3)) if draw.random() < 0.3 else damaged(data)(draw)
             target.writestr(name, data)
     return out.getvalue()

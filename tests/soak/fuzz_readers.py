@@ -156,10 +156,10 @@ def _outputs() -> Iterator[Reader]:
     yield Reader("training logs", files(log=text(GOOD_LOG, lines(LOG))), read_log)
     generated = lines(GENERATED, 12)
     samples = text(GOOD_GENERATED, generated)
-    others = text(GOOD_GENERATED.replace("x z", "y"), generated)
+    other_hypotheses = text(GOOD_GENERATED.replace("x z", "y"), generated)
     sources = text("a bc\na bc\n", PLAIN)
     yield Reader("fairseq-generate's output", files(out=samples), read_generated)
-    three = files(out=samples, other=others, source=sources)
+    three = files(out=samples, other=other_hypotheses, source=sources)
     yield Reader("samples for mbr", three, read_samples)
 
 

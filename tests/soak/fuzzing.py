@@ -77,11 +77,11 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
     failed: int = 0
 
-    def fail(self, what: str, files: dict[str, bytes]) -> None:
+    def fail(self, reason: str, files: dict[str, bytes]) -> None:
         self.failed += 1
         if len(self.failures) < SHOWN:
             shown = {name: f"{data[:300]!r} ({len(data)})" for name, data in files.items()}
-            self.failures.append(f"{what:.500}: {shown}")
+            self.failures.append(f"{reason:.500}: {shown}")
 
 
 class Watch:
@@ -188,7 +188,7 @@ def _read_once(reader: Reader, files: dict[str, bytes], folder: Path, outcome: O
         (folder / name).write_bytes(data)
     outcome.inputs += 1
     try:
-        with _watched(folder) as seen:
+        with _watched(folder) as calls:
             signal.setitimer(signal.ITIMER_REAL, SECONDS)
             try:
                 reader.read(folder)
@@ -196,20 +196,20 @@ def _read_once(reader: Reader, files: dict[str, bytes], folder: Path, outcome: O
                 signal.setitimer(signal.ITIMER_REAL, 0)
         outcome.accepted += 1
     except reader.refusals as error:
-        said = str(error)
+        message = str(error)
         kind = type(error)
         if not issubclass(kind, FairseqExtError) and kind not in reader.refusals:
-            outcome.fail(f"{kind.__name__} is not documented: {said}", files)  # such as Unicode…
-        elif "\n" in said or "\r" in said or len(said) > LONGEST:
-            outcome.fail(f"not one line: {said!r}", files)
-        elif not any(name.partition(".")[0] in said for name in files):
-            outcome.fail(f"without the file's name: {said}", files)
+            outcome.fail(f"{kind.__name__} is not documented: {message}", files)  # such as Unicode…
+        elif "\n" in message or "\r" in message or len(message) > LONGEST:
+            outcome.fail(f"not one line: {message!r}", files)
+        elif not any(name.partition(".")[0] in message for name in files):
+            outcome.fail(f"without the file's name: {message}", files)
         else:
             outcome.refused[kind.__name__] += 1
     except (Exception, TooLong, SystemExit) as error:
         outcome.fail(f"{type(error).__name__}: {error}", files)
-    if seen:
-        outcome.fail(f"outside: {seen[0]}", files)
+    if calls:
+        outcome.fail(f"outside: {calls[0]}", files)
 
 
 def _empty(folder: Path, files: Collection[str]) -> None:
@@ -222,10 +222,10 @@ def _empty(folder: Path, files: Collection[str]) -> None:
             path.unlink()
 
 
-def _limit_memory(more: int = MEMORY) -> None:
+def _limit_memory(extra: int = MEMORY) -> None:
     """Let this process take so many more bytes of address space and no more."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + more
+    limit = pages * resource.getpagesize() + extra
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
@@ -262,7 +262,7 @@ def _readers(part: str) -> list[Reader]:
 
 def _measured(part: str, name: str, count: int, first: int) -> dict[str, Any]:
     """One reader in this process, whose memory is limited; a row of the report."""
-    (reader,) = [one for one in _readers(part) if one.name == name]
+    (reader,) = [candidate for candidate in _readers(part) if candidate.name == name]
     fuzz(reader, 50, first=first)  # whatever is imported late, and grows once
     before, _ = _resident()
     _limit_memory()

@@ -76,11 +76,11 @@ def wait_for(path: Path) -> None:
         time.sleep(0.005)
 
 
-def require_one_line(said: str, kind: str) -> None:
+def require_one_line(message: str, kind: str) -> None:
     """Our message, and no traceback."""
-    assert len(re.findall(MESSAGES[kind], said)) == 1, said[-1500:]
+    assert len(re.findall(MESSAGES[kind], message)) == 1, message[-1500:]
     if kind != "torchrun":  # which adds its own report
-        assert "Traceback" not in said, said[-3000:]
+        assert "Traceback" not in message, message[-3000:]
 
 
 def without_a_launcher(command: list[str], size: int, rank: int, log: Path, folder: Path) -> float:
@@ -90,13 +90,13 @@ def without_a_launcher(command: list[str], size: int, rank: int, log: Path, fold
     wait_for(folder / SAVED)
     began = time.monotonic()
     os.kill(processes[rank], signal.SIGSTOP if stopped else signal.SIGKILL)
-    others = [process for process in processes if process != processes[rank]]
-    statuses = [forks.wait(process, LIMIT) for process in others]
+    survivors = [process for process in processes if process != processes[rank]]
+    statuses = [forks.wait(process, LIMIT) for process in survivors]
     seconds = time.monotonic() - began
     forks.kill(processes[rank])
     assert set(statuses) == {1}, statuses
     for place, process in enumerate(processes):
-        if process in others:
+        if process in survivors:
             require_one_line(log.with_suffix(f".{place}").read_text(), "alone")
     return seconds
 
@@ -128,8 +128,8 @@ def with_a_launcher(kind: str, command: list[str], size: int, log: Path, folder:
 
 def _children(parent: int) -> list[int]:
     """The training processes below a launcher, in the order they were started."""
-    asked = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(parent)], capture_output=True)
-    lines = asked.stdout.decode().splitlines()
+    listing = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(parent)], capture_output=True)
+    lines = listing.stdout.decode().splitlines()
     return [int(line.split()[0]) for line in lines if "resource_tracker" not in line]
 
 
@@ -139,8 +139,8 @@ def _alive(process: int) -> bool:
 
 def one(report: Report, data: Path, folder: Path, kind: str, size: int, rank: int) -> None:
     """One row: a killed job, and its resumption."""
-    what = "stopped" if rank < 0 else "killed"
-    name = f"{kind}: one of {size} processes {what}, the others end and the job resumes"
+    outcome = "stopped" if rank < 0 else "killed"
+    name = f"{kind}: one of {size} processes {outcome}, the others end and the job resumes"
     place = folder / f"{kind}-{size}-{rank}"
     place.mkdir()
     command, log = words(data, place / "run", size), place / "log"
@@ -166,12 +166,12 @@ def finish(command: list[str], size: int, log: Path) -> None:
 
 def rounding(report: Report, data: Path, folder: Path, size: int) -> None:
     """How far a resumed run is from an undisturbed one with torch's own DDP."""
-    whole, resumed = folder / "whole", folder / "resumed"
+    undisturbed, resumed = folder / "whole", folder / "resumed"
     resumed.mkdir(parents=True)
-    finish(words(data, whole, size, "pytorch_ddp"), size, whole)
-    shutil.copy(whole / "checkpoint_2_6.pt", resumed / "checkpoint_last.pt")
+    finish(words(data, undisturbed, size, "pytorch_ddp"), size, undisturbed)
+    shutil.copy(undisturbed / "checkpoint_2_6.pt", resumed / "checkpoint_last.pt")
     finish(words(data, resumed, size, "pytorch_ddp"), size, resumed)
-    ends = [load(run / "checkpoint_last.pt")["model"] for run in (whole, resumed)]
+    ends = [load(run / "checkpoint_last.pt")["model"] for run in (undisturbed, resumed)]
     far = max(float((ends[0][name] - ends[1][name]).abs().max()) for name in ends[0])
     report.add(
         f"{size} processes with torch's own DDP resume to rounding, not to the bit",
@@ -190,8 +190,8 @@ def main() -> None:
         text = digits_corpus(folder / "text", train=160, valid=10, test=10)
         data = binarize(text, folder / "bin")
         for size in (2, 4):
-            whole = folder / f"whole{size}"
-            finish(words(data, whole, size), size, whole)
+            undisturbed = folder / f"whole{size}"
+            finish(words(data, undisturbed, size), size, undisturbed)
         for size in (2, 4):
             for rank in (*range(size), -1):
                 one(report, data, folder, "alone", size, rank)

@@ -63,19 +63,19 @@ def state(path: Path) -> dict[str, Any]:
     return {**checkpoint, "extra_state": extra}
 
 
-def difference(ended: Path, whole: Path) -> str:
+def difference(ended: Path, undisturbed: Path) -> str:
     """How two folders of finished runs differ, or nothing."""
-    names = [sorted(path.name for path in folder.iterdir()) for folder in (ended, whole)]
+    names = [sorted(path.name for path in folder.iterdir()) for folder in (ended, undisturbed)]
     if names[0] != names[1]:
         return f"files: {sorted(set(names[0]) ^ set(names[1]))}"
-    return ", ".join(name for name in names[0] if not equal(ended / name, whole / name))
+    return ", ".join(name for name in names[0] if not equal(ended / name, undisturbed / name))
 
 
-def equal(one: Path, other: Path) -> bool:
+def equal(path: Path, other: Path) -> bool:
     """Checkpoints and logs but for clocks; other files, such as the text pipeline, to the byte."""
-    if one.suffix == ".pt":
-        return same(state(one), state(other))
-    return one.suffix == ".log" or one.read_bytes() == other.read_bytes()
+    if path.suffix == ".pt":
+        return same(state(path), state(other))
+    return path.suffix == ".log" or path.read_bytes() == other.read_bytes()
 
 
 class Job:
@@ -120,8 +120,10 @@ class Job:
             elif process not in statuses:
                 statuses[process] = forks.kill(process)
         killed = -9 in statuses.values()
-        others = {0, -9, 1} if self.two and killed else {0, -9}  # one that lost the other
-        assert set(statuses.values()) <= others, f"{statuses}: {self.log.read_text()[-1500:]}"
+        other_statuses = {0, -9, 1} if self.two and killed else {0, -9}  # one that lost the other
+        assert set(statuses.values()) <= other_statuses, (
+            f"{statuses}: {self.log.read_text()[-1500:]}"
+        )
         return killed
 
 
@@ -141,16 +143,16 @@ def soak_one(
     name: str, data: Path, folder: Path, kills: int, draw: random.Random
 ) -> dict[str, Any]:
     """Kill one configuration ``kills`` times; ends in an assertion if anything differs."""
-    whole = Job(name, data, folder / "whole", folder / "whole.log")
+    undisturbed = Job(name, data, folder / "whole", folder / "whole.log")
     counted = folder / "operations"
     began = time.monotonic()
     statuses = [
         forks.wait(process)
-        for process in whole.start(dying.at_operation(-1, whole.folder, counted))
+        for process in undisturbed.start(dying.at_operation(-1, undisturbed.folder, counted))
     ]
-    assert not any(statuses), f"status {statuses}: {whole.log.read_text()[-1500:]}"
+    assert not any(statuses), f"status {statuses}: {undisturbed.log.read_text()[-1500:]}"
     seconds, operations = time.monotonic() - began, int(counted.read_text())
-    size = sum(path.stat().st_size for path in whole.folder.iterdir())
+    size = sum(path.stat().st_size for path in undisturbed.folder.iterdir())
     kinds: Counter[str] = Counter()
     updates: list[int] = []
     rounds = 0
@@ -171,7 +173,7 @@ def soak_one(
             kinds[kind] += 1
             updates.append(progress(job.folder))
         job.finish()
-        wrong = difference(job.folder, whole.folder)
+        wrong = difference(job.folder, undisturbed.folder)
         assert not wrong, f"differs after {len(updates)} kills: {wrong}"
     return {"runs": rounds, "moments": dict(kinds), "updates_done_when_killed": updates}
 

@@ -37,8 +37,8 @@ class Samples:
         total: units of work there are.
     """
 
-    def __init__(self, what: str, total: int) -> None:
-        self.what, self.total, self.seen = what, total, [(0, 0)]
+    def __init__(self, unit: str, total: int) -> None:
+        self.what, self.total, self.seen = unit, total, [(0, 0)]
 
     def take(self, done: int, process: subprocess.Popen) -> None:
         """Note the memory of ``process`` when ``done`` units of work are done."""
@@ -91,8 +91,8 @@ def translating(report: Report, data: Path, model: Path, total: int) -> None:
     process = command("fairseq-ext", "translate", data, *options, stdin=pipe, stdout=pipe)
 
     def feed() -> None:
-        with process.stdin as to:
-            to.writelines(line + "\n" for line in lines)
+        with process.stdin as pipe:
+            pipe.writelines(line + "\n" for line in lines)
 
     threading.Thread(target=feed, daemon=True).start()
     failures: list[str] = []
@@ -117,8 +117,8 @@ def training(report: Report, data: Path, folder: Path, total: int) -> None:
     last = ""
     for line in process.stdout:
         last = line
-        if found := re.search(r"train_inner .*num_updates=(\d+)", line):
-            samples.take(int(found[1]), process)
+        if match := re.search(r"train_inner .*num_updates=(\d+)", line):
+            samples.take(int(match[1]), process)
     failures: list[str] = []
     with noted(failures, "train"):
         assert process.wait() == 0, last

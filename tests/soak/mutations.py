@@ -38,14 +38,14 @@ def slots(*templates: str, values: Sequence[str] = NUMBERS) -> Text:
     return make
 
 
-def words(separator: str, values: Sequence[str], most: int = 3) -> Text:
+def words(separator: str, values: Sequence[str], limit: int = 3) -> Text:
     """Up to ``most`` values."""
-    return lambda draw: separator.join(draw.choices(values, k=draw.randint(0, most)))
+    return lambda draw: separator.join(draw.choices(values, k=draw.randint(0, limit)))
 
 
-def lines(line: Text, most: int = 8, head: str = "") -> Text:
+def lines(line: Text, limit: int = 8, head: str = "") -> Text:
     """Some lines below ``head``."""
-    return lambda draw: head + "".join(f"{line(draw)}\n" for _ in range(draw.randint(0, most)))
+    return lambda draw: head + "".join(f"{line(draw)}\n" for _ in range(draw.randint(0, limit)))
 
 
 def text(*sources: str | Text) -> Data:
@@ -53,40 +53,40 @@ def text(*sources: str | Text) -> Data:
 
     def make(draw: Random) -> bytes:
         source = draw.choice(sources)
-        whole = source if isinstance(source, str) else source(draw)
+        text = source if isinstance(source, str) else source(draw)
         for _ in range(max(0, draw.randint(-4, 4))):
-            start = draw.randint(0, len(whole))
+            start = draw.randint(0, len(text))
             end = start + draw.randint(0, 40)
-            piece, nasty = whole[start:end], draw.choice(NASTY)
+            piece, nasty = text[start:end], draw.choice(NASTY)
             middle = draw.choice((nasty, piece + nasty, piece * 2, ""))
-            whole = whole[:start] + middle + whole[end:]
-        return whole.encode("utf-8", "surrogatepass")
+            text = text[:start] + middle + text[end:]
+        return text.encode("utf-8", "surrogatepass")
 
     return make
 
 
-def damaged(source: bytes | Data, most: int = 3) -> Data:
+def damaged(source: bytes | Data, limit: int = 3) -> Data:
     """The bytes, half of them with up to ``most`` damages: bits, numbers, parts cut or repeated."""
 
     def make(draw: Random) -> bytes:
-        found = bytearray(source if isinstance(source, bytes) else source(draw))
-        for _ in range(max(0, draw.randint(-most, most))):
-            start = draw.randint(0, len(found))
+        data = bytearray(source if isinstance(source, bytes) else source(draw))
+        for _ in range(max(0, draw.randint(-limit, limit))):
+            start = draw.randint(0, len(data))
             end = start + (size := draw.choice((1, 2, 4, 8, 512)))
             match draw.randint(0, 5):
-                case 0 if start < len(found):
-                    found[start] ^= 1 << draw.randint(0, 7)
+                case 0 if start < len(data):
+                    data[start] ^= 1 << draw.randint(0, 7)
                 case 1:
-                    found[start:end] = bytes([draw.choice((0, 1, 0x7F, 0x80, 0xFF))]) * size
+                    data[start:end] = bytes([draw.choice((0, 1, 0x7F, 0x80, 0xFF))]) * size
                 case 2:
-                    del found[start:]
+                    del data[start:]
                 case 3:
-                    del found[start:end]
+                    del data[start:end]
                 case 4:
-                    found[start:start] = found[start:end]
+                    data[start:start] = data[start:end]
                 case _:
-                    found += bytes([draw.randint(0, 255)]) * draw.choice((1, 100, 512, 1024))
-        return bytes(found)
+                    data += bytes([draw.randint(0, 255)]) * draw.choice((1, 100, 512, 1024))
+        return bytes(data)
 
     return make
 

@@ -42,15 +42,15 @@ class Report:
         self.rows: list[dict[str, Any]] = []
         self.earlier: list[dict[str, Any]] = []
         if keep and args.json and args.json.exists():
-            found = json.loads(args.json.read_text(encoding="utf-8"))
-            self.earlier, self.began = found["checks"], self.began - found["seconds"]
+            records = json.loads(args.json.read_text(encoding="utf-8"))
+            self.earlier, self.began = records["checks"], self.began - records["seconds"]
 
     def add(self, check: str, *, count: int, failures: list[str], **figures: Any) -> None:
         """One row; ``failures`` describes each one of ``count`` that did not end as it should."""
         self.earlier = [row for row in self.earlier if row["check"] != check]
         self.rows.append({"check": check, "count": count, "failures": failures, **figures})
-        more = ", ".join(f"{name} {value}" for name, value in figures.items())
-        say(f"{check}: {count} done, {len(failures)} failed{', ' + more if more else ''}")
+        suffix = ", ".join(f"{name} {value}" for name, value in figures.items())
+        say(f"{check}: {count} done, {len(failures)} failed{', ' + suffix if suffix else ''}")
         for failure in failures:
             say(f"  FAILED: {failure}")
 
@@ -87,9 +87,9 @@ class Report:
 
 
 @contextmanager
-def noted(failures: list[str], what: str) -> Iterator[None]:
+def noted(failures: list[str], topic: str) -> Iterator[None]:
     """Take a failed assertion in the block for a failure of ``what``, and go on."""
     try:
         yield
     except AssertionError as error:
-        failures.append(f"{what}: {str(error)[-2000:] or 'assertion failed'}")
+        failures.append(f"{topic}: {str(error)[-2000:] or 'assertion failed'}")

@@ -64,7 +64,9 @@ class Clients:
         sentences = draw.choices([*self.known], k=draw.randint(1, 4))
         answer = self.server.translate(sentences)
         assert answer.status == 200, answer
-        assert answer.body["translatedText"] == [self.known[one] for one in sentences], answer
+        assert answer.body["translatedText"] == [self.known[sentence] for sentence in sentences], (
+            answer
+        )
 
     def refused(self, body: bytes, status: int) -> None:
         answer = self.server.ask("/translate", body, **JSON)
@@ -72,8 +74,8 @@ class Clients:
         assert list(answer.body) == ["error"], answer
 
     def broken(self, draw: random.Random) -> None:
-        whole = json.dumps({"q": "1", **ENGLISH}).encode()
-        self.refused(whole[: draw.randrange(1, len(whole))], 400)
+        body = json.dumps({"q": "1", **ENGLISH}).encode()
+        self.refused(body[: draw.randrange(1, len(body))], 400)
 
     def too_long(self, _: random.Random) -> None:
         self.refused(json.dumps({"q": "1 " * 10_000, **ENGLISH}).encode(), 413)
@@ -109,7 +111,9 @@ def asking(report: Report, model: Path, folder: Path, total: int) -> None:
     draw, samples = random.Random(1), Samples("requests to one `fairseq-ext serve`", total)
     words = (draw.choices("0123456789", k=draw.randint(1, 9)) for _ in range(SENTENCES))
     sentences = [*dict.fromkeys(map(" ".join, words))]
-    alone = [one.text for one in fairseq_ext.load(model).translate(sentences, **SEARCH)]
+    alone = [
+        translation.text for translation in fairseq_ext.load(model).translate(sentences, **SEARCH)
+    ]
     failures: list[str] = []
     options = [word for name in SEARCH for word in (f"--{name.replace('_', '-')}", SEARCH[name])]
     with serving(folder, model, *options) as server, ThreadPoolExecutor(CLIENTS) as pool:
@@ -131,16 +135,19 @@ def asking(report: Report, model: Path, folder: Path, total: int) -> None:
 
 def _check_figures(clients: Clients) -> None:
     """What the server has counted is what it was asked."""
-    asked, figure = clients.asked, clients.server.figure
+    requests, figure = clients.asked, clients.server.figure
     name = 'fairseq_ext_requests_total{{path="/translate",status="{}"}}'
     answered = figure(name.format(200))
-    left = asked["left before the answer"]  # some of these are answered before they are missed
-    assert asked[TRANSLATE] <= answered <= asked[TRANSLATE] + left, (answered, asked)
+    left = requests["left before the answer"]  # some of these are answered before they are missed
+    assert requests[TRANSLATE] <= answered <= requests[TRANSLATE] + left, (answered, requests)
     for status, kinds in (
         (400, ("broken JSON", "an unknown language")),
         (413, ("too many characters", "too many bytes")),
     ):
-        assert figure(name.format(status)) == sum(asked[kind] for kind in kinds), (status, asked)
+        assert figure(name.format(status)) == sum(requests[kind] for kind in kinds), (
+            status,
+            requests,
+        )
     assert figure("fairseq_ext_queue_sentences") == 0
     assert figure("fairseq_ext_failed_sentences_total") == 0
 

@@ -263,15 +263,14 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
 GOAL = 0.5
 CEILINGS = {
     "benchmarks": 6.0,
-    "fairseq_ext/binary": 3.0,
-    "fairseq_ext/checkpoints": 6.5,
+    "fairseq_ext/binary": 2.5,
+    "fairseq_ext/checkpoints": 5.0,
     "fairseq_ext/commands": 4.5,
     "fairseq_ext/corpora": 6.5,
     "fairseq_ext/data_folder": 9.0,
-    "fairseq_ext/decoding": 4.5,
+    "fairseq_ext/decoding": 3.0,
     "fairseq_ext/engine": 10.5,
-    "fairseq_ext/evaluation": 6.0,
-    "fairseq_ext/generation": 7.0,
+    "fairseq_ext/evaluation": 5.0,
     "fairseq_ext/plugin": 4.0,
     "fairseq_ext/serving": 1.5,
     "fairseq_ext/text": 4.5,
@@ -284,7 +283,6 @@ CEILINGS = {
     "tests/hostile": 4.5,
     "tests/models": 7.0,
     "tests/recipes": 7.0,
-    "tests/soak": 5.0,
     "tests/unit": 8.0,
 }
 FOLDERS = ["benchmarks", "recipes", "preprocess"] + [

@@ -90,12 +90,12 @@ class Native:
         machine = Machine(self._program, self._numbers, shortlist=self._shortlist)
         return Team(machine, torch.get_num_threads())
 
-    def _attention(self, found: Found, source: Tensor) -> Tensor | None:
+    def _attention(self, candidate: Found, source: Tensor) -> Tensor | None:
         """``[T, S]`` over a source ``[S]`` with its pads, where it is 0."""
-        if found.attention is None:
+        if candidate.attention is None:
             return None
-        attention = torch.zeros(len(found.tokens), len(source))
-        attention[:, source.ne(self._program.symbols.pad)] = torch.from_numpy(found.attention)
+        attention = torch.zeros(len(candidate.tokens), len(source))
+        attention[:, source.ne(self._program.symbols.pad)] = torch.from_numpy(candidate.attention)
         return attention
 
 
@@ -124,8 +124,10 @@ def share_weights(generators: Iterable[Any]) -> None:
         generators: for the same models and symbols and in the same numbers; those of fairseq are
             left alone.
     """
-    first, *others = [one for one in generators if isinstance(one, Native)] or [None]
-    for other in others:
+    first, *other_generators = [
+        generator for generator in generators if isinstance(generator, Native)
+    ] or [None]
+    for other in other_generators:
         other._teams, other._shortlist = first._teams, first._shortlist
         other._program = first._program
 

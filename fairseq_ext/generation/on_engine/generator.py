@@ -109,7 +109,7 @@ def obstacle_in(models: Sequence[BaseFairseqModel], numbers: str) -> str | None:
 def _obstacle_in_one(model: BaseFairseqModel) -> str | None:
     if getattr(model, "full_context_alignment", False):
         return "the model was trained to align with the whole translation in view."
-    if any(getattr(one, "apply_during_inference", False) for one in model.modules()):
+    if any(getattr(module, "apply_during_inference", False) for module in model.modules()):
         return "the engine has no `--retain-dropout`."
     return None
 
@@ -170,8 +170,8 @@ class NativeGenerator(Native):
 
     instead = "fairseq's generator translates"
 
-    def __init__(self, generator: SequenceGenerator, *others: Any) -> None:
-        super().__init__(generator, *others)
+    def __init__(self, generator: SequenceGenerator, *arguments: Any) -> None:
+        super().__init__(generator, *arguments)
         self._align = getattr(generator, "extract_alignment", None)
         self._rules = rules_of(generator)
         self._seen = 0
@@ -208,15 +208,15 @@ class NativeGenerator(Native):
             reason = "a target is shorter than `--prefix-size`."
         if reason is not None:
             self._leave(reason)
-            more = {"prefix_tokens": prefix_tokens, "constraints": constraints}
-            return self._fallback.generate(models, sample, bos_token=bos_token, **more)
+            unsupported = {"prefix_tokens": prefix_tokens, "constraints": constraints}
+            return self._fallback.generate(models, sample, bos_token=bos_token, **unsupported)
         sources = sample["net_input"]["src_tokens"].cpu()
         prefixes = None if prefix_tokens is None else words(prefix_tokens.cpu(), symbols.pad)
         numbers = self._numbers_of(sample, len(sources))
-        found = self._translate(sources, self._rules, prefixes, numbers)
+        candidates = self._translate(sources, self._rules, prefixes, numbers)
         return [
-            [self._hypothesis(one, row) for one in some]
-            for row, some in zip(sources, found, strict=True)
+            [self._hypothesis(candidate, row) for candidate in row_candidates]
+            for row, row_candidates in zip(sources, candidates, strict=True)
         ]
 
     def _numbers_of(self, sample: dict[str, Any], count: int) -> Sequence[int]:
@@ -224,16 +224,16 @@ class NativeGenerator(Native):
         first, self._seen = self._seen, self._seen + count
         return sample["id"].tolist() if "id" in sample else range(first, self._seen)
 
-    def _hypothesis(self, found: Found, source: Tensor) -> dict[str, Tensor]:
+    def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Tensor]:
         """One of fairseq's hypotheses; ``source`` ``[S]`` with its pads."""
-        symbols, tokens = self._program.symbols, torch.from_numpy(found.tokens)
-        attention, alignment = self._attention(found, source), torch.empty(0)
+        symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
+        attention, alignment = self._attention(candidate, source), torch.empty(0)
         if attention is not None and self._align is not None:
             alignment = self._align(attention, source, tokens, symbols.pad, symbols.end)
         return {
             "tokens": tokens,
-            "score": torch.tensor(found.score),
+            "score": torch.tensor(candidate.score),
             "attention": torch.empty(0) if attention is None else attention.t(),
             "alignment": alignment,
-            "positional_scores": torch.from_numpy(found.scores),
+            "positional_scores": torch.from_numpy(candidate.scores),
         }

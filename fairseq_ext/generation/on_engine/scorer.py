@@ -26,8 +26,8 @@ class NativeScorer(Native):
 
     instead = "fairseq's scorer scores"
 
-    def __init__(self, scorer: SequenceScorer, *others: Any) -> None:
-        super().__init__(scorer, *others)
+    def __init__(self, scorer: SequenceScorer, *arguments: Any) -> None:
+        super().__init__(scorer, *arguments)
         self._align = scorer.compute_alignment
 
     def generate(
@@ -40,8 +40,11 @@ class NativeScorer(Native):
             return self._fallback.generate(models, sample)
         sources = sample["net_input"]["src_tokens"]
         rules = Rules(beam=1, max_len_b=max(map(len, targets)), attention=True, listed=False)
-        found = self._translate(sources, rules, targets)
-        return [[self._hypothesis(one, row)] for row, (one,) in zip(sources, found, strict=True)]
+        candidates = self._translate(sources, rules, targets)
+        return [
+            [self._hypothesis(candidate, row)]
+            for row, (candidate,) in zip(sources, candidates, strict=True)
+        ]
 
     def _usual(self, targets: list[list[int]], net_input: dict[str, Tensor]) -> bool:
         """Whether the start symbol precedes each target, and its only ``</s>`` ends it."""
@@ -55,17 +58,17 @@ class NativeScorer(Native):
             for target, fed in zip(targets, before, strict=True)
         )
 
-    def _hypothesis(self, found: Found, source: Tensor) -> dict[str, Tensor | None]:
+    def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Tensor | None]:
         """One of fairseq's hypotheses; ``source`` ``[S]`` with its pads."""
-        symbols, tokens = self._program.symbols, torch.from_numpy(found.tokens)
-        attention, alignment = self._attention(found, source), None
+        symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
+        attention, alignment = self._attention(candidate, source), None
         if attention is not None and self._align:
             ends = symbols.pad, symbols.end
             alignment = utils.extract_hard_alignment(attention, source, tokens, *ends)
         return {
             "tokens": tokens,
-            "score": torch.tensor(found.score),
+            "score": torch.tensor(candidate.score),
             "attention": attention,
             "alignment": alignment,
-            "positional_scores": torch.from_numpy(found.scores),
+            "positional_scores": torch.from_numpy(candidate.scores),
         }
