@@ -149,7 +149,7 @@ class Result:
 
     @property
     def tests(self) -> dict[str, str]:
-        """What p speaks of in the rows of the table, and by which test."""
+        """Describe what p compares in the rows of the table, and by which test."""
         differences = [row.scores["BLEU"].difference for row in self.systems]
         used = {difference.test for difference in differences if difference is not None}
         return {test: text for test, text in TESTS.items() if test in used}

@@ -83,7 +83,7 @@ class Runs:
 
     @property
     def noise_squares(self) -> float:
-        """What noise of sentences contributes to :attr:`squares` on average."""
+        """The contribution of noise in sentences to :attr:`squares`, on average."""
         centred = self.sampled - self.sampled.mean(axis=1, keepdims=True)
         return float(centred.var(axis=0, ddof=1).sum())
 

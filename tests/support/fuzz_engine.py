@@ -92,12 +92,12 @@ def _change(tree: Any, draw: Random) -> None:
 def _spots(tree: Any) -> list[tuple[Any, Any]]:
     """Every place in a tree: what holds it, and its key there."""
     keys = tree.keys() if isinstance(tree, dict) else range(len(tree))
-    found = []
+    spots = []
     for key in keys:
-        found.append((tree, key))
+        spots.append((tree, key))
         if isinstance(tree[key], dict | list):
-            found += _spots(tree[key])
-    return found
+            spots += _spots(tree[key])
+    return spots
 
 
 def run(model: EngineModel) -> None:
@@ -122,11 +122,11 @@ def run(model: EngineModel) -> None:
 
 def _translate(model: EngineModel) -> None:
     machine = Machine(model.program, packed=model.weights)
-    most = machine.source_vocabulary
-    sentences = [[number % most for number in one] for one in SENTENCES]
+    vocabulary = machine.source_vocabulary
+    sentences = [[number % vocabulary for number in sentence] for sentence in SENTENCES]
     longest = model.program.longest_source
     for rules in RULES:
-        machine.worker().translate([one[:longest] for one in sentences], rules)
+        machine.worker().translate([sentence[:longest] for sentence in sentences], rules)
     EngineTranslator(model, Search(beam=2, max_len_b=5)).translate([" ".join(model.source[:9])])
 
 

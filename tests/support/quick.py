@@ -25,6 +25,7 @@ FILES = (
     "tests/unit/test_checkpoint_layout.py",
     "tests/unit/test_dictionaries.py",
     "tests/unit/test_shortlist.py",
+    "tests/models/test_hub.py",
     "tests/unit/test_engine_products.py",
     "tests/unit/test_products.py",
     "tests/unit/test_indexes.py",
