@@ -186,18 +186,9 @@ def test_each_wing_can_be_deleted_alone(wing: str, tmp_path: Path):
         assert (f"\n  {command.name} " in shown.stdout) != (f".{wing}." in command.module)
 
 
-NOT_YET = "the engine is built from C files in this wing until they move"
-
-
 @pytest.mark.system
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "wing",
-    [
-        pytest.param(wing, marks=pytest.mark.xfail(reason=NOT_YET) if wing == "binary" else ())
-        for wing in WINGS
-    ],
-)
+@pytest.mark.parametrize("wing", WINGS)
 def test_the_rest_is_built_from_source_and_passes_its_quick_tests(wing: str, tmp_path: Path):
     clone = clone_without(wing, tmp_path)
     here = {"PYTHONPATH": str(clone), "FAIRSEQ_EXT_REQUIRE_KERNELS": "1"}
