@@ -22,6 +22,7 @@ FILES = (
     "tests/models/test_laws.py",
     # checkpoints, the engine, training and the plugin
     "tests/unit/test_tied.py",
+    "tests/unit/test_first_sentence.py",
     "tests/unit/test_checkpoint_layout.py",
     "tests/unit/test_dictionaries.py",
     "tests/unit/test_shortlist.py",

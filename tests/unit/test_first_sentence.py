@@ -1,0 +1,80 @@
+"""The first sentence of a bundle: what it imports, and how its arrays are made without torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fairseq.modules import SinusoidalPositionalEmbedding
+
+from fairseq_ext.engine import recipes
+from fairseq_ext.model import find_model, program_file
+from fairseq_ext.utils.errors import DataError
+from tests.support.harness import run
+
+HEAVY = {"torch", "fairseq", "scipy", "matplotlib", "pandas", "sacrebleu", "hydra", "omegaconf"}
+HEAVY |= {"joblib", "tqdm", "requests", "huggingface_hub"}
+COMMAND = """
+import sys
+from fairseq_ext.cli import main
+try:
+    main(["translate", "--model", "tatoeba-es-en", "¿Dónde está la biblioteca?"])
+finally:
+    print(*sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+LOAD = """
+import sys
+import fairseq_ext
+print(fairseq_ext.load("tatoeba-es-en").translate("¿Dónde está la biblioteca?").text)
+print(*sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("code", [COMMAND, LOAD], ids=["command", "load"])
+def test_it_imports_no_large_library(code: str, tmp_path: Path):
+    done = run(sys.executable, "-c", code, cwd=tmp_path)
+    assert done.stdout == "Where is the library?\n"
+    modules = set(done.stderr.splitlines()[-1].split())
+    assert {"fairseq_ext", "numpy", "safetensors", "sacremoses"} <= modules
+    assert modules & HEAVY == set()
+
+
+def test_every_shipped_model_has_a_program():
+    for name in find_model.shipped():
+        path = find_model.resolved(Path(name))
+        model = program_file.read(path)
+        assert (len(model.source), len(model.target)) == (4160, 4160)
+        content = json.loads((path / "program.json").read_text())
+        assert len(content["weights"]) == len(model.weights)
+
+
+@pytest.mark.parametrize("width", [2 * 16, 33])
+def test_positions_are_fairseqs(width: int):
+    layer = SinusoidalPositionalEmbedding(width, padding_idx=1)
+    half = width // 2
+    step = np.log(10000) / (half - 1)
+    frequencies = torch.exp(torch.arange(half, dtype=torch.float) * -step).numpy()
+    wanted = layer.get_embedding(1000, width, 1).numpy()
+    found = recipes.sinusoids(frequencies, 1000, width, 1)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_recipes_are_computed_or_refused():
+    weights = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "v": np.ones(3, np.float32)}
+    evaluator = recipes.Evaluator(weights.__getitem__, 10_000)
+    np.testing.assert_array_equal(
+        evaluator.array(["beside", ["columns", "a", 1, 3], ["columns", "a", 0, 1]]),
+        [[1, 2, 0], [4, 5, 3]],
+    )
+    np.testing.assert_array_equal(evaluator.array(["total", "v", ["flat", "v"]]), [2, 2, 2])
+    for wrong in (
+        *(["rows"], ["eval", "a"], 5, None, ["columns", "a", 2, 9], ["columns", "v", 0, 1]),
+        *(["part", "a", 2], ["part", "a", -1], ["sinusoids", "v", 5, 99, 1], [["rows"], "a"]),
+        ["sinusoids", "v", 1 << 30, 7, 1],
+    ):
+        with pytest.raises(DataError):
+            evaluator.array(wrong)
