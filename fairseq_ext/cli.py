@@ -19,6 +19,8 @@ from fairseq_ext.utils import error_messages
 from fairseq_ext.utils.parsing import Parser
 from fairseq_ext.version import __version__
 
+OF_FAIRSEQ = ("train", "generate", "interactive", "preprocess", "eval-lm", "validate")
+"""Commands that are looked for here, and are fairseq's own."""
 DESCRIPTION = "What is needed around fairseq's own commands."
 
 
@@ -26,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one subcommand; a user's error is one message on standard error and exit status 1."""
     _open_closed_streams()
     logging.basicConfig(level=logging.WARNING)  # the import of fairseq would choose DEBUG
-    words = sys.argv[1:] if arguments is None else [*arguments]
+    words = _as_options(sys.argv[1:] if arguments is None else [*arguments])
     args = build_parser(only=words[0] if words else None).parse_args(words)
     try:
         options.keep_inputs(args)
@@ -41,6 +43,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if status is None:
             raise
     sys.exit(status)
+
+
+def _as_options(arguments: Sequence[str]) -> Sequence[str]:
+    """Turn `help COMMAND` and `version` into the options; name fairseq's commands where needed."""
+    command = arguments[0] if arguments else ""
+    if command == "help":
+        return [*arguments[1:], "--help"]
+    if command == "version":
+        return ["--version"]
+    if command in OF_FAIRSEQ:
+        sys.exit(
+            f"fairseq-ext: error: `{command}` is a command of fairseq: `fairseq-{command} …`, with "
+            '`--user-dir "$(fairseq-ext user-dir)"` where an architecture of ours is used.'
+        )
+    return arguments
 
 
 def _open_closed_streams() -> None:
@@ -60,7 +77,7 @@ def build_parser(only: str | None = None) -> Parser:
         prog="fairseq-ext",
         usage="%(prog)s [-h] [--version] COMMAND ...",
         description=DESCRIPTION,
-        epilog="`fairseq-ext COMMAND --help` shows the options of a command.",
+        epilog="`fairseq-ext help COMMAND` shows the options of a command, with an example.",
     )
     parser.add_argument("--version", action="version", version=f"fairseq-ext {__version__}")
 

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from fairseq_ext.base import wings
+from fairseq_ext.commands.examples import EXAMPLES
 from fairseq_ext.utils.parsing import Parser
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "installation": ("user_dir", "doctor"),
     "text": ("corpus", "prepare", "subwords", "binarize"),
-    "translating": ("translate", "serve", "demo", "hypotheses", "mbr", "shortlist"),
+    "translating": ("models", "translate", "serve", "demo", "hypotheses", "mbr", "shortlist"),
     "evaluation": ("score", "compare", "plot"),
     "models": ("average", "bundle", "describe", "export", "push"),
 }
@@ -83,4 +84,7 @@ def add_all(parser: Parser, only: str | None = None) -> None:
     )
     for command in commands:
         command.load().add(subparsers)
+    for name, example in EXAMPLES.items():
+        if name in subparsers.choices:
+            subparsers.choices[name].example = example
     parser.list_by_group(subparsers, {command.name: command.group for command in commands})

@@ -9,12 +9,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.commands.text_options import add_text_options, chosen_codec
+from fairseq_ext.commands.text_options import TextOptions, add_text_options, chosen_codec
 from fairseq_ext.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,6 +25,21 @@ if TYPE_CHECKING:
     from fairseq_ext.demo.systems import Named, System
 
 SEARCH = ("beam", "lenpen")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call of ``demo``; the fields are the options of their names."""
+
+    systems: Sequence[str]
+    data: Path | None = None
+    beam: int | None = None
+    lenpen: float | None = None
+    max_words: int = 60
+    host: str = "127.0.0.1"
+    port: int = 7860
+    cpu: bool = False
+    text: TextOptions = field(default_factory=TextOptions)
 
 
 def add(commands: Subparsers) -> None:
@@ -38,10 +54,11 @@ def add(commands: Subparsers) -> None:
     option(
         "systems",
         nargs="+",
-        metavar="NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]",
-        help="a name and a trained model of any architecture, the folder of a run, a packed one, a "
-        "bundle or ORG/NAME[@REVISION] on the Hugging Face Hub; its own folder and merges where "
-        "they are not those of --data and --bpe-codes",
+        metavar="[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]",
+        help="a name to show, by default that of the file or folder, and a trained model of any "
+        "architecture, the folder of a run, a packed one, a bundle, the name of one that comes "
+        "with the plugin, or ORG/NAME[@REVISION] on the Hugging Face Hub; its own folder and "
+        "merges where they are not those of --data and --bpe-codes",
     )
     option(
         "--data",
@@ -55,12 +72,21 @@ def add(commands: Subparsers) -> None:
     option("--port", type=int, default=7860, metavar="N", help="0: any free one (%(default)s)")
     option("--cpu", action="store_true", help="leave a GPU alone")
     add_text_options(parser)
-    parser.set_defaults(run=_demo)
+    parser.set_defaults(run=_run)
 
 
-def _demo(args: argparse.Namespace) -> int:
-    if args.max_words < 1:
-        raise ConfigError(f"`--max-words` must be at least 1, but is {args.max_words} instead.")
+def _run(args: argparse.Namespace) -> int:
+    return show(options.from_args(Request, args))
+
+
+def show(request: Request) -> int:
+    """Serve the page until the process is interrupted; returns the exit status.
+
+    Raises:
+        FairseqExtError: options that cannot work, or a model that cannot be loaded.
+    """
+    if request.max_words < 1:
+        raise ConfigError(f"`--max-words` must be at least 1, but is {request.max_words} instead.")
     from fairseq_ext.utils import memory
 
     memory.give_back()
@@ -71,26 +97,26 @@ def _demo(args: argparse.Namespace) -> int:
     from fairseq_ext.demo.systems import parse_systems
     from fairseq_ext.utils import address
 
-    named = parse_systems(args.systems, args.data)
-    listener = address.listen(args.host, args.port)
+    named = parse_systems(request.systems, request.data)
+    listener = address.listen(request.host, request.port)
     with contextlib.suppress(KeyboardInterrupt), _leaving_nothing():
         _require_gradio()
         from fairseq_ext.demo import examples, page, server
 
-        systems = _load(named, args)
+        systems = _load(named, request)
 
-        def translate(sentence: str, wanted: Sequence[str]) -> list[Answer]:
-            chosen = [system for name, system in systems.items() if name in wanted]
-            return answers.answer(sentence, chosen, args.max_words)
+        def translate(sentence: str, names: Sequence[str]) -> list[Answer]:
+            selection = [system for name, system in systems.items() if name in names]
+            return answers.answer(sentence, selection, request.max_words)
 
         print(address.url(listener), flush=True)
-        first, (one, *_) = named[0], systems.values()
-        tried = examples.sentences(
-            first.data, one.translator.src, one.translator.tgt, args.max_words
+        translator = systems[named[0].name].translator
+        sentences = examples.sentences(
+            named[0].data, translator.src, translator.tgt, request.max_words
         )
         about = {name: system.about for name, system in systems.items()}
-        blocks = page.build(about, translate, args.max_words, tried)
-        server.serve(blocks, listener, args.host)
+        blocks = page.build(about, translate, request.max_words, sentences)
+        server.serve(blocks, listener, request.host)
     return 0
 
 
@@ -122,8 +148,8 @@ def _require_gradio() -> None:
         ) from error
 
 
-def _load(named: Sequence[Named], args: argparse.Namespace) -> dict[str, System]:
-    """Every system by its name, with a progress bar."""
+def _load(named: Sequence[Named], request: Request) -> dict[str, System]:
+    """Load every system, with a progress bar; returns them by name."""
     from tqdm import tqdm
 
     from fairseq_ext.checkpoints import bundle
@@ -131,13 +157,14 @@ def _load(named: Sequence[Named], args: argparse.Namespace) -> dict[str, System]
     from fairseq_ext.demo.systems import load
     from fairseq_ext.utils.error_messages import one_message
 
-    def codec(one: Named, translator: Translator) -> TextCodec:
-        folders = (bundle.home(one.checkpoint), one.data)
-        return chosen_codec(args, translator.src, translator.tgt, folders, one.codes)
+    def codec(system: Named, translator: Translator) -> TextCodec:
+        folders = (bundle.home(system.checkpoint), system.data)
+        return chosen_codec(request.text, translator.src, translator.tgt, folders, system.codes)
 
-    search = Search(**search_options.specified(args, SEARCH), cpu=args.cpu, attention=True)
+    numbers = search_options.specified(request, SEARCH)
+    search = Search(**numbers, cpu=request.cpu, attention=True)
     with (
         one_message(),
         tqdm(named, desc="load", unit=" systems", file=sys.stderr, disable=None) as shown,
     ):
-        return {one.name: load(one, search, codec) for one in shown}
+        return {system.name: load(system, search, codec) for system in shown}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 from fairseq_ext.decoding import stream
 from fairseq_ext.decoding.loading import opened
@@ -63,10 +63,30 @@ class Model:
         return f"<fairseq_ext model: {self.name}, {self.src} → {self.tgt}>"
 
     @overload
-    def translate(self, texts: str, **options: Any) -> Translation: ...
+    def translate(
+        self,
+        texts: str,
+        *,
+        beam: int | None = None,
+        nbest: int = 1,
+        lenpen: float | None = None,
+        max_len_a: float | None = None,
+        max_len_b: int | None = None,
+        alignments: bool = False,
+    ) -> Translation: ...
 
     @overload
-    def translate(self, texts: Sequence[str], **options: Any) -> list[Translation]: ...
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beam: int | None = None,
+        nbest: int = 1,
+        lenpen: float | None = None,
+        max_len_a: float | None = None,
+        max_len_b: int | None = None,
+        alignments: bool = False,
+    ) -> list[Translation]: ...
 
     def translate(
         self,

@@ -1,4 +1,4 @@
-"""The systems of the demo: ``NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]``, named and loaded."""
+"""The systems of the demo: ``[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]``, named and loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.utils.errors import ConfigError
 
-FORM = "NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]"
+FORM = "[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]"
 _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
 
 
@@ -74,7 +74,7 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
     """The systems in the order given.
 
     Args:
-        arguments: each as ``NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE]``.
+        arguments: each as ``[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]``.
         data: folder of the systems that name none; None for a model's own, or that of its training.
 
     Raises:
@@ -94,10 +94,12 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
 
 
 def _parse(argument: str, data: Path | None) -> Named:
-    name, equals, rest = argument.partition("=")
-    checkpoint, *parts = _PART.split(rest)
+    model, *parts = _PART.split(argument)
+    name, equals, checkpoint = model.partition("=")
+    if not equals:
+        checkpoint, name = model, Path(model).name
     values = dict(part.split("=", 1) for part in parts)
-    if not (name and equals and checkpoint and all(values.values())) or len(values) < len(parts):
+    if not (name and checkpoint and all(values.values())) or len(values) < len(parts):
         raise ConfigError(f"A system must be {FORM}, but is `{argument}` instead.")
     checkpoint = str(in_run(Path(checkpoint)))
     folder = Path(values["data"]) if "data" in values else data

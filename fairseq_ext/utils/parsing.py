@@ -15,7 +15,15 @@ FEW = 20
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` that suggests names, and does not print its usage for an error."""
+    """An ``ArgumentParser`` with an example, and one line instead of the usage for an error."""
+
+    example = ""
+    """A command line, shown at the end of the help."""
+
+    def format_help(self) -> str:
+        """The help of argparse, with the example unbroken, to be copied."""
+        help_text = super().format_help()
+        return f"{help_text}\nexample:\n  {self.example}\n" if self.example else help_text
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with status 2."""

@@ -6,6 +6,7 @@ import argparse
 import errno
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from fairseq_ext import cli, commands
 from fairseq_ext.commands import doctor
+from fairseq_ext.commands.examples import EXAMPLES
 from fairseq_ext.version import __version__
 from tests.support.harness import BIN, REPO, run, write_lines
 
@@ -100,6 +102,36 @@ def test_version(capsys):
         cli.main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"fairseq-ext {__version__}\n"
+
+
+def test_every_command_has_an_example_that_it_takes():
+    parser = cli.build_parser()
+    (subcommands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    ours = {command.name for command in commands.all_commands() if ".commands." in command.module}
+    assert {name for name in ours if name in EXAMPLES} >= {"translate", "serve", "score", "push"}
+    for name in ours & EXAMPLES.keys():
+        program, *words = shlex.split(EXAMPLES[name])
+        if program == "fairseq-ext" and "--help" not in words:
+            assert words[0] == name
+            assert parser.parse_args(words).run
+        assert EXAMPLES[name] in subcommands.choices[name].format_help()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "text"),
+    [
+        (["help"], 0, "usage: fairseq-ext [-h]"),
+        (["help", "models"], 0, "usage: fairseq-ext models"),
+        (["version"], 0, "fairseq-ext "),
+        (["models"], 0, "tatoeba-es-en "),
+        (["train", "data-bin"], 1, "`fairseq-train …`"),
+        (["generate"], 1, "`fairseq-generate …`"),
+    ],
+)
+def test_words_that_people_try(words: list[str], status: int, text: str):
+    done = run("fairseq-ext", *words, ok=False)
+    assert done.returncode == status
+    assert text in done.stdout + done.stderr
 
 
 def test_user_dir_is_a_folder_of_the_package(tmp_path):

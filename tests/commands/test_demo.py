@@ -464,7 +464,8 @@ def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> No
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["gru"], "A system must be NAME=CHECKPOINT[,data=DIR][,bpe-codes=FILE], but is `gru`"),
+        (["=b"], "A system must be [NAME=]MODEL[,data=DIR][,bpe-codes=FILE], but is `=b`"),
+        (["no/such"], "no/such"),
         (["a=b,data="], "but is `a=b,data=` instead"),
         (["a=b,data=c,data=d"], "but is `a=b,data=c,data=d` instead"),
         (["a=b,data=c", "a=d,data=c"], "a name of its own, but `a` is there twice."),

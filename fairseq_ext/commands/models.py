@@ -1,0 +1,45 @@
+"""``fairseq-ext models``: the trained models that come with the plugin."""
+
+from __future__ import annotations
+
+import argparse
+
+from fairseq_ext.commands import options
+from fairseq_ext.commands.options import Subparsers
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "models",
+        help="list the trained models that come along",
+        description="List the trained models that come along, with languages, architecture and "
+        "size. `translate --model`, `serve` and `demo` take their names.",
+    )
+    options.add_json(parser, "the list")
+    parser.set_defaults(run=_models)
+
+
+def _models(args: argparse.Namespace) -> int:
+    from fairseq_ext.checkpoints import bundle, find_model
+
+    rows = []
+    for name in find_model.shipped():
+        model = bundle.read(find_model.SHIPPED / name)
+        size = sum(path.stat().st_size for path in model.folder.iterdir() if path.is_file())
+        rows.append(
+            {
+                "name": name,
+                "src": model.src,
+                "tgt": model.tgt,
+                "architecture": model.architecture,
+                "bytes": size,
+            }
+        )
+    options.write_json(args.json, rows)
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        languages = f"{row['src']} → {row['tgt']}"
+        size = f"{row['bytes'] / 1e6:.1f} MB"
+        print(f"{row['name']:<{width}}  {languages}  {size:>8}  {row['architecture']}")
+    return 0
