@@ -41,6 +41,7 @@ class Request:
     max_len_b: int | None = None
     batch_size: int = 64
     max_tokens: int = 4000
+    split_sentences: bool = False
 
     def check(self) -> None:
         """Refuse numbers out of range.
@@ -80,6 +81,11 @@ def add(commands: Subparsers) -> None:
         type=Path,
         metavar="DIR",
         help=options.DATA_HELP,
+    )
+    option(
+        "--split-sentences",
+        action="store_true",
+        help="translate each sentence of a line alone, and join the translations",
     )
     option("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
     option("--port", type=int, default=5000, metavar="N", help="0: any free one (%(default)s)")
@@ -173,6 +179,7 @@ def serve(request: Request) -> int:
         request.max_tokens,
         [*address.names_of(request.host), *map(str.lower, request.allow_host)],
         request.cors,
+        request.split_sentences,
     )
     listener = address.listen(request.host, request.port)
     application = server.application(settings)  # workers load it again: errors are found here

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fairseq_ext.decoding.search import Translates
     from fairseq_ext.decoding.stream import TextCodec, Translation
     from fairseq_ext.text.parts import Part
+    from fairseq_ext.text.sentences import SentenceSplitter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Request:
     tgt: str | None = None
     buffer_size: int | None = None
     skip_long: bool = False
+    split_sentences: bool = False
     search: SearchOptions = dataclasses.field(default_factory=SearchOptions)
     text: TextOptions = dataclasses.field(default_factory=TextOptions)
     parts: PartOptions = dataclasses.field(default_factory=PartOptions)
@@ -110,6 +112,11 @@ def add(commands: Subparsers) -> None:
         nargs="+",
         metavar="FILE",
         help="text to translate, of several files in their order (standard input)",
+    )
+    option(
+        "--split-sentences",
+        action="store_true",
+        help="translate each sentence of a line alone, and join the translations",
     )
     option("-o", "--output", type=Path, metavar="FILE", help="write there (standard output)")
     option("--src", metavar="LANG", help="source language (the one trained on)")
@@ -230,12 +237,14 @@ class Session:
         translator: the models.
         codec: between text and tokens.
         rerank: choose among the samples of ``--mbr``; without it, the identity.
+        splitter: of ``--split-sentences``, or None.
     """
 
     request: Request
     translator: Translates
     codec: TextCodec
     rerank: Callable[[Iterator[Translation]], Iterator[Translation]]
+    splitter: SentenceSplitter | None = None
 
     @staticmethod
     @contextlib.contextmanager
@@ -252,7 +261,12 @@ class Session:
         with opened(request.path, request.data, languages, request.search.search) as model:
             src, tgt = model.translator.src, model.translator.tgt
             codec = text_options.chosen_codec(request.text, src, tgt, model.folders)
-            yield Session(request, model.translator, codec, _reranker(request.search))
+            splitter = None
+            if request.split_sentences:
+                from fairseq_ext.text.sentences import sentence_splitter
+
+                splitter = sentence_splitter(src, tgt)
+            yield Session(request, model.translator, codec, _reranker(request.search), splitter)
 
     def translate_all(self) -> Iterator[Translation]:
         """Translate all input in order."""
@@ -294,6 +308,7 @@ class Session:
             before=before,
             buffer=BUFFER if request.buffer_size is None else request.buffer_size,
             skip_long=request.skip_long,
+            splitter=self.splitter,
         )
         return self.rerank(translations)
 

@@ -130,8 +130,8 @@ def _job(request: Request) -> dict[str, Any]:
         if path is not None
     ]
     values: dict[str, Any] = {**request.search.of_job(), **request.text.of_job()}
-    for name in ("src", "tgt", "buffer_size"):
-        if (value := getattr(request, name)) is not None:
+    for name in ("src", "tgt", "buffer_size", "split_sentences"):
+        if (value := getattr(request, name)) not in (None, False):
             values[name] = value
     return {
         "files": [{"name": path.name, "sha256": sha256(path)} for path in files],

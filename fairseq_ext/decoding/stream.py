@@ -10,6 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from fairseq_ext.decoding.search import BUFFER, Candidate, Search, Translates
+from fairseq_ext.text.sentences import SentenceSplitter
 from fairseq_ext.text.subwords import Step
 from fairseq_ext.utils.errors import ConfigError, DataError
 
@@ -87,6 +88,7 @@ def translations(
     before: int = 0,
     buffer: int = BUFFER,
     skip_long: bool = False,
+    splitter: SentenceSplitter | None = None,
 ) -> Iterator[Translation]:
     """Translate lines as they come.
 
@@ -100,6 +102,7 @@ def translations(
         before: lines of other inputs before it; they count in the numbers of translations.
         buffer: lines read before they are translated, in batches of about equal length.
         skip_long: give empty translations of lines that are too long, with a warning.
+        splitter: translate each sentence of a line alone; None translates a line at once.
 
     Raises:
         ConfigError: a buffer of no lines.
@@ -107,42 +110,74 @@ def translations(
     """
     if buffer < 1:
         raise ConfigError(f"`--buffer-size` must be at least 1, but is {buffer} instead.")
-    encode, lines = codec.encode, iter(lines)
+    lines = iter(lines)
     while block := list(islice(lines, buffer)):
-        tokens = _fit_to_translate(block, first, encode, translator, name, skip_long)
-        numbers = [before + first - 1 + place for place in tokens]
-        results = translator.translate(list(tokens.values()), numbers, search)
-        results_by_place = dict(zip(tokens, results, strict=True))
-        texts = (
-            codec.decode(candidate.tokens)
-            for candidates in results_by_place.values()
-            for candidate in candidates
+        split = [[line] if splitter is None else splitter.split(line) for line in block]
+        sentences = [sentence for parts in split for sentence in parts]
+        line_numbers = [first + place for place, parts in enumerate(split) for _ in parts]
+        tokens = _fit_to_translate(
+            sentences, line_numbers, codec.encode, translator, name, skip_long
         )
-        for place, source in enumerate(block):
-            candidates = results_by_place.get(place, [])
-            words = [next(texts) for _ in candidates] or [""]
-            yield Translation(before + first + place, source, words, candidates)
+        numbers = [before + line_numbers[place] - 1 for place in tokens]
+        results = translator.translate(list(tokens.values()), numbers, search)
+        by_place = dict(zip(tokens, results, strict=True))
+        place = 0
+        for number, (source, parts) in enumerate(zip(block, split, strict=True), start=first):
+            candidates = [by_place.get(place + offset, []) for offset in range(len(parts))]
+            place += len(parts)
+            texts = [
+                [codec.decode(candidate.tokens) for candidate in ranked] for ranked in candidates
+            ]
+            if splitter is None or len(parts) == 1:
+                yield Translation(before + number, source, texts[0] or [""], candidates[0])
+            else:
+                yield _joined(before + number, source, texts, candidates, splitter)
         first += len(block)
 
 
+def _joined(
+    line: int,
+    source: str,
+    texts: Sequence[Sequence[str]],
+    candidates: Sequence[Sequence[Candidate]],
+    splitter: SentenceSplitter,
+) -> Translation:
+    """Join the translations of a line's sentences, those of equal rank together.
+
+    The score is the mean of theirs, weighted by tokens; attention is not joined.
+    """
+    ranks = max(map(len, texts))
+    joined_texts, joined_candidates = [], []
+    for rank in range(ranks):
+        ranked = [options[min(rank, len(options) - 1)] for options in candidates if options]
+        lengths = [len(candidate.tokens.split()) + 1 for candidate in ranked]
+        scores = [candidate.score * n for candidate, n in zip(ranked, lengths, strict=True)]
+        tokens = " ".join(candidate.tokens for candidate in ranked)
+        joined_candidates.append(Candidate(tokens, sum(scores) / sum(lengths)))
+        joined_texts.append(
+            splitter.join([options[min(rank, len(options) - 1)] for options in texts if options])
+        )
+    return Translation(line, source, joined_texts or [""], joined_candidates)
+
+
 def _fit_to_translate(
-    block: Sequence[str],
-    first: int,
+    sentences: Sequence[str],
+    line_numbers: Sequence[int],
     encode: Step,
     translator: Translates,
     name: str,
     skip_long: bool,
 ) -> dict[int, str]:
-    """Encode the lines that are neither empty nor too long: tokens by place in the block."""
-    encoded = enumerate(map(encode, block))
+    """Encode the sentences that are neither empty nor too long: tokens by their places."""
+    encoded = enumerate(map(encode, sentences))
     tokens = {place: line for place, line in encoded if line.strip()}  # a blank may be all it had
     lengths = translator.lengths(list(tokens.values()))
     for place, length in zip(list(tokens), lengths, strict=True):
         if length <= translator.limit:
             continue
         fact = (
-            f"{name}, line {first + place}: {length:,} source tokens, but {translator.limit_name} "
-            f"at most {translator.limit:,}"
+            f"{name}, line {line_numbers[place]}: {length:,} source tokens, but "
+            f"{translator.limit_name} at most {translator.limit:,}"
         )
         if not skip_long:
             raise DataError(

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, TypeVar
 
 from fastapi import FastAPI
@@ -139,7 +140,7 @@ class Service:
     def _load(self) -> int:
         return self._batcher.waiting + self._reading + self._encoding
 
-    async def _encode(self, lines: list[str], model: Served) -> list[Sentence]:
+    async def _encode(self, lines: list[str], model: Served) -> list[list[Sentence]]:
         """Encode lines in the thread for text; they count as waiting until that is done."""
         if self._load + len(lines) > self._limits.max_queue:
             raise Refusal(429, BUSY, WAIT)
@@ -156,18 +157,27 @@ class Service:
         split = [_lines(text) for text in query.texts]
         lines = [line for lines_of_text in split for line in lines_of_text]
         encoded = await self._encode(lines, model)
-        full = [place for place, sentence in enumerate(encoded) if sentence.tokens.strip()]
-        sentences = [encoded[place] for place in full]
-        for place, sentence in zip(full, sentences, strict=True):
+        # Line and number of each sentence that is not empty.
+        places = [
+            (line, number)
+            for line, parts in enumerate(encoded)
+            for number, sentence in enumerate(parts)
+            if sentence.tokens.strip()
+        ]
+        sentences = [encoded[line][number] for line, number in places]
+        for (line, _), sentence in zip(places, sentences, strict=True):
             if sentence.length > model.translator.limit:
-                raise Refusal(413, _too_long(split, place, sentence.length, model))
+                raise Refusal(413, _too_long(split, line, sentence.length, model))
+        self._limits.check_sentences(len(sentences))
         try:
             translated = await self._batcher.translate(model.translator, sentences)
         except Full:
             raise Refusal(429, BUSY, WAIT) from None
         except Failed:
             raise Refusal(500, "A sentence could not be translated.") from None
-        candidates = dict(zip(full, translated, strict=True))
+        candidates: list[list[list[Candidate]]] = [[[] for _ in parts] for parts in encoded]
+        for (line, number), ranked in zip(places, translated, strict=True):
+            candidates[line][number] = ranked
         ranks = 1 + query.alternatives
         return await loop.run_in_executor(
             self._text_thread, _build_answer, query, model, split, candidates, ranks
@@ -196,20 +206,24 @@ def _build_answer(
     query: Query,
     model: Served,
     split: Sequence[Sequence[str]],
-    candidates: dict[int, list[Candidate]],
+    candidates: Sequence[Sequence[Sequence[Candidate]]],
     ranks: int,
 ) -> dict[str, Any]:
-    """Build the answer: for each text its translations, with lines of equal rank joined."""
-    place, texts = 0, []
+    """Build the answer: for each text its translations, with lines of equal rank joined.
+
+    Args:
+        query: the request.
+        model: that decodes.
+        split: lines of each text.
+        candidates: of each sentence of each line of all texts.
+        ranks: the most translations of a text.
+    """
+    remaining, texts = iter(candidates), []
     for lines in split:
-        line_candidates = [candidates.get(place + i, []) for i in range(len(lines))]
-        place += len(lines)
-        rank_count = min(ranks, max([1, *map(len, line_candidates)]))
+        of_lines = list(islice(remaining, len(lines)))
+        rank_count = min(ranks, max([1, *(len(ranked) for line in of_lines for ranked in line)]))
         texts.append(
-            [
-                "\n".join(_text_of_rank(model, candidates, rank) for candidates in line_candidates)
-                for rank in range(rank_count)
-            ]
+            ["\n".join(model.decode(line, rank) for line in of_lines) for rank in range(rank_count)]
         )
     best = [ranked[0] for ranked in texts]
     alternatives = [ranked[1:] for ranked in texts]
@@ -218,13 +232,6 @@ def _build_answer(
     if query.alternatives:
         answer["alternatives"] = alternatives[0] if single else alternatives
     return answer
-
-
-def _text_of_rank(model: Served, candidates: Sequence[Candidate], rank: int) -> str:
-    """Decode a line's translation of a rank, or its last one; an empty line's is empty."""
-    if not candidates:
-        return ""
-    return model.codec.decode(candidates[min(rank, len(candidates) - 1)].tokens)
 
 
 async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:

@@ -75,3 +75,16 @@ class Limits:
                     413,
                     f"The request has {count:,} {unit}, but at most {maximum:,} are translated.",
                 )
+
+    def check_sentences(self, count: int) -> None:
+        """Refuse lines that were split into too many sentences.
+
+        Raises:
+            Refusal: 413.
+        """
+        if count > self.max_sentences:
+            raise Refusal(
+                413,
+                f"The request has {count:,} sentences, but at most {self.max_sentences:,} are "
+                "translated.",
+            )

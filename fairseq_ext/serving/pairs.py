@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.decoding.loading import opened
-from fairseq_ext.decoding.search import Search, Translates
+from fairseq_ext.decoding.search import Candidate, Search, Translates
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.serving.batching import Sentence
 from fairseq_ext.serving.limits import Refusal
 from fairseq_ext.serving.requests import AUTO
+from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
 
@@ -27,16 +28,29 @@ class Served:
         translator: from tokens to tokens.
         codec: between text and tokens.
         nbest: translations of a sentence that the search returns.
+        splitter: splits lines into sentences; None leaves them as they are.
     """
 
     translator: Translates
     codec: TextCodec
     nbest: int
+    splitter: SentenceSplitter | None = None
 
-    def encode(self, lines: Sequence[str]) -> list[Sentence]:
-        """The tokens that the model is to translate for lines of text."""
-        tokens = [self.codec.encode(line) for line in lines]
-        return [*map(Sentence, tokens, self.translator.lengths(tokens))]
+    def encode(self, lines: Sequence[str]) -> list[list[Sentence]]:
+        """Encode lines of text: for each its sentences, or the line as one of them."""
+        split = [[line] if self.splitter is None else self.splitter.split(line) for line in lines]
+        tokens = [[self.codec.encode(part) for part in parts] for parts in split]
+        lengths = iter(self.translator.lengths([part for parts in tokens for part in parts]))
+        return [[Sentence(part, next(lengths)) for part in parts] for parts in tokens]
+
+    def decode(self, sentences: Sequence[Sequence[Candidate]], rank: int) -> str:
+        """Join the translations of a line's sentences of a rank, or their last ones."""
+        texts = [
+            self.codec.decode(candidates[min(rank, len(candidates) - 1)].tokens)
+            for candidates in sentences
+            if candidates
+        ]
+        return "".join(texts) if self.splitter is None else self.splitter.join(texts)
 
 
 class Pairs:
@@ -139,21 +153,30 @@ def _name(code: str) -> str:
         return code
 
 
-def load(paths: Sequence[Path], data: Path | None, search: Mapping[str, Any]) -> Pairs:
+def load(
+    paths: Sequence[Path],
+    data: Path | None,
+    search: Mapping[str, Any],
+    *,
+    split_sentences: bool = False,
+) -> Pairs:
     """Load every model.
 
     Args:
         paths: as for :func:`fairseq_ext.load`.
         data: folder with the dictionaries of those that have none of their own.
         search: options of :class:`~fairseq_ext.decoding.search.Search` that were given.
+        split_sentences: translate each sentence of a line alone.
 
     Raises:
         FairseqExtError: a model that cannot be loaded, or two of a pair.
     """
-    return Pairs({str(path): _load(path, data, search) for path in paths})
+    return Pairs({str(path): _load(path, data, search, split_sentences) for path in paths})
 
 
-def _load(path: Path, data: Path | None, search: Mapping[str, Any]) -> Served:
+def _load(
+    path: Path, data: Path | None, search: Mapping[str, Any], split_sentences: bool
+) -> Served:
     def all_hypotheses(model_defaults: Mapping[str, int | float]) -> Search:
         search_options = Search(**{**model_defaults, **search})
         return replace(search_options, nbest=search_options.beam)
@@ -161,4 +184,5 @@ def _load(path: Path, data: Path | None, search: Mapping[str, Any]) -> Served:
     with opened([path], data, (None, None), all_hypotheses) as opened_model:
         text = opened_model.text()
         codec = TextCodec(text.encoder(), text.decoder())
-        return Served(opened_model.translator, codec, opened_model.search.nbest)
+        splitter = sentence_splitter(text.src, text.tgt) if split_sentences else None
+        return Served(opened_model.translator, codec, opened_model.search.nbest, splitter)

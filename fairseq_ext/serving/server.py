@@ -39,7 +39,7 @@ class Settings:
     """The settings of a worker; they are pickled for it.
 
     Attributes:
-        models, data, search: as for :func:`fairseq_ext.serving.pairs.load`.
+        models, data, search, split_sentences: as for :func:`fairseq_ext.serving.pairs.load`.
         limits, keys, batch_size, max_tokens: as for :func:`fairseq_ext.serving.app.build`.
         names, origins: as for :class:`fairseq_ext.serving.origins.OriginFilter`.
     """
@@ -53,6 +53,7 @@ class Settings:
     max_tokens: int = 4000
     names: Sequence[str] = ()
     origins: Sequence[str] = ()
+    split_sentences: bool = False
 
 
 def application(settings: Settings) -> ASGIApp:
@@ -60,7 +61,9 @@ def application(settings: Settings) -> ASGIApp:
     metrics.forget_the_dead()
     search = {**settings.search, "max_tokens": settings.max_tokens}
     measured = app.build(
-        pairs.load(settings.models, settings.data, search),
+        pairs.load(
+            settings.models, settings.data, search, split_sentences=settings.split_sentences
+        ),
         settings.limits,
         settings.keys,
         batch_size=settings.batch_size,

@@ -18,6 +18,7 @@ EXTRAS: dict[str, str] = {
     "huggingface_hub": "hub",
     "mtdata": "mtdata",
     "py3langid": "language",
+    "sentence_splitter": "sentences",
     "babel": "serve",
     "fastapi": "serve",
     "uvicorn": "serve",

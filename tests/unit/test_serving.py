@@ -35,6 +35,7 @@ from fairseq_ext.serving.origins import OriginFilter
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.serving.requests import Gone, check_key, parse_fields, parse_query, read_body
 from fairseq_ext.text.cleaning import plain
+from fairseq_ext.text.sentences import SentenceSplitter
 from fairseq_ext.utils.errors import ConfigError
 
 JSON = "application/json"
@@ -656,5 +657,27 @@ def test_lines_that_wait_to_become_tokens_count_as_waiting():
                 release.set()
                 assert len((await first)["translatedText"].split("\n")) == 3
                 assert not service._encoding
+
+    run(test)
+
+
+def test_sentences_of_a_line_are_translated_alone_and_joined():
+    async def test() -> None:
+        queue = batcher()
+        codec = TextCodec(plain, str.strip)
+        splitter = SentenceSplitter(lambda line: line.split("|"), " / ")
+        served = Served(Model(), codec, 2, splitter)
+        limits = Limits(max_sentences=3)
+        with ThreadPoolExecutor(1) as thread:
+            async with queue.running():
+                service = Service(Pairs({"a": served}), limits, (), queue, thread)
+                answer = await service.answer(asking(q="a|b\n\nc", alternatives=1))
+                alone = await service.answer(asking(q=["a", "b", "c"], alternatives=1))
+                with pytest.raises(Refusal, match="has 4 sentences, but at most 3 are translated"):
+                    await service.answer(asking(q="a|b|c|d"))
+        first, second, third = alone["translatedText"]
+        assert answer["translatedText"] == f"{first} / {second}\n\n{third}"
+        (first,), (second,), (third,) = alone["alternatives"]
+        assert answer["alternatives"] == [f"{first} / {second}\n\n{third}"]
 
     run(test)

@@ -1,0 +1,70 @@
+"""Split text of several sentences, and join their translations: an option of decoding.
+
+Models are trained on single sentences, and translate several at once badly. The rules are those of
+Moses, by the library sentence-splitter, with the abbreviations of each language.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fairseq_ext.utils import extras
+
+UNSPACED = ("ja", "zh", "yue")
+"""Languages without a space between sentences."""
+LONGEST_WORD = 1_000
+"""Letters; the library's time grows with the square of a word's length."""
+_IDEOGRAPHIC_END = re.compile(r"(?<=[。！？])(?![。！？」』）”’])|(?<=[。！？][」』）”’])")
+
+
+@dataclass(frozen=True)
+class SentenceSplitter:
+    """Split lines of the source language, and join translations for the target language.
+
+    Attributes:
+        split: a line into its sentences; an empty line into one that is empty.
+        joint: what stands between translated sentences.
+    """
+
+    split: Callable[[str], list[str]]
+    joint: str
+
+    def join(self, sentences: Sequence[str]) -> str:
+        """Join the translations of a line's sentences."""
+        return self.joint.join(sentence for sentence in sentences if sentence)
+
+
+def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
+    """Make a splitter for a pair of languages.
+
+    A language without abbreviations of its own has those of English.
+
+    Raises:
+        EnvironmentProblem: sentence-splitter is not installed.
+    """
+    source, target = (re.split("[-_]", code)[0].lower() for code in (src, tgt))
+    joint = "" if target in UNSPACED else " "
+    if source in UNSPACED:
+        return SentenceSplitter(_split_ideographic, joint)
+    extras.need("sentence_splitter")
+    from sentence_splitter import SentenceSplitter as Library
+    from sentence_splitter import SentenceSplitterException
+
+    try:
+        library = Library(source)
+    except SentenceSplitterException:
+        library = Library("en")
+
+    def split(line: str) -> list[str]:
+        if max(map(len, line.split()), default=0) > LONGEST_WORD:
+            return [line]
+        return library.split(line) or [line]
+
+    return SentenceSplitter(split, joint)
+
+
+def _split_ideographic(line: str) -> list[str]:
+    sentences = [part.strip() for part in _IDEOGRAPHIC_END.split(line)]
+    return [sentence for sentence in sentences if sentence] or [line]
