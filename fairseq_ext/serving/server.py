@@ -69,7 +69,12 @@ def application(settings: Settings) -> ASGIApp:
         batch_size=settings.batch_size,
         max_tokens=settings.max_tokens,
     )
-    shared = CORSMiddleware(measured, allow_origins=settings.origins, allow_headers=["*"])
+    shared = CORSMiddleware(
+        measured,
+        allow_origins=settings.origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+    )
     return OriginFilter(shared, settings.names, settings.origins)
 
 
