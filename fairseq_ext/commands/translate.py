@@ -151,7 +151,7 @@ def translate(request: Request) -> int:
         return translate_parts.run(request)
     line_count = count_lines(request)
     with contextlib.ExitStack() as stack:
-        session = stack.enter_context(Session.of(request))
+        session = stack.enter_context(Session.load(request))
         out = stack.enter_context(files.atomic_write(request.output)) if request.output else None
         out = out or _standard_output()
         details = stack.enter_context(files.atomic_write(request.json)) if request.json else None
@@ -248,7 +248,7 @@ class Session:
 
     @staticmethod
     @contextlib.contextmanager
-    def of(request: Request) -> Iterator[Session]:
+    def load(request: Request) -> Iterator[Session]:
         """Load the models for as long as the block takes.
 
         Raises:

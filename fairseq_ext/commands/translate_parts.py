@@ -99,8 +99,8 @@ def run(request: Request) -> int:
         _run_on_ray(request, folder)
     elif folder.missing(shard_parts):
         with contextlib.ExitStack() as stack:
-            session = stack.enter_context(Session.of(request))
-            stack.enter_context(folder.begun(job))
+            session = stack.enter_context(Session.load(request))
+            stack.enter_context(folder.start(job))
             missing = folder.missing(shard_parts)
             folder.work(shard_parts, _with_bar(session.translate_part, missing))
     _finish(request, folder)

@@ -32,7 +32,7 @@ class Folder:
     """Where the parts are.
 
     Attributes:
-        path: exists once :meth:`begun` has begun.
+        path: exists once :meth:`start` has begun.
         parts: of the whole text.
         details: whether parts have details beside their text.
         line_by_line: whether a part has as many lines as its source.
@@ -59,7 +59,7 @@ class Folder:
         """Whether the job has been begun here; see :meth:`SharedFolder.is_of`."""
         return self._shared.is_of(job)
 
-    def begun(self, job: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+    def start(self, job: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
         """Begin the job and work on it in the block; see :meth:`SharedFolder.begun`."""
         return self._shared.begun(job)
 

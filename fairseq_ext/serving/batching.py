@@ -145,13 +145,13 @@ class Batcher:
                 continue
             try:
                 results = await loop.run_in_executor(thread, _translated, batch)
-                for taken, candidates in zip(batch, results, strict=True):
-                    taken.request.deliver(taken.place, candidates)
-                self._metrics.translated([taken.sentence.length for taken in batch], results)
+                for item, candidates in zip(batch, results, strict=True):
+                    item.request.deliver(item.place, candidates)
+                self._metrics.translated([item.sentence.length for item in batch], results)
             except Exception:  # or nothing would ever be translated again
                 _LOG.exception("a batch could not be translated")
-                for taken in batch:
-                    taken.request.deliver(taken.place, Failed())
+                for item in batch:
+                    item.request.deliver(item.place, Failed())
 
     def _take(self) -> list[_Taken]:
         """The next batch, of one model: a sentence of each of its requests, in turn."""
@@ -185,9 +185,9 @@ class Batcher:
 def _translated(batch: Sequence[_Taken]) -> list[list[Candidate] | Failed]:
     """Translate a batch; where that fails, each sentence alone, so that only bad ones fail."""
     try:
-        return [*batch[0].request.model.translate([taken.sentence.tokens for taken in batch])]
+        return [*batch[0].request.model.translate([item.sentence.tokens for item in batch])]
     except Exception as error:
         if len(batch) == 1:
             _LOG.error("a sentence could not be translated: %r", error)
             return [Failed()]
-        return [result for taken in batch for result in _translated([taken])]
+        return [result for item in batch for result in _translated([item])]
