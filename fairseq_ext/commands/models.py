@@ -21,7 +21,8 @@ def add(commands: Subparsers) -> None:
 
 
 def _models(args: argparse.Namespace) -> int:
-    from fairseq_ext.checkpoints import bundle, find_model
+    from fairseq_ext.checkpoints import bundle
+    from fairseq_ext.model import find_model
 
     rows = []
     for name in find_model.shipped():
