@@ -123,8 +123,9 @@ def add_tatoeba(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--src", default="es", help="source language, es or en (default: %(default)s)")
     add("--tgt", default="en", help="target language, the other one (default: %(default)s)")
-    add("--valid", type=_natural, default=2000, metavar="N", help="default: %(default)s")
-    add("--test", type=_natural, default=2000, metavar="N", help="default: %(default)s")
+    held_out = {"type": _natural, "metavar": "N", "help": "at most %(default)s, the default"}
+    add("--valid", default=1000, **held_out)
+    add("--test", default=1500, **held_out)
     add(
         "--sample",
         type=_sizes,

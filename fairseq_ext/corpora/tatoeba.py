@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import lzma
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
-from fairseq_ext.corpora import SPLITS, split_pairs
+from fairseq_ext.corpora import SPLITS
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.writing import write_all
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 PAIRS = Path(__file__).with_name("data") / "tatoeba_es_en.tsv.xz"
 ATTRIBUTION = PAIRS.with_name("README.md")
+HELD_OUT = PAIRS.with_name("tatoeba_es_en.held_out.json")
+"""Rows of ``valid`` and ``test``, as ``recipes/shipped_text.py`` has drawn them."""
 SIZE = 118_964
 LANGUAGES = ("en", "es")  # of its columns
 
@@ -61,16 +64,32 @@ def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     return {split: list(itertools.islice(rest, size)) for split, size in sizes.items()}
 
 
-def split_arguments(args: argparse.Namespace) -> argparse.Namespace:
-    """The arguments of ``corpus pairs`` that split this corpus in the direction of ``args``."""
-    from fairseq_ext.corpora.command_lines import COMMAND_LINES
+def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
+    """Split the corpus as the models that come with the package have it.
 
-    parser = argparse.ArgumentParser()
-    COMMAND_LINES["split_pairs"].add(parser)
-    columns = ",".join(str(LANGUAGES.index(side) + 1) for side in (args.src, args.tgt))
-    words = [PAIRS, "--columns", columns, "--src-lang", args.src, "--tgt-lang", args.tgt]
-    words += ["--valid", args.valid, "--test", args.test, "--out", args.out]
-    return parser.parse_args([*map(str, words)])
+    Whole groups of near-duplicates are held out (:data:`HELD_OUT`), so that no held-out sentence of
+    more than four words is a word or two away from one of the training text, and none is in it.
+
+    Args:
+        sizes: pairs of ``valid`` and ``test``; held-out pairs beyond them are in no split.
+
+    Raises:
+        DataError: more pairs than are held out.
+    """
+    pairs = read_pairs()
+    held_out = json.loads(HELD_OUT.read_text(encoding="utf-8"))
+    hidden = {pairs[row] for rows in held_out.values() for row in rows}
+    splits = {"train": [pair for pair in pairs if pair not in hidden]}
+    for name, rows in held_out.items():
+        if sizes[name] > len(rows):
+            raise DataError(
+                f"`--{name} {sizes[name]}` is more than the {len(rows):,} pairs that are held out; "
+                "ask for fewer."
+            )
+        # At equal distances, as the rows go from short to long.
+        chosen = [rows[place * len(rows) // sizes[name]] for place in range(sizes[name])]
+        splits[name] = [pairs[row] for row in chosen]
+    return splits
 
 
 def run(args: argparse.Namespace) -> str:
@@ -89,17 +108,16 @@ def run(args: argparse.Namespace) -> str:
             f"`{args.tgt}`."
         )
     if args.sample is None:
-        summary = split_pairs.run(split_arguments(args))
-        shutil.copyfile(ATTRIBUTION, args.out / "LICENCE.md")
-        return summary
-    splits = sample(dict(zip(SPLITS, args.sample, strict=True)))
+        splits = split({"valid": args.valid, "test": args.test})
+    else:
+        splits = sample(dict(zip(SPLITS, args.sample, strict=True)))
     write_all(
         args.out,
         {
-            f"{split}.{side}": [pair[LANGUAGES.index(side)] for pair in pairs]
-            for split, pairs in splits.items()
+            f"{name}.{side}": [pair[LANGUAGES.index(side)] for pair in pairs]
+            for name, pairs in splits.items()
             for side in (args.src, args.tgt)
         },
     )
     shutil.copyfile(ATTRIBUTION, args.out / "LICENCE.md")
-    return ", ".join(f"{split} {len(pairs):,} pairs" for split, pairs in splits.items())
+    return ", ".join(f"{name} {len(pairs):,} pairs" for name, pairs in splits.items())

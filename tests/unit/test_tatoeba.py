@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.corpora import tatoeba
+from fairseq_ext.corpora import near_duplicates, tatoeba
 from tests.support.harness import run
 
 UNPACKED = "6ec60e212f812ee3430f7568ea6f33b6fb080e32193c5952e8da0ee8ba45574c"
@@ -62,7 +62,7 @@ def test_the_command_splits_without_leaks_and_keeps_the_attribution(tmp_path: Pa
     files = {path.name: path for path in tmp_path.iterdir()}
     assert "CC BY 2.0 FR" in files["LICENCE.md"].read_text(encoding="utf-8")
     assert len(lines(files["valid.en"])) == len(lines(files["valid.es"])) == 500
-    assert len(lines(files["test.en"])) == 2000
+    assert len(lines(files["test.en"])) == 1500
     train = {language: {*lines(files[f"train.{language}"])} for language in ("en", "es")}
     assert len(lines(files["train.en"])) > 110_000
     for language in ("en", "es"):
@@ -87,6 +87,7 @@ def test_a_sample_by_the_command(tmp_path: Path) -> None:
         (["--tgt", "de"], "`--src` and `--tgt` must be es and en"),
         (["--sample", "30,4"], "`30,4` must be three numbers of pairs"),
         (["--sample", "200000,4,5"], "ask for fewer"),
+        (["--test", "1501"], "`--test 1501` is more than the 1,500 pairs that are held out"),
     ],
 )
 def test_clear_errors(tmp_path: Path, words: list[str], message: str) -> None:
@@ -94,3 +95,15 @@ def test_clear_errors(tmp_path: Path, words: list[str], message: str) -> None:
     assert message in said
     assert "Traceback" not in said
     assert not (tmp_path / "out").exists()
+
+
+def test_held_out_groups_are_those_of_the_shipped_models() -> None:
+    splits = tatoeba.split({"valid": 1000, "test": 1500})
+    assert {name: len(pairs) for name, pairs in splits.items()} == {
+        "train": 116_464,
+        "valid": 1000,
+        "test": 1500,
+    }
+    rows = [*splits["train"], *splits["valid"], *splits["test"]]
+    groups = near_duplicates.group_pairs(rows)
+    assert not {*groups[len(splits["train"]) :]} & {*groups[: len(splits["train"])]}
