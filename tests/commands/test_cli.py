@@ -210,7 +210,7 @@ def test_a_library_that_finds_no_file_handle_is_one_line(monkeypatch, capsys):
 def test_nobody_reads_the_table():
     read, write = os.pipe()
     os.close(read)
-    command = [BIN / "fairseq-ext", "inspect", REPO / "models" / "tatoeba-es-en-bmt-1"]
+    command = [BIN / "fairseq-ext", "describe", REPO / "models" / "tatoeba-es-en-bmt-1"]
     done = subprocess.run([*map(str, command)], stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")

@@ -97,7 +97,7 @@ class TestAtomicWrite:
     def test_a_kill_leaves_the_old_file_alone(self, tmp_path: Path):
         (tmp_path / "a").write_text("old")
         code = (
-            "import os, sys; from fairseq_ext import files\n"
+            "import os, sys; from fairseq_ext.utils import files\n"
             "with files.atomic_write(sys.argv[1]) as file:\n"
             "    file.write('new'); file.flush(); os.kill(os.getpid(), 9)"
         )
@@ -630,7 +630,7 @@ def test_outputs_that_may_be(words: str):
 @pytest.mark.usefixtures("things")
 def test_two_outputs_are_two_files():
     for json in ("new.txt", "./new.txt"):
-        given = ["score", "--hyp", "a", "--ref", "b", "-o", "new.txt", "--json", json]
+        given = ["mbr", "a", "--num-candidates", "2", "-o", "new.txt", "--json", json]
         with pytest.raises(ConfigError, match="`--json` must be another file than"):
             options.keep_inputs(cli.build_parser().parse_args(given))
     given = ["scaling-fit", "table.csv", "-o", "law.png", "--json", "law.json"]

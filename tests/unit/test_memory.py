@@ -13,7 +13,7 @@ from fairseq_ext.utils import memory
 
 FAULTS = """
 import resource, torch
-from fairseq_ext import memory
+from fairseq_ext.utils import memory
 assert memory.keep() is {kept}
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -48,7 +48,7 @@ def test_other_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 GIVEN_BACK = """
 import resource, threading, numpy
-from fairseq_ext import memory
+from fairseq_ext.utils import memory
 memory.give_back()
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
