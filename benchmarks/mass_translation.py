@@ -1,7 +1,7 @@
 """Translation of large texts in parts: memory over lines, speed over workers, lines lost by kills.
 
-    fairseq-ext pack average.pt --data bin --engine int8 -o model.safetensors
-    python benchmarks/mass_translation.py model.safetensors --text test.en \\
+    fairseq-ext bundle average.pt --data bin --numbers int8 -o model
+    python benchmarks/mass_translation.py model --text test.en \\
         --json docs/results/mass_translation.json
 
 The text is repeated until there are as many lines as asked for. Every worker is a process of
@@ -40,7 +40,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive
 def arguments(words: list[str] | None) -> Namespace:
     parser = shared_options.parser_with(__doc__, repeats=3)
     add = parser.add_argument
-    add("model", type=Path, help="of `fairseq-ext pack --engine`, or a checkpoint with --data")
+    add("model", type=Path, help="a bundle, or a checkpoint with --data")
     add("--data", type=Path, help="folder of fairseq-preprocess")
     add("--text", type=Path, required=True, help="source lines")
     add("--lines", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="for memory")

@@ -478,8 +478,8 @@ def test_torchs_dynamic_int8_computes_about_the_same() -> None:
 def test_translation_in_parts_loses_nothing(
     copy_data: Path, copy_model: Path, tmp_path: Path
 ) -> None:
-    model = tmp_path / "model.safetensors"
-    run("fairseq-ext", "pack", copy_model, "--data", copy_data, "--engine", "fp32", "-o", model)
+    model = tmp_path / "model"
+    run("fairseq-ext", "bundle", copy_model, "--data", copy_data, "-o", model)
     text = write_lines(tmp_path / "text", ["1 2 3", "", "9 8"])
     words = [model, "--text", text, "--lines", 6, 12, "--speed-lines", 40, "--part-lines", 4]
     words += ["--kills", 3, "--repeats", 1, "--json", tmp_path / "figures.json"]
