@@ -3,7 +3,7 @@
 
     python benchmarks/significance.py --experiments 10000 --json docs/results/significance.json
     python benchmarks/significance.py --pseudo docs/results/multi30k_all/translations.tsv.gz \
-        --ref test.de --experiments 1000 --json docs/results/significance_pseudo.json
+        --ref test.de --spread uniform --experiments 1000 --json significance_pseudo.json
 
 Every experiment compares two systems with a few runs each by the test of
 :mod:`fairseq_ext.evaluation.significance`. The first command draws scores from a model whose
@@ -101,7 +101,7 @@ def model_rows(count: int) -> Iterator[dict]:
                     }
 
 
-def pseudo_rows(table: Path, reference: Path, count: int) -> Iterator[dict]:
+def pseudo_rows(table: Path, reference: Path, spread: str, count: int) -> Iterator[dict]:
     """Rows of experiments with pseudo-runs; BLEU and chrF of resampled sentences by weights."""
     references = plain_lines(reference)
     undo = Undoing.by_language(reference.suffix[1:])
@@ -117,7 +117,7 @@ def pseudo_rows(table: Path, reference: Path, count: int) -> Iterator[dict]:
             for left, right in ((2, 1), (3, 1), (5, 1), (2, 2), (3, 3), (5, 5)):
                 errors = [
                     _pseudo_experiment(
-                        metric, np.stack(pool), worse, weights, seeds, (left, right), draw
+                        metric, np.stack(pool), worse, weights, seeds, (left, right), spread, draw
                     )
                     for _ in range(count)
                 ]
@@ -133,12 +133,14 @@ def _counts(metric, lines: Sequence[str]) -> np.ndarray:
     return np.array(metric._extract_corpus_statistics(list(lines), None), dtype=np.float32)
 
 
-def _pseudo_experiment(metric, pool, worse, weights, seeds, runs, draw) -> bool:
+def _pseudo_experiment(metric, pool, worse, weights, seeds, runs, spread, draw) -> bool:
     """Whether p < 0.05 for two systems whose runs are drawn from the same pool."""
     total, sentences = sum(runs), len(worse)
-    # Uniform shares of the worse system, whose standard deviation in BLEU is ``seeds``.
-    most = min(1.0, seeds * math.sqrt(12) / GAP)
-    rate = draw.uniform(0, most, total)
+    # Shares of the worse system, whose standard deviation in BLEU is ``seeds``.
+    if spread == "uniform":
+        rate = draw.uniform(0, min(1.0, seeds * math.sqrt(12) / GAP), total)
+    else:
+        rate = np.clip(draw.normal(0.5, seeds / GAP, total), 0, 1)
     values, sampled = [], []
     for run in range(total):
         chosen = pool[draw.integers(len(pool), size=sentences), np.arange(sentences)]
@@ -174,10 +176,14 @@ def main() -> None:
     parser.add_argument("--experiments", type=int, default=10_000, metavar="N")
     parser.add_argument("--pseudo", type=Path, metavar="TABLE", help="pseudo-runs of this table")
     parser.add_argument("--ref", type=Path, metavar="FILE", help="with --pseudo: its reference")
+    parser.add_argument(
+        "--spread", choices=("normal", "uniform"), default="normal", help="of seeds, with --pseudo"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.pseudo:
-        rows = list(pseudo_rows(options.pseudo, options.ref, options.experiments))
+        parts = (options.pseudo, options.ref, options.spread, options.experiments)
+        rows = list(pseudo_rows(*parts))
     else:
         rows = list(model_rows(options.experiments))
     print(markdown(rows))

@@ -60,6 +60,7 @@ def add(commands: Subparsers) -> None:
         metavar="FILE",
         help="show these too in OUT.md, such as the learning curves of `plot curves`",
     )
+    metric_options.add_tokenizer(parser)
     metric_options.add_metrics(parser)
     add_undoing(parser)
     options.add_json(parser, "the comparison")
@@ -70,7 +71,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from fairseq_ext.evaluation import compare, compare_report, neural, plots
+    from fairseq_ext.evaluation import compare, compare_report, neural, plots, score
 
     if args.output is not None:
         extras.need("matplotlib")
@@ -80,6 +81,8 @@ def _compare(args: argparse.Namespace) -> int:
     systems = compare.parse_systems(args.system)
     reference, source = options.chosen_reference(args), metric_options.chosen_source(args)
     undoing = {one.name: chosen_undoing(args, one.generated) for one in systems if not one.plain}
+    references = score.plain_lines(reference)
+    tokenizer = metric_options.chosen_tokenizer(args, undoing.values(), references, reference)
     with neural.opened(args.metric, **metric_options.process(args)) as metrics:
         result = compare.compare(
             systems,
@@ -90,6 +93,7 @@ def _compare(args: argparse.Namespace) -> int:
             undoing=undoing,
             metrics=metrics,
             source=source,
+            tokenizer=tokenizer,
         )
     try:
         print(compare_report.as_table(result), flush=True)  # before a full disk stops the rest

@@ -62,6 +62,7 @@ def add(commands: Subparsers) -> None:
         help="source text, for a utility that reads it: comet:MODEL, and metrics of mbrs such as "
         "comet (else the S lines of fairseq-generate)",
     )
+    metric_options.add_tokenizer(parser)
     metric_options.add_process(parser.add_argument)
     add_undoing(parser, pieces=True)
     options.add_output(parser, "FILE", "the chosen translations, in corpus order")
@@ -75,6 +76,7 @@ def _run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from fairseq_ext.decoding import mbr, mbr_utilities
+    from fairseq_ext.evaluation import outputs
     from fairseq_ext.utils import files
 
     neural = mbr_utilities.is_neural(args.utility)
@@ -82,6 +84,12 @@ def _run(args: argparse.Namespace) -> int:
         metric_options.refuse_process(args, "--utility comet:MODEL")
     undoing = chosen_undoing(args, args.generated)
     process = metric_options.process(args) if neural else {}
+    if args.tokenize is not None and args.utility != "bleu":
+        raise ConfigError("`--tokenize` goes with `--utility bleu`.")
+    if args.utility == "bleu":
+        translations = outputs.best_hypotheses(outputs.read_generated(args.generated[0]))
+        texts = undoing.text(undoing.words(translations))
+        process["tokenizer"] = metric_options.chosen_tokenizer(args, [undoing], texts)
     utility = mbr_utilities.build_utility(args.utility, _pairs(args.mbrs_option), **process)
     if args.source is not None and not utility.reads_source:
         raise ConfigError(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.utils.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fairseq_ext.text.generated import Undoing
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +36,40 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
         "lines of fairseq-generate)",
     )
     add_process(option)
+
+
+def add_tokenizer(parser: argparse.ArgumentParser) -> None:
+    """Add ``--tokenize``."""
+    parser.add_argument(
+        "--tokenize",
+        metavar="NAME",
+        help="sacrebleu's tokenizer for BLEU: 13a, zh, char, ja-mecab, spm, flores200 ... "
+        "(default: that of the target language, which is known from the run, from -l SRC-TGT, "
+        "--detokenize or the ending of the reference's name)",
+    )
+
+
+def chosen_tokenizer(
+    args: argparse.Namespace,
+    undoing: Iterable[Undoing],
+    references: Sequence[str],
+    path: Path | None = None,
+) -> str:
+    """Choose the tokenizer of BLEU by option, language or text.
+
+    Args:
+        args: with ``--tokenize``.
+        undoing: how translations become text, with their language where it is known.
+        references: text, or other text of the target language.
+        path: of the reference.
+    """
+    from fairseq_ext.evaluation.tokenizers import choose_tokenizer
+
+    pair = getattr(args, "language_pair", None)
+    languages = [pair and pair.partition("-")[2], args.detokenize]
+    languages += [undo.made.tgt for undo in undoing]
+    languages.append(path and path.suffix.removeprefix("."))
+    return choose_tokenizer(args.tokenize, languages, references)
 
 
 def add_process(option: Any) -> None:

@@ -83,7 +83,7 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
         "-l",
         "--language-pair",
         metavar="SRC-TGT",
-        help="with a test set of sacrebleu: its languages, such as en-de",
+        help="with a test set of sacrebleu, or for BLEU's tokenizer: the languages, such as en-de",
     )
 
 

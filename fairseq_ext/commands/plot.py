@@ -10,7 +10,7 @@ import importlib
 from pathlib import Path
 
 from fairseq_ext.base import wings
-from fairseq_ext.commands import options
+from fairseq_ext.commands import metric_options, options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
 from fairseq_ext.utils import extras
@@ -114,7 +114,8 @@ def _add_lengths(pictures: Subparsers) -> None:
         "lengths",
         help="BLEU by the length of the source",
         description="BLEU of the sentences of similar length, for one or several systems. Lengths "
-        "are in words of the source, whose subword pieces (`@@ `) are joined.",
+        "are in words of the source, whose subword pieces are joined, or in characters where "
+        "it has no spaces.",
     )
     parser.add_argument(
         "--system",
@@ -134,6 +135,7 @@ def _add_lengths(pictures: Subparsers) -> None:
         help="reference tokens without subword pieces, for tokenized BLEU as papers report it",
     )
     add_undoing(parser)
+    metric_options.add_tokenizer(parser)
     parser.add_argument(
         "--buckets",
         default="10,20,30,40,50",
@@ -155,15 +157,22 @@ def _plot_lengths(args: argparse.Namespace) -> int:
     systems = _named_files("--system", args.system)
     if args.detokenize and args.tokenized_ref:
         raise ConfigError("`--detokenize` goes with `--ref`; `--tokenized-ref` compares tokens.")
-    from fairseq_ext.evaluation import lengths, tables
+    from fairseq_ext.evaluation import lengths, score, tables
 
     lengths.check_baseline(args.relative_to, systems)
+    undoing = {name: chosen_undoing(args, [path]) for name, path in systems.items()}
+    tokenizer = None
+    if args.ref is not None:
+        references = score.plain_lines(args.ref)
+        tokenizer = metric_options.chosen_tokenizer(args, undoing.values(), references, args.ref)
+    elif args.tokenize is not None:
+        raise ConfigError("`--tokenize` goes with `--ref`; `--tokenized-ref` has tokens already.")
     scores = lengths.score_by_length(
         systems,
         args.tokenized_ref or args.ref,
         lengths.parse_bounds(args.buckets),
-        tokenized=args.tokenized_ref is not None,
-        undoing={name: chosen_undoing(args, [path]) for name, path in systems.items()},
+        tokenizer=tokenizer,
+        undoing=undoing,
     )
     options.print_paths(lengths.plot_lengths(scores, args.output, args.relative_to))
     print(tables.aligned(scores.rows()))

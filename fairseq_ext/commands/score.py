@@ -51,6 +51,7 @@ def add(commands: Subparsers) -> None:
         help="tokenized BLEU with hyphenated compounds split as well, as papers report it for "
         "WMT14 English-German alone; needs --tokenized-ref",
     )
+    metric_options.add_tokenizer(parser)
     metric_options.add_metrics(parser)
     add_undoing(parser)
     options.add_json(parser, "the scores")
@@ -72,10 +73,15 @@ def _score(args: argparse.Namespace) -> int:
 
     reference, source = options.chosen_reference(args), metric_options.chosen_source(args)
     undoing = chosen_undoing(args, args.generated) if args.generated else None
+    known = [undoing] if undoing is not None else []
+    references = score.plain_lines(reference)
+    tokenizer = metric_options.chosen_tokenizer(args, known, references, reference)
     if undoing is not None:
-        scores = score.score_generated(args.generated, reference, args.tokenized_ref, undoing)
+        paths = (args.generated, reference, args.tokenized_ref)
+        scores = score.score_generated(*paths, undoing, tokenizer)
     else:
-        scores = score.score_files(reference, args.hyp, args.tokenized_ref, args.tokenized_hyp)
+        paths = (reference, args.hyp, args.tokenized_ref, args.tokenized_hyp)
+        scores = score.score_files(*paths, tokenizer)
     if args.split_compounds:
         scores.append(_compound_score(args, undoing))
     segments = _neural_scores(args, reference, source, undoing) if args.metric else {}

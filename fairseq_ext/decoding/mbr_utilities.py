@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fairseq_ext.evaluation import neural
+from fairseq_ext.evaluation import neural, tokenizers
 from fairseq_ext.utils.errors import ConfigError
 
 Array = NDArray[np.float64]
@@ -53,12 +53,18 @@ def is_neural(name: str) -> bool:
     return name.partition(":")[0] in neural.LIBRARIES
 
 
-def build_utility(name: str, options: Mapping[str, str] | None = None, **process: Any) -> Utility:
+def build_utility(
+    name: str,
+    options: Mapping[str, str] | None = None,
+    tokenizer: str = tokenizers.USUAL,
+    **process: Any,
+) -> Utility:
     """The utility called ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
 
     Args:
         name: as in ``--utility``.
         options: fields of the mbrs metric's configuration, as text.
+        tokenizer: of sacrebleu, for BLEU.
         process: of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
 
     Raises:
@@ -72,12 +78,13 @@ def build_utility(name: str, options: Mapping[str, str] | None = None, **process
         raise ConfigError(f"`--mbrs-option` goes with `--utility mbrs:METRIC`, not with `{name}`.")
     if is_neural(name):
         return NeuralUtility(name, **process)
-    own = {"chrf": ChrfUtility, "bleu": BleuUtility}
-    if name not in own:
+    if name == "bleu":
+        return BleuUtility(tokenizer)
+    if name != "chrf":
         raise ConfigError(
             f"`--utility` must be chrf, bleu, comet:MODEL or mbrs:METRIC, but is `{name}` instead."
         )
-    return own[name]()
+    return ChrfUtility()
 
 
 def pair_matches(bags: Sequence[Sequence[Any]]) -> Array:
@@ -135,15 +142,13 @@ class ChrfUtility:
 class BleuUtility:
     """Sentence-level BLEU, 0 to 100, as ``sacrebleu.sentence_bleu`` computes it.
 
-    That is 13a tokenization, exponential smoothing, and the orders that the hypothesis has.
+    That is exponential smoothing, and the orders that the hypothesis has.
     """
 
     reads_source = False
 
-    def __init__(self) -> None:
-        from sacrebleu.metrics import BLEU
-
-        metric = BLEU(effective_order=True)
+    def __init__(self, tokenizer: str = tokenizers.USUAL) -> None:
+        metric = tokenizers.build_bleu(tokenizer, effective_order=True)
         self.orders, self.tokenize = metric.max_ngram_order, metric.tokenizer
         self.signature = _signature(metric, "BLEU")
 

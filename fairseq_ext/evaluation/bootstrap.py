@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from fairseq_ext.evaluation.score import load_sacrebleu
 from fairseq_ext.evaluation.significance import Difference, Runs, Variances, compare_runs, holm
+from fairseq_ext.evaluation.tokenizers import USUAL, build_bleu
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 SAMPLES = 1000  # sacrebleu's default
@@ -71,6 +72,7 @@ def bootstrap(
     references: Sequence[str],
     baseline: str,
     samples: int = SAMPLES,
+    tokenizer: str = USUAL,
 ) -> Comparison:
     """BLEU and chrF2 of systems with one or several runs each, compared with the baseline.
 
@@ -81,6 +83,7 @@ def bootstrap(
         references: detokenized, as many lines as each translation.
         baseline: one of the names.
         samples: how many test sets to draw.
+        tokenizer: of sacrebleu, for BLEU.
 
     Raises:
         ConfigError: no such baseline, or too few samples.
@@ -95,7 +98,7 @@ def bootstrap(
     drawn = draw_sentences(generator(), len(references), samples)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in systems}
     signatures = {}
-    for label, metric in metrics(references).items():
+    for label, metric in metrics(references, tokenizer).items():
         scored = {}
         for name in tqdm(systems, desc=label, unit=" systems", file=sys.stderr, disable=None):
             scored[name] = _runs([score_samples(metric, run, drawn) for run in systems[name]])
@@ -203,7 +206,7 @@ def full_signature(metric: Any, samples: int) -> str:
     return str(found)
 
 
-def metrics(references: Sequence[str]) -> dict[str, Any]:
+def metrics(references: Sequence[str], tokenizer: str = USUAL) -> dict[str, Any]:
     """sacrebleu's BLEU and chrF2, with the references prepared.
 
     Raises:
@@ -212,7 +215,7 @@ def metrics(references: Sequence[str]) -> dict[str, Any]:
     sacrebleu = load_sacrebleu()
     prepared = [list(references)]
     return {
-        "BLEU": sacrebleu.BLEU(references=prepared),
+        "BLEU": build_bleu(tokenizer, references=prepared),
         "chrF": sacrebleu.CHRF(references=prepared),
     }
 

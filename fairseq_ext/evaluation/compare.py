@@ -27,6 +27,7 @@ from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read
 from fairseq_ext.evaluation.score import plain_lines, tokenized_bleu
 from fairseq_ext.evaluation.segments import NO_SOURCE, generated_sources, read_sources
 from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS
+from fairseq_ext.evaluation.tokenizers import USUAL
 from fairseq_ext.evaluation.training_run import Training, read_training
 from fairseq_ext.evaluation.translation_table import read_system, read_table
 from fairseq_ext.text.generated import Undoing, require_text
@@ -217,6 +218,7 @@ def compare(
     undoing: Mapping[str, Undoing] | None = None,
     metrics: Mapping[str, NeuralMetric] | None = None,
     source: str | Path | None = None,
+    tokenizer: str = USUAL,
 ) -> Result:
     """Measure every system; see :class:`Measured`.
 
@@ -230,6 +232,7 @@ def compare(
             joined.
         metrics: neural ones, by the names that they have in the result.
         source: text for these; None for the S lines of the first output of fairseq-generate.
+        tokenizer: of sacrebleu, for BLEU.
 
     Raises:
         ConfigError: a name given twice, or a baseline that is not there.
@@ -267,7 +270,8 @@ def compare(
             }
             for label, metric in metrics.items()
         }
-    measured = _estimates(texts, references, baseline, samples, metrics, segments)
+    text_scores = bootstrap(texts, references, baseline, samples, tokenizer)
+    measured = _with_neural(text_scores, baseline, samples, metrics, segments)
     rows = [
         Measured(name, measured.estimates[name], on_tokens.get(name), **facts)
         for name, facts in zip(names, known, strict=True)
@@ -286,16 +290,15 @@ def compare(
     )
 
 
-def _estimates(
-    texts: Mapping[str, Sequence[Sequence[str]]],
-    references: Sequence[str],
+def _with_neural(
+    text_scores: Comparison,
     baseline: str,
     samples: int,
     metrics: Mapping[str, NeuralMetric],
     segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
 ) -> Comparison:
-    """Estimate all scores of all systems: BLEU, chrF, and the means of the segments' scores."""
-    parts = [bootstrap(texts, references, baseline, samples)]
+    """Add neural metrics, the means of the segments' scores, to BLEU and chrF."""
+    parts = [text_scores]
     for label, metric in metrics.items():
         scores, signature = segments[label], metric.signature
         parts.append(bootstrap_of_means(label, scores, signature, baseline, samples))
@@ -303,7 +306,7 @@ def _estimates(
         name: {
             label: estimate for part in parts for label, estimate in part.estimates[name].items()
         }
-        for name in texts
+        for name in text_scores.estimates
     }
     return Comparison(estimates, {k: v for part in parts for k, v in part.signatures.items()})
 

@@ -1,7 +1,8 @@
 """BLEU by the length of the source, for one or several systems (Figure 3 of the MUSE paper).
 
-Lengths are in words: subword pieces are joined, and end of sentence does not count, so that systems
-with different pieces fall into the same buckets. Each bucket is scored as a corpus of its own.
+Lengths are in words, or in characters where the source has no spaces: subword pieces are joined,
+and end of sentence does not count, so that systems with different pieces have the same buckets.
+Each bucket is scored as a corpus of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,8 @@ from fairseq_ext.evaluation.outputs import (
     read_lines,
 )
 from fairseq_ext.evaluation.plot_styles import Look, looks
-from fairseq_ext.evaluation.score import load_sacrebleu, tokenized_bleu
+from fairseq_ext.evaluation.score import tokenized_bleu
+from fairseq_ext.evaluation.tokenizers import USUAL, build_bleu, count_units, is_spaceless
 from fairseq_ext.text.generated import Undoing, require_text
 from fairseq_ext.utils.errors import ConfigError, DataError
 
@@ -56,15 +59,19 @@ class Bucket:
 
 @dataclass(frozen=True)
 class LengthScores:
-    """BLEU of every bucket, from short to long, and of the whole corpus by system."""
+    """BLEU of every bucket, from short to long, and of the whole corpus by system.
+
+    Lengths are in ``unit``: words, or characters where the source has no spaces.
+    """
 
     metric: str
     buckets: tuple[Bucket, ...]
     whole: dict[str, float]
+    unit: str = "words"
 
     def rows(self) -> list[list[str]]:
         """A table: heading, buckets, whole corpus; a dash where there is nothing to score."""
-        rows = [["source words", "sentences", *self.whole]]
+        rows = [[f"source {self.unit}", "sentences", *self.whole]]
         for bucket in self.buckets:
             scores = [f"{bucket.bleu[n]:.2f}" if bucket.bleu else "–" for n in self.whole]
             rows.append([bucket.label, f"{bucket.sentences:,}", *scores])
@@ -94,16 +101,16 @@ def score_by_length(
     reference: Path,
     bounds: Sequence[int],
     *,
-    tokenized: bool = False,
+    tokenizer: str | None = USUAL,
     undoing: Mapping[str, Undoing] | None = None,
 ) -> LengthScores:
     """Read what systems have translated, and score it by the length of the source.
 
     Args:
         systems: for each name the output of fairseq-generate.
-        reference: text, or tokens without subword pieces if ``tokenized``.
+        reference: text, or tokens without subword pieces if ``tokenizer`` is None.
         bounds: as from :func:`parse_bounds`.
-        tokenized: BLEU on tokens as ``multi-bleu.perl`` computes it, instead of sacrebleu's.
+        tokenizer: of sacrebleu; None for BLEU on tokens as ``multi-bleu.perl`` computes it.
         undoing: by system, how its translations become text; of one that is not there, subwords are
             joined.
 
@@ -116,22 +123,24 @@ def score_by_length(
         raise DataError(f"`{reference}` is empty; there is nothing to score.")
     outputs = {name: read_generated(path, len(references)) for name, path in systems.items()}
     undo = dict.fromkeys(systems, Undoing.by_language(None)) | dict(undoing or {})
-    lengths = source_lengths(outputs, undo)
+    lengths, unit = source_lengths(outputs, undo)
     hypotheses = {}
     for name, sentences in outputs.items():
         words = undo[name].words(best_hypotheses(sentences))
-        hypotheses[name] = words if tokenized else undo[name].text(words)
+        hypotheses[name] = words if tokenizer is None else undo[name].text(words)
         require_text(hypotheses[name], systems[name])
-    name, metric = ("BLEU on tokens", _tokenized) if tokenized else ("BLEU", _sacrebleu)
+    name, metric = "BLEU on tokens", _tokenized
+    if tokenizer is not None:
+        name, metric = "BLEU", partial(_sacrebleu, build_bleu(tokenizer))
     buckets = bucket_scores(hypotheses, references, lengths, bounds, metric)
     whole = {name: metric(lines, references) for name, lines in hypotheses.items()}
-    return LengthScores(name, tuple(buckets), whole)
+    return LengthScores(name, tuple(buckets), whole, unit)
 
 
 def source_lengths(
     outputs: Mapping[str, Sequence[Sentence]], undoing: Mapping[str, Undoing]
-) -> list[int]:
-    """Words of each source sentence, which must be the same in all systems' outputs.
+) -> tuple[list[int], str]:
+    """Count the words, or characters, of each source sentence, the same in all systems' outputs.
 
     Raises:
         DataError: there are no sources, or they differ.
@@ -144,16 +153,17 @@ def source_lengths(
                 "generate with `--source-lang` and without `--quiet`."
             )
         sources = undoing[name].words(sentence.source for sentence in sentences)
-        found[name] = [len(words.split()) for words in sources]
+        unit = "characters" if is_spaceless(sources) else "words"
+        found[name] = count_units(sources)
     (first, lengths), *others = found.items()
     for name, other in others:
         for index, (ours, theirs) in enumerate(zip(lengths, other, strict=True)):
             if ours != theirs:
                 raise DataError(
                     f"`{first}` and `{name}` translated different sources: sentence {index} has "
-                    f"{ours} words in one and {theirs} in the other."
+                    f"{ours} {unit} in one and {theirs} in the other."
                 )
-    return lengths
+    return lengths, unit
 
 
 def bucket_scores(
@@ -181,8 +191,8 @@ def bucket_scores(
     return buckets
 
 
-def _sacrebleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    return load_sacrebleu().BLEU().corpus_score(list(hypotheses), [list(references)]).score
+def _sacrebleu(bleu: Any, hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    return bleu.corpus_score(list(hypotheses), [list(references)]).score
 
 
 def _tokenized(hypotheses: Sequence[str], references: Sequence[str]) -> float:
@@ -238,7 +248,7 @@ def plot_lengths(
         axes = figure.subplots()
         axes.set(
             title="Translation quality by length",
-            xlabel="source words (subword pieces joined), n sentences",
+            xlabel=f"source {scores.unit} (subword pieces joined), n sentences",
         )
         axes.set_xticks(range(len(labels)), labels)
         axes.set_xlim(-0.4, len(labels) - 0.6)

@@ -18,6 +18,7 @@ from fairseq_ext.evaluation import fonts
 from fairseq_ext.evaluation.legends import entry, show_names
 from fairseq_ext.evaluation.outputs import Sentence, bpe_groups
 from fairseq_ext.evaluation.plot_styles import PALETTE, looks, numbered
+from fairseq_ext.evaluation.tokenizers import is_spaceless
 from fairseq_ext.evaluation.training_log import Curves, Points
 from fairseq_ext.text.subwords import METASPACE, remove_bpe
 from fairseq_ext.utils import files
@@ -225,11 +226,15 @@ def _merged(pieces: Alignment) -> Alignment:
 def _groups(tokens: Sequence[str]) -> list[list[int]]:
     """Positions of the pieces of each word; symbols of start and end belong to no word.
 
+    Where a text has no spaces, each piece stands alone.
+
     The last piece of a translation may ask for another one (``ss@@``).
     """
     first = int(tokens[0] == START)
     words = tokens[first:-1]  # END is the last
-    if any(word.startswith(METASPACE) for word in words):
+    if is_spaceless(["".join(words).replace(METASPACE, " ")]):
+        groups = [[i] for i in range(len(words))]
+    elif any(word.startswith(METASPACE) for word in words):
         begins = [i for i, word in enumerate(words) if i == 0 or word.startswith(METASPACE)]
         pairs = zip(begins, [*begins[1:], len(words)], strict=True)
         groups = [list(range(begin, end)) for begin, end in pairs]

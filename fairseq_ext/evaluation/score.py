@@ -41,16 +41,26 @@ def shown(name: str, value: float) -> str:
     return f"{value:.{PLACES.get(re.split('[ |]', name)[0], 2)}f}"
 
 
-def sacre_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[Score]:
-    """BLEU (13a tokenization, mixed case) and chrF2 of detokenized text.
+def sacre_scores(
+    hypotheses: Sequence[str], references: Sequence[str], tokenizer: str = "13a"
+) -> list[Score]:
+    """BLEU (mixed case) and chrF2 of detokenized text.
+
+    Args:
+        hypotheses: translations.
+        references: as many.
+        tokenizer: of sacrebleu, for BLEU; see :mod:`fairseq_ext.evaluation.tokenizers`.
 
     Raises:
         DataError: unequal numbers of lines, or none.
+        EnvironmentProblem: the tokenizer cannot be used.
     """
+    from fairseq_ext.evaluation.tokenizers import build_bleu
+
     sacrebleu = load_sacrebleu()
     _check_counts(hypotheses, references)
     scores = []
-    for name, metric in (("BLEU", sacrebleu.BLEU()), ("chrF", sacrebleu.CHRF())):
+    for name, metric in (("BLEU", build_bleu(tokenizer)), ("chrF", sacrebleu.CHRF())):
         result = metric.corpus_score(list(hypotheses), [list(references)])
         signature = str(metric.get_signature())
         scores.append(Score(name, result.score, signature, str(result)))
@@ -75,6 +85,7 @@ def score_files(
     hypothesis: str | Path,
     tokenized_reference: str | Path | None = None,
     tokenized_hypothesis: str | Path | None = None,
+    tokenizer: str = "13a",
 ) -> list[Score]:
     """Score plain text files: detokenized ones, and tokenized ones where given.
 
@@ -84,7 +95,7 @@ def score_files(
     """
     hypotheses, references = _paired(hypothesis, reference)
     require_text(hypotheses, hypothesis, references)
-    scores = sacre_scores(hypotheses, references)
+    scores = sacre_scores(hypotheses, references, tokenizer)
     if tokenized_reference and tokenized_hypothesis:
         scores.append(tokenized_bleu(*_paired(tokenized_hypothesis, tokenized_reference)))
     return scores
@@ -95,6 +106,7 @@ def score_generated(
     reference: str | Path,
     tokenized_reference: str | Path | None = None,
     undoing: Undoing | None = None,
+    tokenizer: str = "13a",
 ) -> list[Score]:
     """Score the best hypotheses of a ``fairseq-generate`` output.
 
@@ -107,6 +119,7 @@ def score_generated(
         reference: detokenized reference text.
         tokenized_reference: the reference as tokens, without subword pieces.
         undoing: how the hypotheses become text; None where only subwords are to be joined.
+        tokenizer: of sacrebleu, for BLEU of text.
 
     Raises:
         DataError: unreadable or incomplete files, or pieces of SentencePiece that nothing joins.
@@ -117,7 +130,7 @@ def score_generated(
     tokens = undoing.words(best_hypotheses(sentences))
     texts = undoing.text(tokens)
     require_text(texts, "the translations")
-    scores = sacre_scores(texts, references)
+    scores = sacre_scores(texts, references, tokenizer)
     if tokenized_reference is not None:
         token_references = plain_lines(tokenized_reference)
         _check_counts(tokens, token_references, "the translations", tokenized_reference)

@@ -51,6 +51,7 @@ from fairseq_ext.plugin.repairs import (
     resume,
     shards,
     subsets,
+    validation_bleu,
 )
 from fairseq_ext.plugin.security import literals, loading, shell_commands, untrusted
 from fairseq_ext.plugin.table import Layer, Patch
@@ -78,6 +79,7 @@ PATCHES: tuple[Patch, ...] = (
     *time_left.PATCHES,
     *engine.PATCHES,
     *diverse_search.PATCHES,
+    *validation_bleu.PATCHES,
     # 2. The wings
     *(
         patch

@@ -63,7 +63,8 @@ def in_bucket(first: int, last: float) -> list[int]:
 @pytest.mark.parametrize("tokenized", [False, True])
 def test_buckets_are_scored_as_corpora_of_their_own(systems, tmp_path, tokenized):
     bounds = lengths.parse_bounds("10,20,40,60")
-    found = lengths.score_by_length(systems, tmp_path / "ref", bounds, tokenized=tokenized)
+    chosen = {"tokenizer": None} if tokenized else {}
+    found = lengths.score_by_length(systems, tmp_path / "ref", bounds, **chosen)
     references = (tmp_path / "ref").read_text().splitlines()
     limits = [(1, 10), (11, 20), (21, 40), (41, 60), (61, float("inf"))]
     assert [bucket.label for bucket in found.buckets] == ["1–10", "11–20", "21–40", "41–60", "> 60"]

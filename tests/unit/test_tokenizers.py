@@ -1,0 +1,133 @@
+"""Scores know the language: sacrebleu's tokenizers, units of length, and BLEU of validation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import sacrebleu
+
+from fairseq_ext import cli
+from fairseq_ext.decoding.mbr_utilities import build_utility
+from fairseq_ext.evaluation import lengths, plots, tokenizers
+from fairseq_ext.plugin.repairs import validation_bleu
+from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
+from tests.support.harness import write_lines
+
+CHINESE = ["他昨天在图书馆看书。", "我们明天一起去公园散步吧。", "今天的天气非常好。"]
+SLIGHTLY_OTHER = ["他昨天在图书馆读书。", "我们明天一起去公园玩吧。", "今天的天气很好。"]
+JAPANESE = ["彼女は毎朝コーヒーを飲みます。", "駅まで歩いて十分かかります。"]
+ENGLISH = ["He read in the library yesterday.", "Let us walk tomorrow."]
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer"),
+    [
+        *(("zh", "zh"), ("zh-CN", "zh"), ("zho_Hans", "zh"), ("ZH_tw", "zh"), ("th", "char")),
+        *(("ja", "char"), ("jpn", "char"), ("ko", "char")),  # their libraries are not installed
+        *(("en", "13a"), ("de", "13a"), (None, "13a"), ("", "13a")),
+    ],
+)
+def test_each_language_has_a_tokenizer(
+    language: str | None, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizers, "find_spec", lambda name: None)
+    assert tokenizers.tokenizer_for(language) == tokenizer
+    monkeypatch.setattr(tokenizers, "find_spec", lambda name: True)
+    assert tokenizers.tokenizer_for("ja") == "ja-mecab"
+    assert tokenizers.tokenizer_for("ko") == "ko-mecab"
+
+
+def test_texts_without_spaces_are_recognized() -> None:
+    assert tokenizers.is_spaceless(CHINESE)
+    assert tokenizers.is_spaceless(JAPANESE)
+    assert not tokenizers.is_spaceless(ENGLISH)
+    assert not tokenizers.is_spaceless(["他 昨天 在 图书馆 看书 。"])
+    assert not tokenizers.is_spaceless([])
+    assert not tokenizers.is_spaceless(["그는 어제 도서관에서 책을 읽었다."])
+    assert tokenizers.count_units(CHINESE) == [len(line) for line in CHINESE]
+    assert tokenizers.count_units(ENGLISH) == [6, 4]
+
+
+def test_a_default_that_cannot_be_right_is_refused() -> None:
+    with pytest.raises(DataError, match="written without spaces"):
+        tokenizers.choose_tokenizer(None, [None, ""], CHINESE)
+    with pytest.raises(ConfigError, match="must be one of none, zh, 13a"):
+        tokenizers.choose_tokenizer("moses", ["zh"], CHINESE)
+    assert tokenizers.choose_tokenizer("13a", [], CHINESE) == "13a"
+    assert tokenizers.choose_tokenizer(None, [None, "zh"], CHINESE) == "zh"
+    assert tokenizers.choose_tokenizer(None, [], ENGLISH) == "13a"
+
+
+def test_a_tokenizer_that_is_not_installed_is_one_line() -> None:
+    if tokenizers.tokenizer_for("ja") == "ja-mecab":
+        pytest.skip("its libraries are installed")
+    with pytest.raises(EnvironmentProblem, match=r"^`--tokenize ja-mecab` cannot be used: [^\n]*$"):
+        tokenizers.build_bleu("ja-mecab")
+
+
+@pytest.mark.parametrize("command", ["score", "compare"])
+@pytest.mark.parametrize("words", [["-l", "en-zh"], ["--tokenize", "zh"], []])
+def test_commands_score_as_sacrebleu_does(
+    command: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without an option, the ending of the reference's name says the language."""
+    ref = write_lines(tmp_path / "ref.zh", CHINESE)
+    hyp = write_lines(tmp_path / "hyp.zh", SLIGHTLY_OTHER)
+    given = ["--hyp", str(hyp)] if command == "score" else ["--system", f"a=text:{hyp}"]
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--ref", str(ref), *given, *words])
+    assert ended.value.code == 0
+    bleu = sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE], tokenize="zh").score
+    shown = capsys.readouterr().out
+    assert bleu > 30
+    assert re.search(rf"\b{bleu:.2f}\b", shown)
+    assert "tok:zh" in shown
+
+
+def test_mbr_counts_characters() -> None:
+    matrix = build_utility("bleu", tokenizer="zh").matrix(CHINESE[:1] + SLIGHTLY_OTHER[:1], None)
+    bleu = sacrebleu.sentence_bleu(CHINESE[0], [SLIGHTLY_OTHER[0]], tokenize="zh").score
+    assert matrix[0, 1] == pytest.approx(bleu)
+    assert bleu > 30
+
+
+def test_lengths_are_in_characters(tmp_path: Path) -> None:
+    output = [f"S-{i}\t{' '.join(line)}\nH-{i}\t-1\t{line}" for i, line in enumerate(CHINESE)]
+    spaced = write_lines(tmp_path / "spaced", output)
+    plain = write_lines(tmp_path / "plain", [part.replace(" ", "") for part in output])
+    ref = write_lines(tmp_path / "ref", CHINESE)
+    for path, unit in ((spaced, "words"), (plain, "characters")):
+        scores = lengths.score_by_length({"a": path}, ref, [10], tokenizer="zh")
+        assert (scores.unit, scores.rows()[0][0]) == (unit, f"source {unit}")
+        assert [bucket.sentences for bucket in scores.buckets] == [2, 1]
+        assert scores.whole["a"] == pytest.approx(100)
+
+
+def test_pieces_of_a_sentence_without_spaces_stay_apart() -> None:
+    assert plots._groups(("▁彼女は", "毎朝", "コーヒーを", "飲みます", "</s>")) == [
+        [0],
+        [1],
+        [2],
+        [3],
+        [4],
+    ]
+    assert plots._groups(("▁He", "▁re", "ads", "</s>")) == [[0], [1, 2], [3]]
+
+
+def test_validation_scores_by_the_target_language() -> None:
+    def original(self: object, generator: object, sample: object, model: object) -> float:
+        return sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE]).score
+
+    wrapped, before = validation_bleu.score_by_language(original), sacrebleu.corpus_bleu
+    for language, tokenized, tokenizer in (
+        *(("zh", False, "zh"), ("en", False, "13a"), ("zh", True, "13a")),
+    ):
+        task = SimpleNamespace(
+            cfg=SimpleNamespace(target_lang=language, eval_tokenized_bleu=tokenized)
+        )
+        bleu = sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE], tokenize=tokenizer).score
+        assert wrapped(task, None, None, None) == bleu
+        assert sacrebleu.corpus_bleu is before
