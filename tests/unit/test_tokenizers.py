@@ -13,6 +13,7 @@ from fairseq_ext import cli
 from fairseq_ext.decoding.mbr_utilities import build_utility
 from fairseq_ext.evaluation import lengths, plots, tokenizers
 from fairseq_ext.plugin.repairs import validation_bleu
+from fairseq_ext.text import bleu_tokenizers
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 from tests.support.harness import write_lines
 
@@ -33,9 +34,9 @@ ENGLISH = ["He read in the library yesterday.", "Let us walk tomorrow."]
 def test_each_language_has_a_tokenizer(
     language: str | None, tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenizers, "find_spec", lambda name: None)
+    monkeypatch.setattr(bleu_tokenizers, "find_spec", lambda name: None)
     assert tokenizers.tokenizer_for(language) == tokenizer
-    monkeypatch.setattr(tokenizers, "find_spec", lambda name: True)
+    monkeypatch.setattr(bleu_tokenizers, "find_spec", lambda name: True)
     assert tokenizers.tokenizer_for("ja") == "ja-mecab"
     assert tokenizers.tokenizer_for("ko") == "ko-mecab"
 

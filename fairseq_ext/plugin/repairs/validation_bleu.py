@@ -20,7 +20,7 @@ def score_by_language(original: Callable) -> Callable:
     def _inference_with_bleu(self: Any, generator: Any, sample: Any, model: Any) -> Any:
         import sacrebleu
 
-        from fairseq_ext.evaluation.tokenizers import USUAL, tokenizer_for
+        from fairseq_ext.text.bleu_tokenizers import USUAL, tokenizer_for
 
         tokenizer = tokenizer_for(self.cfg.target_lang)
         if self.cfg.eval_tokenized_bleu or tokenizer == USUAL:
