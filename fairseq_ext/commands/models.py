@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
@@ -24,7 +25,7 @@ def _models(args: argparse.Namespace) -> int:
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.model import find_model
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in find_model.shipped():
         model = bundle.read(find_model.SHIPPED / name)
         size = sum(path.stat().st_size for path in model.folder.iterdir() if path.is_file())
@@ -41,6 +42,6 @@ def _models(args: argparse.Namespace) -> int:
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         languages = f"{row['src']} → {row['tgt']}"
-        size = f"{row['bytes'] / 1e6:.1f} MB"
-        print(f"{row['name']:<{width}}  {languages}  {size:>8}  {row['architecture']}")
+        megabytes = f"{row['bytes'] / 1e6:.1f} MB"
+        print(f"{row['name']:<{width}}  {languages}  {megabytes:>8}  {row['architecture']}")
     return 0

@@ -123,9 +123,8 @@ def add_tatoeba(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--src", default="es", help="source language, es or en (default: %(default)s)")
     add("--tgt", default="en", help="target language, the other one (default: %(default)s)")
-    held_out = {"type": _natural, "metavar": "N", "help": "at most %(default)s, the default"}
-    add("--valid", default=1000, **held_out)
-    add("--test", default=1500, **held_out)
+    for split, most in (("--valid", 1000), ("--test", 1500)):
+        add(split, type=_natural, default=most, metavar="N", help=f"at most {most}, the default")
     add(
         "--sample",
         type=_sizes,
