@@ -56,7 +56,7 @@ def add(commands: Subparsers) -> None:
         nargs="+",
         metavar="[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]",
         help="a name to show, by default that of the file or folder, and a trained model of any "
-        "architecture, the folder of a run, a packed one, a bundle, the name of one that comes "
+        "architecture, the folder of a run, a bundle, the name of one that comes "
         "with the plugin, or ORG/NAME[@REVISION] on the Hugging Face Hub; its own folder and "
         "merges where they are not those of --data and --bpe-codes",
     )

@@ -95,7 +95,7 @@ def add(commands: Subparsers) -> None:
         type=Path,
         nargs="+",
         metavar="CHECKPOINT",
-        help="trained model of any architecture, a packed one, a bundle, the folder of a run, "
+        help="trained model of any architecture, a bundle, the folder of a run, "
         "or ORG/NAME[@REVISION] on the Hugging Face Hub; several checkpoints, or several models "
         "for the engine, vote",
     )
