@@ -99,7 +99,7 @@ def obstacle_in(models: Sequence[BaseFairseqModel], numbers: str) -> str | None:
     """
     if numbers != TORCH:
         if any(map(on_a_device, models)):
-            return "the model is on a GPU, where only `--engine torch` is ours."
+            return "the model is on a GPU, where `--engine torch` is ours."
         if any(next(model.parameters()).dtype is not torch.float32 for model in models):
             return "the model is in half precision."
         active_path()
