@@ -47,9 +47,9 @@ class CommandLine:
         """
         parser = argparse.ArgumentParser(add_help=False)
         self.add(parser)
-        own = {action.dest: getattr(args, action.dest) for action in parser._actions}
+        options = {action.dest: getattr(args, action.dest) for action in parser._actions}
         try:
-            return importlib.import_module(self.module).run(argparse.Namespace(**own))
+            return importlib.import_module(self.module).run(argparse.Namespace(**options))
         except ModuleNotFoundError as error:
             raise EnvironmentProblem(extras.missing(error.name or str(error))) from error
         except OSError as error:
@@ -123,8 +123,8 @@ def add_tatoeba(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--src", default="es", help="source language, es or en (default: %(default)s)")
     add("--tgt", default="en", help="target language, the other one (default: %(default)s)")
-    for split, most in (("--valid", 1000), ("--test", 1500)):
-        add(split, type=_natural, default=most, metavar="N", help=f"at most {most}, the default")
+    for split, limit in (("--valid", 1000), ("--test", 1500)):
+        add(split, type=_natural, default=limit, metavar="N", help=f"at most {limit}, the default")
     add(
         "--sample",
         type=_sizes,

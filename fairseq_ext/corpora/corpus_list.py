@@ -54,19 +54,19 @@ def read(path: Path, fetch: Fetch) -> tuple[Text, ...]:
     Raises:
         DataError: the list, or a file that it names, cannot be used; nothing is fetched then.
     """
-    found = read_json(path)
-    if not isinstance(found, list) or not found:
+    entries = read_json(path)
+    if not isinstance(entries, list) or not entries:
         raise DataError(f"`{path}` must be a JSON list of corpora, such as {_EXAMPLE}.")
-    for number, entry in enumerate(found, start=1):
+    for number, entry in enumerate(entries, start=1):
         _check(entry, f"`{path}`, corpus {number}")
-    names = [entry["name"] for entry in found]
+    names = [entry["name"] for entry in entries]
     if len({*names}) < len(names):
         raise DataError(f"`{path}` has two corpora of one name; give each its own.")
-    for entry in found:
+    for entry in entries:
         for kind in ("pairs", "source", "target"):
             if kind in entry:
                 require_file(path.parent / entry[kind], "text file")
-    return tuple(_text(entry, path.parent, fetch) for entry in found)
+    return tuple(_text(entry, path.parent, fetch) for entry in entries)
 
 
 _EXAMPLE = '[{"name": "a", "pairs": "a.tsv", "licence": "CC0"}]'
@@ -91,7 +91,7 @@ def _check(entry: Any, where: str) -> None:
             f"{where}: `weight` must be above 0 and at most {MOST_COPIES}, but is {weight}."
         )
     columns = entry.get("columns", [1, 2])
-    if len(columns) != 2 or not all(type(one) is int and one > 0 for one in columns):
+    if len(columns) != 2 or not all(type(column) is int and column > 0 for column in columns):
         raise DataError(f"{where}: `columns` must be two column numbers, such as [2, 1].")
 
 
@@ -135,6 +135,6 @@ def from_mtdata(name: str, folder: Path) -> Path:
             check=False,
         )
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-            raise EnvironmentProblem(f"mtdata could not give `{name}`: {said:.200}")
+            reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise EnvironmentProblem(f"mtdata could not give `{name}`: {reason:.200}")
     return path

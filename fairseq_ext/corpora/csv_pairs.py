@@ -31,8 +31,8 @@ def locate(data: Path, name: str) -> tuple[Path, str | None]:
     with whole_archive(data), zipfile.ZipFile(data) as archive:
         members = [member for member in archive.namelist() if Path(member).name == name]
     if len(members) != 1:
-        found = ", ".join(members)[:500] or "none"
-        raise DataError(f"`{data}` must have one file `{name}`, but has {found}.")
+        listed = ", ".join(members)[:500] or "none"
+        raise DataError(f"`{data}` must have one file `{name}`, but has {listed}.")
     return data, members[0]
 
 

@@ -77,36 +77,36 @@ def discard(path: Path) -> str:
     Returns what was done, as a sentence. A file that :func:`fetch` did not download is left alone.
     """
     record = path.parent / RECORD
-    known = _known(record)
-    if path.name not in known:
+    checksums = _known(record)
+    if path.name not in checksums:
         return f"Replace `{path}`."
     aside = path.with_name(f"{path.name}.refused")
     path.replace(aside)
-    del known[path.name]
-    _write_record(record, known)
+    del checksums[path.name]
+    _write_record(record, checksums)
     return f"It is now `{aside.name}`; run the same command again to download it again."
 
 
 def _verify(path: Path, record: Path) -> None:
-    known, found = _known(record), sha256(path)
-    if path.name not in known:
-        _write_record(record, {**known, path.name: found})
-    elif found != known[path.name]:
+    checksums, checksum = _known(record), sha256(path)
+    if path.name not in checksums:
+        _write_record(record, {**checksums, path.name: checksum})
+    elif checksum != checksums[path.name]:
         raise DataError(
-            f"`{path}` has the SHA-256 {found}, but had {known[path.name]} when it was first "
-            f"downloaded; delete it to download it again (or `{record}`, to accept it)."
+            f"`{path}` has the SHA-256 {checksum}, but had {checksums[path.name]} when it was "
+            f"first downloaded; delete it to download it again (or `{record}`, to accept it)."
         )
 
 
 def _known(record: Path) -> dict[str, str]:
-    known = read_json(record) if record.exists() else {}
-    if not isinstance(known, dict):
+    checksums = read_json(record) if record.exists() else {}
+    if not isinstance(checksums, dict):
         raise DataError(f"`{record}` is not the record of downloads; delete it.")
-    return known
+    return checksums
 
 
-def _write_record(record: Path, known: dict[str, str]) -> None:
-    write_all(record.parent, {record.name: [json.dumps(known, indent=2, sort_keys=True)]})
+def _write_record(record: Path, checksums: dict[str, str]) -> None:
+    write_all(record.parent, {record.name: [json.dumps(checksums, indent=2, sort_keys=True)]})
 
 
 @dataclass
@@ -179,14 +179,14 @@ def _download(url: str, path: Path) -> None:
 
 
 def _give_up(url: str, part: Part, error: Exception) -> None:
-    kept = "Nothing was kept."
+    outcome = "Nothing was kept."
     if part.version and part.size:
-        kept = f"Its first {part.size:,} bytes are kept; the same command goes on from there."
+        outcome = f"Its first {part.size:,} bytes are kept; the same command goes on from there."
     else:
         part.remove()
     raise Unavailable(
-        f"`{url}` cannot be downloaded ({error}). {kept} Without a network: get the file elsewhere "
-        f"and put it into `{part.path.parent}`."
+        f"`{url}` cannot be downloaded ({error}). {outcome} Without a network: get the file "
+        f"elsewhere and put it into `{part.path.parent}`."
     ) from None
 
 
@@ -219,11 +219,11 @@ def _continues(answer: http.client.HTTPResponse, part: Part) -> bool:
     if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
         return False
     total = "*" if part.total is None else part.total
-    wanted = f"bytes {part.size}-"
-    given = answer.headers.get("Content-Range", "")
-    if not given.startswith(wanted) or not given.endswith((f"/{total}", "/*")):
+    expected = f"bytes {part.size}-"
+    content_range = answer.headers.get("Content-Range", "")
+    if not content_range.startswith(expected) or not content_range.endswith((f"/{total}", "/*")):
         part.remove()
-        raise Broken(f"the server answered `{given}` when asked for {wanted}")
+        raise Broken(f"the server answered `{content_range}` when asked for {expected}")
     return True
 
 

@@ -72,9 +72,9 @@ def within(ordered: np.ndarray, first: bytes, end: bytes | None) -> slice:
     return slice(int(low), int(high))
 
 
-def where(ordered: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def where(ordered: np.ndarray, queries: np.ndarray) -> np.ndarray:
     """Places at which one of the ``wanted`` stands among sorted fingerprints."""
-    low, high = (np.searchsorted(ordered, wanted, side) for side in ("left", "right"))
+    low, high = (np.searchsorted(ordered, queries, side) for side in ("left", "right"))
     spans = [np.arange(a, b) for a, b in zip(low, high, strict=True) if a < b]
     return np.concatenate(spans) if spans else np.empty(0, np.int64)
 

@@ -163,7 +163,7 @@ def links(
     Returns:
         Pairs of rows ``[2, n]``; each names a sentence and the first that has the skeleton.
     """
-    first, last = ((number + more) * (1 << 64) // count for more in (0, 1))
+    first, last = ((number + edge) * (1 << 64) // count for edge in (0, 1))
     prints: list[np.ndarray] = []
     rows: list[np.ndarray] = []
     offset = 0
@@ -177,10 +177,10 @@ def links(
     places = np.concatenate([np.empty(0, np.int64), *rows])
     order = np.lexsort((places, values))
     values, places = values[order], places[order]
-    again = np.zeros(len(values), bool)
-    again[1:] = values[1:] == values[:-1]
-    heads = np.maximum.accumulate(np.where(again, 0, np.arange(len(values))))
-    rows_joined = np.stack([places[heads][again], places[again]])
+    repeats = np.zeros(len(values), bool)
+    repeats[1:] = values[1:] == values[:-1]
+    heads = np.maximum.accumulate(np.where(repeats, 0, np.arange(len(values))))
+    rows_joined = np.stack([places[heads][repeats], places[repeats]])
     return np.unique(rows_joined[:, rows_joined[0] != rows_joined[1]], axis=1)
 
 

@@ -47,26 +47,26 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
     Raises:
         DataError: it is to be tokenized twice, or is split into subwords already.
     """
-    made = pipeline.load(folder)
-    if made is None:
+    text_pipeline = pipeline.load(folder)
+    if text_pipeline is None:
         return Pipeline(src, tgt, tokenize=tokenize)
-    if tokenize and made.tokenize:
+    if tokenize and text_pipeline.tokenize:
         raise DataError(
             f"`--tokenize` is for plain text, but {folder / pipeline.FILE} says that this text is "
             "Moses tokens already. Leave it out."
         )
-    if made.subwords != "none":
+    if text_pipeline.subwords != "none":
         raise DataError(f"{folder} has subwords; give the folder with the words they are made of.")
     if not tokenize:
-        return made
+        return text_pipeline
     # Text that is in lower case already was so before Moses, whose rules know names by their case.
-    first = made.lowercase or made.lowercase_first
-    return replace(made, tokenize=True, lowercase=False, lowercase_first=first)
+    first = text_pipeline.lowercase or text_pipeline.lowercase_first
+    return replace(text_pipeline, tokenize=True, lowercase=False, lowercase_first=first)
 
 
 def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
     """Write the six files and ``text.json`` into ``out``, all or none."""
-    made = chosen_pipeline(folder, src, tgt, tokenize)
+    text_pipeline = chosen_pipeline(folder, src, tgt, tokenize)
     names = [f"{split}.{side}" for split in SPLITS for side in (src, tgt)]
     files.keep_inputs([folder / name for name in names], [out / name for name in names])
     words = dict.fromkeys((src, tgt), str)
@@ -86,7 +86,7 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
                                     "Delete the same line from both files of the pair."
                                 )
                             copy.write(f"{tokens}\n")
-        made.save(stage)
+        text_pipeline.save(stage)
 
 
 def run(args: argparse.Namespace) -> str:

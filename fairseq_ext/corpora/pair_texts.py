@@ -84,18 +84,18 @@ def rows(text: Text) -> Iterator[list[str]]:
     return (line.split("\t") for _, line in lines(text.files[0], text.member))
 
 
-def unpack(text: Text, file: int, to: Path) -> None:
+def unpack(text: Text, file: int, path: Path) -> None:
     """Write the lines of a packed file, or of a table, where parts of it can be read.
 
     Raises:
         DataError: it is damaged, or has several members.
     """
     if text.table or text.header:
-        with atomic_write(to) as out:
+        with atomic_write(path) as out:
             for row in itertools.islice(rows(text), int(text.header), None):
                 out.write("\t".join(map(one_spaced, row)) + "\n")
         return
-    with atomic_write(to, "wb") as out:
+    with atomic_write(path, "wb") as out:
         out.writelines(raw_lines(text.files[file], text.member))
 
 
@@ -110,7 +110,7 @@ def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[Pair
     Raises:
         DataError: aligned files of unequal length; both are named.
     """
-    found: list[PairPart] = []
+    pair_parts: list[PairPart] = []
     for number, text in enumerate(texts):
         sides = []
         for place, path in enumerate(text.files):
@@ -124,8 +124,8 @@ def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[Pair
                 "aligned files must have equally many."
             )
         for parts in zip(*(parts for parts, _ in sides), strict=True):
-            found.append(PairPart(len(found), number, parts))
-    return found
+            pair_parts.append(PairPart(len(pair_parts), number, parts))
+    return pair_parts
 
 
 def read(text: Text, part: PairPart) -> Iterator[tuple[str, str]]:
@@ -135,11 +135,13 @@ def read(text: Text, part: PairPart) -> Iterator[tuple[str, str]]:
         DataError: bytes that are not UTF-8, or a line with too few columns; file and line named.
     """
     sides = [
-        decoded(one.read(), path, one.first)
-        for one, path in zip(part.parts, text.files, strict=True)
+        decoded(file_part.read(), path, file_part.first)
+        for file_part, path in zip(part.parts, text.files, strict=True)
     ]
     if len(sides) == 1:
         pairs = cells(sides[0], text.files[0], text.columns)
     else:
-        pairs = ((plain(one), plain(other)) for (_, one), (_, other) in zip(*sides, strict=True))
+        pairs = (
+            (plain(source), plain(target)) for (_, source), (_, target) in zip(*sides, strict=True)
+        )
     return ((target, source) for source, target in pairs) if text.swap else pairs

@@ -77,13 +77,15 @@ class Preparation:
             shutil.rmtree(left)
         text = self._text()
         for source in self.corpus.more_tests:
-            for kind, found in self._more_text(source).items():
-                text[kind] |= found
-        more = [source.name for source in self.corpus.more_tests if source.name in text["splits"]]
-        bpe = self._subwords(more) if self.corpus.merges else None
+            for kind, entries in self._more_text(source).items():
+                text[kind] |= entries
+        test_names = [
+            source.name for source in self.corpus.more_tests if source.name in text["splits"]
+        ]
+        bpe = self._subwords(test_names) if self.corpus.merges else None
         self._save_pipeline()
         manifest = report.manifest(
-            self.name, self.corpus, self._libraries, text, bpe, self._checksums(more)
+            self.name, self.corpus, self._libraries, text, bpe, self._checksums(test_names)
         )
         if self.corpus.merges and self._kind != "bpe":
             manifest["subwords"] = self._kind
@@ -114,9 +116,9 @@ class Preparation:
 
         everything = [*self.corpus.train, *self._held_out(), *self.corpus.test]
         members = {file for s in everything if s.archive == source.archive for file in s.files}
-        wanted = [folder / member for member in sorted(members)]
+        member_paths = [folder / member for member in sorted(members)]
         settings = {"address": source.archive}
-        origin = self._steps.run(f"unpack.{name}", settings, _existing(wanted), work)
+        origin = self._steps.run(f"unpack.{name}", settings, _existing(member_paths), work)
         return (folder / source.files[0], folder / source.files[1]), origin
 
     def _held_out(self) -> tuple[Source, ...]:
@@ -160,12 +162,12 @@ class Preparation:
 
         def make() -> Report:
             paths, origin = self._raw(source)
-            known = self.corpus.exact.get("train read") if source.name == "train" else None
+            total = self.corpus.exact.get("train read") if source.name == "train" else None
             pairs = tqdm(
                 raw_pairs(*paths, source.form),
                 desc=source.name,
                 unit=" pairs",
-                total=known,
+                total=total,
                 file=sys.stderr,
                 disable=None,
             )
@@ -229,17 +231,17 @@ class Preparation:
 
     def _split(self, folder: Path) -> Report:
         """Write the splits; returns the numbers of pairs and tokens of each."""
-        corpus, every = self.corpus, self.corpus.valid
+        corpus, valid_source = self.corpus, self.corpus.valid
         with writers([folder / name for name in self._names(SPLITS)]) as files:
             train, valid, test = files[:2], files[2:4], files[4:]
             lines = self._part_lines(corpus.train)
-            if isinstance(every, int):
-                turns = [train] * (every - 1) + [valid]
+            if isinstance(valid_source, int):
+                turns = [train] * (valid_source - 1) + [valid]
                 counts = streams.deal(lines, turns)
                 counts = [[sum(c) for c in zip(*counts[:-1], strict=True)], counts[-1]]
             else:
                 counts = streams.deal(lines, [train]) + streams.deal(
-                    self._part_lines(every), [valid]
+                    self._part_lines(valid_source), [valid]
                 )
             counts += streams.deal(self._part_lines(corpus.test), [test])
         for name, (pairs, *_) in zip(SPLITS, counts, strict=True):
@@ -255,8 +257,8 @@ class Preparation:
 
     # ---- from text to subwords -------------------------------------------------------------------
 
-    def _subwords(self, more: Sequence[str]) -> Report:
-        """``bpe/``: the merges, or a model, and the three splits and ``more`` tests as pieces."""
+    def _subwords(self, test_names: Sequence[str]) -> Report:
+        """Make ``bpe/``: the merges or a model, and the pieces of the splits and further tests."""
         text, bpe = self.out / "text", self.out / "bpe"
         settings, codes = self._settings(), self._codes
 
@@ -268,7 +270,7 @@ class Preparation:
 
         learnt = self._steps.run("merges", settings, [codes], make)
         fates: Report = {}
-        steps = {"subwords": SPLITS} | {f"subwords.{name}": (name,) for name in more}
+        steps = {"subwords": SPLITS} | {f"subwords.{name}": (name,) for name in test_names}
         for step, splits in steps.items():
             outputs = [bpe / name for name in self._names(splits)]
             work = partial(self._apply, splits, learnt["sha256"])
@@ -292,8 +294,8 @@ class Preparation:
                     fates[split] = streams.write(results, files, bar).counts
         return {"fates": fates}
 
-    def _checksums(self, more: Sequence[str]) -> Report:
-        folders = {"text": (*SPLITS, *more), "reference": ("test", *more)}
+    def _checksums(self, test_names: Sequence[str]) -> Report:
+        folders = {"text": (*SPLITS, *test_names), "reference": ("test", *test_names)}
         if self.corpus.merges:
             folders["bpe"] = folders["text"]
         names = {folder: self._names(splits) for folder, splits in folders.items()}
@@ -303,7 +305,9 @@ class Preparation:
         def make() -> Report:
             return {str(path.relative_to(self.out)): sha256(path) for path in paths}
 
-        return self._steps.run("checksums", {**self._settings(), "more": list(more)}, paths, make)
+        return self._steps.run(
+            "checksums", {**self._settings(), "more": list(test_names)}, paths, make
+        )
 
     def _names(self, splits: Iterable[str]) -> list[str]:
         return [f"{split}.{side}" for split in splits for side in self._sides]

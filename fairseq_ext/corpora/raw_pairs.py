@@ -29,8 +29,8 @@ def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
     sides = (enumerate(read(_lines(path)), 1) for path in (source, target))
     counts = [0, 0]
     for first, second in zip_longest(*sides):
-        for side, found in enumerate((first, second)):
-            counts[side] = found[0] if found else counts[side]
+        for side, numbered in enumerate((first, second)):
+            counts[side] = numbered[0] if numbered else counts[side]
         if first and second:
             yield _text(first[1]), _text(second[1])
     if counts[0] != counts[1]:
@@ -68,8 +68,8 @@ def _tagged(lines: Iterator[bytes]) -> Iterator[bytes]:
 def _segments(lines: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the text inside ``<seg id="…">``. Entities stay, as in the scripts of the papers."""
     for line in lines:
-        if found := SEGMENT.search(line):
-            yield found[1]
+        if match := SEGMENT.search(line):
+            yield match[1]
 
 
 FORMS: dict[str, Callable[[Iterator[bytes]], Iterator[bytes]]] = {

@@ -59,7 +59,7 @@ class Steps:
         try:
             state = read_json(record)
             paths = {self._folder / name: size for name, size in state["files"].items()}
-            whole = all(path.is_file() and path.stat().st_size == s for path, s in paths.items())
-            return state["report"] if whole and state["settings"] == key else None
+            complete = all(path.is_file() and path.stat().st_size == s for path, s in paths.items())
+            return state["report"] if complete and state["settings"] == key else None
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None  # no record of a step

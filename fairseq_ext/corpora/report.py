@@ -37,12 +37,12 @@ def manifest(
     fates = {part: report["fates"] for part, report in parts.items()}
     if bpe:
         fates |= {
-            f"subwords of {split}": found for split, found in bpe["fates"].items() if len(found) > 1
+            f"subwords of {split}": tally for split, tally in bpe["fates"].items() if len(tally) > 1
         }
     flags = corpus.dictionary if corpus.merges else corpus.word_dictionary
     flags = flags or (corpus.dictionary if "--joined-dictionary" in corpus.dictionary else ())
-    found = {split: (of["subwords"] or of["words"])[0] for split, of in splits.items()}
-    found["train read"] = sum(
+    pair_counts = {split: (size["subwords"] or size["words"])[0] for split, size in splits.items()}
+    pair_counts["train read"] = sum(
         sum(counts[0] for counts in fates[source.name].values()) for source in corpus.train
     )
     return {
@@ -53,10 +53,10 @@ def manifest(
         "fates": fates,
         "splits": splits,
         "known counts": {
-            what: {"known": known, "found": found[what], "exact": exact}
+            label: {"known": expected, "found": pair_counts[label], "exact": exact}
             for exact, kind in ((True, corpus.exact), (False, corpus.expected))
-            for what, known in kind.items()
-            if what in found  # further tests may be left out
+            for label, expected in kind.items()
+            if label in pair_counts  # further tests may be left out
         },
         "fairseq-preprocess": [
             *("--source-lang", corpus.src, "--target-lang", corpus.tgt),
@@ -69,8 +69,8 @@ def manifest(
 def wrong_counts(manifest: Manifest) -> list[str]:
     """A phrase for each number that is not the known one, nor close to it where it may differ."""
     return [
-        f"{what}: {count['found']:,} pairs instead of {count['known']:,}"
-        for what, count in manifest["known counts"].items()
+        f"{label}: {count['found']:,} pairs instead of {count['known']:,}"
+        for label, count in manifest["known counts"].items()
         if abs(count["found"] - count["known"])
         > (0 if count["exact"] else TOLERANCE * count["known"])
     ]
@@ -101,18 +101,18 @@ def summary(manifest: Manifest, ready: Path) -> str:
             "",
             *_aligned(splits),
             "",
-            *(_known(what, count) for what, count in manifest["known counts"].items()),
+            *(_known(label, count) for label, count in manifest["known counts"].items()),
             f"ready: fairseq-preprocess {flags} --trainpref {ready / 'train'} "
             f"--validpref {ready / 'valid'} --testpref {tests} --destdir …",
         ]
     )
 
 
-def _known(what: str, count: dict[str, Any]) -> str:
+def _known(label: str, count: dict[str, Any]) -> str:
     if count["found"] == count["known"]:
-        return f"{what}: {count['found']:,} pairs, as known"
+        return f"{label}: {count['found']:,} pairs, as known"
     reason = "" if count["exact"] else " (may differ a little with the tokenizer's release)"
-    return f"{what}: {count['found']:,} pairs, but {count['known']:,} are known{reason}"
+    return f"{label}: {count['found']:,} pairs, but {count['known']:,} are known{reason}"
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:

@@ -32,9 +32,9 @@ GROUP = "fairseq_ext.rules"
 class _Letters(dict[str, bool]):
     """Whether a character is a letter or a mark, by Unicode's categories."""
 
-    def __missing__(self, one: str) -> bool:
-        self[one] = unicodedata.category(one)[0] in "LM"
-        return self[one]
+    def __missing__(self, character: str) -> bool:
+        self[character] = unicodedata.category(character)[0] in "LM"
+        return self[character]
 
 
 LETTERS = _Letters()
@@ -61,27 +61,27 @@ def length(languages: tuple[str, str], values: str) -> Check:
     low, _, high = values.partition(":")
     if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
         raise _wrong("length", values, "MIN:MAX in words, such as 1:100")
-    least, most = int(low), int(high)
+    min_words, max_words = int(low), int(high)
 
     def check(source: str, target: str) -> str | None:
         counts = source.count(" ") + 1, target.count(" ") + 1
-        if min(counts) < least:
-            return f"fewer than {least} words"
-        return f"more than {most} words" if max(counts) > most else None
+        if min(counts) < min_words:
+            return f"fewer than {min_words} words"
+        return f"more than {max_words} words" if max(counts) > max_words else None
 
     return check
 
 
 def ratio(languages: tuple[str, str], values: str) -> Check:
     """``ratio=R``: neither side has more than R times as many words as the other."""
-    most = _number("ratio", values, "a number above 1, such as 3")
-    if not 1 < most < math.inf:
+    max_ratio = _number("ratio", values, "a number above 1, such as 3")
+    if not 1 < max_ratio < math.inf:
         raise _wrong("ratio", values, "a number above 1, such as 3")
 
     def check(source: str, target: str) -> str | None:
         counts = source.count(" ") + 1, target.count(" ") + 1
-        if max(counts) > most * min(counts):
-            return f"lengths differ more than {most:g}-fold"
+        if max(counts) > max_ratio * min(counts):
+            return f"lengths differ more than {max_ratio:g}-fold"
         return None
 
     return check
@@ -92,16 +92,20 @@ def letters(languages: tuple[str, str], values: str) -> Check:
 
     Marks are letters too: the vowels of Hindi or Burmese are such.
     """
-    least = _number("letters", values, "a share from 0 to 1, such as 0.5")
-    if not 0 <= least <= 1:
+    min_share = _number("letters", values, "a share from 0 to 1, such as 0.5")
+    if not 0 <= min_share <= 1:
         raise _wrong("letters", values, "a share from 0 to 1, such as 0.5")
 
-    def few(text: str) -> bool:
+    def has_few_letters(text: str) -> bool:
         signs = text.replace(" ", "")
-        return sum(map(LETTERS.__getitem__, signs)) < least * len(signs)
+        return sum(map(LETTERS.__getitem__, signs)) < min_share * len(signs)
 
     def check(source: str, target: str) -> str | None:
-        return f"less than {least:g} letters" if few(source) or few(target) else None
+        return (
+            f"less than {min_share:g} letters"
+            if has_few_letters(source) or has_few_letters(target)
+            else None
+        )
 
     return check
 
@@ -121,7 +125,7 @@ def language(languages: tuple[str, str], values: str) -> Check:
     one of ``language=CODE:CODE:OTHER…``, if more are given.
     """
     extras.need("py3langid")
-    codes = values.split(":") if values else [base(one) for one in languages]
+    codes = values.split(":") if values else [base(code) for code in languages]
     if len(codes) < 2 or codes[0] == codes[1]:
         raise _wrong("language", values, "two languages or more, such as de:en:fr")
     identify = _identifier(tuple(codes))
@@ -174,29 +178,29 @@ def checks(
         EnvironmentProblem: a library that a rule needs is not installed.
     """
     first = [empty] if not max_words else [empty, longest(max_words)]
-    return (*first, *(_made(one, languages) for one in specifications))
+    return (*first, *(_made(specification, languages) for specification in specifications))
 
 
 def _made(specification: str, languages: tuple[str, str]) -> Check:
     name, _, values = specification.partition("=")
-    known = RULES | {one.name: one for one in entry_points(group=GROUP)}
-    if name not in known:
-        raise ConfigError(f"`--rule {name}` is not known; there are {', '.join(sorted(known))}.")
-    rule = known[name]
+    registry = RULES | {entry_point.name: entry_point for entry_point in entry_points(group=GROUP)}
+    if name not in registry:
+        raise ConfigError(f"`--rule {name}` is not known; there are {', '.join(sorted(registry))}.")
+    rule = registry[name]
     return (rule if name in RULES else rule.load())(languages, values)
 
 
-def why_left_out(source: str, target: str, of: Iterable[Check]) -> str | None:
+def why_left_out(source: str, target: str, pair_checks: Iterable[Check]) -> str | None:
     """The first reason to leave a pair out; None keeps it."""
-    return next((reason for check in of if (reason := check(source, target))), None)
+    return next((reason for check in pair_checks if (reason := check(source, target))), None)
 
 
-def _number(name: str, values: str, wanted: str) -> float:
+def _number(name: str, values: str, form: str) -> float:
     try:
         return float(values)
     except ValueError:
-        raise _wrong(name, values, wanted) from None
+        raise _wrong(name, values, form) from None
 
 
-def _wrong(name: str, values: str, wanted: str) -> ConfigError:
-    return ConfigError(f"`--rule {name}` must be {wanted}, but is `{values}`.")
+def _wrong(name: str, values: str, form: str) -> ConfigError:
+    return ConfigError(f"`--rule {name}` must be {form}, but is `{values}`.")

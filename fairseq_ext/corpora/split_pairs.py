@@ -90,10 +90,10 @@ def summary(report: Report, sizes: dict[str, dict[str, list[int]]], langs: tuple
         )
     elif report.key:
         other = SIDES[1 - SIDES.index(report.key)]
-        kept = report.leaks["train"] - report.dropped.get(leak(other), 0)
+        leaked_pairs = report.leaks["train"] - report.dropped.get(leak(other), 0)
         rows += [
             f"split by the {report.key} sentence; none of them is in two splits",
-            f"kept in train, {leak(other)}: {kept}",
+            f"kept in train, {leak(other)}: {leaked_pairs}",
             f"{other} sentences in both valid and test: {report.leaks['valid and test']}",
         ]
     return "\n".join(rows)
@@ -101,8 +101,8 @@ def summary(report: Report, sizes: dict[str, dict[str, list[int]]], langs: tuple
 
 def _texts(args: argparse.Namespace) -> tuple[Text, ...]:
     """The texts of the options."""
-    given = [args.pairs is not None, args.source is not None, args.corpora is not None]
-    if sum(given) != 1 or (args.source is None) != (args.target is None):
+    input_flags = [args.pairs is not None, args.source is not None, args.corpora is not None]
+    if sum(input_flags) != 1 or (args.source is None) != (args.target is None):
         raise ConfigError("give either PAIRS, or both --source and --target, or --corpora.")
     _require_used(args)
     if args.corpora is not None:
@@ -161,7 +161,7 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
 def _require_used(args: argparse.Namespace) -> None:
     """Raise :class:`ConfigError` for an option that this kind of input does not have."""
     zipped = args.pairs is not None and args.pairs.suffix == ".zip"
-    for option, given, used, of in (
+    for option, is_set, used, partner in (
         ("--swap", args.swap, args.corpora is None, "PAIRS or --source; in LIST it is `swap`"),
         ("--columns", args.columns != (1, 2), args.pairs is not None, "PAIRS"),
         ("--header", args.header, args.pairs is not None, "PAIRS"),
@@ -169,8 +169,8 @@ def _require_used(args: argparse.Namespace) -> None:
         ("--member", args.member is not None, zipped, "PAIRS that are a .zip"),
         ("--download", args.download is not None, args.corpora is not None, "--corpora"),
     ):
-        if given and not used:
-            raise ConfigError(f"`{option}` goes with {of}, which is missing; leave it out.")
+        if is_set and not used:
+            raise ConfigError(f"`{option}` goes with {partner}, which is missing; leave it out.")
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -224,14 +224,16 @@ def run(args: argparse.Namespace) -> str:
     with _folder(args) as folder:
         if args.ray is not None:
             alone = {**vars(args), "ray": None, "workers": 1}
-            alone |= {name: one.absolute() for name, one in alone.items() if isinstance(one, Path)}
+            alone |= {
+                name: value.absolute() for name, value in alone.items() if isinstance(value, Path)
+            }
             ray_workers.run(args.ray, work_on_ray, argparse.Namespace(**alone), cpu=True)
         job, missing = _work(args, settings, record, folder)
         if missing:
-            there = len(job.parts) - len(missing)
+            done_count = len(job.parts) - len(missing)
             return (
-                f"{folder}: {there:,} of {len(job.parts):,} parts are there; the shard that finds "
-                "none missing writes the corpus."
+                f"{folder}: {done_count:,} of {len(job.parts):,} parts are there; the shard that "
+                "finds none missing writes the corpus."
             )
         return _write(args.out, job, record)
 
@@ -242,15 +244,19 @@ def _check_folder(out: Path, settings: Settings) -> None:
     Raises:
         DataError: that is what would happen.
     """
-    made = settings.pipeline
+    text_pipeline = settings.pipeline
     splits = SPLITS if settings.as_split is None else (settings.as_split,)
-    written = [out / f"{split}.{lang}" for split in splits for lang in (made.src, made.tgt)]
+    written = [
+        out / f"{split}.{lang}"
+        for split in splits
+        for lang in (text_pipeline.src, text_pipeline.tgt)
+    ]
     files.keep_inputs([path for text in settings.texts for path in text.files], written)
     former = pipeline.load(out) if settings.as_split is not None else None
-    if former is not None and not pipeline.same(former, made):
+    if former is not None and not pipeline.same(former, text_pipeline):
         raise DataError(
             f"{out / pipeline.FILE} says that its text was made otherwise ({former.describe()}) "
-            f"than this split would be ({made.describe()}). Choose another folder."
+            f"than this split would be ({text_pipeline.describe()}). Choose another folder."
         )
 
 
@@ -262,15 +268,15 @@ def _keep_others(out: Path, settings: Settings, record: dict[str, Any]) -> None:
     """
     manifest = out / _manifest(settings)
     splits = SPLITS if settings.as_split is None else (settings.as_split,)
-    there = [out / f"{split}.{settings.pipeline.src}" for split in splits]
-    if not any(path.exists() for path in there):
+    split_paths = [out / f"{split}.{settings.pipeline.src}" for split in splits]
+    if not any(path.exists() for path in split_paths):
         return
     try:
         former = json.loads(manifest.read_text(encoding="utf-8"))
-        same = {name: former.get(name) for name in record}
+        former_record = {name: former.get(name) for name in record}
     except (OSError, ValueError, AttributeError):
-        same = {}
-    if same != json.loads(json.dumps(record, default=str)):
+        former_record = {}
+    if former_record != json.loads(json.dumps(record, default=str)):
         raise DataError(
             f"{out} has a corpus already, made of other text or with other options; choose another "
             "--out, or give --overwrite."
@@ -290,7 +296,7 @@ def work_on_ray(args: argparse.Namespace) -> None:
 def _record(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     """Return the manifest's record of the options and the inputs."""
     options = {name: value for name, value in vars(args).items() if name not in ELSEWHERE}
-    options = {name: one for name, one in options.items() if LATER.get(name, ...) != one}
+    options = {name: value for name, value in options.items() if LATER.get(name, ...) != value}
     inputs = [(text.name, path) for text in settings.texts for path in text.files]
     names = [f"{text}/{path.name}".lstrip("/") for text, path in inputs]
     if len({*names}) < len(names):  # `en/corpus.txt` and `de/corpus.txt`
@@ -325,14 +331,16 @@ def _work(
 ) -> tuple[SplitJob, list[str]]:
     """Do this worker's share; returns the job, and the parts that other shards have not done."""
     part_lines = args.part_lines or splitting.PART_LINES
-    options = {name: one for name, one in record["options"].items() if not isinstance(one, Path)}
+    options = {
+        name: value for name, value in record["options"].items() if not isinstance(value, Path)
+    }
     inputs = [  # in order, which is that of the languages; not by folder, of which each has its own
         {"name": Path(name).name, "sha256": checksum} for name, checksum in record["inputs"].items()
     ]
-    same = {"inputs": inputs, "options": options, "part_lines": part_lines}
+    job_record = {"inputs": inputs, "options": options, "part_lines": part_lines}
     if args.corpora is not None:
-        same["corpora"] = [_described(text) for text in settings.texts]
-    with splitting.shared(folder).begun(json.loads(json.dumps(same))):
+        job_record["corpora"] = [_described(text) for text in settings.texts]
+    with splitting.shared(folder).begun(json.loads(json.dumps(job_record))):
         job = splitting.prepare(settings, folder, part_lines)
         workers = len(os.sched_getaffinity(0)) if args.workers is None else max(1, args.workers)
         return job, splitting.work(job, workers, shared_folder.shard(args.shard))
@@ -355,7 +363,9 @@ def _write(out: Path, job: SplitJob, record: dict[str, Any]) -> str:
         report.key, report.leaks = job.leaks()
     if settings.texts[0].name:
         described = [_described(text) for text in settings.texts]
-        corpora = [{**one, **of} for one, of in zip(described, job.of_texts(), strict=True)]
+        corpora = [
+            {**entry, **counts} for entry, counts in zip(described, job.of_texts(), strict=True)
+        ]
         record = {**record, "corpora": corpora}
     names = [f"{name}.{lang}" for name in sizes for lang in langs]
     with staged(out) as (stage,):
@@ -368,8 +378,8 @@ def _write(out: Path, job: SplitJob, record: dict[str, Any]) -> str:
         (stage / _manifest(settings)).write_text(text + "\n", encoding="utf-8")
         settings.pipeline.save(stage)
     listed = [
-        f"{one['name']}: {one['read']} pairs read, {one['train']} in train, weight "
-        f"{one['weight']:g}; licence: {one['licence']}"
-        for one in record.get("corpora", ())
+        f"{corpus['name']}: {corpus['read']} pairs read, {corpus['train']} in train, weight "
+        f"{corpus['weight']:g}; licence: {corpus['licence']}"
+        for corpus in record.get("corpora", ())
     ]
     return "\n".join([summary(report, sizes, langs), *listed])

@@ -120,9 +120,9 @@ class SplitJob:
 
     # ---- the stages ----------------------------------------------------------------------------
 
-    def _end(self, name: str, found: object) -> None:
+    def _end(self, name: str, report: object) -> None:
         with atomic_write(self.folder / name) as file:
-            json.dump(found, file)
+            json.dump(report, file)
 
     def clean(self, name: str) -> None:
         """Clean one part; keep what no rule leaves out, with its fingerprints."""
@@ -131,30 +131,30 @@ class SplitJob:
         langs = (settings.pipeline.src, settings.pipeline.tgt)
         steps = [words(settings.pipeline, lang) for lang in langs]
         checks = rules.checks(settings.rules, langs, settings.max_words)
-        found = [bytearray() for _ in range(PAIR + 1)]
+        hashes = [bytearray() for _ in range(PAIR + 1)]
         dropped: dict[str, list[int]] = {}
-        kept = read = 0
+        line_count = read = 0
         with atomic_write(self.beside(name, "tsv")) as out:
             for pair in pair_texts.read(settings.texts[part.text], part):
                 read += 1
-                source, target = (do(one) for do, one in zip(steps, pair, strict=True))
+                source, target = (do(sentence) for do, sentence in zip(steps, pair, strict=True))
                 if (reason := rules.why_left_out(source, target, checks)) is not None:
-                    dropped.setdefault(reason, [0, kept, read])[0] += 1
+                    dropped.setdefault(reason, [0, line_count, read])[0] += 1
                     continue
                 line = f"{source}\t{target}"
                 out.write(f"{line}\n")
-                kept += 1
+                line_count += 1
                 if settings.as_split is None:
-                    of = (normalized(source), normalized(target), line)
-                    for row, one in zip(found, of, strict=True):
-                        row += fingerprint(settings.salt, one)
+                    texts = (normalized(source), normalized(target), line)
+                    for row, text in zip(hashes, texts, strict=True):
+                        row += fingerprint(settings.salt, text)
         if settings.as_split is None:
-            rows = [as_array(row) for row in found]
+            rows = [as_array(row) for row in hashes]
             orders = [np.argsort(row, kind="stable") for row in rows]
             ordered = [row[order] for row, order in zip(rows, orders, strict=True)]
             fingerprints.save(self.beside(name, "hash.npy"), np.stack(ordered))
             fingerprints.save(self.beside(name, "line.npy"), np.stack(orders).astype(np.uint32))
-        self._end(name, {"read": read, "kept": kept, "dropped": dropped})
+        self._end(name, {"read": read, "kept": line_count, "dropped": dropped})
 
     def repeat(self, name: str) -> None:
         """Find the pairs of one range that have stood before, in any part."""
@@ -170,15 +170,17 @@ class SplitJob:
             pieces[1].append(np.full(span.stop - span.start, number, np.uint32))
             pieces[2].append(np.array(lines[PAIR, span]))
             if self.settings.key == "auto":
-                for side, of in enumerate(distinct):
-                    of.append(np.unique(hashes[side, fingerprints.within(hashes[side], *bounds)]))
+                for side, arrays in enumerate(distinct):
+                    arrays.append(
+                        np.unique(hashes[side, fingerprints.within(hashes[side], *bounds)])
+                    )
         pairs, parts, lines = map(np.concatenate, pieces)
         order = np.argsort(pairs, kind="stable")  # among equals: by part, then by line
-        again = order[1:][pairs[order[1:]] == pairs[order[:-1]]]
-        places = np.stack([parts[again], lines[again]])
+        repeats = order[1:][pairs[order[1:]] == pairs[order[:-1]]]
+        places = np.stack([parts[repeats], lines[repeats]])
         by_place = np.lexsort(places[::-1])
         fingerprints.save(self.beside(name, "npy"), places[:, by_place])
-        self._end(name, {"distinct": [fingerprints.distinct(of) for of in distinct]})
+        self._end(name, {"distinct": [fingerprints.distinct(arrays) for arrays in distinct]})
 
     @property
     def key(self) -> int:
@@ -199,22 +201,22 @@ class SplitJob:
             self._hold_groups(name)
             return
         settings, key = self.settings, self.key
-        wanted = settings.valid + settings.test
-        order = self._smallest(key, wanted + 1)
-        if len(order) <= wanted:
+        held_count = settings.valid + settings.test
+        order = self._smallest(key, held_count + 1)
+        if len(order) <= held_count:
             raise DataError(
                 f"--valid {settings.valid} and --test {settings.test} together need more than "
-                f"{wanted} distinct {SIDES[key]} sentences, but there are {len(order)}; ask for "
-                "fewer."
+                f"{held_count} distinct {SIDES[key]} sentences, but there are {len(order)}; ask "
+                "for fewer."
             )
         best = np.empty(0, HELD)
-        for number in range(len(self.parts) if wanted else 0):
-            best = _best(np.concatenate([best, self._heads(number, key, order[wanted - 1])]))
+        for number in range(len(self.parts) if held_count else 0):
+            best = _best(np.concatenate([best, self._heads(number, key, order[held_count - 1])]))
         test = best["key"] <= order[settings.test - 1] if settings.test else best["key"] < b""
-        both = np.intersect1d(best["other"][test], best["other"][~test])
+        leaks = np.intersect1d(best["other"][test], best["other"][~test])
         fingerprints.save(self.beside(name, "npy"), best)
         fingerprints.save(self.beside(name, "test.npy"), test)
-        self._end(name, {"key": key, "leaks": len(both)})
+        self._end(name, {"key": key, "leaks": len(leaks)})
 
     def _hold_groups(self, name: str) -> None:
         """Draw whole groups of near-duplicates for test and valid, of pairs without repeats.
@@ -255,13 +257,13 @@ class SplitJob:
         sizes = near_duplicates.group_sizes(numbers)
         self._end(name, {"key": GROUPS, "groups": len(sizes), "largest": int(sizes[0])})
 
-    def _smallest(self, key: int, wanted: int) -> np.ndarray:
+    def _smallest(self, key: int, count: int) -> np.ndarray:
         """So many smallest fingerprints of the key side, of all parts together."""
-        found = np.empty(0, fingerprints.KIND)
+        smallest = np.empty(0, fingerprints.KIND)
         for clean in self.of_parts("clean"):
             hashes = fingerprints.load(self.beside(clean, "hash.npy"))[key]
-            found = np.unique(np.concatenate([found, np.unique(hashes)[:wanted]]))[:wanted]
-        return found
+            smallest = np.unique(np.concatenate([smallest, np.unique(hashes)[:count]]))[:count]
+        return smallest
 
     def _heads(self, number: int, key: int, last: np.bytes_) -> np.ndarray:
         """The pairs of a part whose key sentence is held out."""
@@ -269,66 +271,66 @@ class SplitJob:
         hashes = fingerprints.load(self.beside(clean, "hash.npy"))
         lines = fingerprints.load(self.beside(clean, "line.npy"))
         count = int(np.searchsorted(hashes[key], last, "right"))
-        found = np.empty(count, HELD)
-        found["part"], found["line"], found["key"] = number, lines[key, :count], hashes[key, :count]
+        heads = np.empty(count, HELD)
+        heads["part"], heads["line"], heads["key"] = number, lines[key, :count], hashes[key, :count]
         for name, row in (("pair", PAIR), ("other", 1 - key)):
             by_line = np.empty(hashes.shape[1], fingerprints.KIND)
             by_line[lines[row]] = hashes[row]
-            found[name] = by_line[found["line"]]
-        return found
+            heads[name] = by_line[heads["line"]]
+        return heads
 
     def decide(self, name: str) -> None:
         """Give every pair of one part its fate, and fingerprint the words of those that stay."""
         number = _number(name)
         clean = self.of_parts("clean")[number]
-        kept = self.load(clean)["kept"]
-        found: dict[str, Any] = {"first": {}, "leaks": 0}
+        pair_count = self.load(clean)["kept"]
+        report: dict[str, Any] = {"first": {}, "leaks": 0}
         if self.settings.as_split is not None:
-            fates = np.full(kept, SPLITS.index(self.settings.as_split), np.uint8)
+            fates = np.full(pair_count, SPLITS.index(self.settings.as_split), np.uint8)
         else:
-            fates, found["leaks"] = self._fates(number, clean, kept)
+            fates, report["leaks"] = self._fates(number, clean, pair_count)
             for fate in (REPEATED, FURTHER, LEAKED):
                 places = np.flatnonzero(fates == fate)
                 if len(places):
-                    found["first"][str(fate)] = int(places[0])
+                    report["first"][str(fate)] = int(places[0])
         copies = self._copies(number, clean, fates)
         fingerprints.save(self.beside(name, "npy"), np.stack([fates, copies]))
-        found["counts"] = np.bincount(fates, minlength=LEAKED + 1).tolist()
-        found["copies"] = int(copies[fates == 0].sum())
-        found["words"], found["offsets"] = self._words(name, clean, fates, copies)
-        self._end(name, found)
+        report["counts"] = np.bincount(fates, minlength=LEAKED + 1).tolist()
+        report["copies"] = int(copies[fates == 0].sum())
+        report["words"], report["offsets"] = self._words(name, clean, fates, copies)
+        self._end(name, report)
 
-    def _fates(self, number: int, clean: str, kept: int) -> tuple[np.ndarray, int]:
+    def _fates(self, number: int, clean: str, pair_count: int) -> tuple[np.ndarray, int]:
         """Each pair's fate, and how many pairs of train have their other side held out."""
         best = fingerprints.load(self.folder / "held.npy")
         test = fingerprints.load(self.folder / "held.test.npy")
         held_out = np.where(test, SPLITS.index("test"), SPLITS.index("valid"))
         key = self.load("held.json")["key"]
-        fates = np.zeros(kept, np.uint8)
-        repeated = self._repeated(number, kept)
+        fates = np.zeros(pair_count, np.uint8)
+        repeated = self._repeated(number, pair_count)
         if key == GROUPS:
             fates[repeated] = REPEATED
             fates[best[1, best[0] == number]] = held_out[best[0] == number]
             return fates, 0
         hashes = fingerprints.load(self.beside(clean, "hash.npy"))
         lines = fingerprints.load(self.beside(clean, "line.npy"))
-        held = np.zeros(kept, bool)
+        held = np.zeros(pair_count, bool)
         held[lines[key, fingerprints.where(hashes[key], np.unique(best["key"]))]] = True
-        leaked = np.zeros(kept, bool)
-        others = np.unique(best["other"])
-        leaked[lines[1 - key, fingerprints.where(hashes[1 - key], others)]] = True
+        leaked = np.zeros(pair_count, bool)
+        other_sides = np.unique(best["other"])
+        leaked[lines[1 - key, fingerprints.where(hashes[1 - key], other_sides)]] = True
         leaked &= ~(held | repeated)
         if self.settings.strict:
             fates[leaked] = LEAKED
         fates[held] = FURTHER
         fates[repeated] = REPEATED
-        here = best["part"] == number
-        fates[best["line"][here]] = held_out[here]
+        in_part = best["part"] == number
+        fates[best["line"][in_part]] = held_out[in_part]
         return fates, int(leaked.sum())
 
-    def _repeated(self, number: int, kept: int) -> np.ndarray:
+    def _repeated(self, number: int, pair_count: int) -> np.ndarray:
         """Tell of each pair of a part whether an equal one stands before it, in any part."""
-        repeated = np.zeros(kept, bool)
+        repeated = np.zeros(pair_count, bool)
         for name in self.of_ranges("repeat"):
             places = fingerprints.load(self.beside(name, "npy"))
             span = slice(*np.searchsorted(places[0], np.array([number, number + 1], np.uint32)))
@@ -344,13 +346,13 @@ class SplitJob:
         copies = np.ones(len(fates), np.uint8)
         if weight == 1:
             return copies
-        whole, share = int(weight), weight - int(weight)
+        whole_copies, share = int(weight), weight - int(weight)
         hashes = np.array(fingerprints.load(self.beside(clean, "hash.npy"))[PAIR])
         ends = hashes.view(np.uint8).reshape(-1, fingerprints.BYTES)[:, 8:].copy().view(">u8")[:, 0]
         drawn = np.empty(len(fates), bool)
         drawn[fingerprints.load(self.beside(clean, "line.npy"))[PAIR]] = ends < share * 2.0**64
         train = fates == 0
-        copies[train] = whole + drawn[train]
+        copies[train] = whole_copies + drawn[train]
         return copies
 
     def _words(
@@ -367,12 +369,12 @@ class SplitJob:
             for line, fate, times in zip(file, fates.tolist(), copies.tolist(), strict=True):
                 if fate < len(SPLITS) and times:
                     for side, text in enumerate(line.rstrip("\n").split("\t")):
-                        of = text.split()
-                        counts[2 * fate + side] += len(of) * times
-                        types[2 * fate + side].update(of)
-        groups = [np.sort(as_array(b"".join(map(_word, of)))) for of in types]
+                        tokens = text.split()
+                        counts[2 * fate + side] += len(tokens) * times
+                        types[2 * fate + side].update(tokens)
+        groups = [np.sort(as_array(b"".join(map(_word, word_set)))) for word_set in types]
         fingerprints.save(self.beside(name, "words.npy"), np.concatenate(groups))
-        return counts, np.cumsum([len(of) for of in groups]).tolist()
+        return counts, np.cumsum([len(group) for group in groups]).tolist()
 
     def types(self, name: str) -> None:
         """Count the different words of one range, in all parts, of each split and side."""
@@ -382,8 +384,8 @@ class SplitJob:
             array = fingerprints.load(self.beside(fate, "words.npy"))
             ends = self.load(fate)["offsets"]
             for group, start, end in zip(pieces, [0, *ends], ends, strict=False):
-                own = array[start:end]
-                group.append(np.array(own[fingerprints.within(own, *bounds)]))
+                part_words = array[start:end]
+                group.append(np.array(part_words[fingerprints.within(part_words, *bounds)]))
         self._end(name, {"types": [fingerprints.distinct(group) for group in pieces]})
 
     def steps(self) -> Iterator[tuple[list[str], Callable[[str], None]]]:
@@ -420,13 +422,13 @@ class SplitJob:
         for number, (clean, fate) in enumerate(
             zip(self.of_parts("clean"), self.of_parts("fate"), strict=True)
         ):
-            for reason, (count, kept, read) in self.load(clean)["dropped"].items():
-                add(reason, count, 0, number, kept, read)
-            found = self.load(fate)
-            for code, place in found["first"].items():
+            for reason, (count, kept_before, read) in self.load(clean)["dropped"].items():
+                add(reason, count, 0, number, kept_before, read)
+            report = self.load(fate)
+            for code, place in report["first"].items():
                 reason = "repeated pair" if int(code) == REPEATED else late[int(code)]
                 stage = 0 if int(code) == REPEATED else 1
-                add(reason, found["counts"][int(code)], stage, number, place, math.inf)
+                add(reason, report["counts"][int(code)], stage, number, place, math.inf)
         return {reason: counts[reason] for reason in sorted(counts, key=first.__getitem__)}
 
     def _key(self) -> str:
@@ -444,10 +446,10 @@ class SplitJob:
     def sizes(self) -> dict[str, dict[str, list[int]]]:
         """Count, for each split that is written: pairs, and words and types of both sides."""
         reports = [self.load(name) for name in self.of_parts("fate")]
-        pairs = np.sum([one["counts"][: len(SPLITS)] for one in reports], axis=0).tolist()
-        pairs[0] = sum(one["copies"] for one in reports)
-        words = np.sum([one["words"] for one in reports], axis=0).tolist()
-        types = np.sum([self.load(one)["types"] for one in self.of_ranges("types")], axis=0)
+        pairs = np.sum([report["counts"][: len(SPLITS)] for report in reports], axis=0).tolist()
+        pairs[0] = sum(report["copies"] for report in reports)
+        words = np.sum([report["words"] for report in reports], axis=0).tolist()
+        types = np.sum([self.load(name)["types"] for name in self.of_ranges("types")], axis=0)
         splits = SPLITS if self.settings.as_split is None else (self.settings.as_split,)
         return {
             name: {
@@ -461,13 +463,13 @@ class SplitJob:
 
     def of_texts(self) -> list[dict[str, int]]:
         """Count, for each text: pairs read, and lines that are written of it as train."""
-        found = [{"read": 0, "train": 0} for _ in self.settings.texts]
+        counts = [{"read": 0, "train": 0} for _ in self.settings.texts]
         for part, clean, fate in zip(
             self.parts, self.of_parts("clean"), self.of_parts("fate"), strict=True
         ):
-            found[part.text]["read"] += self.load(clean)["read"]
-            found[part.text]["train"] += self.load(fate)["copies"]
-        return found
+            counts[part.text]["read"] += self.load(clean)["read"]
+            counts[part.text]["train"] += self.load(fate)["copies"]
+        return counts
 
     def write(self, files: Sequence[Sequence[IO[str]]]) -> None:
         """Write every pair into the two files of its split, in the order of the texts.
@@ -527,8 +529,8 @@ def work(job: SplitJob, workers: int, shard: tuple[int, int] = (0, 1)) -> list[s
     folder = shared(job.folder)
     spread = partial(_spread, workers)
     for stage, (names, do) in enumerate(job.steps()):
-        own = names[shard[0] :: shard[1]] if stage == 0 else names
-        folder.work(own, do, spread=spread)
+        share = names[shard[0] :: shard[1]] if stage == 0 else names
+        folder.work(share, do, spread=spread)
         if stage == 0:
             if missing := folder.missing(names):
                 return missing
@@ -542,12 +544,12 @@ def _spread(workers: int, do: Callable[[str], bool], names: Iterable[str]) -> It
     return ordered_map(do, names, min(workers, len(names)) or 1)
 
 
-def _best(found: np.ndarray) -> np.ndarray:
+def _best(pairs: np.ndarray) -> np.ndarray:
     """For each key one pair: the one of smallest fingerprint, and of equal ones the first."""
-    found = found[np.lexsort([found[name] for name in ("line", "part", "pair", "key")])]
-    first = np.ones(len(found), bool)
-    first[1:] = found["key"][1:] != found["key"][:-1]
-    return found[first]
+    pairs = pairs[np.lexsort([pairs[name] for name in ("line", "part", "pair", "key")])]
+    first = np.ones(len(pairs), bool)
+    first[1:] = pairs["key"][1:] != pairs["key"][:-1]
+    return pairs[first]
 
 
 def _number(name: str) -> int:

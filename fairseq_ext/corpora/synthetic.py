@@ -48,8 +48,11 @@ class Encode:
     def __call__(self, chunk: Chunk) -> Lines:
         """Tokens of the pairs that are kept."""
         source, target, tally = [], [], Tally()
-        made = self.pipeline
-        to_source, to_target = encoder(made, made.src), encoder(made, made.tgt)
+        text_pipeline = self.pipeline
+        to_source, to_target = (
+            encoder(text_pipeline, text_pipeline.src),
+            encoder(text_pipeline, text_pipeline.tgt),
+        )
         for pair in chunk.pairs:
             first, second = to_source(pair[0]), to_target(pair[1])
             fate = why_dropped(first, second, self.limits)
@@ -63,9 +66,9 @@ class Encode:
 
 
 @functools.lru_cache
-def encoder(made: Pipeline, language: str) -> Step:
+def encoder(text_pipeline: Pipeline, language: str) -> Step:
     """From text to tokens; made once in every process."""
-    return made.encoder(language)
+    return text_pipeline.encoder(language)
 
 
 def run(args: argparse.Namespace) -> str:
@@ -81,15 +84,15 @@ def run(args: argparse.Namespace) -> str:
     """
     if args.tag and args.tag.split() != [args.tag]:
         raise ConfigError(f"`--tag` must be one word, or empty, but is `{args.tag}`.")
-    made = pipeline_of(args.data, args.src, args.tgt)
+    text_pipeline = pipeline_of(args.data, args.src, args.tgt)
     text.check_parallel(args.source, args.target, empty_lines=True, max_tokens=None)
-    work = Encode(made, Limits(args.longest, args.ratio), args.tag)
+    work = Encode(text_pipeline, Limits(args.longest, args.ratio), args.tag)
     sides = (args.src, args.tgt)
     train = train_files(args.data, sides)
     text.check_parallel(*train, empty_lines=True, max_tokens=None)
-    others = [f"{split}.{side}" for split in SPLITS[1:] for side in sides]
-    read = [args.source, args.target, *train, *(args.data / name for name in others)]
-    written = [args.out / name for name in (*(path.name for path in train), *others)]
+    held_out_names = [f"{split}.{side}" for split in SPLITS[1:] for side in sides]
+    read = [args.source, args.target, *train, *(args.data / name for name in held_out_names)]
+    written = [args.out / name for name in (*(path.name for path in train), *held_out_names)]
     files.keep_inputs(read, written)
     with staged(args.out) as (stage,):
         with writers([stage / path.name for path in train]) as opened:
@@ -101,12 +104,14 @@ def run(args: argparse.Namespace) -> str:
             tally = streams.write(ordered_map(work, streams.cut(pairs), args.workers), opened)
         if not (args.copies or tally.kept):
             raise DataError("no pair is left to train on; give `--copies`, or a higher `--ratio`.")
-        for name in others:
+        for name in held_out_names:
             shutil.copyfile(args.data / name, stage / name)
-        made.save(stage)
+        text_pipeline.save(stage)
         report = {"read": tally.read, "fates": tally.counts, "copies": args.copies}
         (stage / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    dropped = "".join(f"; {why}: {one[0]:,}" for why, one in tally.counts.items() if why != KEPT)
+    dropped = "".join(
+        f"; {why}: {counts[0]:,}" for why, counts in tally.counts.items() if why != KEPT
+    )
     return f"{tally.kept:,} of {tally.read:,} synthetic pairs kept{dropped}"
 
 
@@ -126,10 +131,10 @@ def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
         DataError: it does not say, or is of other languages.
     """
     saved = pipeline.load(folder)
-    made = saved and saved.towards(src, tgt)
-    if made is None:
+    directed_pipeline = saved and saved.towards(src, tgt)
+    if directed_pipeline is None:
         raise DataError(
             f"{folder} has no {pipeline.FILE} for {src} and {tgt}; give a folder that "
             "preprocess/corpus.py or `fairseq-ext subwords` wrote."
         )
-    return made
+    return directed_pipeline

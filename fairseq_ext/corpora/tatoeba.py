@@ -47,10 +47,10 @@ def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
         DataError: more pairs than there are distinct sentences.
     """
     distinct: list[tuple[str, str]] = []
-    seen: set[str] = set()
+    sentences: set[str] = set()
     for pair in read_pairs():
-        if seen.isdisjoint(pair):
-            seen.update(pair)
+        if sentences.isdisjoint(pair):
+            sentences.update(pair)
             distinct.append(pair)
     total = sum(sizes.values())
     if total > len(distinct):
@@ -87,8 +87,8 @@ def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
                 "ask for fewer."
             )
         # At equal distances, as the rows go from short to long.
-        chosen = [rows[place * len(rows) // sizes[name]] for place in range(sizes[name])]
-        splits[name] = [pairs[row] for row in chosen]
+        drawn_rows = [rows[place * len(rows) // sizes[name]] for place in range(sizes[name])]
+        splits[name] = [pairs[row] for row in drawn_rows]
     return splits
 
 

@@ -104,8 +104,8 @@ def encode_split(
         drop_empty: leave out a pair with an empty side; otherwise it is an error.
         source: the name of the file the pairs come from, for that error.
     """
-    kept = _complete(pairs, split, drop_empty, source)
-    while chunk := list(islice(kept, CHUNK)):
+    complete_pairs = _complete(pairs, split, drop_empty, source)
+    while chunk := list(islice(complete_pairs, CHUNK)):
         split.pairs += len(chunk)
         for place, lines in enumerate(zip(*chunk, strict=True)):
             encoded = bpe.encode(lines)
@@ -136,11 +136,11 @@ def convert(args: argparse.Namespace, bpe: ByteBPE) -> tuple[Plan, dict[str, Spl
     Raises:
         DataError: unusable input, named by file and row; nothing has been written then.
     """
-    found = {name: locate(args.data, CSV_NAMES[name]) for name in _files_used(args)}
+    locations = {name: locate(args.data, CSV_NAMES[name]) for name in _files_used(args)}
     columns = (args.src, args.tgt)
 
     def read(name: str) -> Iterator[SentencePair]:
-        path, member = found[name]
+        path, member = locations[name]
         return rows(path, columns, member)
 
     total = sum(
@@ -164,18 +164,20 @@ def convert(args: argparse.Namespace, bpe: ByteBPE) -> tuple[Plan, dict[str, Spl
         for name, pairs in streams.items():
             sides = [paths[f"{name}.{side}"] for side in columns]
             with writers([side[place] for place in (0, 1) for side in sides]) as files:
-                whole = name != "test"
-                encode_split(pairs, bpe, args.max_ids, files, splits[name], whole, CSV_NAMES[name])
+                drop_empty = name != "test"
+                encode_split(
+                    pairs, bpe, args.max_ids, files, splits[name], drop_empty, CSV_NAMES[name]
+                )
             if not splits[name].pairs:
                 raise DataError(f"no pair is left for `{name}`; check the CSV files.")
         with writers([ids / "dict.txt", ids / FILES[0], ids / FILES[1]]) as files:
             files[0].writelines(f"{line}\n" for line in bpe.dictionary(args.pad_to_multiple))
             for file, origin in zip(files[1:], (args.vocabulary, args.merges), strict=True):
                 file.write(origin.read_text(encoding="utf-8"))
-        made = Pipeline(*columns)
-        made.save(text)
+        text_pipeline = Pipeline(*columns)
+        text_pipeline.save(text)
         encoding = tuple(ids / name for name in FILES)
-        replace(made, subwords="byte-level", files=encoding).save(ids)
+        replace(text_pipeline, subwords="byte-level", files=encoding).save(ids)
     return cut, splits
 
 
@@ -242,8 +244,8 @@ def run(args: argparse.Namespace) -> str:
     """
     if args.src == args.tgt:
         raise ConfigError(f"`--src` and `--tgt` are both `{args.src}`; choose two columns.")
-    given = [args.vocabulary, args.merges].count(None)
-    if given != (2 if args.download else 0):
+    missing_count = [args.vocabulary, args.merges].count(None)
+    if missing_count != (2 if args.download else 0):
         raise ConfigError("give both `--vocabulary` and `--merges`, or `--download` alone.")
     if args.download:
         args.vocabulary, args.merges = (fetch(f"{args.url}/{f}", args.download) for f in FILES)
