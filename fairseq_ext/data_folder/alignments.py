@@ -25,10 +25,10 @@ def check(path: str | Path, source: str | Path, target: str | Path, sentences: i
         DataError: the file is missing, is not text, has another number of lines than the text, or
             aligns words that are not there; with the line.
     """
-    found = text.check_text(path, empty_lines=True, max_tokens=None)
-    if found != sentences:
+    line_count = text.check_text(path, empty_lines=True, max_tokens=None)
+    if line_count != sentences:
         raise DataError(
-            f"{path} has {found:,} lines but {source} has {sentences:,}. Line n must have the "
+            f"{path} has {line_count:,} lines but {source} has {sentences:,}. Line n must have the "
             "alignments of sentence n. Align the text again."
         )
     with (
@@ -38,7 +38,7 @@ def check(path: str | Path, source: str | Path, target: str | Path, sentences: i
     ):
         for number, lines in enumerate(zip(alignments, sources, targets, strict=True), start=1):
             pairs, *lengths = (line.split() for line in lines)
-            wrong = next((one for one in pairs if not _aligns(one, *map(len, lengths))), None)
+            wrong = next((pair for pair in pairs if not _aligns(pair, *map(len, lengths))), None)
             if wrong is not None:
                 raise DataError(
                     f"{path}, line {number}: `{wrong:.40}` does not align a source word with a "

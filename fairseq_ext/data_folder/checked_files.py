@@ -22,22 +22,22 @@ MOST_BYTES = 1 << 22  # of notes that anyone wrote
 Facts = dict[str, Any]
 
 
-def examine(path: Path, measure: Callable[[Path], Facts], wanted: dict[str, type]) -> Facts:
+def examine(path: Path, measure: Callable[[Path], Facts], fact_types: dict[str, type]) -> Facts:
     """Return ``measure(path)``, from notes if it has been called for this very file before.
 
     Args:
         path: a file.
         measure: reads it; its errors are not remembered.
-        wanted: the facts that the caller needs, with their types; notes without one of them do
+        fact_types: the facts that the caller needs, with their types; notes without one of them do
             not count.
     """
     stamp = _stamp(path)  # taken before it is read: a change in between is noticed next time
     for notes in _places(path.parent):
-        found = _read(notes).get(path.name)
-        if not isinstance(found, dict) or found.get("file") != stamp:
+        note = _read(notes).get(path.name)
+        if not isinstance(note, dict) or note.get("file") != stamp:
             continue
-        if all(type(found.get(name)) is kind for name, kind in wanted.items()):
-            return found
+        if all(type(note.get(name)) is kind for name, kind in fact_types.items()):
+            return note
     facts = measure(path)
     _remember(path, {**facts, "file": stamp})
     return facts
@@ -60,10 +60,10 @@ def _read(notes: Path) -> Facts:
     """The notes on a folder's files, by name; empty if there are none that can be used."""
     try:
         with notes.open("rb") as file:
-            found = json.loads(file.read(MOST_BYTES))
+            content = json.loads(file.read(MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _remember(path: Path, facts: Facts) -> None:

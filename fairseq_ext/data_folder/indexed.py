@@ -120,17 +120,17 @@ def read(prefix: str | Path) -> tuple[Any, Any]:
 
 def _check_index(index: Path, data: Path, header: Header, entry: manifest.Entry | None) -> None:
     def measure(path: Path) -> checked_files.Facts:
-        found = {"sha256": sha256(path)} if entry else {}
-        return {**found, "data_bytes": bytes_of_data(path, header)}
+        facts = {"sha256": sha256(path)} if entry else {}
+        return {**facts, "data_bytes": bytes_of_data(path, header)}
 
-    wanted = {"data_bytes": int, **({"sha256": str} if entry else {})}
-    found = checked_files.examine(index, measure, wanted)
-    manifest.require_checksum(index, entry, found.get("sha256"))
+    fact_types = {"data_bytes": int, **({"sha256": str} if entry else {})}
+    facts = checked_files.examine(index, measure, fact_types)
+    manifest.require_checksum(index, entry, facts.get("sha256"))
     size = data.stat().st_size
-    if size != found["data_bytes"]:
+    if size != facts["data_bytes"]:
         raise DataError(
             f"{data} is damaged: {size:,} bytes, but its index {index.name} expects "
-            f"{found['data_bytes']:,}. {AGAIN}"
+            f"{facts['data_bytes']:,}. {AGAIN}"
         )
 
 
@@ -149,13 +149,14 @@ def bytes_of_data(index: Path, header: Header) -> int:
     for first in range(0, header.sentences, BLOCK):
         lengths = sizes[first : first + BLOCK].astype(np.int64) * itemsize
         starts = end + np.cumsum(lengths) - lengths
-        found = pointers[first : first + BLOCK]
-        wrong = np.flatnonzero((found != starts) | (lengths < 0))
+        block_pointers = pointers[first : first + BLOCK]
+        wrong = np.flatnonzero((block_pointers != starts) | (lengths < 0))
         if len(wrong):
-            at = wrong[0]
+            row = wrong[0]
             raise DataError(
-                f"{index} is damaged: sentence {first + at + 1:,}, of {sizes[first + at]:,} "
-                f"tokens, begins at byte {found[at]:,} instead of {starts[at]:,}. {AGAIN}"
+                f"{index} is damaged: sentence {first + row + 1:,}, of {sizes[first + row]:,} "
+                f"tokens, begins at byte {block_pointers[row]:,} instead of {starts[row]:,}. "
+                f"{AGAIN}"
             )
         end = int(starts[-1] + lengths[-1])
     return end
@@ -167,12 +168,12 @@ def _check_data(
     def measure(path: Path) -> checked_files.Facts:
         return read_data(path, header.token_type, hashed=entry is not None)
 
-    wanted = {"largest": int, **({"sha256": str} if entry else {})}
-    found = checked_files.examine(data, measure, wanted)
-    manifest.require_checksum(data, entry, found.get("sha256"))
-    if vocabulary and found["largest"] >= vocabulary:
+    fact_types = {"largest": int, **({"sha256": str} if entry else {})}
+    facts = checked_files.examine(data, measure, fact_types)
+    manifest.require_checksum(data, entry, facts.get("sha256"))
+    if vocabulary and facts["largest"] >= vocabulary:
         raise DataError(
-            f"{data} has the token number {found['largest']:,}, but its dictionary only "
+            f"{data} has the token number {facts['largest']:,}, but its dictionary only "
             f"{vocabulary:,} entries: one of them was replaced or is damaged. {AGAIN}"
         )
 

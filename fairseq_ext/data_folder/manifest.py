@@ -48,7 +48,7 @@ def write(stage: Path, folder: Path) -> None:
     Raises:
         DataError: the manifest in ``folder`` cannot be read.
     """
-    listed = {name: one for name, one in read(folder).items() if (folder / name).is_file()}
+    listed = {name: entry for name, entry in read(folder).items() if (folder / name).is_file()}
     for path in stage.iterdir():
         if path.is_file() and path.name != LOG:
             listed[path.name] = Entry(path.stat().st_size, sha256(path))
@@ -79,23 +79,23 @@ def read(folder: Path) -> dict[str, Entry]:
         ) from None
 
 
-def _entries(found: Any) -> dict[str, Entry]:
+def _entries(content: Any) -> dict[str, Entry]:
     """The entries of a manifest; ValueError with the first thing that is wrong."""
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"its `format` is not `{FORMAT}`")
-    if found.get("version") != VERSION:
+    if content.get("version") != VERSION:
         raise ValueError(f"its `version` is not {VERSION}")
-    if not isinstance(found.get("files"), dict):
+    if not isinstance(content.get("files"), dict):
         raise ValueError("it lists no `files`")
     entries = {}
-    for name, fields in found["files"].items():
+    for name, fields in content["files"].items():
         if not is_name(name):
             raise ValueError(f"`{name!r:.60}` is not the name of a file in the folder")
         size, digest = (
             fields.get(key) if isinstance(fields, dict) else None for key in ("bytes", "sha256")
         )
-        whole = type(size) is int and size >= 0 and isinstance(digest, str)
-        if not whole or not re.fullmatch("[0-9a-f]{64}", digest):
+        well_formed = type(size) is int and size >= 0 and isinstance(digest, str)
+        if not well_formed or not re.fullmatch("[0-9a-f]{64}", digest):
             raise ValueError(f"`{name!r:.60}` has no size and checksum")
         entries[name] = Entry(size, digest)
     return entries

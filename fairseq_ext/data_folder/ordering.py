@@ -33,21 +33,21 @@ def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
     order = np.arange(count, dtype=np.int32 if count <= np.iinfo(np.int32).max else np.int64)
     if shuffle:
         np.random.shuffle(order)
-    *others, last = as_one_key(sizes)
-    for lengths in others:
+    *earlier_keys, last = as_one_key(sizes)
+    for lengths in earlier_keys:
         order = stable(order, lengths, order.dtype)
     return stable(order, last, np.int64)
 
 
 def as_one_key(sizes: list[np.ndarray]) -> list[np.ndarray]:
     """Lengths of all sides in one number where 16 bits hold it, so that one pass sorts them."""
-    ranges = [int(one.max(initial=0)) + 1 for one in sizes]
+    ranges = [int(lengths.max(initial=0)) + 1 for lengths in sizes]
     if math.prod(ranges) > KEYS:
         return sizes
     key = np.zeros(len(sizes[0]), np.uint16)
-    for one, values in zip(reversed(sizes), reversed(ranges), strict=True):
+    for lengths, values in zip(reversed(sizes), reversed(ranges), strict=True):
         key *= np.uint16(values % KEYS)
-        key += one.astype(np.uint16)
+        key += lengths.astype(np.uint16)
     return [key]
 
 
@@ -60,17 +60,17 @@ def stable(order: np.ndarray, lengths: np.ndarray, dtype: Any) -> np.ndarray:
         dtype: of the result.
     """
     blocks = [slice(first, first + BLOCK) for first in range(0, len(order), BLOCK)]
-    most = int(lengths.max(initial=0)) + 1
-    counts = sum((np.bincount(lengths[block], minlength=most) for block in blocks), 0)
+    bins = int(lengths.max(initial=0)) + 1
+    counts = sum((np.bincount(lengths[block], minlength=bins) for block in blocks), 0)
     begins = np.cumsum(counts) - counts  # where the next sentence of each length goes
-    found = np.empty(len(order), dtype)
+    sorted_order = np.empty(len(order), dtype)
     for block in blocks:
         sentences = order[block]
         keys = lengths[sentences].astype(np.uint16)
         ranks = np.argsort(keys, kind="stable")
         keys = keys[ranks]
-        of_block = np.bincount(keys, minlength=most)
+        of_block = np.bincount(keys, minlength=bins)
         before = begins - (np.cumsum(of_block) - of_block)
-        found[before[keys] + np.arange(len(keys))] = sentences[ranks]
+        sorted_order[before[keys] + np.arange(len(keys))] = sentences[ranks]
         begins += of_block
-    return found
+    return sorted_order

@@ -70,14 +70,14 @@ class Shards:
         for flag in self.flags:
             if flag.partition("=")[0] in OURS:
                 raise ConfigError(f"`{flag}` is set by this command; leave it out.")
-        wanted = [require_file(path, "training text") for path in self._files("train")]
-        if check_parallel(*wanted, empty_lines=True, max_tokens=None) < self.count:
+        inputs = [require_file(path, "training text") for path in self._files("train")]
+        if check_parallel(*inputs, empty_lines=True, max_tokens=None) < self.count:
             raise DataError(f"there are fewer training pairs than {self.count} shards.")
         if (self.text / pipeline.FILE).is_file():
-            wanted.append(self.text / pipeline.FILE)
-        wanted += [path for split in ("valid", "test") for path in self._files(split)]
-        found = [{"name": path.name, "sha256": sha256(path)} for path in wanted if path.is_file()]
-        return {"inputs": found, "shards": self.count, "flags": list(self.flags)}
+            inputs.append(self.text / pipeline.FILE)
+        inputs += [path for split in ("valid", "test") for path in self._files(split)]
+        records = [{"name": path.name, "sha256": sha256(path)} for path in inputs if path.is_file()]
+        return {"inputs": records, "shards": self.count, "flags": list(self.flags)}
 
     # ---- stages ----------------------------------------------------------------------------------
 
@@ -134,20 +134,20 @@ class Shards:
             check=False,
         )
         if done.returncode:
-            said = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
-            raise DataError(f"fairseq-preprocess: {said.partition('error: ')[2] or said}")
+            message = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
+            raise DataError(f"fairseq-preprocess: {message.partition('error: ')[2] or message}")
 
     def _end(self, name: str) -> None:
         with atomic_write(self.out / name) as file:
             file.write("{}\n")
 
 
-def write(shards: Shards, own: tuple[int, int] = (0, 1)) -> list[str]:
+def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
     """Write all shards, side by side with other workers.
 
     Args:
         shards: what they are.
-        own: number and count: binarize this share of the shards alone.
+        share: number and count: binarize this share of the shards alone.
 
     Returns:
         The shards that are missing still, which are of others.
@@ -162,7 +162,7 @@ def write(shards: Shards, own: tuple[int, int] = (0, 1)) -> list[str]:
             # First, as it is what a wrong flag stops; then the folder is free for another job.
             folder.work(["dictionary.json"], shards.dictionary)
             folder.work(["deal.json"], shards.deal)
-        folder.work(names[own[0] :: own[1]], shards.shard)
+        folder.work(names[share[0] :: share[1]], shards.shard)
     missing = folder.missing(names)
     if not missing:
         for left in (shards.out / ".dictionary", *shards.out.glob(".text-*")):

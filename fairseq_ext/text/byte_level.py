@@ -53,7 +53,7 @@ class ByteBPE:
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """The ids of each line."""
-        return [found.ids for found in self._tokenizer.encode_batch_fast(list(lines))]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(lines))]
 
     def decode(self, symbols: Iterable[str]) -> str:
         """The text of ids written as words; a symbol that is no id (``<unk>``) is left out."""
@@ -139,9 +139,9 @@ def train(texts: Sequence[Path], size: int, out: Path) -> int:
     Raises:
         DataError: ``size`` is too small for the bytes and ``<|endoftext|>``.
     """
-    least = 257
-    if size < least:
-        raise DataError(f"`--size` must be at least {least}, but is {size}.")
+    minimum = 257
+    if size < minimum:
+        raise DataError(f"`--size` must be at least {minimum}, but is {size}.")
     tokenizer = _tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=size - 1,

@@ -47,8 +47,8 @@ class _Lines:
             self.first.append(number)
 
     def __str__(self) -> str:
-        more = self.count - len(self.first)
-        named = ", ".join(map(str, self.first)) + (f" and {more:,} more" if more else "")
+        remainder = self.count - len(self.first)
+        named = ", ".join(map(str, self.first)) + (f" and {remainder:,} more" if remainder else "")
         return f"line{'s' if self.count > 1 else ''} {named}"
 
 
@@ -76,25 +76,25 @@ def check_text(
         DataError: with the line, and the byte where that helps, and the cure.
     """
     path = require_file(path, "text file")
-    found = _scan(path, max_tokens)
-    if not found.lines:
+    scan = _scan(path, max_tokens)
+    if not scan.lines:
         raise DataError(f"{path} is empty; it needs at least one line.")
-    if found.returns.count:
+    if scan.returns.count:
         raise DataError(
-            f"{path}, {found.returns}: carriage return inside the line, which fairseq would take "
+            f"{path}, {scan.returns}: carriage return inside the line, which fairseq would take "
             f"for the end of a sentence. Delete it: tr -d '\\r' < {path} > {path}.clean"
         )
-    if found.long.count:
+    if scan.long.count:
         raise DataError(
-            f"{path}, {found.long}: more than {max_tokens:,} tokens in one line. "
+            f"{path}, {scan.long}: more than {max_tokens:,} tokens in one line. "
             "Split the line into sentences, or delete it from both files of the pair."
         )
-    if found.empty.count and not empty_lines:
+    if scan.empty.count and not empty_lines:
         raise DataError(
-            f"{path}, {found.empty}: empty, and fairseq would train on an empty sentence. "
+            f"{path}, {scan.empty}: empty, and fairseq would train on an empty sentence. "
             "Delete the same lines from both files of the pair."
         )
-    return found.lines
+    return scan.lines
 
 
 def _scan(path: Path, max_tokens: int | None) -> _Scan:
@@ -159,34 +159,34 @@ def check_dictionary(path: str | Path) -> None:
     """
     path = require_file(path, "dictionary")
     row = re.compile(r"(.+) -?\d+( #fairseq:overwrite)?")
-    seen: dict[str, int] = {}
+    first_lines: dict[str, int] = {}
     text = _decode(path, path.read_bytes(), 0, 0)
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-        found = row.fullmatch(line.rstrip())
-        if found is None:
+        match = row.fullmatch(line.rstrip())
+        if match is None:
             raise DataError(
                 f"{path}, line {number}: `{line[:60]}` is not `<token> <count>`. "
                 "Give a dict.*.txt that fairseq-preprocess wrote."
             )
-        if found[1] in seen and not found[2]:
+        if match[1] in first_lines and not match[2]:
             raise DataError(
-                f"{path}, line {number}: `{found[1][:60]}` is already in line {seen[found[1]]}. "
-                "Delete one of the two."
+                f"{path}, line {number}: `{match[1][:60]}` is already in line "
+                f"{first_lines[match[1]]}. Delete one of the two."
             )
-        seen.setdefault(found[1], number)
+        first_lines.setdefault(match[1], number)
 
 
-def check_merges(path: str | Path, what: str = "file of merges") -> None:
+def check_merges(path: str | Path, label: str = "file of merges") -> None:
     """Check merges of subword-nmt: two pieces in each line, below an optional ``#version: 0.2``.
 
     Args:
         path: the file.
-        what: it is, for the message that it is missing.
+        label: name of the kind of file, for the message that it is missing.
 
     Raises:
         DataError: naming the line.
     """
-    path = require_file(path, what)
+    path = require_file(path, label)
     data = path.read_bytes()
     text = _decode(path, data, 0, 0).replace("\r\n", "\n").replace("\r", "\n")
     first = 1
@@ -232,7 +232,9 @@ def _decode(path: Path, block: bytes, offset: int, lines: int) -> str:
     try:
         text = block.decode("utf-8")
     except UnicodeDecodeError as error:
-        reader = next((one for magic, one in READERS.items() if block.startswith(magic)), "")
+        reader = next(
+            (command for magic, command in READERS.items() if block.startswith(magic)), ""
+        )
         if reader and not offset:
             raise DataError(
                 f"{path} is compressed; give its text: {reader} {path} > {path}.txt"
@@ -244,9 +246,9 @@ def _decode(path: Path, block: bytes, offset: int, lines: int) -> str:
             f"iconv -f latin1 -t utf-8 {path} > {path}.clean"
         ) from None
     if "\0" in text:
-        at = block.index(0)
+        position = block.index(0)
         raise DataError(
-            f"{path}, line {lines + block.count(10, 0, at) + 1}: NUL byte at offset "
-            f"{offset + at:,}, so this is binary data or UTF-16. Give plain UTF-8 text."
+            f"{path}, line {lines + block.count(10, 0, position) + 1}: NUL byte at offset "
+            f"{offset + position:,}, so this is binary data or UTF-16. Give plain UTF-8 text."
         )
     return text

@@ -38,12 +38,13 @@ def split_into_subwords(
         raise ConfigError(f"`--size` must be at least 1, but is {size}.")
     if src == tgt:
         raise ConfigError(f"`--src` and `--tgt` are both `{src}`; their files would be the same.")
-    made = pipeline.load(text) or Pipeline(src, tgt)
-    if made.subwords != "none":
+    text_pipeline = pipeline.load(text) or Pipeline(src, tgt)
+    if text_pipeline.subwords != "none":
         raise DataError(f"{text} has subwords already; give the folder with words.")
-    if (made.src, made.tgt) != (src, tgt):
+    if (text_pipeline.src, text_pipeline.tgt) != (src, tgt):
         raise DataError(
-            f"{text / pipeline.FILE} is of {made.src} and {made.tgt}, not of {src} and {tgt}."
+            f"{text / pipeline.FILE} is of {text_pipeline.src} and {text_pipeline.tgt}, "
+            f"not of {src} and {tgt}."
         )
     train = [files.require_file(text / f"train.{side}", "training text") for side in (src, tgt)]
     texts = sorted(path for side in (src, tgt) for path in text.glob(f"*.{side}"))
@@ -51,11 +52,11 @@ def split_into_subwords(
     files.keep_inputs(texts, [out / path.name for path in texts])
     with files.staged_folder(out, last=pipeline.FILE) as stage:
         if kind == "none":
-            encode, learnt = str, made
+            encode, learnt = str, text_pipeline
         else:
             name, paths = subwords.learn(kind, train, size, stage)
             encode = subwords.load(name, paths).encode
-            learnt = dataclasses.replace(made, subwords=name, files=tuple(paths))
+            learnt = dataclasses.replace(text_pipeline, subwords=name, files=tuple(paths))
         counts = {path.name: _write(path, stage / path.name, encode) for path in texts}
         learnt.save(stage)
     return counts
@@ -66,17 +67,17 @@ def _check(texts: Sequence[Path], src: str, tgt: str) -> None:
     for path in texts:
         sides = [path.with_suffix(f".{side}") for side in (src, tgt)]
         if sides[0] in texts and sides[1] in texts:
-            if path == sides[0] and any(one.stat().st_size for one in sides):
+            if path == sides[0] and any(side.stat().st_size for side in sides):
                 check_parallel(*sides, empty_lines=True, max_tokens=None)
         elif files.require_file(path, "text file").stat().st_size:
             check_text(path, empty_lines=True, max_tokens=None)
 
 
-def _write(path: Path, to: Path, encode: subwords.Step) -> int:
+def _write(path: Path, out: Path, encode: subwords.Step) -> int:
     lines = 0
     with (
         path.open(encoding="utf-8", newline="\n") as read,
-        to.open("w", encoding="utf-8", newline="\n") as written,
+        out.open("w", encoding="utf-8", newline="\n") as written,
     ):
         for line in read:
             written.write(encode(one_spaced(line)) + "\n")

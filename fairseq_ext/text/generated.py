@@ -24,15 +24,17 @@ class Undoing:
     """From tokens as a model writes them to words, and from words to text.
 
     Args:
-        made: how the text became tokens.
+        text_pipeline: how the text became tokens.
     """
 
-    def __init__(self, made: Pipeline) -> None:
-        self.made = made
+    def __init__(self, text_pipeline: Pipeline) -> None:
+        self.made = text_pipeline
         self._join, self._mark = str, ""
-        if made.subwords != "none":
-            _, self._join, self._mark = subwords.load(made.subwords, made.files)
-        self._text = Pipeline(made.src, made.tgt, tokenize=made.tokenize).decoder()
+        if text_pipeline.subwords != "none":
+            _, self._join, self._mark = subwords.load(text_pipeline.subwords, text_pipeline.files)
+        self._text = Pipeline(
+            text_pipeline.src, text_pipeline.tgt, tokenize=text_pipeline.tokenize
+        ).decoder()
 
     @classmethod
     def by_language(cls, language: str | None) -> Undoing:
@@ -63,8 +65,8 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
         folders: of the checkpoint, and of the data.
         src, tgt: languages.
     """
-    found = (Path(folder, FILE).absolute() for folder in folders)
-    path = next((path for path in found if path.is_file()), None)
+    candidates = (Path(folder, FILE).absolute() for folder in folders)
+    path = next((path for path in candidates if path.is_file()), None)
     return path and f"Text of {src}-{tgt} as in {path} (SHA-256 {files.sha256(path)})"
 
 
@@ -77,22 +79,25 @@ def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
     beside = Path(generated).absolute().parent
     noted = _noted(generated)
     if noted is None:
-        made = pipeline.load(beside)
-        return made and (beside, made)
+        text_pipeline = pipeline.load(beside)
+        return text_pipeline and (beside, text_pipeline)
     pair, named, checksum = noted
     for path in (Path(named), beside / FILE, *sorted(beside.glob(f"*/{FILE}"))):
         if path.name == FILE and path.is_file() and files.sha256(path) == checksum:
-            made = pipeline.load(path.parent)
-            turned = made and _of_pair(made, pair)
+            text_pipeline = pipeline.load(path.parent)
+            turned = text_pipeline and _of_pair(text_pipeline, pair)
             return turned and (path.parent, turned)
     return None
 
 
-def _of_pair(made: Pipeline, pair: str) -> Pipeline | None:
+def _of_pair(text_pipeline: Pipeline, pair: str) -> Pipeline | None:
     """The pipeline in the direction of ``SRC-TGT``, either of which may have a hyphen: pt-BR."""
-    for src, tgt in ((made.src, made.tgt), (made.tgt, made.src)):
+    for src, tgt in (
+        (text_pipeline.src, text_pipeline.tgt),
+        (text_pipeline.tgt, text_pipeline.src),
+    ):
         if pair == f"{src}-{tgt}":
-            return made.towards(src, tgt)
+            return text_pipeline.towards(src, tgt)
     return None
 
 

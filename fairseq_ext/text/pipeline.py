@@ -192,11 +192,11 @@ def load(folder: str | Path) -> Pipeline | None:
     if not path.exists():
         return None
     content = _read(files.require_file(path))
-    known = {option.name: option for option in dataclasses.fields(Pipeline)}
-    unknown = sorted(content.keys() - known.keys())
+    options = {option.name: option for option in dataclasses.fields(Pipeline)}
+    unknown = sorted(content.keys() - options.keys())
     if unknown:
         raise _wrong(path, f"it has the unknown entry `{unknown[0]}`")
-    for name, option in known.items():
+    for name, option in options.items():
         kind = {"bool": bool, "str": str}.get(str(option.type), list)
         if name in content and not isinstance(content[name], kind):
             raise _wrong(path, f"`{name}` is {content[name]!r:.40}")
@@ -221,10 +221,10 @@ def _read(path: Path) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict):
         raise _wrong(path, "it is no JSON object")
-    found = content.pop("format", None)
-    if found != FORMAT:
+    file_format = content.pop("format", None)
+    if file_format != FORMAT:
         raise DataError(
-            f"{path} has the format {found!r:.20}, but this version reads {FORMAT}; "
+            f"{path} has the format {file_format!r:.20}, but this version reads {FORMAT}; "
             "update fairseq-ext."
         )
     return content
@@ -250,26 +250,26 @@ def _wrong(path: Path, reason: str) -> DataError:
 
 def find(folders: Iterable[str | Path]) -> Pipeline | None:
     """The pipeline of the first folder that has one."""
-    return next((found for folder in folders if (found := load(folder)) is not None), None)
+    return next((pipeline for folder in folders if (pipeline := load(folder)) is not None), None)
 
 
-def copy(folder: str | Path, to: str | Path) -> None:
+def copy(folder: str | Path, target: str | Path) -> None:
     """Copy a folder's pipeline, if it has one, with its files.
 
     Raises:
-        DataError: it is damaged, or ``to`` has another one.
+        DataError: it is damaged, or ``target`` has another one.
         EnvironmentProblem: it cannot be written.
     """
     pipeline = load(folder)
-    if pipeline is None or Path(folder).resolve() == Path(to).resolve():
+    if pipeline is None or Path(folder).resolve() == Path(target).resolve():
         return
-    former = load(to)
+    former = load(target)
     if former is not None and not same(former, pipeline):
         raise DataError(
-            f"{Path(to, FILE)} says that its text was made otherwise ({former.describe()}) than "
-            f"that of {folder} ({pipeline.describe()}). Choose another folder."
+            f"{Path(target, FILE)} says that its text was made otherwise ({former.describe()}) "
+            f"than that of {folder} ({pipeline.describe()}). Choose another folder."
         )
-    pipeline.save(Path(to))
+    pipeline.save(Path(target))
 
 
 def same(first: Pipeline, second: Pipeline) -> bool:

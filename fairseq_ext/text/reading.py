@@ -58,13 +58,13 @@ def bounded(file: IO[bytes], path: Path) -> Iterator[bytes]:
         yield line
 
 
-def _member(archive: zipfile.ZipFile, path: Path, wanted: str | None) -> str:
+def _member(archive: zipfile.ZipFile, path: Path, member: str | None) -> str:
     names = [name for name in archive.namelist() if not name.endswith("/")]
     shown = ", ".join(names)[:500]
-    if wanted is not None:
-        if wanted in names:
-            return wanted
-        raise DataError(f"`{path}` has no member `{wanted}`; it has {shown}.")
+    if member is not None:
+        if member in names:
+            return member
+        raise DataError(f"`{path}` has no member `{member}`; it has {shown}.")
     texts = [name for name in names if not Path(name).name.startswith(("_", ".", "README"))]
     if len(texts) != 1:
         raise DataError(f"choose one member of `{path}` with --member: {shown}.")
@@ -145,10 +145,10 @@ def cells(
         DataError: a line with too few columns, which is named.
     """
     for number, line in numbered:
-        found = line.split("\t")
-        if len(found) < max(columns):
+        fields = line.split("\t")
+        if len(fields) < max(columns):
             raise DataError(
-                f"`{path}`, line {number}: {len(found)} tab-separated column(s), but --columns "
+                f"`{path}`, line {number}: {len(fields)} tab-separated column(s), but --columns "
                 f"{columns[0]},{columns[1]} needs {max(columns)}."
             )
-        yield plain(found[columns[0] - 1]), plain(found[columns[1] - 1])
+        yield plain(fields[columns[0] - 1]), plain(fields[columns[1] - 1])

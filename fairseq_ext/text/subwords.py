@@ -87,8 +87,8 @@ class Merges:
         self._known: dict[str, str] = {}
 
     def __call__(self, line: str) -> str:
-        known = self._known
-        return " ".join([known.get(word) or self._pieces(word) for word in line.split(" ")])
+        cache = self._known
+        return " ".join([cache.get(word) or self._pieces(word) for word in line.split(" ")])
 
     def _pieces(self, word: str) -> str:
         if len(self._known) >= REMEMBERED:
@@ -195,8 +195,8 @@ def _byte_level(vocabulary: Path, merges: Path) -> Subwords:
     )
 
 
-def _unreadable(path: Path, what: str, error: BaseException) -> DataError:
-    return DataError(f"`{path}` must be {what}, but is not ({type(error).__name__}).")
+def _unreadable(path: Path, form: str, error: BaseException) -> DataError:
+    return DataError(f"`{path}` must be {form}, but is not ({type(error).__name__}).")
 
 
 def _joined() -> Subwords:
@@ -285,11 +285,11 @@ def _learn_sentencepiece(model_type: str) -> Learn:
                     minloglevel=2,
                 )
         except RuntimeError as error:
-            most = re.search(r"value <= (\d+)", str(error))
-            if most is None:
+            match = re.search(r"value <= (\d+)", str(error))
+            if match is None:
                 raise DataError(f"SentencePiece cannot learn from this text: {error}.") from error
             raise DataError(
-                f"`--size` must be at most {most[1]} for SentencePiece and this text, but is "
+                f"`--size` must be at most {match[1]} for SentencePiece and this text, but is "
                 f"{size:,}."
             ) from error
 

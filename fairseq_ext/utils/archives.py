@@ -74,9 +74,9 @@ def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 <<
                     raise
                 raise ValueError(f"its members cannot be files ({error.strerror})") from None
             names = sorted(path.name for path in stage.iterdir())
-            if taken := [name for name in names if (folder / name).exists()]:
+            if conflicts := [name for name in names if (folder / name).exists()]:
                 raise DataError(
-                    f"{folder / taken[0]} is there already; remove it or unpack elsewhere."
+                    f"{folder / conflicts[0]} is there already; remove it or unpack elsewhere."
                 )
     except OSError as error:
         raise EnvironmentProblem(explain(error)) from error
@@ -113,8 +113,8 @@ def _require_members(archive: Path, members: Iterable[tuple[str, int]], max_byte
         _require_inside(archive, name)
         total += size
         if size < 0 or number > _MOST_MEMBERS:
-            what = f"a size of {size}" if size < 0 else f"more than {_MOST_MEMBERS:,} members"
-            raise DataError(f"{archive} is damaged or unsafe: it has {what}. Download it again.")
+            defect = f"a size of {size}" if size < 0 else f"more than {_MOST_MEMBERS:,} members"
+            raise DataError(f"{archive} is damaged or unsafe: it has {defect}. Download it again.")
         if total > max_bytes:
             raise DataError(
                 f"{archive} unpacks to more than the {max_bytes:,} bytes that are allowed."

@@ -46,11 +46,11 @@ def run(
         threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
         tasks = []
         for gpus, processors in workers(ray.cluster_resources(), threads, cpu=cpu):
-            own = argparse.Namespace(**{**vars(args), "cpu": gpus == 0})
+            worker_args = argparse.Namespace(**{**vars(args), "cpu": gpus == 0})
             remote = ray.remote(work).options(
                 num_cpus=processors, num_gpus=gpus, max_retries=-1, retry_exceptions=False
             )
-            tasks.append(remote.remote(own))
+            tasks.append(remote.remote(worker_args))
         ray.get(tasks)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, FairseqExtError):

@@ -120,31 +120,32 @@ class SharedFolder:
 
         To be called with the manifest held, when nobody begins.
         """
-        found = False
+        busy = False
         for path in self.path.glob(f"{WORKER}*.lock"):
             try:
                 with locks.held(path, wait=False):
                     pass
             except filelock.Timeout:
-                found = True
-        return found
+                busy = True
+        return busy
 
     def _difference(self, manifest: Path, job: Mapping[str, Any]) -> str | None:
         """Return a message that names the first difference to another job, or None."""
-        found = read_json(manifest)
-        if not isinstance(found, dict) or found.get("format") != self.head["format"]:
+        content = read_json(manifest)
+        if not isinstance(content, dict) or content.get("format") != self.head["format"]:
             raise DataError(
                 f"{manifest} is not the manifest of `{self.command}`; choose another folder."
             )
-        before, now = _flat(found), _flat(job)
+        before, now = _flat(content), _flat(job)
         for name in [*now, *before]:
             values = before.get(name), now.get(name)
             if values[0] != values[1]:
                 flag = all(isinstance(value, bool) for value in values)
-                was, now_is = (_named(value, flag=flag) for value in values)
+                value_before, value_now = (_named(value, flag=flag) for value in values)
                 return (
                     f"{manifest.parent} has {self.things} of another job: {self._called(name)} was "
-                    f"{was} there, but is {now_is} now. Choose another folder for `{self.option}`."
+                    f"{value_before} there, but is {value_now} now. Choose another folder "
+                    f"for `{self.option}`."
                 )
         return None
 
@@ -157,8 +158,8 @@ class SharedFolder:
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Return the names of files that nobody has made yet."""
-        found = {path.name for path in self.path.iterdir()} if self.path.is_dir() else set()
-        return [name for name in names if name not in found]
+        file_names = {path.name for path in self.path.iterdir()} if self.path.is_dir() else set()
+        return [name for name in names if name not in file_names]
 
     @contextlib.contextmanager
     def _claimed(self, name: str) -> Iterator[bool]:
@@ -197,15 +198,15 @@ class SharedFolder:
             do: writes the file of that name into the folder, and last of all that belongs to it.
             spread: like ``map``, over several processes of this worker.
         """
-        said = False
+        announced = False
         while missing := self.missing(names):
             if any([*spread(partial(self.make, do=do), missing)]):
                 continue
-            if not said:
+            if not announced:
                 print(
                     f"waiting for {len(missing):,} {self.things} of other workers", file=sys.stderr
                 )
-            said = True
+            announced = True
             time.sleep(PAUSE)
         self.tidy(names)
 
@@ -233,32 +234,32 @@ def shard(text: str | None) -> tuple[int, int]:
     """
     if text is None:
         return 0, 1
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    if found is None or int(found[1]) >= int(found[2]):
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if match is None or int(match[1]) >= int(match[2]):
         raise ConfigError(
             f"`--shard` must be I/N with I from 0 to N - 1, such as 0/4, but is `{text}`."
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
-def check_options(parts: Path | None, **others: object) -> None:
+def check_options(parts: Path | None, **options: object) -> None:
     """Refuse options that need another one.
 
     Args:
         parts: the value of ``--parts``.
-        others: the values of ``part_lines``, ``shard`` and ``ray``, None where they are not given.
+        options: the values of ``part_lines``, ``shard`` and ``ray``, None where they are not given.
 
     Raises:
         ConfigError: one of them is given without the other, or has an impossible value.
     """
-    for name, value in others.items() if parts is None else ():
+    for name, value in options.items() if parts is None else ():
         if value is not None:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"`{option}` goes with `--parts`, which is missing.")
-    lines = others.get("part_lines")
+    lines = options.get("part_lines")
     if isinstance(lines, int) and lines < 1:
         raise ConfigError(f"`--part-lines` must be at least 1, but is {lines} instead.")
-    if others.get("ray") is not None and others.get("shard") is not None:
+    if options.get("ray") is not None and options.get("shard") is not None:
         raise ConfigError("`--shard` does not go with `--ray`, which shares out the parts itself.")
 
 
@@ -272,6 +273,6 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
     """Plain values by the path to them: ``inputs 1 sha256``."""
     if isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value, start=1)
-        pairs = [_flat(one, f"{name} {key}".lstrip()) for key, one in items]
-        return {key: one for pair in pairs for key, one in pair.items()}
+        pairs = [_flat(entry, f"{name} {key}".lstrip()) for key, entry in items]
+        return {path: leaf for pair in pairs for path, leaf in pair.items()}
     return {name: value}
