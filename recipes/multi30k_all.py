@@ -89,13 +89,13 @@ def training_row(name: str, models: Path, patience: int) -> Row:
 
 def scores(folder: Path, data: Path, test: str, tgt: str) -> list[Row]:
     """Score one test set: sacrebleu's BLEU and chrF of text, and BLEU of the corpus's tokens."""
-    found = score_generated(
+    results = score_generated(
         folder / test / "generated.txt",
         data / "reference" / f"{test}.{tgt}",
         data / "text" / f"{test}.{tgt}",
         Undoing.by_language(tgt),
     )
-    return [score.as_dict() for score in found]
+    return [score.as_dict() for score in results]
 
 
 def table(rows: Sequence[Row], tests: Sequence[str]) -> list[list[str]]:
@@ -129,7 +129,9 @@ def rates_table(grids: dict[str, Row]) -> list[list[str]]:
 
 def as_markdown(rows: Sequence[Row], tests: Sequence[str], grids: dict[str, Row]) -> str:
     """Everything but the settings, to be read."""
-    scored = [score for row in rows for found in row["tests"].values() for score in found]
+    scored = [
+        score for row in rows for test_scores in row["tests"].values() for score in test_scores
+    ]
     signatures = {score["name"]: score["signature"] for score in scored}
     machines = {_machine(row["machine"]): None for row in rows}
     updates = sorted({grid["updates"] for grid in grids.values()})
@@ -150,8 +152,8 @@ def as_markdown(rows: Sequence[Row], tests: Sequence[str], grids: dict[str, Row]
     )
 
 
-def _machine(found: Row) -> str:
-    return found["gpu"] or f"{found['processor']}, {found['threads']} thread(s)"
+def _machine(machine: Row) -> str:
+    return machine["gpu"] or f"{machine['processor']}, {machine['threads']} thread(s)"
 
 
 def report(args: argparse.Namespace) -> str:
@@ -190,8 +192,8 @@ def main() -> None:
     args = parser.parse_args()
     try:
         if args.command == "choose":
-            found = choose(args.folder, args.rates, args.updates)
-            write(args.folder / "rates.json", json.dumps(found, indent=1))
+            choice = choose(args.folder, args.rates, args.updates)
+            write(args.folder / "rates.json", json.dumps(choice, indent=1))
         else:
             print(report(args))
     except (OSError, ValueError, LookupError) as error:

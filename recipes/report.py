@@ -102,8 +102,8 @@ def report_comparison(folder: Path) -> str:
     Raises:
         ValueError: no model has been scored yet.
     """
-    found = (path.parent for path in folder.glob("models/*/scores.json"))
-    models = sorted(model for model in found if ".old-" not in model.name)  # see open_run
+    folders = (path.parent for path in folder.glob("models/*/scores.json"))
+    models = sorted(model for model in folders if ".old-" not in model.name)  # see open_run
     if not models:
         raise ValueError(f"`{folder}` holds no finished model.")
     rows, figures, signatures = [], {}, {}
@@ -146,14 +146,14 @@ def main() -> None:
     """Run the command; a user's error ends it with one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(required=True, dest="command")
-    one = commands.add_parser("run", help="one run")
-    one.add_argument("--src", required=True)
-    one.add_argument("--tgt", required=True)
-    one.add_argument("--title", required=True, help="the table's heading")
-    one.add_argument("--samples", type=int, default=10, help="how many translations to show")
-    one.add_argument("--decoded", default=".", help="subfolder with hyp.TGT and scores.json")
-    many = commands.add_parser("compare", help="the finished models of a comparison")
-    for command in (one, many):
+    run_parser = commands.add_parser("run", help="one run")
+    run_parser.add_argument("--src", required=True)
+    run_parser.add_argument("--tgt", required=True)
+    run_parser.add_argument("--title", required=True, help="the table's heading")
+    run_parser.add_argument("--samples", type=int, default=10, help="how many translations to show")
+    run_parser.add_argument("--decoded", default=".", help="subfolder with hyp.TGT and scores.json")
+    comparison_parser = commands.add_parser("compare", help="the finished models of a comparison")
+    for command in (run_parser, comparison_parser):
         command.add_argument("--dir", type=Path, required=True, help="the run's folder")
     args = parser.parse_args()
     try:

@@ -209,16 +209,22 @@ def make(archive: Path, out: Path, merges: int = MERGES) -> dict[str, int]:
     train = rows(~(test | valid))
     book = [pair for phrase in phrases for pair in [phrase] * PHRASE_COPIES]
     book += [(without_end(es), without_end(en)) for es, en in phrases]
-    made = list(patterns(random.Random(1)))
+    pattern_pairs = list(patterns(random.Random(1)))
     # Last, so that nothing made here is the same as a held-out sentence.
     hidden = {side.casefold() for split in held_out.values() for pair in split for side in pair}
-    made = [pair for pair in made if not {side.casefold() for side in pair} & hidden]
+    pattern_pairs = [
+        pair for pair in pattern_pairs if not {side.casefold() for side in pair} & hidden
+    ]
     counts = {"pairs": len(pairs), "train": len(train), "groups": len(sizes)}
-    counts |= {"largest_group": int(sizes[0]), "phrase_book": len(book), "patterns": len(made)}
+    counts |= {
+        "largest_group": int(sizes[0]),
+        "phrase_book": len(book),
+        "patterns": len(pattern_pairs),
+    }
     for source, (src, tgt) in enumerate((("es", "en"), ("en", "es"))):
-        again = list(variants([*train, *phrases], source))
-        counts[f"variants_{src}_{tgt}"] = len(again)
-        splits = {"train": [*train, *book, *made, *again], **held_out}
+        variant_pairs = list(variants([*train, *phrases], source))
+        counts[f"variants_{src}_{tgt}"] = len(variant_pairs)
+        splits = {"train": [*train, *book, *pattern_pairs, *variant_pairs], **held_out}
         write_words(out / "words" / f"{src}-{tgt}", splits, src, tgt)
     write_pieces(out, merges)
     reference = out / "reference"

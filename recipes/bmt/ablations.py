@@ -74,16 +74,16 @@ def finished(folder: Path, figure: str) -> dict[str, Path]:
     Raises:
         DataError: there is none, or none but the float model.
     """
-    found = {
+    folders = {
         path.parent.name.removeprefix(f"{figure}-"): path.parent
         for path in folder.glob(f"models/{figure}-*/scores.json")
     }
-    wanted = {
-        name: path for name, path in found.items() if name in OUTPUTS or name.isdecimal()
+    models = {
+        name: path for name, path in folders.items() if name in OUTPUTS or name.isdecimal()
     }  # and no folder that was moved out of the way
-    if not wanted.keys() - {"float"}:
+    if not models.keys() - {"float"}:
         raise DataError(f"`{folder}` holds no finished model of `{figure}`; run ablations.sh.")
-    return {name: wanted[name] for name in sorted(wanted, key=_place)}
+    return {name: models[name] for name in sorted(models, key=_place)}
 
 
 def _place(name: str) -> tuple[int, int]:

@@ -63,9 +63,9 @@ def loss(
         batch = utils.move_to_cuda(batch) if device.type == "cuda" else batch
         target = batch["target"]
         logs = model.get_normalized_probs(model(**batch["net_input"]), log_probs=True)
-        chosen = logs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        target_logs = logs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
         real = target.ne(task.target_dictionary.pad())
-        total -= float(chosen[real].double().sum())
+        total -= float(target_logs[real].double().sum())
         tokens += int(real.sum())
     return total / tokens
 
@@ -95,30 +95,30 @@ def measure(
     }
 
 
-def rows(found: dict[str, Any], train: str | None, family: str) -> list[dict[str, Any]]:
+def rows(figures: dict[str, Any], train: str | None, family: str) -> list[dict[str, Any]]:
     """One row of the table for each evaluation set; ``train`` is the split of training data."""
-    losses = dict(found["losses"])
+    losses = dict(figures["losses"])
     train_loss = None if train is None else losses.pop(train)
-    shared = {key: value for key, value in found.items() if key != "losses"}
+    shared = {key: value for key, value in figures.items() if key != "losses"}
     return [
         {**shared, "family": family, "dataset": name, "loss": value, "train_loss": train_loss}
         for name, value in losses.items()
     ]
 
 
-def pairs(items: Sequence[str], what: str) -> list[tuple[str, str]]:
+def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
     """``NAME=VALUE`` apart; ``VALUE`` alone is its own name.
 
     Raises:
         ConfigError: a name or a value is empty.
     """
-    found = []
+    named_values = []
     for item in items:
         name, equals, value = item.partition("=")
         if not name or (equals and not value):
-            raise ConfigError(f"{what} must be NAME=VALUE, but is `{item}` instead.")
-        found.append((name, value or name))
-    return found
+            raise ConfigError(f"{label} must be NAME=VALUE, but is `{item}` instead.")
+        named_values.append((name, value or name))
+    return named_values
 
 
 def table(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -126,12 +126,12 @@ def table(args: argparse.Namespace) -> list[dict[str, Any]]:
     splits = dict(pairs(args.split, "`--split`"))
     if args.train is not None and args.train not in splits:
         raise ConfigError(f"`--train` must be one of the splits, but is `{args.train}` instead.")
-    found = []
+    table_rows = []
     for family, path in tqdm(pairs(args.models, "A model"), unit="model", disable=None):
-        one = measure(Path(path), args.data, splits, args.max_tokens)
-        found += rows(one, args.train, family)
+        figures = measure(Path(path), args.data, splits, args.max_tokens)
+        table_rows += rows(figures, args.train, family)
     order = ("dataset", "family", "encoder_parameters", "decoder_parameters")
-    return sorted(found, key=lambda row: [row[name] for name in order])
+    return sorted(table_rows, key=lambda row: [row[name] for name in order])
 
 
 def main() -> None:
@@ -159,9 +159,9 @@ def main() -> None:
     for name in ("fairseq", "fairseq_ext"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        found = table(args)
+        table_rows = table(args)
         with files.atomic_write(args.output) as file:
-            file.write(json.dumps(found, indent=1) + "\n")
+            file.write(json.dumps(table_rows, indent=1) + "\n")
     except FairseqExtError as error:
         sys.exit(f"scaling_losses: error: {error}")
 

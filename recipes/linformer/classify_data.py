@@ -88,7 +88,7 @@ def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[s
     Raises:
         DataError: a file is missing, empty, or no text; no sentence of a split is left.
     """
-    seen: set[str] = set()
+    sentences: set[str] = set()
     corpus = {}
     for split in SPLITS:
         path = folder / f"{split}.{language}"
@@ -98,11 +98,11 @@ def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[s
         kinds: dict[str, str] = {}
         for line in read_lines(path):
             text, mark = line.strip()[:-1].strip(" ¿¡"), line.strip()[-1]
-            if mark in MARKS and text and not set(text) & set(".?!¿¡") and text not in seen:
+            if mark in MARKS and text and not set(text) & set(".?!¿¡") and text not in sentences:
                 kinds.setdefault(text, MARKS[mark])
         if not kinds:
             raise DataError(f"`{path}` must have sentences that end in . ? or !, but has none.")
-        seen.update(kinds)
+        sentences.update(kinds)
         corpus[split] = list(kinds), list(kinds.values())
     require_known(folder, corpus)
     return corpus
@@ -110,16 +110,16 @@ def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[s
 
 def require_known(folder: Path, corpus: dict[str, tuple[list[str], list[str]]]) -> None:
     """Raise :class:`DataError` where a split has a label to which nothing was trained."""
-    known = set(corpus["train"][1])
-    if len(known) < 2:
+    labels = set(corpus["train"][1])
+    if len(labels) < 2:
         raise DataError(
             f"{folder / 'train.label'} must have at least two different labels, but has only "
-            f"`{known.pop()}` instead."
+            f"`{labels.pop()}` instead."
         )
     for split in SPLITS[1:]:
         for number, label in enumerate(corpus[split][1], 1):
-            if label not in known:
-                listed = ", ".join(sorted(known)[:10]) + (" …" if len(known) > 10 else "")
+            if label not in labels:
+                listed = ", ".join(sorted(labels)[:10]) + (" …" if len(labels) > 10 else "")
                 raise DataError(
                     f"{folder / split}.label, line {number}: the label `{label}` does not occur in "
                     f"train.label, which has {listed}. Correct it, or move the sentence to train."

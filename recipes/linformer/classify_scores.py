@@ -44,7 +44,7 @@ def predict(data: Path, checkpoint: Path, batch_size: int) -> list[str]:
         sentences, max_sentences=batch_size, max_positions=model.max_positions()
     ).next_epoch_itr(shuffle=False)
     classes = task.label_dictionary
-    found: dict[int, str] = {}
+    predictions: dict[int, str] = {}
     with torch.no_grad():
         for batch in batches:
             batch = utils.move_to_cuda(batch) if cuda else batch
@@ -52,8 +52,8 @@ def predict(data: Path, checkpoint: Path, batch_size: int) -> list[str]:
             logits, _ = model(**batch["net_input"], classification_head_name=head)
             best = logits.argmax(1) + classes.nspecial
             for index, label in zip(batch["id"].tolist(), best.tolist(), strict=True):
-                found[index] = classes[label]
-    return [found[index] for index in range(len(sentences))]
+                predictions[index] = classes[label]
+    return [predictions[index] for index in range(len(sentences))]
 
 
 def f1_of_classes(truth: Sequence[str], guesses: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -138,17 +138,17 @@ def compare(runs: Sequence[Path]) -> str:
     """One row for each finished run."""
     rows = [("run", "accuracy", "95 % interval", "macro-F1", "parameters", "updates", "s")]
     for run in runs:
-        found = json.loads((run / "results.json").read_text(encoding="utf-8"))
-        low, high = found["interval"]
+        results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+        low, high = results["interval"]
         rows.append(
             (
                 run.name,
-                f"{found['accuracy']:.2f}",
+                f"{results['accuracy']:.2f}",
                 f"{low:.2f} to {high:.2f}",
-                f"{found['macro_f1']:.2f}",
-                f"{found['parameters']:,}",
-                f"{found['updates']:,}",
-                f"{found['seconds']:.0f}",
+                f"{results['macro_f1']:.2f}",
+                f"{results['parameters']:,}",
+                f"{results['updates']:,}",
+                f"{results['seconds']:.0f}",
             )
         )
     return aligned(rows)

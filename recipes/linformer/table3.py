@@ -37,13 +37,13 @@ def read_perplexity(log: str) -> tuple[float, float]:
     Raises:
         ValueError: the log has no such line, or several.
     """
-    found = VALID.findall(log)
-    if len(found) != 1:
+    matches = VALID.findall(log)
+    if len(matches) != 1:
         raise ValueError(
-            f"the log must have one line with `loss` and `ppl`, but has {len(found)}; "
+            f"the log must have one line with `loss` and `ppl`, but has {len(matches)}; "
             "give the output of fairseq-validate on one subset."
         )
-    loss, perplexity = map(float, found[0])
+    loss, perplexity = map(float, matches[0])
     return loss, perplexity
 
 
@@ -86,12 +86,16 @@ def main() -> None:
     """Run the command; a user's error ends it with one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(required=True, dest="command")
-    one = commands.add_parser("perplexity", help="read it from fairseq-validate's output")
-    one.add_argument("log", type=Path)
-    one.add_argument("-o", "--output", type=Path, required=True)
-    many = commands.add_parser("table", help="finished runs beside the paper's figures")
-    many.add_argument("runs", type=Path, nargs="+")
-    many.add_argument("--out", type=Path, required=True, help="folder for table3.json and .md")
+    perplexity_parser = commands.add_parser(
+        "perplexity", help="read it from fairseq-validate's output"
+    )
+    perplexity_parser.add_argument("log", type=Path)
+    perplexity_parser.add_argument("-o", "--output", type=Path, required=True)
+    table_parser = commands.add_parser("table", help="finished runs beside the paper's figures")
+    table_parser.add_argument("runs", type=Path, nargs="+")
+    table_parser.add_argument(
+        "--out", type=Path, required=True, help="folder for table3.json and .md"
+    )
     args = parser.parse_args()
     try:
         if args.command == "perplexity":
