@@ -34,9 +34,11 @@ def value(words: list[str], flag: str) -> str:
     return words[len(words) - words[::-1].index(flag)]
 
 
-def trainings(found: list[list[str]]) -> dict[str, list[str]]:
+def trainings(word_lists: list[list[str]]) -> dict[str, list[str]]:
     """The words of fairseq-train by the folder of the model."""
-    return {value(words, "--save-dir"): words for words in found if words[0] == "fairseq-train"}
+    return {
+        value(words, "--save-dir"): words for words in word_lists if words[0] == "fairseq-train"
+    }
 
 
 # ---- the corpus ----------------------------------------------------------------------------------
@@ -62,14 +64,16 @@ def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
     done = prepare("wmt17_de_en", out, "--mirror", tmp_path / "mirror", "--any-counts")
     assert "--joined-dictionary --nwordssrc 32000 --nwordstgt 32000 --trainpref" in done.stdout
 
-    given = [(pairs / f"train.{side}").read_text().split("\n")[:-1] for side in sides]
+    columns = [(pairs / f"train.{side}").read_text().split("\n")[:-1] for side in sides]
     moses = [ScriptTokenizer(side) for side in sides]
     expected = []
     for first in range(3):
-        for pair in list(zip(*given, strict=True))[first::3]:
-            both = [m.tokenize(text, return_str=True) for m, text in zip(moses, pair, strict=True)]
-            if all(both):
-                expected.append(tuple(both))
+        for pair in list(zip(*columns, strict=True))[first::3]:
+            tokens = [
+                m.tokenize(text, return_str=True) for m, text in zip(moses, pair, strict=True)
+            ]
+            if all(tokens):
+                expected.append(tuple(tokens))
     assert read(out / "text", "train", sides) == expected
     pieces = read(out / "bpe", "train", sides)
     short = [pair for pair in expected if len(pair[0].split()) < 300]
@@ -82,15 +86,15 @@ def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
 
 
 def dry_run(script: Path, tmp_path: Path, *options: object, **environment: str) -> list[list[str]]:
-    given = (script, *options, "--out", tmp_path / "run")
-    said = bash(*given, **{"DRY_RUN": "1", "SMOKE": "0", **environment}).stderr
+    arguments = (script, *options, "--out", tmp_path / "run")
+    output = bash(*arguments, **{"DRY_RUN": "1", "SMOKE": "0", **environment}).stderr
     assert not (tmp_path / "run").exists()
-    return commands(said)
+    return commands(output)
 
 
 def test_dry_run_has_the_papers_settings(tmp_path: Path) -> None:
-    found = dry_run(WMT, tmp_path)
-    (train,) = trainings(found).values()
+    word_lists = dry_run(WMT, tmp_path)
+    (train,) = trainings(word_lists).values()
     cfg = configuration(train[train.index("--arch") :])
     for side in (cfg.model.encoder_layers, cfg.model.decoder_layers):
         assert side == 6
@@ -109,26 +113,29 @@ def test_dry_run_has_the_papers_settings(tmp_path: Path) -> None:
     assert cfg.lr_scheduler._name == "staged_cosine"
     assert cfg.lr_scheduler.stage_updates == cfg.model.stage_updates == "50000,88339,88339"
     assert cfg.model.bmt_preset == "bmt-1"
-    generate = next(words for words in found if words[0] == "fairseq-generate")
+    generate = next(words for words in word_lists if words[0] == "fairseq-generate")
     assert value(generate, "--beam") == "4"
     assert value(generate, "--gnmt-lenpen") == "0.6"
     assert value(generate, "--task") == "translation_ext"
     assert "--lenpen" not in generate
-    preprocess = next(words for words in found if words[0] == "fairseq-preprocess")
+    preprocess = next(words for words in word_lists if words[0] == "fairseq-preprocess")
     assert value(preprocess, "--nwordssrc") == value(preprocess, "--nwordstgt") == "32000"
 
 
 def test_distillation_from_an_own_or_a_given_teacher(tmp_path: Path) -> None:
-    own = trainings(dry_run(WMT, tmp_path, "--preset", "bmt-6", "--kd"))
-    assert own == trainings(dry_run(WMT, tmp_path, "--preset", "bmt-6", KD="1"))
-    assert list(own) == ["teacher", "checkpoints"]
-    assert value(own["teacher"], "--bmt-preset") == "float"
-    assert value(own["teacher"], "--criterion") == "label_smoothed_cross_entropy"
-    assert value(own["teacher"], "--max-update") == value(own["checkpoints"], "--max-update")
-    given = write_lines(tmp_path / "teacher.pt", ["x"])
+    models = trainings(dry_run(WMT, tmp_path, "--preset", "bmt-6", "--kd"))
+    assert models == trainings(dry_run(WMT, tmp_path, "--preset", "bmt-6", KD="1"))
+    assert list(models) == ["teacher", "checkpoints"]
+    assert value(models["teacher"], "--bmt-preset") == "float"
+    assert value(models["teacher"], "--criterion") == "label_smoothed_cross_entropy"
+    assert value(models["teacher"], "--max-update") == value(models["checkpoints"], "--max-update")
+    teacher_path = write_lines(tmp_path / "teacher.pt", ["x"])
     for student, teacher in (
-        (own["checkpoints"], "teacher/checkpoint_last.pt"),
-        (trainings(dry_run(WMT, tmp_path, "--teacher", given))["checkpoints"], str(given)),
+        (models["checkpoints"], "teacher/checkpoint_last.pt"),
+        (
+            trainings(dry_run(WMT, tmp_path, "--teacher", teacher_path))["checkpoints"],
+            str(teacher_path),
+        ),
     ):
         cfg = configuration(student[student.index("--arch") :])
         assert cfg.criterion._name == "distillation"
@@ -186,11 +193,11 @@ def ablation(text: Path, tmp_path: Path, *options: object) -> list[list[str]]:
 
 
 def test_scales_are_the_papers_and_go_on_from_one_float_stage(text, tmp_path: Path) -> None:
-    found = ablation(text, tmp_path, "--only", "scale")
-    models = trainings(found)
+    word_lists = ablation(text, tmp_path, "--only", "scale")
+    models = trainings(word_lists)
     sweep = [f"models/scale-{2**power}" for power in range(13)]
     assert list(models) == ["models/scale-float", "models/stage-scale", *sweep]
-    copies = [tuple(words[1:]) for words in found if words[0] == "cp"]
+    copies = [tuple(words[1:]) for words in word_lists if words[0] == "cp"]
     last = "checkpoint_last.pt"
     assert copies == [(f"models/stage-scale/{last}", f"{folder}/{last}") for folder in sweep]
     assert value(models["models/stage-scale"], "--max-update") == "2000"
@@ -230,20 +237,20 @@ def test_outputs_alone_are_binarized_at_once(text, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_of_the_ablations_are_named(options, message, text, tmp_path) -> None:
-    given = (ABLATIONS, text, "src", "tgt", "--out", tmp_path / "run", *options)
-    said = bash(*given, ok=False, DRY_RUN="1", SMOKE="0").stderr
-    assert message in said.strip().split("\n")[-1]
+    arguments = (ABLATIONS, text, "src", "tgt", "--out", tmp_path / "run", *options)
+    output = bash(*arguments, ok=False, DRY_RUN="1", SMOKE="0").stderr
+    assert message in output.strip().split("\n")[-1]
 
 
 def test_rows_of_table_1_go_on_from_their_float_stage(tmp_path: Path) -> None:
-    found = dry_run(TABLE1, tmp_path, "--subwords", "tokenizers", SMOKE="1")
-    splits = [words for words in found if words[:2] == ["fairseq-ext", "subwords"]]
+    word_lists = dry_run(TABLE1, tmp_path, "--subwords", "tokenizers", SMOKE="1")
+    splits = [words for words in word_lists if words[:2] == ["fairseq-ext", "subwords"]]
     assert {value(words, "--kind") for words in splits} == {"tokenizers"}
-    models = trainings(found)
+    models = trainings(word_lists)
     stems = {"float": "stage-float", "bmt-6": "stage-float", "xnor-base": "stage-xnor-base"}
     assert set(models) == {f"models/{name}" for name in (*stems, *stems.values())}
     last = "checkpoint_last.pt"
-    copies = [tuple(words[1:]) for words in found if words[0] == "cp"]
+    copies = [tuple(words[1:]) for words in word_lists if words[0] == "cp"]
     assert copies == [(f"models/{s}/{last}", f"models/{n}/{last}") for n, s in stems.items()]
     for name, stem in stems.items():
         row, start = models[f"models/{name}"], models[f"models/{stem}"]
@@ -277,7 +284,7 @@ def test_figures_have_the_losses_of_the_logs(figure, tmp_path, monkeypatch, caps
     (tmp_path / "models" / f"{figure}-9.old-1" / "scores.json").write_text("{}")
     monkeypatch.setattr(sys, "argv", ["ablations.py", figure, "--dir", str(tmp_path)])
     ablations.main()
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     models = json.loads((tmp_path / f"{figure}.json").read_text())["models"]
     assert [model["name"] for model in models] == order
     for place, model in enumerate(reversed(models)):
@@ -285,7 +292,7 @@ def test_figures_have_the_losses_of_the_logs(figure, tmp_path, monkeypatch, caps
         assert model["train_loss"] == pytest.approx((3.5 + place) * math.log(2))
         assert (model["bleu"], model["updates"]) == (10.0 * place, 1000)
     assert (tmp_path / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
-    assert [line.split()[0] for line in said.splitlines()[1:]] == order
+    assert [line.split()[0] for line in output.splitlines()[1:]] == order
     assert f"| {order[1]} | 1,000 |" in (tmp_path / f"{figure}.md").read_text()
 
 
@@ -331,7 +338,7 @@ def test_a_distilled_run_killed_in_training_goes_on_to_the_end(tmp_path: Path) -
 @pytest.mark.system
 @pytest.mark.long
 def test_all_ablations_run(tmp_path: Path) -> None:
-    said = bash(ABLATIONS, "--out", tmp_path / "run").stdout
+    output = bash(ABLATIONS, "--out", tmp_path / "run").stdout
     for figure, expected in (
         ("scale", ["float", "1", "64"]),
         ("output", ["float", "plain", "shortcut"]),
@@ -340,4 +347,4 @@ def test_all_ablations_run(tmp_path: Path) -> None:
         assert [model["name"] for model in data["models"]] == expected
         assert all(0 < model["valid_loss"] < 20 for model in data["models"])
         assert (tmp_path / "run" / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
-    assert said.splitlines()[-1].startswith("Everything is in")
+    assert output.splitlines()[-1].startswith("Everything is in")

@@ -135,7 +135,7 @@ def test_words_have_one_dictionary_where_models_share_their_embeddings(tmp_path:
     words = ("my", "es", "en", "--bpe", 0, "--out", tmp_path / "out")
     for flags, joined in (("", False), (" --share-all-embeddings", True)):
         done = bash(RECIPES / "compare.sh", *words, f"a=lstm{flags}", DRY_RUN="1")
-        (preprocess,) = [one for one in commands(done.stderr) if one[0] == "fairseq-preprocess"]
+        (preprocess,) = [line for line in commands(done.stderr) if line[0] == "fairseq-preprocess"]
         assert ("--joined-dictionary" in preprocess) == joined
 
 
@@ -178,13 +178,19 @@ def test_multi30k_trains_any_architecture_on_either_form(tmp_path: Path) -> None
     out = ("--out", tmp_path / "out")
     shown = commands(bash(MULTI30K, "--tok", *out, DRY_RUN="1").stderr)
     programs = [Path(words[1] if words[0] == "python" else words[0]).name for words in shown]
-    wanted = ["corpus.py", "fairseq-preprocess", "fairseq-train", "fairseq-ext", "fairseq-generate"]
-    assert [name for name in dict.fromkeys(programs) if name in wanted] == [
-        *wanted[:3],
-        *wanted[3:],
+    expected = [
+        "corpus.py",
+        "fairseq-preprocess",
+        "fairseq-train",
+        "fairseq-ext",
+        "fairseq-generate",
     ]
-    made = [words[2:3] for words in shown if words[1:2] and words[1].endswith("corpus.py")]
-    assert made == [["multi30k_tok"]]
+    assert [name for name in dict.fromkeys(programs) if name in expected] == [
+        *expected[:3],
+        *expected[3:],
+    ]
+    corpora = [words[2:3] for words in shown if words[1:2] and words[1].endswith("corpus.py")]
+    assert corpora == [["multi30k_tok"]]
     train = next(words for words in shown if words[0] == "fairseq-train")
     assert train[train.index("--encoder-layers") + 1] == "4"
     other = commands(bash(MULTI30K, "--arch", "gru_attention", *out, DRY_RUN="1").stderr)
@@ -210,10 +216,12 @@ def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
         assert system["parameters"] > 0
         assert system["generation_speed"] > 0
     assert (out / "compare.png").read_bytes().startswith(b"\x89PNG")
-    again = bash(COMPARE_ALL, "--out", out, "gru", "muse", SMOKE="1")
-    assert "fairseq-train" not in again.stderr
-    (said,) = re.findall(r"^Translate a line of yours: echo … \| (.*)$", done.stdout, re.MULTILINE)
-    assert run(*shlex.split(said), stdin="12 May\n", cwd="/").stdout.count("\n") == 1
+    second_run = bash(COMPARE_ALL, "--out", out, "gru", "muse", SMOKE="1")
+    assert "fairseq-train" not in second_run.stderr
+    (advice,) = re.findall(
+        r"^Translate a line of yours: echo … \| (.*)$", done.stdout, re.MULTILINE
+    )
+    assert run(*shlex.split(advice), stdin="12 May\n", cwd="/").stdout.count("\n") == 1
 
 
 @pytest.mark.system

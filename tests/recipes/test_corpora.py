@@ -137,11 +137,11 @@ def test_iwslt14_is_fairseqs_protocol_from_download_to_subwords(
         assert read(out / "text", split, ("de", "en")) == pairs
     assert 0 < len(expected["train"]) < 850
     # the subwords are those of the subword-nmt commands
-    both = write_lines(tmp_path / "both", [de for de, _ in expected["train"]])
-    with both.open("a") as file:
+    joined = write_lines(tmp_path / "both", [de for de, _ in expected["train"]])
+    with joined.open("a") as file:
         file.writelines(f"{en}\n" for _, en in expected["train"])
     codes = tmp_path / "codes"
-    run("subword-nmt", "learn-bpe", "-s", 120, "-i", both, "-o", codes)
+    run("subword-nmt", "learn-bpe", "-s", 120, "-i", joined, "-o", codes)
     assert (out / "bpe" / "codes").read_text() == codes.read_text()
     for name in ("train.de", "valid.en", "test.en"):
         apply = ("subword-nmt", "apply-bpe", "-c", codes, "-i", out / "text" / name)
@@ -161,13 +161,13 @@ def test_iwslt14_is_fairseqs_protocol_from_download_to_subwords(
     assert "fairseq-preprocess --source-lang de --target-lang en --trainpref" in done.stdout
 
     # again: nothing is asked for, nothing written; also with the intermediate files deleted
-    before, asked = manifest, len(server.requests)
+    before, request_count = manifest, len(server.requests)
     for folder in ("raw", "parts", "download"):
         shutil.rmtree(out / folder)
-    again = prepare("iwslt14_de_en", out, *where, "--any-counts")
-    assert again.stdout == done.stdout
-    assert len(server.requests) == asked
-    assert "subwords: done before" in again.stderr
+    second_run = prepare("iwslt14_de_en", out, *where, "--any-counts")
+    assert second_run.stdout == done.stdout
+    assert len(server.requests) == request_count
+    assert "subwords: done before" in second_run.stderr
     # another process count, another folder: the same bytes
     prepare("iwslt14_de_en", tmp_path / "o2", *where[:2], "--workers", 1, "--any-counts")
     assert json.loads((tmp_path / "o2" / "manifest.json").read_text()) == before
@@ -209,9 +209,9 @@ def test_known_numbers(found: tuple[int, ...], wrong: int) -> None:
 
 def test_the_papers_numbers_add_up() -> None:
     corpus = CORPORA["iwslt14_de_en"]
-    kept = sum(corpus.expected.values())
-    assert kept == 167_522  # what the scripts print: 174,443 in, 167,522 out
-    assert corpus.expected["valid"] == kept // corpus.valid
+    pair_count = sum(corpus.expected.values())
+    assert pair_count == 167_522  # what the scripts print: 174,443 in, 167,522 out
+    assert corpus.expected["valid"] == pair_count // corpus.valid
 
 
 def test_a_killed_preparation_goes_on(tmp_path: Path, server: Server) -> None:
@@ -264,22 +264,22 @@ def test_wmt14_english_french_cleans_subwords(tmp_path: Path) -> None:
     ))[start::5]]  # fmt: skip
     expected = []
     for pair in order:
-        both = []
+        tokens = []
         for text, side in zip(pair, sides, strict=True):
             text = ScriptNormalizer(side).normalize(text)
             text = regex.sub(r"\p{C}", " ", text)
             moses = ScriptTokenizer(lang=side)
-            both.append(moses.tokenize(text, aggressive_dash_splits=True, return_str=True))
-        if all(both):
-            expected.append(tuple(both))
+            tokens.append(moses.tokenize(text, aggressive_dash_splits=True, return_str=True))
+        if all(tokens):
+            expected.append(tuple(tokens))
     assert read(out / "text", "train", sides) == expected
     assert any("E @-@ Mail" in en for en, _ in expected)
-    kept = read(out / "bpe", "train", sides)
-    words = [tuple(side.replace("@@ ", "") for side in pair) for pair in kept]
-    lengths = [[side.count(" ") + 1 for side in pair] for pair in kept]
+    pieces = read(out / "bpe", "train", sides)
+    words = [tuple(side.replace("@@ ", "") for side in pair) for pair in pieces]
+    lengths = [[side.count(" ") + 1 for side in pair] for pair in pieces]
     assert all(max(pair) <= 1.5 * min(pair) for pair in lengths)
     assert [pair for pair in expected if pair in set(words)] == words
-    assert 0 < len(kept) < len(expected)
+    assert 0 < len(pieces) < len(expected)
     assert len(read(out / "bpe", "valid", sides)) <= 31
     assert len(read(out / "bpe", "test", sides)) == 20
 

@@ -92,8 +92,8 @@ def test_what_cannot_be_launched_is_said(environment: dict[str, str], message: s
 def test_a_node_that_joins_only_trains(tmp_path: Path) -> None:
     command = (IWSLT, "--out", tmp_path / "run")
     assert training(*command, **TWO_NODES) == training(*command, JOIN="1", **TWO_NODES)
-    said = bash(*command, DRY_RUN="1", SMOKE="0", JOIN="1", **TWO_NODES).stderr
-    words = [line.split()[1] for line in said.splitlines() if line.startswith("+ ")]
+    output = bash(*command, DRY_RUN="1", SMOKE="0", JOIN="1", **TWO_NODES).stderr
+    words = [line.split()[1] for line in output.splitlines() if line.startswith("+ ")]
     assert words == ["mkdir", "cd", "mkdir", "torchrun"]
 
 
@@ -141,8 +141,8 @@ def test_two_nodes_meet_in_one_folder(tmp_path: Path) -> None:
     joining = subprocess.Popen(command, env={**environment, "JOIN": "1"})
     first = subprocess.Popen(command, env=environment)
     assert [first.wait(300), joining.wait(300)] == [0, 0]
-    found = {path.name for path in (tmp_path / "run").iterdir()}
+    file_names = {path.name for path in (tmp_path / "run").iterdir()}
     ranks = {f"rank{rank}" for rank in range(4)}
-    assert found >= {*ranks, "corpus-made", "scored-by-0"}
-    assert "scored-by-1" not in found
+    assert file_names >= {*ranks, "corpus-made", "scored-by-0"}
+    assert "scored-by-1" not in file_names
     assert {(tmp_path / "run" / rank).read_text() for rank in ranks} == {"4\n"}

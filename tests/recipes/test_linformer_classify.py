@@ -102,15 +102,15 @@ def test_figures_are_those_of_sklearn() -> None:
     generator = random.Random(3)
     truth = [generator.choice("aaabbc") for _ in range(97)]
     guesses = [generator.choice("abd") for _ in truth]  # c is never guessed, d does not exist
-    found = classify_scores.score(truth, guesses)
+    figures = classify_scores.score(truth, guesses)
     expected = precision_recall_fscore_support(truth, guesses, zero_division=0)
     for column, name in enumerate(("precision", "recall", "f1")):
         values = [100 * value for value in expected[column]]
-        assert [found["classes"][label][name] for label in "abcd"] == pytest.approx(values)
-    assert [found["classes"][label]["lines"] for label in "abcd"] == list(expected[3])
-    assert found["macro_f1"] == pytest.approx(100 * expected[2].mean())
-    assert found["accuracy"] == pytest.approx(100 * accuracy_score(truth, guesses))
-    assert found["largest_class"] == pytest.approx(100 * truth.count("a") / 97)
+        assert [figures["classes"][label][name] for label in "abcd"] == pytest.approx(values)
+    assert [figures["classes"][label]["lines"] for label in "abcd"] == list(expected[3])
+    assert figures["macro_f1"] == pytest.approx(100 * expected[2].mean())
+    assert figures["accuracy"] == pytest.approx(100 * accuracy_score(truth, guesses))
+    assert figures["largest_class"] == pytest.approx(100 * truth.count("a") / 97)
 
 
 def test_the_interval_is_wilsons() -> None:
@@ -141,8 +141,8 @@ def test_wrong_options_are_named(options: list[str], message: str) -> None:
 def test_a_dry_run_prints_every_command_and_does_nothing(tmp_path: Path) -> None:
     data = corpus(tmp_path / "data")
     options = (data, "--out", tmp_path / "new", "--arch", "transformer_encoder", "--", "--lr", "1")
-    said = bash(RECIPE, *options, DRY_RUN="1").stderr
-    commands = [line for line in said.splitlines() if line.startswith("+ fairseq-")]
+    output = bash(RECIPE, *options, DRY_RUN="1").stderr
+    commands = [line for line in output.splitlines() if line.startswith("+ fairseq-")]
     assert [line.split()[1] for line in commands] == [
         *("fairseq-preprocess", "fairseq-preprocess", "fairseq-train", "fairseq-validate"),
     ]
@@ -155,15 +155,15 @@ def test_a_dry_run_prints_every_command_and_does_nothing(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_from_lines_and_labels_to_a_table_and_beside_the_exact_twin(tmp_path: Path) -> None:
     linformer, exact = tmp_path / "linformer", tmp_path / "exact"
-    told = bash(RECIPE, "--out", linformer).stdout
+    output = bash(RECIPE, "--out", linformer).stdout
     results = json.loads((linformer / "results.json").read_text())
     guesses = (linformer / "predicted.label").read_text().splitlines()
     truth = (linformer / "text" / "test.label").read_text().splitlines()
     assert len(guesses) == len(truth) == 200
     assert results["accuracy"] == pytest.approx(100 * accuracy_score(truth, guesses))
     assert results["accuracy"] > 90
-    assert f"accuracy       {results['accuracy']:.2f} " in told
-    assert told.splitlines()[-1].startswith(f"Everything is in {linformer}")
+    assert f"accuracy       {results['accuracy']:.2f} " in output
+    assert output.splitlines()[-1].startswith(f"Everything is in {linformer}")
     assert "train: done before" in bash(RECIPE, "--out", linformer).stderr
 
     # the same sentences as a user's own, cut to a few words so that some do not fit

@@ -47,9 +47,9 @@ def test_updates_are_counted_as_fairseq_makes_them(copy_data: Path, batch_size: 
         max_positions=(1024, 1024),
         required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
     )
-    made = sum(len(batches.next_epoch_itr()) for _ in range(3))
+    update_count = sum(len(batches.next_epoch_itr()) for _ in range(3))
     assert sentences(copy_data, "src", "tgt") == 500
-    assert updates(500, batch_size, epochs=3) == made
+    assert updates(500, batch_size, epochs=3) == update_count
 
 
 def test_the_papers_number_of_updates() -> None:
@@ -187,10 +187,10 @@ def test_wrong_options_are_named(options: list[str], message: str) -> None:
 
 def dry_run(tmp_path: Path, *options: str) -> dict[str, str]:
     """The commands of a dry run, by their first word."""
-    given = ("--data", REPO, "--download", tmp_path / "gpt2", "--out", tmp_path / "run")
-    said = bash(RECIPE, *given, *options, DRY_RUN="1", SMOKE="0").stderr
+    arguments = ("--data", REPO, "--download", tmp_path / "gpt2", "--out", tmp_path / "run")
+    output = bash(RECIPE, *arguments, *options, DRY_RUN="1", SMOKE="0").stderr
     assert list(tmp_path.iterdir()) == []
-    return {line.split()[1]: line for line in said.splitlines() if line.startswith("+ ")}
+    return {line.split()[1]: line for line in output.splitlines() if line.startswith("+ ")}
 
 
 def test_a_dry_run_has_the_papers_settings(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_into_leaves_no_half_written_file(tmp_path: Path) -> None:
 # ---- whole runs ----------------------------------------------------------------------------------
 
 
-def check_run(out: Path, model: str, said: str) -> None:
+def check_run(out: Path, model: str, output: str) -> None:
     """All that a smoke run leaves behind, against what it must be."""
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     pairs = len((out / "bpe" / "train.en").read_text().splitlines())
@@ -253,7 +253,7 @@ def check_run(out: Path, model: str, said: str) -> None:
     assert list(values)[:3] == ["PPL", "BLEU", "chrF"]
     table = json.loads((out / "table3.json").read_text())
     assert table[0] == {"model": model, "ppl_test": values["PPL"], "bleu_test": values["BLEU"]}
-    assert said.splitlines()[-4].startswith(model)
+    assert output.splitlines()[-4].startswith(model)
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     log = (out / "checkpoints" / "train.log").read_text()
     assert "'random_batches': True" in log
@@ -299,9 +299,9 @@ def test_the_papers_protocol_killed_in_training_goes_on_to_both_figures(tmp_path
     decode = (sys.executable, REPO / "preprocess" / "byte_bpe.py", "decode")
     assert run(*decode, out / "bpe" / "test.de", *files).stdout == text
 
-    again = bash(RECIPE, "--out", out)
-    assert done.stdout.endswith(again.stdout)
-    assert "fairseq-train" not in again.stderr
+    second_run = bash(RECIPE, "--out", out)
+    assert done.stdout.endswith(second_run.stdout)
+    assert "fairseq-train" not in second_run.stderr
 
 
 @pytest.mark.system

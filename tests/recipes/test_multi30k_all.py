@@ -23,17 +23,17 @@ GROUP_1 = ["transformer", "muse", "bmt", "muse-simple", "linformer-32", "linform
 
 
 def dry_run(tmp_path: Path, *options: object) -> list[list[str]]:
-    said = bash(RECIPE, "--out", tmp_path / "run", *options, DRY_RUN="1", SMOKE="0").stderr
+    output = bash(RECIPE, "--out", tmp_path / "run", *options, DRY_RUN="1", SMOKE="0").stderr
     assert list(tmp_path.iterdir()) == []
-    return commands(said)
+    return commands(output)
 
 
 # ---- what it would do ----------------------------------------------------------------------------
 
 
 def test_every_system_tries_three_rates_and_the_best_goes_on(tmp_path: Path) -> None:
-    found = dry_run(tmp_path, "--group", 1, "--jobs", 2)
-    trained = [words for words in found if words[0] == "fairseq-train"]
+    word_lists = dry_run(tmp_path, "--group", 1, "--jobs", 2)
+    trained = [words for words in word_lists if words[0] == "fairseq-train"]
     assert len(trained) == 4 * 8
     for number, name in enumerate([*GROUP_1, "bmt-1"]):
         *tries, last = trained[4 * number : 4 * number + 4]
@@ -44,13 +44,13 @@ def test_every_system_tries_three_rates_and_the_best_goes_on(tmp_path: Path) -> 
         assert value(last, "--max-update") == "30000"
         changed = [first for first, second in zip(tries[0], last, strict=True) if first != second]
         assert changed == ["2000"]  # the best one goes on where it is
-    assert sum(words[1:2] == ["average"] for words in found) == 8
-    assert sum(words[0] == "fairseq-generate" for words in found) == 3 * 8
+    assert sum(words[1:2] == ["average"] for words in word_lists) == 8
+    assert sum(words[0] == "fairseq-generate" for words in word_lists) == 3 * 8
 
 
 def test_settings_are_the_literatures(tmp_path: Path) -> None:
-    found = dry_run(tmp_path, *GROUP_1, "bmt-1", "binary", "bmt-6", "binary-linformer")
-    for folder, words in trainings(found).items():
+    word_lists = dry_run(tmp_path, *GROUP_1, "bmt-1", "binary", "bmt-6", "binary-linformer")
+    for folder, words in trainings(word_lists).items():
         cfg = configuration(words[words.index("--arch") :])
         assert cfg.model.share_all_embeddings
         assert (cfg.optimization.clip_norm, cfg.checkpoint.patience) == (1.0, 10)
@@ -70,8 +70,8 @@ def test_settings_are_the_literatures(tmp_path: Path) -> None:
 
 
 def test_systems_bring_along_what_they_need(tmp_path: Path) -> None:
-    found = dry_run(tmp_path, "bmt-6@2", "--rates", "0.002,0.004", "--updates", 9000)
-    models = trainings(found)
+    word_lists = dry_run(tmp_path, "bmt-6@2", "--rates", "0.002,0.004", "--updates", 9000)
+    models = trainings(word_lists)
     names = list(dict.fromkeys(folder.split("/")[1] for folder in models))
     assert names == ["bmt", "bmt-1", "bmt-6", "bmt@2", "bmt-1@2", "bmt-6@2"]
     assert [folder for folder in models if "@" in folder] == [
@@ -81,7 +81,7 @@ def test_systems_bring_along_what_they_need(tmp_path: Path) -> None:
     assert value(second, "--seed") == "2"
     assert value(second, "--teacher") == "models/bmt@2/average.pt"
     assert value(second, "--finetune-from-model") == "models/bmt-1@2/average.pt"
-    comparison = next(words for words in found if words[:2] == ["fairseq-ext", "compare"])
+    comparison = next(words for words in word_lists if words[:2] == ["fairseq-ext", "compare"])
     bmt = "bmt=models/bmt/test/generated.txt,models/bmt@2/test/generated.txt,checkpoint="
     assert comparison[3].startswith(bmt)
 
@@ -141,8 +141,8 @@ def test_rates_are_judged_by_the_same_update(tmp_path: Path) -> None:
     """Whatever a training that has gone on has reached since."""
     write_log(tmp_path / "rate-0.1" / "train.log", {509: 6.0, 2000: 4.5, 2036: 3.0, 4000: 1.0})
     write_log(tmp_path / "rate-0.2" / "train.log", {509: 5.0, 2000: 4.25})
-    found = multi30k_all.choose(tmp_path, ["0.1", "0.2"], 2000)
-    assert found == {"rate": "0.2", "updates": 2000, "losses": {"0.1": 4.5, "0.2": 4.25}}
+    choice = multi30k_all.choose(tmp_path, ["0.1", "0.2"], 2000)
+    assert choice == {"rate": "0.2", "updates": 2000, "losses": {"0.1": 4.5, "0.2": 4.25}}
     with pytest.raises(DataError, match=r"rate-0\.2.* has no validation up to update 500"):
         multi30k_all.choose(tmp_path, ["0.2"], 500)
 
@@ -176,9 +176,9 @@ def test_stopped_by_ctrl_c_it_goes_on_to_the_table(tmp_path: Path) -> None:
     )
     wait_for((out / "models/bmt/rate-0.002/train.log").exists, running)
     os.kill(running.pid, signal.SIGINT)  # only the recipe: it has to stop its children itself
-    said = running.communicate(timeout=120)[1]
+    output = running.communicate(timeout=120)[1]
     assert running.returncode == 130
-    assert "the same command again" in said
+    assert "the same command again" in output
     assert not trained_by(out)
 
     done = bash(*command[1:])
@@ -200,18 +200,18 @@ def test_stopped_by_ctrl_c_it_goes_on_to_the_table(tmp_path: Path) -> None:
         assert (out / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
     log = (out / "models/bmt-1/train.log").read_text(encoding="utf-8")
     assert "'teacher': 'models/bmt/average.pt'" in log
-    again = bash(*command[1:])
-    assert "fairseq-train" not in again.stderr
-    assert "fairseq-generate" not in again.stderr
+    second_run = bash(*command[1:])
+    assert "fairseq-train" not in second_run.stderr
+    assert "fairseq-generate" not in second_run.stderr
 
 
 def trained_by(out: Path) -> list[Path]:
     """Processes that work in a folder."""
-    found = []
+    processes = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if (process / "cwd").resolve() == out:
-                found.append(process)
+                processes.append(process)
         except OSError:  # it has ended
             continue
-    return found
+    return processes

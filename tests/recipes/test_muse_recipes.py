@@ -27,18 +27,18 @@ TASKS = ("iwslt14_de_en", "iwslt15_en_vi", "wmt14_en_de", "wmt14_en_fr")
 
 def dry_run(task: str, tmp_path: Path, *options: object) -> dict[str, list[str]]:
     """The words of the commands of a dry run, by their first word (the last one of a name)."""
-    given = (MUSE / f"{task}.sh", "--out", tmp_path / "run", *options)
-    said = bash(*given, DRY_RUN="1", SMOKE="0").stderr
+    arguments = (MUSE / f"{task}.sh", "--out", tmp_path / "run", *options)
+    output = bash(*arguments, DRY_RUN="1", SMOKE="0").stderr
     assert list(tmp_path.iterdir()) == []
-    lines = [shlex.split(line[2:]) for line in said.splitlines() if line.startswith("+ ")]
-    found = {}
+    lines = [shlex.split(line[2:]) for line in output.splitlines() if line.startswith("+ ")]
+    commands = {}
     for line in lines:
         words = [word for word in line if "/bin/python" not in word]
         count = 3 if words[1] == "plot" else 2 if words[0] == "fairseq-ext" else 1
-        found[" ".join(words[:count])] = line
+        commands[" ".join(words[:count])] = line
         if words[0] == "python":
-            found[Path(words[1]).name] = line
-    return found
+            commands[Path(words[1]).name] = line
+    return commands
 
 
 def value(words: list[str], flag: str) -> str:
@@ -206,11 +206,11 @@ def test_wrong_options_are_named(options: list[str], message: str) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_help_shows_the_defaults(task: str) -> None:
-    said = bash(MUSE / f"{task}.sh", "--help", SMOKE="0").stdout
+    output = bash(MUSE / f"{task}.sh", "--help", SMOKE="0").stdout
     arch, _, _, updates, *_ = PAPER[task]
-    assert f"recipes/muse/{task}.sh [OPTION]" in said
-    assert f"({arch})" in said
-    assert f"({updates})" in said
+    assert f"recipes/muse/{task}.sh [OPTION]" in output
+    assert f"({arch})" in output
+    assert f"({updates})" in output
 
 
 # ---- compounds -----------------------------------------------------------------------------------
@@ -234,7 +234,10 @@ def test_compounds_are_split_as_by_the_literatures_script(tokens: str, expected:
 def test_split_compounds_score_their_common_parts(tmp_path: Path) -> None:
     hypotheses = ["die Rad-Tour war sehr schön heute", "x"]
     references = ["die Rad-Fahrt war sehr schön heute", "x"]
-    whole, split = tokenized_bleu(hypotheses, references), compound_bleu(hypotheses, references)
+    token_bleu, split = (
+        tokenized_bleu(hypotheses, references),
+        compound_bleu(hypotheses, references),
+    )
     assert split.name == COMPOUND_BLEU
     # by hand: of 9 tokens 8 match, of 7 pairs 5, of 6 triples 3 and of 5 quadruples 1
     matches = [8 / 9, 5 / 7, 3 / 6, 1 / 5]
@@ -244,19 +247,19 @@ def test_split_compounds_score_their_common_parts(tmp_path: Path) -> None:
     pieces = ["die Rad-Tour war sehr schö@@ n heute", "x"]
     lines = [line for i, text in enumerate(pieces) for line in (f"S-{i}\tx", f"H-{i}\t-1\t{text}")]
     generated = write_lines(tmp_path / "g", lines)
-    given = (["--hyp", hyp, "--tokenized-hyp", hyp], ["--generated", generated])
-    for translations in given:
+    inputs = (["--hyp", hyp, "--tokenized-hyp", hyp], ["--generated", generated])
+    for translations in inputs:
         options = ("--ref", ref, "--tokenized-ref", ref, "--split-compounds", "--json", scores)
         assert f"{split.value:.2f}" in run("fairseq-ext", "score", *translations, *options).stdout
-        found = json.loads(scores.read_text())["scores"]
-        assert [score["name"] for score in found[2:]] == [whole.name, COMPOUND_BLEU]
-        assert [score["value"] for score in found[2:]] == [whole.value, split.value]
+        figures = json.loads(scores.read_text())["scores"]
+        assert [score["name"] for score in figures[2:]] == [token_bleu.name, COMPOUND_BLEU]
+        assert [score["value"] for score in figures[2:]] == [token_bleu.value, split.value]
 
 
 # ---- whole runs ----------------------------------------------------------------------------------
 
 
-def check_run(task: str, out: Path, said: str) -> None:
+def check_run(task: str, out: Path, output: str) -> None:
     """All that a smoke run leaves behind, against what it must be."""
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     assert results["updates"] == 24
@@ -271,7 +274,7 @@ def check_run(task: str, out: Path, said: str) -> None:
     target = task[-2:]
     texts = [out / f"hyp.{target}", out / "reference" / f"test.{target}"]
     assert [len(path.read_text().split("\n")) for path in texts] == [41, 41]
-    assert said.splitlines()[-1].startswith("The paper: ")
+    assert output.splitlines()[-1].startswith("The paper: ")
     log = (out / "checkpoints" / "train.log").read_text()
     lr = float(re.findall(r"epoch \d+ \| loss .* num_updates 24 \| lr ([\d.e-]+)", log)[-1])
     highest = PAPER[task][4]
@@ -301,9 +304,9 @@ def test_a_run_killed_in_training_goes_on_to_the_end(task: str, tmp_path: Path) 
     assert "binarize: done before" in done.stderr
     check_run(task, out, done.stdout)
 
-    again = bash(script, "--out", out)
-    assert done.stdout.endswith(again.stdout)
-    assert "fairseq-train" not in again.stderr
+    second_run = bash(script, "--out", out)
+    assert done.stdout.endswith(second_run.stdout)
+    assert "fairseq-train" not in second_run.stderr
 
 
 @pytest.mark.system

@@ -39,9 +39,9 @@ def bash(*words: object, ok: bool = True, **environment: str) -> subprocess.Comp
         encoding="utf-8",
         timeout=600,
     )
-    said = f"{words}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
-    assert (done.returncode == 0) if ok else (done.returncode > 0), said
-    assert "Traceback" not in done.stderr, said
+    report = f"{words}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert (done.returncode == 0) if ok else (done.returncode > 0), report
+    assert "Traceback" not in done.stderr, report
     return done
 
 
@@ -76,22 +76,22 @@ def test_other_settings_start_a_new_run_and_keep_the_former_one(tmp_path: Path) 
     assert (tmp_path / "run" / "made3").exists()
     assert not (tmp_path / "run" / "made1").exists()
     assert (tmp_path / "run.old-1" / "made1").exists()
-    said = library(script.format(tmp_path, 4, 4)).stderr
-    assert "< updates=3" in said
-    assert "> updates=4" in said
+    output = library(script.format(tmp_path, 4, 4)).stderr
+    assert "< updates=3" in output
+    assert "> updates=4" in output
 
 
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
     write_lines(tmp_path / "thesis.tex", ["do not touch"])
-    said = library(f'open_run "{tmp_path}" x=1', ok=False).stderr
-    assert "no run of this recipe" in said
+    output = library(f'open_run "{tmp_path}" x=1', ok=False).stderr
+    assert "no run of this recipe" in output
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 @pytest.mark.parametrize("name", ["a:b", "a,b"])
 def test_a_folder_that_others_would_split_is_refused(name: str, tmp_path: Path) -> None:
-    said = library(f'open_run "{tmp_path}/{name}" x=1', ok=False).stderr
-    assert "contains a colon or a comma" in said
+    output = library(f'open_run "{tmp_path}/{name}" x=1', ok=False).stderr
+    assert "contains a colon or a comma" in output
     assert not list(tmp_path.iterdir())
 
 
@@ -108,8 +108,8 @@ def test_a_slash_at_the_end_of_a_folder_does_not_count(tmp_path: Path) -> None:
 def test_two_processes_never_work_in_one_run_at_once(tmp_path: Path) -> None:
     script = f'open_run "{tmp_path}/run" x=1; echo "begin $$" >>log; sleep 0.5; echo "end $$" >>log'
     command = ["bash", "-c", f'source "{RECIPES}/lib.sh"\n{script}']
-    both = [subprocess.Popen(command, env=ENVIRONMENT) for _ in range(2)]
-    assert [process.wait() for process in both] == [0, 0]
+    processes = [subprocess.Popen(command, env=ENVIRONMENT) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
     words = [line.split() for line in (tmp_path / "run" / "log").read_text().splitlines()]
     assert [word for word, _ in words] == ["begin", "end"] * 2
     assert words[0][1] == words[1][1] != words[2][1] == words[3][1]
@@ -118,15 +118,15 @@ def test_two_processes_never_work_in_one_run_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", [0, 7])
 def test_quietly_hides_output_only_of_success(tmp_path: Path, status: int) -> None:
     script = f"cd {tmp_path}; quietly log bash -c 'echo text; exit {status}'"
-    said = library(script, ok=status == 0).stderr
-    assert ("\ntext\n" in said) == bool(status)
+    output = library(script, ok=status == 0).stderr
+    assert ("\ntext\n" in output) == bool(status)
     assert (tmp_path / "log").read_text() == "text\n"
 
 
 def test_commands_are_shown_so_that_they_can_be_pasted(tmp_path: Path) -> None:
-    said = library("show printf '%s ' \"it's\" 'a  $HOME' '>' out").stderr
-    assert said.startswith("+ printf ")
-    bash("-c", f"cd {tmp_path}; {said[1:]}")
+    output = library("show printf '%s ' \"it's\" 'a  $HOME' '>' out").stderr
+    assert output.startswith("+ printf ")
+    bash("-c", f"cd {tmp_path}; {output[1:]}")
     assert (tmp_path / "out").read_text() == "it's a  $HOME "
 
 
@@ -144,23 +144,23 @@ def test_doctor_is_asked_once_and_again_after_a_change(tmp_path: Path) -> None:
     (programs / "fairseq-ext").chmod(0o755)
     environment = {"PATH": f"{programs}:{ENVIRONMENT['PATH']}", "VIRTUAL_ENV": str(tmp_path)}
 
-    def asked() -> int:
+    def call_count() -> int:
         library("healthy", **environment)
         return (tmp_path / "asked").read_text().count("asked")
 
-    assert [asked(), asked()] == [1, 1]
+    assert [call_count(), call_count()] == [1, 1]
     os.utime(tmp_path / ".fairseq-ext-doctor", (0, 0))  # older than every package
-    assert asked() == 2
+    assert call_count() == 2
     (programs / "fairseq-ext").write_text("#!/bin/sh\nexit 1\n")
-    assert asked() == 2  # nothing has changed, as far as anyone can see
+    assert call_count() == 2  # nothing has changed, as far as anyone can see
     (tmp_path / ".fairseq-ext-doctor").unlink()
     library("healthy", ok=False, **environment)
     assert not (tmp_path / ".fairseq-ext-doctor").exists()
 
 
 def test_a_command_within_a_command_is_shown_to_be_pasted() -> None:
-    said = library("show train --classes '$(sort -u x | wc -l)' 'a b' '$x'").stderr
-    assert said == '+ train --classes "$(sort -u x | wc -l)" a\\ b \\$x\n'
+    output = library("show train --classes '$(sort -u x | wc -l)' 'a b' '$x'").stderr
+    assert output == '+ train --classes "$(sort -u x | wc -l)" a\\ b \\$x\n'
 
 
 # ---- options and data ----------------------------------------------------------------------------
@@ -198,24 +198,24 @@ def test_text_in_other_languages_is_refused_before_anything_is_done(
     recipe: str, before: list[str], after: list[str], tmp_path: Path
 ) -> None:
     data = corpus(tmp_path / "data", train_en=["a"], train_de=["b"])
-    said = bash(RECIPES / recipe, *before, data, *after, ok=False).stderr
-    assert f"`{data}` has no file `train.es`" in said
-    assert len(said.splitlines()) == 1
-    same = [word if word != "es" else "en" for word in after]
-    said = bash(RECIPES / recipe, *before, data, *same, ok=False).stderr
-    assert "both `en`; choose two" in said
-    assert len(said.splitlines()) == 1
+    output = bash(RECIPES / recipe, *before, data, *after, ok=False).stderr
+    assert f"`{data}` has no file `train.es`" in output
+    assert len(output.splitlines()) == 1
+    languages = [word if word != "es" else "en" for word in after]
+    output = bash(RECIPES / recipe, *before, data, *languages, ok=False).stderr
+    assert "both `en`; choose two" in output
+    assert len(output.splitlines()) == 1
 
 
 def test_the_sentences_of_the_picture_are_chosen_by_commands_that_can_be_pasted(
     tmp_path: Path,
 ) -> None:
-    said = bash(QUICKSTART, "--out", tmp_path, DRY_RUN="1").stderr
-    pasted = "\n".join(line[2:] for line in said.splitlines() if line.startswith("+ awk "))
+    output = bash(QUICKSTART, "--out", tmp_path, DRY_RUN="1").stderr
+    pasted = "\n".join(line[2:] for line in output.splitlines() if line.startswith("+ awk "))
     (tmp_path / "text").mkdir()
     (tmp_path / "bpe").mkdir()
     middling = "a b c d e f g h"
-    for lines, wanted in (
+    for lines, expected in (
         (["a b", middling, "x", f"{middling} i", middling], ["1", "3"]),
         (["a b", "c"], ["0"]),
     ):
@@ -224,16 +224,16 @@ def test_the_sentences_of_the_picture_are_chosen_by_commands_that_can_be_pasted(
             write_lines(tmp_path / "bpe" / f"test.{side}", [str(i) for i in range(len(lines))])
         run("bash", "-euc", pasted, cwd=tmp_path)
         for side in ("en", "de"):
-            assert (tmp_path / "bpe" / f"picture.{side}").read_text().split() == wanted
+            assert (tmp_path / "bpe" / f"picture.{side}").read_text().split() == expected
 
 
 def test_a_dry_run_prints_every_command_and_does_nothing(tmp_path: Path) -> None:
     options = ("--out", tmp_path / "new", "--updates", "77", "--", "--dropout", "0.3")
-    said = bash(QUICKSTART, *options, DRY_RUN="1").stderr
-    commands = [line.split()[1] for line in said.splitlines() if line.startswith("+ ")]
+    output = bash(QUICKSTART, *options, DRY_RUN="1").stderr
+    commands = [line.split()[1] for line in output.splitlines() if line.startswith("+ ")]
     for command in ("fairseq-ext", "fairseq-preprocess", "fairseq-train", "fairseq-generate"):
         assert command in commands
-    assert re.search(r"fairseq-train .*--max-update 77 .*--dropout 0\.3$", said, re.MULTILINE)
+    assert re.search(r"fairseq-train .*--max-update 77 .*--dropout 0\.3$", output, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -355,11 +355,11 @@ def test_quickstart_killed_in_training_goes_on_and_is_then_complete(tmp_path: Pa
     assert len(bash("-c", "\n".join(advice[:2])).stdout.splitlines()) == 1
 
     before = {path: path.stat().st_mtime_ns for path in out.glob("**/*.pt")}
-    again = bash(*command)
-    assert again.stdout.startswith("Sample translations")
-    assert done.stdout.endswith(again.stdout)
-    assert "done before" in again.stderr
-    assert "fairseq-train" not in again.stderr
+    second_run = bash(*command)
+    assert second_run.stdout.startswith("Sample translations")
+    assert done.stdout.endswith(second_run.stdout)
+    assert "done before" in second_run.stderr
+    assert "fairseq-train" not in second_run.stderr
     assert {path: path.stat().st_mtime_ns for path in out.glob("**/*.pt")} == before
 
 
@@ -374,9 +374,9 @@ def test_the_papers_protocol_runs_from_text_to_both_scores(tmp_path: Path) -> No
     train = (out / "text" / "train.es").read_text(encoding="utf-8").splitlines()
     assert len(train) == 300
     assert all(line == line.lower() and len(line.split()) <= 50 for line in train)
-    said = (out / "checkpoints" / "train.log").read_text()
-    assert "'batch_size': 32" in said
-    assert "'patience': 1" in said
+    log = (out / "checkpoints" / "train.log").read_text()
+    assert "'batch_size': 32" in log
+    assert "'patience': 1" in log
 
 
 @pytest.mark.system

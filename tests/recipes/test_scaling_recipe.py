@@ -30,9 +30,9 @@ def commands(folder: Path, *options: object, smoke: str = "0") -> list[list[str]
         for side in ("src", "tgt"):
             write_lines(corpus / f"{split}.{side}", ["1 2 3"])
     words = (RECIPE, corpus, "src", "tgt", "--out", folder / "run", *options)
-    said = bash(*words, DRY_RUN="1", SMOKE=smoke).stderr
+    output = bash(*words, DRY_RUN="1", SMOKE=smoke).stderr
     assert not (folder / "run").exists()
-    return [shlex.split(line[2:]) for line in said.splitlines() if line.startswith("+ ")]
+    return [shlex.split(line[2:]) for line in output.splitlines() if line.startswith("+ ")]
 
 
 def value(words: list[str], flag: str) -> str:
@@ -50,9 +50,9 @@ def test_dry_run_has_the_papers_design(tmp_path: Path) -> None:
         for words in trainings
     }
     for preset, family, updates in (("float", "float", 50_000), ("bmt-1", "binary", 90_000)):
-        found = {s for (p, folder), s in sizes.items() if p == preset and family in folder}
+        designs = {s for (p, folder), s in sizes.items() if p == preset and family in folder}
         expected = {(d, 6, updates) for d in DEPTHS} | {(6, d, updates) for d in DEPTHS}
-        assert found == expected
+        assert designs == expected
     assert len(trainings) == len(sizes) == 46
     for words in trainings:
         assert value(words, "--criterion") == "cross_entropy"
@@ -68,9 +68,9 @@ def test_dry_run_has_the_papers_design(tmp_path: Path) -> None:
 
 
 def test_binary_models_begin_with_the_float_ones_of_their_size(tmp_path: Path) -> None:
-    found = commands(tmp_path, "--depths", "2,4", "--base", 2)
+    word_lists = commands(tmp_path, "--depths", "2,4", "--base", 2)
     done: list[str] = []
-    for words in found:
+    for words in word_lists:
         if words[0] == "fairseq-train":
             done.append(value(words, "--save-dir"))
         elif words[0] == "cp":
@@ -80,7 +80,7 @@ def test_binary_models_begin_with_the_float_ones_of_their_size(tmp_path: Path) -
     assert done == [
         f"models/{family}-{name}" for name in names for family in ("float", "binary", "binary")
     ]
-    measured = next(words for words in found if "scaling_losses.py" in " ".join(words))
+    measured = next(words for words in word_lists if "scaling_losses.py" in " ".join(words))
     for name in names:
         for family in ("float", "binary"):
             assert f"{family}=models/{family}-{name}/checkpoint_last.pt" in measured
@@ -88,17 +88,19 @@ def test_binary_models_begin_with_the_float_ones_of_their_size(tmp_path: Path) -
 
 def test_more_evaluation_sets_get_fairseqs_numbers(tmp_path: Path) -> None:
     sets = ("--eval", f"wiki={tmp_path}/w", "--eval", f"news={tmp_path}/n")
-    found = commands(tmp_path, *sets, "--subwords", "sentencepiece-unigram")
-    copied = [words[1:] for words in found if words[0] == "cp" and words[2].startswith("text/")]
+    word_lists = commands(tmp_path, *sets, "--subwords", "sentencepiece-unigram")
+    copied = [
+        words[1:] for words in word_lists if words[0] == "cp" and words[2].startswith("text/")
+    ]
     assert [f"{tmp_path}/w.src", "text/wiki.src"] in copied
     assert len(copied) == 4
-    split = next(words for words in found if words[:2] == ["fairseq-ext", "subwords"])
+    split = next(words for words in word_lists if words[:2] == ["fairseq-ext", "subwords"])
     assert value(split, "--kind") == "sentencepiece-unigram"
-    assert found.index(split) > found.index(["cp", *copied[-1]])
-    preprocess = next(words for words in found if words[0] == "fairseq-preprocess")
+    assert word_lists.index(split) > word_lists.index(["cp", *copied[-1]])
+    preprocess = next(words for words in word_lists if words[0] == "fairseq-preprocess")
     last = len(preprocess) - preprocess[::-1].index("--testpref")
     assert preprocess[last] == "bpe/test,bpe/sample,bpe/wiki,bpe/news"
-    measured = next(words for words in found if "scaling_losses.py" in " ".join(words))
+    measured = next(words for words in word_lists if "scaling_losses.py" in " ".join(words))
     splits = [measured[i + 1] for i, word in enumerate(measured) if word == "--split"]
     assert splits == ["valid", "test", "sample=test1", "wiki=test2", "news=test3"]
     assert value(measured, "--train") == "sample"
@@ -117,9 +119,9 @@ def test_more_evaluation_sets_get_fairseqs_numbers(tmp_path: Path) -> None:
     ],
 )
 def test_bad_options_are_refused_by_name(options, message, tmp_path: Path) -> None:
-    said = bash(RECIPE, tmp_path, "a", "b", *options, ok=False, DRY_RUN="1", SMOKE="0").stderr
-    assert message in said
-    assert message in said.strip().split("\n")[-1]
+    output = bash(RECIPE, tmp_path, "a", "b", *options, ok=False, DRY_RUN="1", SMOKE="0").stderr
+    assert message in output
+    assert message in output.strip().split("\n")[-1]
 
 
 @pytest.mark.parametrize(("lines", "wanted"), [(10, 4), (7, 7), (3, 5), (100, 7)])
@@ -160,11 +162,11 @@ def test_losses_are_fairseqs_in_nats(copy_data: Path, tmp_path: Path) -> None:
     )
     (row,) = read_table(table)
     assert (row.name, row.family, row.dataset) == ("1L2L", "binary", "valid")
-    said = fairseq(
+    validation = fairseq(
         *("validate", copy_data, "--path", checkpoint, "--task", "translation"),
         *("--valid-subset", "valid", "--max-tokens", 400, "--num-workers", 0),
     )
-    bits = float(re.search(r"\| loss ([\d.]+)", said.stdout + said.stderr)[1])
+    bits = float(re.search(r"\| loss ([\d.]+)", validation.stdout + validation.stderr)[1])
     assert row.loss == pytest.approx(bits * math.log(2), abs=1e-3)
     assert row.train_loss != row.loss
     assert len(json.loads(table.read_text())) == 1

@@ -54,15 +54,15 @@ def test_a_job_on_two_nodes_is_queued_again_at_its_time_limit(
     wait_for(lambda: len([*run.glob("rank?-start0")]) == 2, process)
     wait_for((run / "made" / "checkpoint_last.pt").exists, process)
     (tmp_path / "limit").touch()
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    assert said.count(f"the time limit is near; job {slurm.JOB} is queued again") == 1
+    _, output = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert output.count(f"the time limit is near; job {slurm.JOB} is queued again") == 1
     starts = {f"rank{rank}-start{start}" for rank in range(2) for start in range(2)}
     assert {path.name for path in run.glob("rank*")} == starts
     assert {path.read_text() for path in run.glob("rank*")} == {"2\n"}
     assert (run / "scored-at-start-1").exists()
     assert not (run / "scored-at-start-0").exists()
-    assert "corpus: done before" in said
+    assert "corpus: done before" in output
 
 
 def test_the_recipes_status_is_the_jobs(

@@ -34,15 +34,15 @@ SYSTEMS = {
 
 def dry_run(*words: object) -> dict[str, list[str]]:
     """fairseq-train's words by system."""
-    found = trainings(commands(bash(STUDIES, *words, DRY_RUN="1").stderr))
-    return {folder.removeprefix("models/"): words for folder, words in found.items()}
+    models = trainings(commands(bash(STUDIES, *words, DRY_RUN="1").stderr))
+    return {folder.removeprefix("models/"): words for folder, words in models.items()}
 
 
 @pytest.mark.parametrize("study", SYSTEMS)
 def test_every_system_is_one_that_fairseq_takes_and_ends_with_rate_zero(study: str) -> None:
-    found = dry_run(study, "my", "es", "en", "--updates", 500, "--", "--dropout", "0.3")
-    assert list(found) == SYSTEMS[study]
-    for words in found.values():
+    models = dry_run(study, "my", "es", "en", "--updates", 500, "--", "--dropout", "0.3")
+    assert list(models) == SYSTEMS[study]
+    for words in models.values():
         cfg = configuration(words[words.index("--arch") :])
         schedule = cfg.lr_scheduler
         assert schedule._name == "cosine"
@@ -60,8 +60,10 @@ def test_flags_that_would_fall_apart_are_refused(tmp_path: Path) -> None:
 
 
 def test_float_bmt_without_dropout_differs_in_the_dropout_alone() -> None:
-    found = dry_run("bmt", "my", "es", "en")
-    models = {name: configuration(words[words.index("--arch") :]) for name, words in found.items()}
+    systems = dry_run("bmt", "my", "es", "en")
+    models = {
+        name: configuration(words[words.index("--arch") :]) for name, words in systems.items()
+    }
     with_dropout, without = (dict(models[name].model) for name in ("bmt-dropout", "bmt"))
     differing = {key for key in with_dropout if with_dropout[key] != without[key]}
     assert {key for key in differing if "dropout" not in key} == set()
@@ -69,17 +71,19 @@ def test_float_bmt_without_dropout_differs_in_the_dropout_alone() -> None:
 
 
 def test_slots_with_another_start_differ_in_the_start_alone() -> None:
-    found = dry_run("linformer-slots", "my", "es", "en", "slots-4", "slots-4-normal")
-    models = [dict(configuration(words[words.index("--arch") :]).model) for words in found.values()]
+    systems = dry_run("linformer-slots", "my", "es", "en", "slots-4", "slots-4-normal")
+    models = [
+        dict(configuration(words[words.index("--arch") :]).model) for words in systems.values()
+    ]
     differing = {key for key in models[0] if models[0][key] != models[1][key]}
     assert differing == {"linformer_init"}
     assert [model["linformer_init"] for model in models] == ["identity", "normal"]
 
 
 def test_a_distilled_system_has_no_label_smoothing() -> None:
-    found = dry_run("bmt", "my", "es", "en", "bmt-1-0")
-    assert list(found) == ["bmt-1-0"]
-    words = found["bmt-1-0"]
+    models = dry_run("bmt", "my", "es", "en", "bmt-1-0")
+    assert list(models) == ["bmt-1-0"]
+    words = models["bmt-1-0"]
     assert value(words, "--criterion") == "distillation"
     assert "--label-smoothing" not in words
     assert value(words, "--dropout") == "0"
@@ -97,9 +101,9 @@ def test_a_distilled_system_has_no_label_smoothing() -> None:
     ],
 )
 def test_mistakes_are_named(options: list[str], message: str) -> None:
-    said = bash(STUDIES, *options, ok=False).stderr
-    assert message in said
-    assert len(said.splitlines()) == 1
+    output = bash(STUDIES, *options, ok=False).stderr
+    assert message in output
+    assert len(output.splitlines()) == 1
 
 
 @pytest.mark.system
@@ -111,8 +115,8 @@ def test_a_study_from_text_to_its_table(tmp_path: Path) -> None:
     sizes = ("--", "--encoder-layers", 1, "--decoder-layers", 1, "--max-tokens", 2000)
     bash(STUDIES, "bmt", *options, "bmt", *sizes)
     bash(STUDIES, "bmt", *options, "bmt-1-0", *sizes)
-    found = json.loads((out / "compare.json").read_text(encoding="utf-8"))["systems"]
-    assert [(one["name"], one["updates"]) for one in found] == [
+    systems = json.loads((out / "compare.json").read_text(encoding="utf-8"))["systems"]
+    assert [(system["name"], system["updates"]) for system in systems] == [
         ("bmt", 12),
         ("bmt-1-0", 12),
     ]

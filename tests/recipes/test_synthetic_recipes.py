@@ -19,13 +19,13 @@ DISTIL = RECIPES / "sequence_distillation.sh"
 
 
 def dry_run(recipe: Path, tmp_path: Path, *options: object, ok: bool = True) -> str:
-    said = bash(recipe, "--out", tmp_path / "run", *options, ok=ok, DRY_RUN="1", SMOKE="0").stderr
+    output = bash(recipe, "--out", tmp_path / "run", *options, ok=ok, DRY_RUN="1", SMOKE="0").stderr
     assert not (tmp_path / "run").exists()
-    return said
+    return output
 
 
-def named(said: str, *names: str) -> list[list[str]]:
-    return [words for words in commands(said) if words[: len(names)] == [*names]]
+def named(output: str, *names: str) -> list[list[str]]:
+    return [words for words in commands(output) if words[: len(names)] == [*names]]
 
 
 # ---- what they would do --------------------------------------------------------------------------
@@ -40,46 +40,46 @@ def named(said: str, *names: str) -> list[list[str]]:
     ],
 )
 def test_back_translation(tmp_path: Path, method: str, search: list[str]) -> None:
-    said = dry_run(BACK, tmp_path, "--method", method, "--updates", 3000)
-    reverse, baseline, augmented = named(said, "fairseq-train")
+    output = dry_run(BACK, tmp_path, "--method", method, "--updates", 3000)
+    reverse, baseline, augmented = named(output, "fairseq-train")
     assert (value(reverse, "--source-lang"), value(reverse, "--target-lang")) == ("de", "en")
     assert baseline == augmented  # but for the folder
     assert value(baseline, "--source-lang") == "en"
     assert value(baseline, "--max-update") == value(reverse, "--max-update") == "3000"
     assert value(baseline, "--save-interval-updates") == "75"  # 10 of them in the last quarter
     assert value(baseline, "--keep-interval-updates") == "10"
-    averages = named(said, "fairseq-ext", "average")
+    averages = named(output, "fairseq-ext", "average")
     assert [value(words, "--last-updates") for words in averages] == ["10", "10", "10"]
-    trained = [value(words, "--trainpref") for words in named(said, "fairseq-preprocess")]
+    trained = [value(words, "--trainpref") for words in named(output, "fairseq-preprocess")]
     assert trained == ["../parallel/train", "../parallel/train", "../mixed/train"]
-    (translated,) = named(said, "fairseq-ext", "translate")
+    (translated,) = named(output, "fairseq-ext", "translate")
     assert translated[-len(search) :] == search
     assert value(translated, "--path") == "reverse/checkpoints/average.pt"
-    (mixed,) = [words for words in commands(said) if words[1:2] == [str(RECIPES / "mix.py")]]
+    (mixed,) = [words for words in commands(output) if words[1:2] == [str(RECIPES / "mix.py")]]
     assert value(mixed, "--tag") == "<BT>"
     assert (value(mixed, "--source"), value(mixed, "--target")) == ("synthetic.txt", "mono.txt")
 
 
 def test_distillation(tmp_path: Path) -> None:
-    said = dry_run(DISTIL, tmp_path, "--", "--seed", 7)
-    teacher, baseline, student = named(said, "fairseq-train")
+    output = dry_run(DISTIL, tmp_path, "--", "--seed", 7)
+    teacher, baseline, student = named(output, "fairseq-train")
     assert baseline == student  # but for the folder
     assert teacher.count("--decoder-layers") == 1
     assert student[-2:] == ["--seed", "7"]
     assert student[len(student) - student[::-1].index("--decoder-layers")] == "1"
-    (mixed,) = [words for words in commands(said) if words[1:2] == [str(RECIPES / "mix.py")]]
+    (mixed,) = [words for words in commands(output) if words[1:2] == [str(RECIPES / "mix.py")]]
     assert (value(mixed, "--source"), value(mixed, "--copies")) == ("sources.txt", "0")
 
 
 @pytest.mark.parametrize(("recipe", "option"), [(BACK, "--reverse"), (DISTIL, "--teacher")])
 def test_a_model_that_there_is(recipe: Path, option: str, tmp_path: Path) -> None:
     (tmp_path / "bundle").mkdir()
-    said = dry_run(recipe, tmp_path, option, tmp_path / "bundle")
-    assert len(named(said, "fairseq-train")) == len(named(said, "fairseq-ext", "average")) == 2
-    (translated,) = named(said, "fairseq-ext", "translate")
+    output = dry_run(recipe, tmp_path, option, tmp_path / "bundle")
+    assert len(named(output, "fairseq-train")) == len(named(output, "fairseq-ext", "average")) == 2
+    (translated,) = named(output, "fairseq-ext", "translate")
     assert value(translated, "--model") == str(tmp_path / "bundle")
     assert "--path" not in translated
-    (compared,) = named(said, "fairseq-ext", "compare")
+    (compared,) = named(output, "fairseq-ext", "compare")
     assert compared.count("--system") == 2
 
 
@@ -105,11 +105,11 @@ def test_options_that_cannot_be(
 
 def test_other_text_is_checked_before_a_training(tmp_path: Path) -> None:
     text = write_lines(tmp_path / "text", ["eins"])
-    said = dry_run(BACK, tmp_path, "--mono", text, "--pairs", 5)
-    written = next(w for w in commands(said) if str(RECIPES / "monolingual.py") in w)
+    output = dry_run(BACK, tmp_path, "--mono", text, "--pairs", 5)
+    written = next(w for w in commands(output) if str(RECIPES / "monolingual.py") in w)
     assert value(written, "--text") == str(text)
     assert "--skip" not in written
-    assert said.index("monolingual.py") < said.index("fairseq-train")
+    assert output.index("monolingual.py") < output.index("fairseq-train")
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_a_short_training_is_averaged_too(epochs: int, done: str, tmp_path: Path
         fairseq-ext() {{ :; }}
         average=10
         average_checkpoints"""
-    said = subprocess.run(
+    output = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
     ).stderr
-    assert done in said
-    assert ("the training had" in said) == (epochs < 10)
+    assert done in output
+    assert ("the training had" in output) == (epochs < 10)
 
 
 # ---- whole runs ----------------------------------------------------------------------------------
@@ -144,8 +144,8 @@ def test_back_translation_is_killed_and_goes_on(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     first = (run / "synthetic" / "part-000000.txt").stat().st_ino
-    said = bash(*words).stderr
-    assert "reverse-train: done before" in said
+    output = bash(*words).stderr
+    assert "reverse-train: done before" in output
     assert (run / "synthetic" / "part-000000.txt").stat().st_ino == first
     assert len((run / "synthetic.txt").read_text().splitlines()) == 120
     report = json.loads((run / "mixed" / "synthetic.json").read_text())
@@ -155,7 +155,9 @@ def test_back_translation_is_killed_and_goes_on(tmp_path: Path) -> None:
     ]
     assert len(tagged) == report["fates"]["kept"][0]
     assert "<BT> " in (run / "augmented" / "bin" / "dict.en.txt").read_text()
-    assert {one["name"] for one in json.loads((run / "compare.json").read_text())["systems"]} == {
+    assert {
+        system["name"] for system in json.loads((run / "compare.json").read_text())["systems"]
+    } == {
         "baseline",
         "augmented",
     }
@@ -168,6 +170,6 @@ def test_distillation_runs_to_its_end(tmp_path: Path) -> None:
     bash(DISTIL, "--out", run, "--ratio", 9)
     sources = (run / "sources.txt").read_text().splitlines()
     assert len(sources) == len((run / "synthetic.txt").read_text().splitlines())
-    kept = json.loads((run / "mixed" / "synthetic.json").read_text())["fates"]["kept"][0]
-    assert len((run / "mixed" / "train.de").read_text().splitlines()) == kept
+    pair_count = json.loads((run / "mixed" / "synthetic.json").read_text())["fates"]["kept"][0]
+    assert len((run / "mixed" / "train.de").read_text().splitlines()) == pair_count
     assert (run / "compare.md").exists()

@@ -20,20 +20,20 @@ def dry_run(tmp_path: Path, *options: object) -> list[list[str]]:
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("Go.\tVe.\n")
     options = ("--archive", pairs, "--out", tmp_path / "run", *options)
-    found = commands(bash(RECIPE, *options, DRY_RUN="1", SMOKE="0").stderr)
+    word_lists = commands(bash(RECIPE, *options, DRY_RUN="1", SMOKE="0").stderr)
     assert list(tmp_path.iterdir()) == [pairs]
-    return found
+    return word_lists
 
 
 @pytest.mark.parametrize(("src", "tgt", "columns"), [("es", "en", "2,1"), ("en", "es", "1,2")])
 def test_both_directions_take_their_columns(src: str, tgt: str, columns: str, tmp_path: Path):
-    found = dry_run(tmp_path, "--src", src, "--tgt", tgt, "muse")
-    (split,) = [words for words in found if words[1:2] and "split_pairs.py" in words[1]]
+    word_lists = dry_run(tmp_path, "--src", src, "--tgt", tgt, "muse")
+    (split,) = [words for words in word_lists if words[1:2] and "split_pairs.py" in words[1]]
     assert value(split, "--columns") == columns
-    ((folder, words),) = trainings(found).items()
+    ((folder, words),) = trainings(word_lists).items()
     assert folder == "models/muse"
     assert (value(words, "--source-lang"), value(words, "--target-lang")) == (src, tgt)
-    (bundled,) = [words for words in found if words[1:2] == ["bundle"]]
+    (bundled,) = [words for words in word_lists if words[1:2] == ["bundle"]]
     assert bundled[-1] == f"models/muse/tatoeba-{src}-{tgt}-muse"
 
 
@@ -69,34 +69,34 @@ def test_the_rate_ends_at_zero_with_the_last_update(name: str, tmp_path: Path):
 def test_mistakes_are_named_before_anything_is_made(
     options: tuple[str, ...], message: str, tmp_path: Path
 ):
-    said = bash(RECIPE, "--out", tmp_path / "run", *options, ok=False, SMOKE="1").stderr
-    assert message in said
+    output = bash(RECIPE, "--out", tmp_path / "run", *options, ok=False, SMOKE="1").stderr
+    assert message in output
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_the_archive_it_says_what_is_missing(tmp_path: Path):
-    said = bash(RECIPE, "--out", tmp_path / "run", ok=False, SMOKE="0").stderr
-    assert "`--archive` must be the file spa-eng.zip" in said
+    output = bash(RECIPE, "--out", tmp_path / "run", ok=False, SMOKE="0").stderr
+    assert "`--archive` must be the file spa-eng.zip" in output
 
 
 @pytest.mark.system
 @pytest.mark.slow
 def test_it_ends_in_a_bundle_that_translates(tmp_path: Path):
     check_run(tmp_path / "run", "gru")
-    again = bash(RECIPE, "--out", tmp_path / "run", "gru", **SMOKE).stderr
-    assert again.count("done before") == 4
+    output = bash(RECIPE, "--out", tmp_path / "run", "gru", **SMOKE).stderr
+    assert output.count("done before") == 4
 
 
 @pytest.mark.system
 @pytest.mark.long
 def test_a_binary_model_goes_on_from_its_float_one(tmp_path: Path):
     out = tmp_path / "run"
-    said = bash(RECIPE, "--out", out, "bmt-1", ok=False, **SMOKE).stderr
-    assert "`bmt-1` goes on from `bmt`; train that first." in said
+    output = bash(RECIPE, "--out", out, "bmt-1", ok=False, **SMOKE).stderr
+    assert "`bmt-1` goes on from `bmt`; train that first." in output
     check_run(out, "bmt")
     check_run(out, "bmt-1")
-    found = json.loads((out / "compare.json").read_text())
-    assert [one["name"] for one in found["systems"]] == ["bmt", "bmt-1"]
+    comparison = json.loads((out / "compare.json").read_text())
+    assert [system["name"] for system in comparison["systems"]] == ["bmt", "bmt-1"]
 
 
 def check_run(out: Path, name: str) -> None:
@@ -107,7 +107,7 @@ def check_run(out: Path, name: str) -> None:
         assert (out / f"{picture}.png").stat().st_size > 0
     assert "lengths.png" in (out / "compare.md").read_text()
     scores = json.loads((folder / "scores.json").read_text())["scores"]
-    assert {"BLEU", "chrF"} < {one["name"] for one in scores}
+    assert {"BLEU", "chrF"} < {score["name"] for score in scores}
     bundle = folder / f"tatoeba-es-en-{name}"
     card = (bundle / "README.md").read_text()
     assert f"recipes/tatoeba.sh --src es --tgt en {name}`, seed 1, on " in card

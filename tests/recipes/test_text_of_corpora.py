@@ -99,8 +99,8 @@ def official_tokens(name: str):
     def iwslt15(line: str, side: str) -> str:
         return ScriptTokenizer(side).tokenize(line, return_str=True)
 
-    made = {"multi30k_tok": multi30k, "iwslt15_en_vi": iwslt15}
-    return made.get(name, lambda line, _: line)
+    tokenizers = {"multi30k_tok": multi30k, "iwslt15_en_vi": iwslt15}
+    return tokenizers.get(name, lambda line, _: line)
 
 
 KINDS = {"multi30k": "sentencepiece-unigram", "wmt14_en_de": "tokenizers", "wmt17_de_en": "none"}
@@ -135,18 +135,18 @@ def test_split_pairs(sentences, tmp_path: Path) -> None:
     pairs = write_pairs(tmp_path / "pairs", sentences, ("en", "de"))
     wording = ("--src-lang", "en", "--tgt-lang", "de", "--tokenize", "--lowercase")
     for split in SPLITS:
-        given_ = ("--source", pairs / f"{split}.en", "--target", pairs / f"{split}.de")
-        run("corpus", "pairs", *given_, *wording, "--as", split, "--out", tmp_path / "text")
+        inputs = ("--source", pairs / f"{split}.en", "--target", pairs / f"{split}.de")
+        run("corpus", "pairs", *inputs, *wording, "--as", split, "--out", tmp_path / "text")
     raw = [pair[0] for pair in sentences["test"]]
     check(tmp_path / "text", ("en", "de"), raw)
     split_into_subwords(tmp_path / "text", tmp_path / "bpe", "en", "de", kind="bpe", size=60)
     assert "@@ " in " ".join(check(tmp_path / "bpe", ("en", "de"), raw))
-    given_ = ("--source", pairs / "train.en", "--target", pairs / "train.de")
+    inputs = ("--source", pairs / "train.en", "--target", pairs / "train.de")
     sizes = ("--valid", 9, "--test", 9, "--out", tmp_path / "split")
-    run("corpus", "pairs", *given_, *wording, *sizes)
+    run("corpus", "pairs", *inputs, *wording, *sizes)
     encode = pipeline.load(tmp_path / "split").encoder()
-    known = {encode(pair[0]) for pair in sentences["train"]}
-    assert {*(tmp_path / "split" / "test.en").read_text().split("\n")[:-1]} <= known
+    encoded = {encode(pair[0]) for pair in sentences["train"]}
+    assert {*(tmp_path / "split" / "test.en").read_text().split("\n")[:-1]} <= encoded
 
 
 @pytest.mark.system

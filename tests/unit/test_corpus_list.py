@@ -31,9 +31,9 @@ def pairs(first: int, count: int) -> list[str]:
 def listed(folder: Path, *, weights: tuple[float, ...] = (2, 0.5, 2.25)) -> Path:
     """A list of three corpora; the first two have 100 pairs in common."""
     write_lines(folder / "a.tsv", pairs(0, 300))
-    both = [line.split("\t") for line in pairs(200, 500)]
-    write_lines(folder / "b.de", [target for _, target in both])
-    write_lines(folder / "b.en", [source for source, _ in both])
+    columns = [line.split("\t") for line in pairs(200, 500)]
+    write_lines(folder / "b.de", [target for _, target in columns])
+    write_lines(folder / "b.en", [source for source, _ in columns])
     entries = [
         {"name": "a", "pairs": "a.tsv", "columns": [2, 1], "licence": "CC0"},
         {"name": "b", "source": "b.de", "target": "b.en", "licence": "CC BY 4.0"},
@@ -62,9 +62,9 @@ def lines(folder: Path, split: str) -> list[tuple[str, str]]:
 @pytest.mark.system
 def test_corpora_are_mixed_by_weight_with_their_licences(tmp_path: Path) -> None:
     words = ("--corpora", listed(tmp_path), "--valid", 10, "--test", 10, "--out", tmp_path / "out")
-    said = command(tmp_path, *words).stdout
-    assert "a: 300 pairs read, " in said
-    assert "weight 2; licence: CC0\n" in said
+    output = command(tmp_path, *words).stdout
+    assert "a: 300 pairs read, " in output
+    assert "weight 2; licence: CC0\n" in output
     held = {*lines(tmp_path / "out", "valid"), *lines(tmp_path / "out", "test")}
     assert len(held) == 20
     counts = Counter(lines(tmp_path / "out", "train"))
@@ -72,25 +72,29 @@ def test_corpora_are_mixed_by_weight_with_their_licences(tmp_path: Path) -> None
     copies = {"a": Counter(), "b": Counter(), "c": Counter()}
     for pair, count in counts.items():
         copies[origin(pair)][count] += 1
-    kept = Counter(map(origin, held))
-    assert copies["a"] == {2: 300 - kept["a"]}  # those that stand in both are the first's
+    held_counts = Counter(map(origin, held))
+    assert copies["a"] == {2: 300 - held_counts["a"]}  # those that stand in both are the first's
     assert copies["b"].keys() == {1}
-    assert copies["b"][1] == pytest.approx((400 - kept["b"]) / 2, abs=40)
+    assert copies["b"][1] == pytest.approx((400 - held_counts["b"]) / 2, abs=40)
     assert copies["c"].keys() == {2, 3}
-    assert sum(copies["c"].values()) == 100 - kept["c"]
-    assert copies["c"][3] == pytest.approx((100 - kept["c"]) / 4, abs=15)
+    assert sum(copies["c"].values()) == 100 - held_counts["c"]
+    assert copies["c"][3] == pytest.approx((100 - held_counts["c"]) / 4, abs=15)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert [one["licence"] for one in manifest["corpora"]] == ["CC0", "CC BY 4.0", "unknown"]
-    assert [one["read"] for one in manifest["corpora"]] == [300, 500, 100]
-    trained = [one["train"] for one in manifest["corpora"]]
-    assert trained == [sum(n * of for n, of in one.items()) for one in copies.values()]
+    assert [corpus["licence"] for corpus in manifest["corpora"]] == ["CC0", "CC BY 4.0", "unknown"]
+    assert [corpus["read"] for corpus in manifest["corpora"]] == [300, 500, 100]
+    trained = [corpus["train"] for corpus in manifest["corpora"]]
+    assert trained == [
+        sum(n * pairs for n, pairs in histogram.items()) for histogram in copies.values()
+    ]
     assert manifest["report"]["splits"]["train"] == sum(trained)
     assert manifest["report"]["dropped"] == {"repeated pair": 100}
     assert {*manifest["inputs"]} == {"a/a.tsv", "b/b.de", "b/b.en", "c/Some-set-1-deu-eng.tsv"}
     # the same in other parts, and with what was fetched before
     (tmp_path / "mtdata" / "__main__.py").write_text("raise SystemExit('not again')")
-    more = ("--parts", tmp_path / "parts", "--part-lines", 77, "--download")
-    command(tmp_path, *words[:-1], tmp_path / "parted", *more, tmp_path / "out" / "download")
+    part_options = ("--parts", tmp_path / "parts", "--part-lines", 77, "--download")
+    command(
+        tmp_path, *words[:-1], tmp_path / "parted", *part_options, tmp_path / "out" / "download"
+    )
     for split in ("train", "valid", "test"):
         assert lines(tmp_path / "parted", split) == lines(tmp_path / "out", split)
 
@@ -205,9 +209,9 @@ def test_another_packages_rule_is_counted(tmp_path: Path) -> None:
     )
     text = write_lines(tmp_path / "pairs", ["a\tb", "a 1\tb", "c d\te", "f\tf", "g\t2"])
     words = (text, "--rule", "no-digits=!", "--rule", "different", "--valid", 0, "--test", 0)
-    said = command(tmp_path, *words, "--out", tmp_path / "out").stdout
-    assert "dropped, digits in de or en!: 2\n" in said
-    assert "dropped, both sides are the same: 1\n" in said
+    output = command(tmp_path, *words, "--out", tmp_path / "out").stdout
+    assert "dropped, digits in de or en!: 2\n" in output
+    assert "dropped, both sides are the same: 1\n" in output
     assert lines(tmp_path / "out", "train") == [("a", "b"), ("c d", "e")]
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["options"]["rule"] == ["no-digits=!", "different"]

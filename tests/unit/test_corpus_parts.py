@@ -30,7 +30,7 @@ def test_forms_of_text(tmp_path: Path) -> None:
         "<description>Über\u2028dies</description>\n Ein Satz. \n\n<url>y</url>\nZwei\r\n"
     )
     (tmp_path / "t.en").write_text("<title>A\n<talkid>\nB\nC\nD\nE\n<keywords>\n")
-    found = list(raw_pairs(tmp_path / "t.de", tmp_path / "t.en", "tagged"))
+    texts = list(raw_pairs(tmp_path / "t.de", tmp_path / "t.en", "tagged"))
     expected = [
         ("Titel", "A"),
         ("Über\u2028dies", "B"),
@@ -38,14 +38,14 @@ def test_forms_of_text(tmp_path: Path) -> None:
         ("", "D"),
         ("Zwei", "E"),
     ]
-    assert found == expected
+    assert texts == expected
     (tmp_path / "s.de").write_text(
         '<?xml version="1.0"?>\n<doc docid="1">\n<title>nicht</title>\n<p>\n'
         '<seg id="1"> Ja &amp; nein </seg>\n</p><p><seg id="12">Zwei</seg></p>\n</doc>\n'
     )
     (tmp_path / "s.en").write_text('<hl>\n<seg id="1">A\n</hl>\n<seg id="2">B’s</seg>\n')
-    found = list(raw_pairs(tmp_path / "s.de", tmp_path / "s.en", "segments"))
-    assert found == [("Ja &amp; nein", "A"), ("Zwei", "B’s")]
+    texts = list(raw_pairs(tmp_path / "s.de", tmp_path / "s.en", "segments"))
+    assert texts == [("Ja &amp; nein", "A"), ("Zwei", "B’s")]
 
 
 def test_gzipped_text_a_byte_order_mark_and_wrong_bytes(tmp_path: Path) -> None:
@@ -112,16 +112,16 @@ def double(number: int) -> int:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_work_stays_in_order_and_does_not_run_ahead(workers: int) -> None:
-    taken = []
+    drawn = []
 
     def numbers() -> Iterator[int]:
         for number in range(14, 64):
-            taken.append(number)
+            drawn.append(number)
             yield number
 
     for place, result in enumerate(ordered_map(double, numbers(), workers)):
         assert result == 2 * (14 + place)
-        assert len(taken) - place <= 3 * workers
+        assert len(drawn) - place <= 3 * workers
 
 
 def test_a_killed_worker_is_an_error_and_not_a_hang() -> None:

@@ -34,11 +34,11 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-def flip(path: Path, at: int = 100) -> None:
+def flip(path: Path, offset: int = 100) -> None:
     """Flip the lowest bit of one byte; size and time stay, as when a disk fails."""
     status = path.stat()
     content = bytearray(path.read_bytes())
-    content[at] ^= 1
+    content[offset] ^= 1
     path.write_bytes(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
 
@@ -72,15 +72,15 @@ def test_each_call_into_a_folder_extends_its_manifest(tmp_path: Path) -> None:
     preprocess("--trainpref", text / "train", "--workers", 2)
     assert listed(out) == files(out)
     assert {"dict.src.txt", "train.src-tgt.tgt.bin"} <= listed(out).keys()
-    own = ("--srcdict", out / "dict.src.txt", "--tgtdict", out / "dict.tgt.txt")
-    preprocess("--validpref", text / "valid", *own)
-    preprocess("--testpref", text / "test", "--only-source", *own[:2])
+    dictionaries = ("--srcdict", out / "dict.src.txt", "--tgtdict", out / "dict.tgt.txt")
+    preprocess("--validpref", text / "valid", *dictionaries)
+    preprocess("--testpref", text / "test", "--only-source", *dictionaries[:2])
     assert listed(out) == files(out)
     assert {"valid.src-tgt.src.idx", "test.src-tgt.src.bin"} <= listed(out).keys()
     # a file that is gone is listed no more
     for path in out.glob("valid.*"):
         path.unlink()
-    preprocess("--testpref", f"{text / 'test'},{text / 'valid'}", *own)
+    preprocess("--testpref", f"{text / 'test'},{text / 'valid'}", *dictionaries)
     assert listed(out) == files(out)
     assert "test1.src-tgt.tgt.bin" in listed(out)
     # another dictionary would turn what is there into other words
@@ -93,7 +93,7 @@ def test_each_call_into_a_folder_extends_its_manifest(tmp_path: Path) -> None:
     )
     # a damaged manifest is refused before the work
     (out / NAME).write_text("{")
-    refused(preprocess("--testpref", text / "test", *own, ok=False), NAME, "not JSON")
+    refused(preprocess("--testpref", text / "test", *dictionaries, ok=False), NAME, "not JSON")
     (out / NAME).write_bytes(before[out / NAME])
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
@@ -105,11 +105,11 @@ def test_each_call_into_a_folder_extends_its_manifest(tmp_path: Path) -> None:
 def test_one_flipped_bit_is_noticed(data: Path, copy_model: Path) -> None:
     """The token stays in the dictionary, so nothing but the checksum can tell."""
     command = ("generate", data, "--path", copy_model, "--cpu")
-    whole = fairseq(*command).stdout
+    output = fairseq(*command).stdout
     flip(data / "test.src-tgt.src.bin")
     refused(fairseq(*command, ok=False), "test.src-tgt.src.bin is damaged: its checksum is not")
     (data / NAME).unlink()  # as a folder of stock fairseq
-    assert fairseq(*command).stdout.count("\nH-") == whole.count("\nH-") == 50
+    assert fairseq(*command).stdout.count("\nH-") == output.count("\nH-") == 50
     assert (data / checked_files.NOTES).is_file()
 
 
@@ -276,26 +276,26 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_manifest_that_is_none_is_refused(data: Path, case: str) -> None:
-    content, said = BAD[case]
+    content, message = BAD[case]
     (data / NAME).write_text(content, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(DataError) as caught:
         indexed.check(data / "train.src-tgt.src", 14)
     assert f"{data / NAME} is not a manifest of fairseq-preprocess" in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.system
 def test_commands_refuse_bad_manifests(data: Path, copy_model: Path) -> None:
     command = ("generate", data, "--path", copy_model, "--cpu")
-    whole = (data / NAME).read_text()
-    for content, said in (
-        (whole[: len(whole) // 2], ": not JSON ("),
+    manifest = (data / NAME).read_text()
+    for content, message in (
+        (manifest[: len(manifest) // 2], ": not JSON ("),
         (with_entry("test.src-tgt.src.bin", 7), "test.src-tgt.src.bin is damaged: "),
         (with_entry("../x"), "is not the name of a file in the folder"),
     ):
         (data / NAME).write_text(content)
-        refused(fairseq(*command, ok=False), said)
+        refused(fairseq(*command, ok=False), message)
     (data / NAME).unlink()
     os.mkfifo(data / NAME)
     refused(fairseq(*command, ok=False), "is not a regular file")
@@ -324,8 +324,8 @@ def test_a_job_of_two_processes_ends_with_one_message(data: Path, tmp_path: Path
     flip(data / "train.src-tgt.src.bin")
     done = run(*command, ok=False)
     lines = [line.removeprefix("[rank0]: ") for line in done.stderr.splitlines()]
-    said = [line for line in lines if line.startswith("fairseq-ext: error: ")]
-    assert len(said) == 1
-    assert "train.src-tgt.src.bin is damaged: its checksum" in said[0]
+    errors = [line for line in lines if line.startswith("fairseq-ext: error: ")]
+    assert len(errors) == 1
+    assert "train.src-tgt.src.bin is damaged: its checksum" in errors[0]
     flip(data / "train.src-tgt.src.bin")
     run(*command)

@@ -64,8 +64,8 @@ def test_a_shared_dictionary_is_stored_once(tmp_path: Path) -> None:
     for target in (list(words), [*words[1:], "other"]):
         path = tmp_path / "checkpoint.pt"
         torch.save({"extra_state": {KEY: dictionaries.record(words, target)}}, path)
-        found = dictionaries.recorded(torch.load(path, weights_only=True), path)
-        assert {side: found[side].split("\n") for side in found} == {
+        recorded = dictionaries.recorded(torch.load(path, weights_only=True), path)
+        assert {side: recorded[side].split("\n") for side in recorded} == {
             "source": words,
             "target": target,
         }
@@ -78,8 +78,8 @@ def test_what_leaves_the_training_state_out_keeps_the_record() -> None:
     """As `fairseq-ext fuse` and the averages do."""
     record = dictionaries.record(WORDS, WORDS)
     state = {"model": {}, "extra_state": {KEY: record, "ema": {}}, "last_optimizer_state": {}}
-    kept = layout.without_training_state(state)
-    assert kept == {"model": {}, "extra_state": {KEY: record}}
+    remainder = layout.without_training_state(state)
+    assert remainder == {"model": {}, "extra_state": {KEY: record}}
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_commands_that_translate_refuse_another_order(
     other_data: Path, copy_model: Path, said: str, tmp_path: Path
 ) -> None:
     for name in ("generate", "interactive", "validate"):
-        more = ("--task", "translation", "--batch-size", 50) if name == "validate" else ()
-        command = (name, other_data, "--path", copy_model, "--cpu", *more)
+        options = ("--task", "translation", "--batch-size", 50) if name == "validate" else ()
+        command = (name, other_data, "--path", copy_model, "--cpu", *options)
         refused(fairseq(*command, ok=False, stdin="1 2\n"), f"{copy_model} {said}")
     hub = (sys.executable, "-c", HUB, copy_model.parent, copy_model.name, other_data)
     refused(run(*hub, ok=False), f"{copy_model} {said}")
@@ -231,9 +231,9 @@ def test_averages_keep_the_record_and_mix_no_dictionaries(copy_model: Path, tmp_
     words[5:7] = words[6:4:-1]
     state["extra_state"][KEY]["target"] = "\n".join(words)
     torch.save(state, tmp_path / "other.pt")
-    both = ("--inputs", copy_model, tmp_path / "other.pt")
+    inputs = ("--inputs", copy_model, tmp_path / "other.pt")
     refused(
-        run("fairseq-ext", "average", *both, "-o", tmp_path / "no.pt", ok=False),
+        run("fairseq-ext", "average", *inputs, "-o", tmp_path / "no.pt", ok=False),
         *(f"`{tmp_path / 'other.pt'}` was trained with another target dictionary", "line 2 is"),
     )
     assert not (tmp_path / "no.pt").exists()

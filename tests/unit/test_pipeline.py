@@ -85,8 +85,8 @@ def test_lower_case_is_the_languages(language, text, lower, step):
 def test_sentencepiece_keeps_what_cleaning_keeps(kind, tmp_path):
     pytest.importorskip("sentencepiece")
     lines = ["می\u200cخواهم بروم", "本当です！はい", "20 m² ½ ﬁn Å", "… № ⅓ ㎏"]
-    others = [english for english, _ in sample({"train": 400})["train"]]
-    text = write_lines(tmp_path / "text", lines * 20 + others)
+    sentences = [english for english, _ in sample({"train": 400})["train"]]
+    text = write_lines(tmp_path / "text", lines * 20 + sentences)
     loaded = subwords.load(*subwords.learn(kind, [text], 150, tmp_path))
     for line in lines:
         assert loaded.decode(loaded.encode(line)) == line == cleaning.plain(line)
@@ -100,9 +100,11 @@ def test_tokens_of_text_in_lower_case(tmp_path: Path):
         for side in ("en", "de"):
             (tmp_path / f"{split}.{side}").write_text(f"{line.lower()}\n")
     own_text.copy_corpus(tmp_path, tmp_path / "tokens", "en", "de", tokenize=True)
-    made = pipeline.load(tmp_path / "tokens")
+    tokens_pipeline = pipeline.load(tmp_path / "tokens")
     for side in ("en", "de"):
-        assert lines_of(tmp_path / "tokens" / f"train.{side}") == [made.words(side)(line)]
+        assert lines_of(tmp_path / "tokens" / f"train.{side}") == [
+            tokens_pipeline.words(side)(line)
+        ]
 
 
 def test_options_that_need_tokens():
@@ -244,7 +246,7 @@ def test_long_words_are_not_remembered(tmp_path: Path):
     (tmp_path / "codes").write_text("#version: 0.2\na b</w>\n")
     merges = subwords.Merges(tmp_path / "codes")
     long = "ab" * subwords.LONGEST_REMEMBERED
-    assert merges(f"ab {long}") == f"ab {' '.join(f'{one}@@' for one in long[:-2])} ab"
+    assert merges(f"ab {long}") == f"ab {' '.join(f'{letter}@@' for letter in long[:-2])} ab"
     assert list(merges._known) == ["ab"]
 
 
@@ -374,10 +376,10 @@ def generated(trained: Path) -> Path:
 def test_every_folder_on_the_way_knows_how_the_text_was_made(trained: Path):
     words, *pieces = (pipeline.load(trained / name) for name in ("text", "bpe", "bin", "run"))
     assert words == Pipeline("en", "de", tokenize=True)
-    for one in pieces:
-        assert dataclasses.replace(one, subwords="none", files=()) == words
-        assert one.subwords == "subword-nmt"
-        assert one.files[0].read_text() == (trained / "bpe" / "codes").read_text()
+    for steps in pieces:
+        assert dataclasses.replace(steps, subwords="none", files=()) == words
+        assert steps.subwords == "subword-nmt"
+        assert steps.files[0].read_text() == (trained / "bpe" / "codes").read_text()
 
 
 @pytest.mark.system
@@ -403,13 +405,15 @@ def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path)
     sentences = outputs.read_generated(generated)
     ours = [json.loads(line) for line in lines_of(details)]
     encode = pipeline.load(trained / "run").encoder()
-    assert [encode(one["source"]) for one in ours] == [one.source for one in sentences]
-    assert [one["translations"][0]["tokens"] for one in ours] == [s.best.text for s in sentences]
+    assert [encode(row["source"]) for row in ours] == [s.source for s in sentences]
+    assert [row["translations"][0]["tokens"] for row in ours] == [s.best.text for s in sentences]
     decode = pipeline.load(trained / "run").decoder()
     assert lines_of(out) == [decode(sentence.best.text) for sentence in sentences]
 
-    said = run(*command, "--no-tokenize").stderr
-    assert "options instead of text.json (en → de: tokenize, subword-nmt): en → de: subword" in said
+    output = run(*command, "--no-tokenize").stderr
+    assert (
+        "options instead of text.json (en → de: tokenize, subword-nmt): en → de: subword" in output
+    )
 
 
 @pytest.mark.system
@@ -457,47 +461,52 @@ def test_scoring_needs_no_flag(
     trained: Path, generated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     decode = pipeline.load(trained / "run").decoder()
-    texts = [decode(one.best.text) for one in outputs.read_generated(generated)]
+    texts = [decode(sentence.best.text) for sentence in outputs.read_generated(generated)]
     assert any("." in text.rstrip(".") for text in texts)  # there is something to detokenize
     hyp, ref = tmp_path / "hyp", trained / "raw/test.de"
 
-    status, said = command(capsys, "hypotheses", generated, "-o", hyp)
+    status, output = command(capsys, "hypotheses", generated, "-o", hyp)
     assert (status, lines_of(hyp)) == (0, texts)
     steps = "(en → de: tokenize, subword-nmt)"
     file = trained / "run" / FILE
-    assert said == f"{generated}: becomes text as {file} says {steps}\n"
+    assert output == f"{generated}: becomes text as {file} says {steps}\n"
 
-    found = tmp_path / "scores.json"
-    assert command(capsys, "score", "--generated", generated, "--ref", ref, "--json", found)[0] == 0
-    wanted = [one.value for one in score.score_files(ref, hyp)]
-    assert [one["value"] for one in json.loads(found.read_text())["scores"][:2]] == wanted
+    scores_path = tmp_path / "scores.json"
+    assert (
+        command(capsys, "score", "--generated", generated, "--ref", ref, "--json", scores_path)[0]
+        == 0
+    )
+    expected = [metric.value for metric in score.score_files(ref, hyp)]
+    assert [
+        metric["value"] for metric in json.loads(scores_path.read_text())["scores"][:2]
+    ] == expected
 
     table = tmp_path / "table.json"
     systems = ("--system", f"a={generated}", "--system", f"b=text:{hyp}", "--samples", 100)
-    status, said = command(capsys, "compare", *systems, "--ref", ref, "--json", table)
-    assert (status, said.count("becomes text as")) == (0, 1)
-    one, other = (row["scores"] for row in json.loads(table.read_text())["systems"])
-    assert one["BLEU"]["value"] == other["BLEU"]["value"]
+    status, output = command(capsys, "compare", *systems, "--ref", ref, "--json", table)
+    assert (status, output.count("becomes text as")) == (0, 1)
+    first, second = (row["scores"] for row in json.loads(table.read_text())["systems"])
+    assert first["BLEU"]["value"] == second["BLEU"]["value"]
 
 
 @pytest.mark.system
 def test_flags_override_and_say_so(
     trained: Path, generated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    best = [one.best.text for one in outputs.read_generated(generated)]
+    best = [sentence.best.text for sentence in outputs.read_generated(generated)]
     hyp = tmp_path / "hyp"
     read = ("hypotheses", generated, "-o", hyp)
-    _, said = command(capsys, *read, "--no-remove-bpe")
+    _, output = command(capsys, *read, "--no-remove-bpe")
     assert lines_of(hyp) == best
-    assert "options instead of" in said
-    assert said.endswith("(en → de: tokenize, subword-nmt): en → de: text as it is\n")
-    _, said = command(capsys, *read, "--keep-tokens")
+    assert "options instead of" in output
+    assert output.endswith("(en → de: tokenize, subword-nmt): en → de: text as it is\n")
+    _, output = command(capsys, *read, "--keep-tokens")
     assert lines_of(hyp) == [remove_bpe(line) for line in best]
-    assert said.endswith(": en → de: subword-nmt\n")
-    _, said = command(capsys, *read, "--detokenize", "en", "--remove-bpe")
-    assert said.endswith(": en → en: tokenize, subword-nmt\n")
-    _, said = command(capsys, *read, "--detokenize", "de", "--remove-bpe")
-    assert "becomes text as" in said  # what it says anyway
+    assert output.endswith(": en → de: subword-nmt\n")
+    _, output = command(capsys, *read, "--detokenize", "en", "--remove-bpe")
+    assert output.endswith(": en → en: tokenize, subword-nmt\n")
+    _, output = command(capsys, *read, "--detokenize", "de", "--remove-bpe")
+    assert "becomes text as" in output  # what it says anyway
 
 
 @pytest.mark.system
@@ -509,12 +518,12 @@ def test_the_text_of_a_moved_run_is_found_and_of_another_is_not(
     content = generated.read_text(encoding="utf-8")
     (moved / "out").write_text(content.replace(str(trained), str(tmp_path / "gone")))
     assert generated_text.find(moved / "out") is None
-    status, said = command(capsys, "hypotheses", moved / "out", "-o", tmp_path / "hyp")
+    status, output = command(capsys, "hypotheses", moved / "out", "-o", tmp_path / "hyp")
     assert status == 0
-    assert f"{tmp_path / 'gone' / 'run' / FILE} is gone, or is of another run" in said
+    assert f"{tmp_path / 'gone' / 'run' / FILE} is gone, or is of another run" in output
     pipeline.copy(trained / "run", moved / "run")
-    folder, made_ = generated_text.find(moved / "out")
-    assert (folder, made_.tokenize) == (moved / "run", True)
+    folder, steps = generated_text.find(moved / "out")
+    assert (folder, steps.tokenize) == (moved / "run", True)
     (moved / "run" / FILE).write_text('{"format": 1, "src": "en", "tgt": "de"}')
     assert generated_text.find(moved / "out") is None
 
@@ -533,17 +542,17 @@ def test_languages_with_a_region_are_noted(langs: tuple[str, str], tmp_path: Pat
     Pipeline(*langs, tokenize=True).save(tmp_path)
     for src, tgt in (langs, langs[::-1]):
         (tmp_path / "out").write_text(f"{generated_text.note([tmp_path], src, tgt)}\nS-0\tx\n")
-        _, found = generated_text.find(tmp_path / "out")
-        assert (found.src, found.tgt, found.tokenize) == (src, tgt, True)
+        _, steps = generated_text.find(tmp_path / "out")
+        assert (steps.src, steps.tgt, steps.tokenize) == (src, tgt, True)
 
 
 def test_a_note_cannot_speak_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     note = f"Text of en-de as in /x\x1b[31m/{FILE} (SHA-256 {'0' * 64})"
     (tmp_path / "out").write_text(f"{note}\nS-0\ta\nH-0\t-1\ta@@ b\n")
     assert generated_text.find(tmp_path / "out") is None
-    status, said = command(capsys, "hypotheses", tmp_path / "out", "-o", tmp_path / "hyp")
+    status, output = command(capsys, "hypotheses", tmp_path / "out", "-o", tmp_path / "hyp")
     assert (status, lines_of(tmp_path / "hyp")) == (0, ["a@@ b"])
-    assert said.startswith(f"{tmp_path}/out: /x\\x1b[31m/{FILE} is gone")
+    assert output.startswith(f"{tmp_path}/out: /x\\x1b[31m/{FILE} is gone")
 
 
 def test_pieces_of_sentencepiece_are_never_scored(
@@ -560,18 +569,18 @@ def test_pieces_of_sentencepiece_are_never_scored(
                 (("S", line), ("T", line), ("H", f"-1\t{line}"))]  # fmt: skip
         (tmp_path / name).write_text("\n".join(rows), encoding="utf-8")
     score_it = ("score", "--ref", text / "test.de", "--generated")
-    status, said = command(capsys, *score_it, tmp_path / "pieces")
+    status, output = command(capsys, *score_it, tmp_path / "pieces")
     assert status == 1
-    assert "holds pieces of SentencePiece (`▁`), not text. Put the text.json" in said
-    status, said = command(
+    assert "holds pieces of SentencePiece (`▁`), not text. Put the text.json" in output
+    status, output = command(
         capsys, "score", "--ref", text / "test.de", "--hyp", tmp_path / "run" / "test.de"
     )
-    assert (status, "holds pieces of SentencePiece" in said) == (1, True)
+    assert (status, "holds pieces of SentencePiece" in output) == (1, True)
     pipeline.copy(tmp_path / "run", tmp_path)
     for name in ("pieces", "words"):
-        found = tmp_path / "scores.json"
-        assert command(capsys, *score_it, tmp_path / name, "--json", found)[0] == 0
-        values = [one["value"] for one in json.loads(found.read_text())["scores"]]
+        scores_path = tmp_path / "scores.json"
+        assert command(capsys, *score_it, tmp_path / name, "--json", scores_path)[0] == 0
+        values = [metric["value"] for metric in json.loads(scores_path.read_text())["scores"]]
         assert values == pytest.approx([100, 100, 100])
 
 

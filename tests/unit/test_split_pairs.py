@@ -37,9 +37,9 @@ def corpus() -> list[tuple[str, str]]:
     """300 English sentences with one to three Spanish ones; some Spanish ones come twice."""
     rng = random.Random(4)
     return [
-        (f"oración {rng.randrange(2000)} .", f"Sentence {number}{'.!?'[way]}")
+        (f"oración {rng.randrange(2000)} .", f"Sentence {number}{'.!?'[ending]}")
         for number in range(300)
-        for way in range(rng.randint(1, 3))
+        for ending in range(rng.randint(1, 3))
     ]
 
 
@@ -67,12 +67,14 @@ def job_of(pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: 
 def written(job: SplitJob, folder: Path) -> dict[str, Pairs]:
     """The pairs of each split."""
     names = [[folder / f"{split}.{side}" for side in (0, 1)] for split in SPLITS]
-    files = [[path.open("w", encoding="utf-8") for path in both] for both in names]
+    files = [[path.open("w", encoding="utf-8") for path in paths] for paths in names]
     job.write(files)
     for file in (*files[0], *files[1], *files[2]):
         file.close()
-    texts = [[path.read_text(encoding="utf-8").split("\n")[:-1] for path in both] for both in names]
-    return {name: [*zip(*both, strict=True)] for name, both in zip(SPLITS, texts, strict=True)}
+    texts = [
+        [path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths] for paths in names
+    ]
+    return {name: [*zip(*texts, strict=True)] for name, texts in zip(SPLITS, texts, strict=True)}
 
 
 def split(pairs: Pairs, folder: Path, **how: object) -> tuple[dict[str, Pairs], SplitJob]:
@@ -100,25 +102,25 @@ def test_parts_and_ranges_do_not_change_a_byte(
     tmp_path_factory, pairs, size, ranges, salt, key, strict, held
 ):
     counts = naive_split.Counts()
-    kept = naive_split.cleaned(pairs, (str, str), 2, counts)
-    side = naive_split.repeating_side(kept) if key == "auto" else int(key == "target")
-    if len({normalized(pair[side]) for pair in kept}) <= sum(held):
+    cleaned = naive_split.cleaned(pairs, (str, str), 2, counts)
+    side = naive_split.repeating_side(cleaned) if key == "auto" else int(key == "target")
+    if len({normalized(pair[side]) for pair in cleaned}) <= sum(held):
         return
     options = {"valid": held[0], "test": held[1], "salt": salt, "strict": strict}
-    wanted = naive_split.split(kept, key=side, report=counts, **options)
-    found, job = split(
+    expected = naive_split.split(cleaned, key=side, report=counts, **options)
+    splits, job = split(
         pairs,
         tmp_path_factory.mktemp("split"),
         **{"size": size, "ranges": ranges, "key": key, "max_words": 2, **options},
     )
-    assert found == wanted
+    assert splits == expected
     assert [*job.dropped().items()] == [*counts.dropped.items()]
     assert (job.read(), job.leaks()) == (counts.read, (counts.key, counts.leaks))
     for name, size in job.sizes().items():
-        words = [[w for pair in wanted[name] for w in pair[one].split()] for one in (0, 1)]
-        assert size["pairs"] == [len(wanted[name])]
-        assert size["words"] == [len(one) for one in words]
-        assert size["types"] == [len({*one}) for one in words]
+        words = [[w for pair in expected[name] for w in pair[side].split()] for side in (0, 1)]
+        assert size["pairs"] == [len(expected[name])]
+        assert size["words"] == [len(words) for words in words]
+        assert size["types"] == [len({*words}) for words in words]
 
 
 @pytest.mark.parametrize("key", [0, 1])
@@ -128,16 +130,16 @@ def test_no_key_sentence_is_in_two_splits(key, strict, tmp_path):
     pairs = [*dict.fromkeys(corpus())]
     splits, job = split(pairs, tmp_path, valid=20, test=30, key=side, strict=strict)
     assert (len(splits["valid"]), len(splits["test"])) == (20, 30)
-    for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
-        assert not sides(splits, one, key) & sides(splits, other, key)
+    for name, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
+        assert not sides(splits, name, key) & sides(splits, other, key)
     held_out = sides(splits, "valid", 1 - key) | sides(splits, "test", 1 - key)
     leaked = [pair for pair in splits["train"] if normalized(pair[1 - key]) in held_out]
     _, leaks = job.leaks()
     assert leaks["train"] > 0
     assert len(leaked) == (0 if strict else leaks["train"])
-    kept = sum(map(len, splits.values()))
-    assert kept + sum(job.dropped().values()) == len(pairs)
-    assert {pair for found in splits.values() for pair in found} <= {*pairs}
+    pair_count = sum(map(len, splits.values()))
+    assert pair_count + sum(job.dropped().values()) == len(pairs)
+    assert {pair for pairs in splits.values() for pair in pairs} <= {*pairs}
 
 
 def test_a_sentence_keeps_its_split_whatever_its_company(tmp_path):
@@ -177,12 +179,12 @@ def test_groups_of_near_duplicates_stay_on_one_side(size, ranges, tmp_path):
     assert [len(splits[name]) for name in ("valid", "test")] == [10, 20]
     assert sum(map(len, splits.values())) == len({*pairs})
     families = {name: {pair[1].split()[-1] for pair in splits[name]} for name in splits}
-    for one, other in itertools.combinations(families.values(), 2):
-        assert not one & other
+    for first, other in itertools.combinations(families.values(), 2):
+        assert not first & other
     assert job.leaks() == ("groups", {"groups": 60, "largest": 4})
     assert job.dropped() == {"repeated pair": 9}
-    again, _ = split(pairs, tmp_path / "again", key="groups", valid=10, test=20)
-    assert again == splits
+    second_split, _ = split(pairs, tmp_path / "again", key="groups", valid=10, test=20)
+    assert second_split == splits
 
 
 def test_too_few_groups_is_an_error(tmp_path):
@@ -206,8 +208,8 @@ def test_more_held_out_sentences_than_there_are_is_an_error(tmp_path):
 
 def test_cleaning(tmp_path):
     pairs = [("a  b", "c\u00a0d"), ("", "x"), ("a b", "c d"), ("1 2 3 4", "x"), ("1 2 3", "x")]
-    found, job = split(pairs, tmp_path, valid=0, test=0, max_words=3)
-    assert found["train"] == [("a b", "c d"), ("1 2 3", "x")]
+    splits, job = split(pairs, tmp_path, valid=0, test=0, max_words=3)
+    assert splits["train"] == [("a b", "c d"), ("1 2 3", "x")]
     assert job.read() == 5
     assert job.dropped() == {"empty side": 1, "repeated pair": 1, "more than 3 words": 1}
     words = Pipeline("en", "de", clean=True, tokenize=True, lowercase=True).words()
@@ -250,8 +252,8 @@ def packed(folder: Path, form: str, content: bytes) -> Path:
 @pytest.mark.parametrize("form", ["tsv", "gz", "bz2", "xz", "zip"])
 def test_every_form_reads_alike(tmp_path, form):
     text = "\ufeffGo.\tVe.\tx\r\nI'm\u2028in\u00a0love.\tEstoy\renamorado.\ty\nlast\túltima"
-    found = pairs_of(tmp_path, packed(tmp_path, form, text.encode()), columns=(2, 1))
-    assert found == [
+    texts = pairs_of(tmp_path, packed(tmp_path, form, text.encode()), columns=(2, 1))
+    assert texts == [
         ("Ve.", "Go."),
         ("Estoy enamorado.", "I'm in love."),
         ("última", "last"),
@@ -279,13 +281,13 @@ def test_unreadable_input_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"no member `x`; it has .*spa-eng/spa\.txt"):
         list(lines(packed(tmp_path, "zip", b"a\n"), "x"))
     for form in ("gz", "bz2", "xz"):
-        whole = packed(tmp_path, form, bytes(random.Random(1).randbytes(5000).hex(), "ascii"))
-        whole.write_bytes(whole.read_bytes()[:-900])
+        path = packed(tmp_path, form, bytes(random.Random(1).randbytes(5000).hex(), "ascii"))
+        path.write_bytes(path.read_bytes()[:-900])
         with pytest.raises(ValueError, match="is damaged"):
-            list(lines(whole))
-        whole.write_bytes(b"not compressed at all")
+            list(lines(path))
+        path.write_bytes(b"not compressed at all")
         with pytest.raises(ValueError, match="is damaged"):
-            list(lines(whole))
+            list(lines(path))
     with zipfile.ZipFile(tmp_path / "f.zip", "a") as archive:
         archive.writestr("second.txt", "a")
     with pytest.raises(ValueError, match=r"--member: .*second\.txt"):
@@ -332,18 +334,18 @@ def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     rows = ["id\tja\ten", *(f"{n}\t{line}\tline {n}" for n, line in enumerate(JAPANESE))]
     table = write_lines(tmp_path / "pairs.tsv", rows)
     options = ("--columns", "2,3", "--out", tmp_path / "out")
-    assert "line 1 of" in (said := pairs_command(table, *options).stderr)
-    assert "(`ja / en`) looks like a header, and becomes a pair; give --header" in said
+    assert "line 1 of" in (output := pairs_command(table, *options).stderr)
+    assert "(`ja / en`) looks like a header, and becomes a pair; give --header" in output
     assert "warning" not in pairs_command(table, "--header", *options, "--overwrite").stderr
-    said = pairs_command(table, "--header", "--out", tmp_path / "ids").stderr
-    assert "column 1 of" in said
-    assert "holds numbers (`0` …), no sentences; choose others with --columns" in said
-    said = pairs_command(table, "--header", "--columns", "ja,de", "--out", "x", ok=False).stderr
-    assert "must have one column `de`; it has id, ja, en." in said
-    said = pairs_command(table, "--columns", "ja,en", "--out", "x", ok=False).stderr
-    assert "`--columns` has names, which `--header` reads; give that too." in said
-    said = pairs_command(write_lines(tmp_path / "a.xlsx", ["PK"]), "--out", "x", ok=False).stderr
-    assert "is a spreadsheet; save it as CSV" in said
+    output = pairs_command(table, "--header", "--out", tmp_path / "ids").stderr
+    assert "column 1 of" in output
+    assert "holds numbers (`0` …), no sentences; choose others with --columns" in output
+    output = pairs_command(table, "--header", "--columns", "ja,de", "--out", "x", ok=False).stderr
+    assert "must have one column `de`; it has id, ja, en." in output
+    output = pairs_command(table, "--columns", "ja,en", "--out", "x", ok=False).stderr
+    assert "`--columns` has names, which `--header` reads; give that too." in output
+    output = pairs_command(write_lines(tmp_path / "a.xlsx", ["PK"]), "--out", "x", ok=False).stderr
+    assert "is a spreadsheet; save it as CSV" in output
 
 
 @pytest.mark.system
@@ -353,8 +355,8 @@ def test_a_corpus_that_was_made_otherwise_is_not_overwritten(tmp_path):
     pairs_command(*options)
     before = (tmp_path / "out/test.ja").read_bytes()
     pairs_command(*options)  # the same again
-    said = pairs_command(*options, "--salt", 2, ok=False).stderr
-    assert "has a corpus already, made of other text or with other options" in said
+    output = pairs_command(*options, "--salt", 2, ok=False).stderr
+    assert "has a corpus already, made of other text or with other options" in output
     assert (tmp_path / "out/test.ja").read_bytes() == before
     pairs_command(*options, "--salt", 2, "--overwrite")
     assert (tmp_path / "out/test.ja").read_bytes() != before
@@ -390,7 +392,7 @@ def command(*arguments: object, ok: bool = True):
 def test_command_splits_a_tab_separated_file(tmp_path):
     out = tmp_path / "out"
     sizes = ("--valid", 20, "--test", 30)
-    said = command(
+    done = command(
         spanish_english(tmp_path),
         *sizes,
         "--columns",
@@ -400,10 +402,10 @@ def test_command_splits_a_tab_separated_file(tmp_path):
         "--out",
         out,
     )
-    assert "split by the target sentence" in said.stdout
-    dropped = re.search(r"dropped, source sentence also in valid or test: (\d+)", said.stdout)
+    assert "split by the target sentence" in done.stdout
+    dropped = re.search(r"dropped, source sentence also in valid or test: (\d+)", done.stdout)
     assert int(dropped[1]) > 0
-    assert "kept in train, source sentence also in valid or test: 0\n" in said.stdout
+    assert "kept in train, source sentence also in valid or test: 0\n" in done.stdout
     lenient = command(
         *(tmp_path / "pairs.tsv", *sizes, "--columns", "2,1", "--lowercase", "--tokenize"),
         *("--no-strict", "--out", tmp_path / "lenient"),
@@ -421,24 +423,26 @@ def test_command_splits_a_tab_separated_file(tmp_path):
     for name, size in (("valid", 20), ("test", 30)):
         assert len(text[f"{name}.en"]) == len(text[f"{name}.es"]) == size
     assert not set(text["train.en"]) & set(text["test.en"] + text["valid.en"])
-    known = {(es, f"{en[:-1].lower()} {en[-1]}") for es, en in corpus()}
-    assert set(zip(text["train.es"], text["train.en"], strict=True)) <= known
+    corpus_pairs = {(es, f"{en[:-1].lower()} {en[-1]}") for es, en in corpus()}
+    assert set(zip(text["train.es"], text["train.en"], strict=True)) <= corpus_pairs
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["report"]["splits"]["test"] == 30
-    assert "are not for training" not in said.stdout
-    many = ("--valid", 150, "--test", 30, "--overwrite")
-    swapped = command(tmp_path / "pairs.tsv", *many, "--columns", "2,1", "--swap", "--out", out)
+    assert "are not for training" not in done.stdout
+    large_sizes = ("--valid", 150, "--test", 30, "--overwrite")
+    swapped = command(
+        tmp_path / "pairs.tsv", *large_sizes, "--columns", "2,1", "--swap", "--out", out
+    )
     assert "180 pairs are not for training; with --valid and --test fewer\n" in swapped.stdout
     assert "split by the source sentence" in swapped.stdout
     assert (out / "train.es").read_text(encoding="utf-8").startswith("Sentence")
     # An error leaves what is there as it was.
     before = {path: path.read_bytes() for path in out.iterdir()}
-    said = command(
+    done = command(
         tmp_path / "pairs.tsv", "--columns", "1,4", "--out", out, "--overwrite", ok=False
     )
-    assert "split_pairs: error:" in said.stderr
-    assert "line 1: 3 tab-separated" in said.stderr
-    assert "Traceback" not in said.stderr
+    assert "split_pairs: error:" in done.stderr
+    assert "line 1: 3 tab-separated" in done.stderr
+    assert "Traceback" not in done.stderr
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
@@ -458,12 +462,12 @@ def test_command_splits_a_tab_separated_file(tmp_path):
 def test_command_refuses_options_of_another_kind_of_input(tmp_path, kind, option):
     (tmp_path / "list.json").write_text('[{"name": "a", "pairs": "pairs", "licence": "CC0"}]')
     (tmp_path / "pairs").write_text("a\tb\n")
-    given = {
+    arguments = {
         "pairs": ["pairs"],
         "--corpora": ["--corpora", "list.json"],
         "--source": ["--source", "pairs", "--target", "pairs"],
     }[kind]
-    words = (*LANGS, *given, *option.split(), "--out", "out")
+    words = (*LANGS, *arguments, *option.split(), "--out", "out")
     done = run(sys.executable, SCRIPT, *words, cwd=tmp_path, ok=False)
     assert f"`{option.split()[0]}` goes with " in done.stderr
     assert not (tmp_path / "out").exists()
@@ -477,8 +481,8 @@ def test_command_takes_aligned_files_as_one_split(tmp_path):
     assert (tmp_path / "valid.es").read_bytes() == source.read_bytes()
     assert (tmp_path / "valid.en").read_bytes() == target.read_bytes()
     assert not (tmp_path / "train.en").exists()
-    said = command("--source", source, "--as", "valid", "--out", tmp_path, ok=False).stderr
-    assert "both --source and --target" in said
+    output = command("--source", source, "--as", "valid", "--out", tmp_path, ok=False).stderr
+    assert "both --source and --target" in output
 
 
 @pytest.mark.system
@@ -486,8 +490,8 @@ def test_what_is_read_is_never_overwritten(tmp_path):
     source = write_lines(tmp_path / "train.es", [f"a {number} ." for number in range(9)])
     target = write_lines(tmp_path / "train.en", [f"A {number} ." for number in range(9)])
     before = {path.name: path.read_bytes() for path in (source, target)}
-    said = command("--source", source, "--target", target, "--out", tmp_path, ok=False).stderr
-    assert "train.es would be overwritten by the output; write it elsewhere." in said
+    output = command("--source", source, "--target", target, "--out", tmp_path, ok=False).stderr
+    assert "train.es would be overwritten by the output; write it elsewhere." in output
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -495,8 +499,8 @@ def test_what_is_read_is_never_overwritten(tmp_path):
 def test_a_language_is_the_ending_of_a_name(tmp_path, language):
     source = write_lines(tmp_path / "s", ["a ."])
     words = ("--source", source, "--target", source, "--out", tmp_path / "out")
-    said = command(*words, "--src-lang", language, "--tgt-lang", "en", ok=False).stderr
-    assert "`--src-lang` must be a language, such as en or pt-BR, but is" in said
+    output = command(*words, "--src-lang", language, "--tgt-lang", "en", ok=False).stderr
+    assert "`--src-lang` must be a language, such as en or pt-BR, but is" in output
     assert not (tmp_path / "out").exists()
 
 
@@ -506,7 +510,7 @@ def test_splits_of_one_folder_are_made_alike(tmp_path):
     target = write_lines(tmp_path / "t", ["B .", "A ."])
     words = ("--source", source, "--target", target, "--out", tmp_path / "out", "--as")
     command(*words, "train", "--tokenize")
-    said = command(*words, "valid", ok=False).stderr
-    assert "says that its text was made otherwise" in said
+    output = command(*words, "valid", ok=False).stderr
+    assert "says that its text was made otherwise" in output
     assert not (tmp_path / "out" / "valid.es").exists()
     command(*words, "valid", "--tokenize")

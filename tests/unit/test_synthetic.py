@@ -18,15 +18,15 @@ def corpus(tmp_path: Path) -> Path:
     """Moses tokens and pieces of digits, lower case."""
     (tmp_path / "codes").write_text("#version: 0.2\n1 2</w>\n")
     files = (tmp_path / "codes",)
-    made = Pipeline(
+    steps = Pipeline(
         *("en", "de"), tokenize=True, lowercase=True, subwords="subword-nmt", files=files
     )
     for split, count in SPLITS.items():
         lines = [f"Number {n + 10}, {split}!" for n in range(count)]
         for side in ("en", "de"):
-            encode = made.encoder(side)
+            encode = steps.encoder(side)
             write_lines(tmp_path / "bpe" / f"{split}.{side}", [encode(line) for line in lines])
-    made.save(tmp_path / "bpe")
+    steps.save(tmp_path / "bpe")
     return tmp_path / "bpe"
 
 
@@ -45,8 +45,8 @@ def test_one_side_as_text(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "mono.txt"
     script("monolingual", corpus, "--language", "de", "--skip", 1, "--out", out)
     assert lines_of(out) == [f"number {n}, train!" for n in (11, 12, 13)]
-    said = script("monolingual", corpus, "--language", "de", "--skip", 4, "--out", out, ok=False)
-    assert "has no line after the first 4; skip fewer." in said
+    output = script("monolingual", corpus, "--language", "de", "--skip", 4, "--out", out, ok=False)
+    assert "has no line after the first 4; skip fewer." in output
     assert lines_of(out) == [f"number {n}, train!" for n in (11, 12, 13)]
 
 
@@ -75,18 +75,18 @@ def test_mixed(corpus: Path, tmp_path: Path, workers: int) -> None:
     target = write_lines(tmp_path / "target", [second for _, second in pairs])
     texts = ("--source", source, "--target", target, "--workers", workers)
     limits = ("--longest", 10, "--ratio", 3)
-    said = script(
+    output = script(
         *("mix", corpus, *texts, *limits, "--tag", "<BT>", "--copies", 2),
         *("--out", tmp_path / "mixed"),
     )
-    assert said.startswith("2 of 6 synthetic pairs kept; ")
+    assert output.startswith("2 of 6 synthetic pairs kept; ")
     mixed = tmp_path / "mixed"
     for side, lines in (
         ("en", ["<BT> a 12 , b !", "<BT> t@@ h@@ e l@@ a@@ s@@ t"]),
         ("de", ["e@@ i@@ n 12 , b .", "d@@ e@@ r l@@ e@@ t@@ z@@ t@@ e"]),
     ):
-        own = lines_of(corpus / f"train.{side}")
-        assert lines_of(mixed / f"train.{side}") == [*own, *own, *lines]
+        lines_before = lines_of(corpus / f"train.{side}")
+        assert lines_of(mixed / f"train.{side}") == [*lines_before, *lines_before, *lines]
         for split in ("valid", "test"):
             name = f"{split}.{side}"
             assert (mixed / name).read_bytes() == (corpus / name).read_bytes()
@@ -108,39 +108,39 @@ def test_alone(corpus: Path, tmp_path: Path) -> None:
     assert script("mix", corpus, *texts) == "2 of 2 synthetic pairs kept\n"
     assert lines_of(tmp_path / "mixed" / "train.en") == ["1", "2 3"]
     (tmp_path / "mixed" / "train.en").unlink()
-    said = script("mix", corpus, *texts, "--ratio", 0.1, ok=False)
-    assert "no pair is left to train on" in said
+    output = script("mix", corpus, *texts, "--ratio", 0.1, ok=False)
+    assert "no pair is left to train on" in output
     assert not (tmp_path / "mixed" / "train.en").exists()
 
 
 def test_a_last_line_without_its_end(corpus: Path, tmp_path: Path) -> None:
     train = corpus / "train.en"
-    own = lines_of(train)
+    lines_before = lines_of(train)
     train.write_bytes(train.read_bytes().removesuffix(b"\n"))
     source, target = write_lines(tmp_path / "a", ["1"]), write_lines(tmp_path / "b", ["2"])
     out = ("--source", source, "--target", target, "--copies", 2, "--out", tmp_path / "mixed")
     script("mix", corpus, *out)
-    assert lines_of(tmp_path / "mixed" / "train.en") == [*own, *own, "1"]
-    write_lines(train, own[:-1])
+    assert lines_of(tmp_path / "mixed" / "train.en") == [*lines_before, *lines_before, "1"]
+    write_lines(train, lines_before[:-1])
     assert "train.en has 3 lines but" in script("mix", corpus, *out, ok=False)
 
 
 def test_refused(corpus: Path, tmp_path: Path) -> None:
     two = write_lines(tmp_path / "two", ["1", "2"])
-    one = write_lines(tmp_path / "one", ["1"])
+    short = write_lines(tmp_path / "one", ["1"])
     out = ("--out", tmp_path / "mixed")
     assert "two has 2 lines but" in script(
-        "mix", corpus, "--source", two, "--target", one, *out, ok=False
+        "mix", corpus, "--source", two, "--target", short, *out, ok=False
     )
-    same = ("--source", two, "--target", two)
+    sources = ("--source", two, "--target", two)
     assert "`--tag` must be one word" in script(
-        "mix", corpus, *same, "--tag", "a b", *out, ok=False
+        "mix", corpus, *sources, "--tag", "a b", *out, ok=False
     )
     over = "would be overwritten by the output; write it elsewhere."
-    assert over in script("mix", corpus, *same, "--out", corpus, ok=False)
-    own = corpus / "train.de"
-    assert over in script("monolingual", corpus, "--language", "de", "--out", own, ok=False)
-    assert len(lines_of(own)) == SPLITS["train"]
+    assert over in script("mix", corpus, *sources, "--out", corpus, ok=False)
+    train = corpus / "train.de"
+    assert over in script("monolingual", corpus, "--language", "de", "--out", train, ok=False)
+    assert len(lines_of(train)) == SPLITS["train"]
     (corpus / "text.json").unlink()
-    assert "has no text.json for en and de" in script("mix", corpus, *same, *out, ok=False)
+    assert "has no text.json for en and de" in script("mix", corpus, *sources, *out, ok=False)
     assert not (tmp_path / "mixed").exists()
