@@ -1,4 +1,4 @@
-"""The corpora: where each comes from, and what becomes of it.
+"""Catalogue of the corpora of the literature: sources, and steps to prepare each.
 
 Addresses and protocols are those of the scripts that the papers used:
 
@@ -46,7 +46,7 @@ STANFORD = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
 
 @dataclass(frozen=True)
 class Source:
-    """One parallel text.
+    """A parallel text and where it comes from.
 
     Attributes:
         name: of its own within the corpus.
@@ -73,7 +73,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Corpus:
-    """One corpus and its protocol.
+    """A corpus and the protocol by which its paper prepares it.
 
     Attributes:
         src, tgt: languages, the endings of the files.
@@ -138,7 +138,7 @@ def _newstest2014(pair: str, src: str, tgt: str) -> Source:
 def _parallel(
     pair: str, src: str, tgt: str, *, edition: str, archive: str
 ) -> tuple[Source, Source, Source]:
-    """Return the sources that WMT's language pairs share; ``pair`` is how the files call them.
+    """Return the sources that WMT's tasks share; ``pair`` is the language pair in file names.
 
     ``edition`` is that of the news commentary, and ``archive`` where it is.
     """
@@ -177,7 +177,7 @@ LOWERCASED_FIRST = {
 
 
 def _multi30k(form: str) -> Corpus:
-    """Multi30k, English to German; ``form`` is the address of a file with {name} and {side}."""
+    """Return Multi30k, English to German; ``form`` is a file's address with {name} and {side}."""
 
     def source(name: str) -> Source:
         return Source(name, (form.format(name=name, side="en"), form.format(name=name, side="de")))

@@ -23,7 +23,7 @@ KEPT = "kept"
 
 @dataclass
 class Tally:
-    """Pairs, source tokens and target tokens by what became of them."""
+    """Counts of pairs, source tokens and target tokens: kept, or dropped for each reason."""
 
     counts: dict[str, list[int]] = field(default_factory=dict)
 
@@ -34,24 +34,24 @@ class Tally:
             entry[place] += number
 
     def merge(self, other: Tally) -> None:
-        """Add all that another one has."""
+        """Add the counts of another tally."""
         for fate, entry in other.counts.items():
             self.add(fate, *entry)
 
     @property
     def kept(self) -> int:
-        """How many pairs are kept."""
+        """The number of pairs kept."""
         return self.counts.get(KEPT, [0])[0]
 
     @property
     def read(self) -> int:
-        """How many pairs there were."""
+        """The number of pairs read."""
         return sum(entry[0] for entry in self.counts.values())
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some pairs that follow each other; ``first`` is the number of the first, from 1."""
+    """Successive pairs of a text; ``first`` is the number of the first one, from 1."""
 
     first: int
     pairs: Sequence[RawPair]
@@ -59,7 +59,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Lines:
-    """The outcome for a chunk: two lists of lines, and the count."""
+    """The lines of both sides that a chunk became, and the counts."""
 
     source: list[str]
     target: list[str]
@@ -81,7 +81,7 @@ class Tokenize:
     name: str
 
     def __call__(self, chunk: Chunk) -> Lines:
-        """Tokens of the pairs that are kept.
+        """Return the tokens of the pairs that are kept.
 
         Raises:
             DataError: a pair that may not be dropped has an empty or unreadable side.
@@ -111,17 +111,17 @@ class Tokenize:
 
 @functools.lru_cache
 def words(pipeline: Pipeline, language: str) -> Callable[[str], str]:
-    """From text to words; made once in every process."""
+    """Return the function from text to words, built once in every process."""
     return pipeline.words(language)
 
 
 def count(tokens: str) -> int:
-    """How many tokens a line of them has."""
+    """Count the tokens of a line."""
     return tokens.count(" ") + 1 if tokens else 0
 
 
 def why_dropped(source: str, target: str, limits: Limits) -> str:
-    """``kept``, or the first reason of ``clean-corpus-n.perl`` to drop the pair."""
+    """Return ``kept``, or the first reason of ``clean-corpus-n.perl`` to drop the pair."""
     if not source or not target:
         return "empty side"
     counts = count(source), count(target)
@@ -156,7 +156,7 @@ class Split:
     version: str
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> Lines:
-        """Pieces of the pairs that are kept."""
+        """Return the pieces of the pairs that are kept."""
         split = _splitter(self.kind, self.codes, self.version)
         source, target, tally = [], [], Tally()
         for pair in pairs:

@@ -1,4 +1,4 @@
-"""The command lines by which corpora are made: of the scripts and of ``fairseq-ext``.
+"""Command lines that make corpora, for the scripts and for ``fairseq-ext``.
 
 Each has a function that adds its options to a parser, and a module whose ``run`` takes the parsed
 options and returns what to print. The work is imported when it runs.
@@ -31,13 +31,13 @@ GPT2_URL = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"  # the default of `
 
 @dataclass(frozen=True)
 class CommandLine:
-    """Options, and the module that does what they say."""
+    """The options of a command, and the module that runs it."""
 
     add: Callable[[argparse.ArgumentParser], None]
     module: str
 
     def run(self, args: argparse.Namespace) -> str:
-        """Do it; returns what to print.
+        """Run the command; returns the text to print.
 
         Args:
             args: which may have other options, of the command around it.
@@ -80,13 +80,13 @@ def run_script(name: str, description: str) -> None:
 
 
 def add_corpus(parser: argparse.ArgumentParser) -> None:
-    """A corpus of the catalogue, by its name."""
+    """Add options to prepare a corpus of the catalogue."""
     parser.add_argument("corpus", choices=sorted(CORPORA), help="which")
     add_official(parser)
 
 
 def add_official(parser: argparse.ArgumentParser) -> None:
-    """Options that all corpora of the catalogue have."""
+    """Add options that all corpora of the catalogue share."""
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder to write into")
     add("--download", type=Path, metavar="DIR", help="keep the archives in DIR (OUT/download)")
@@ -119,7 +119,7 @@ def add_official(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tatoeba(parser: argparse.ArgumentParser) -> None:
-    """The corpus that comes with this package."""
+    """Add options of the corpus that comes with this package."""
     add = parser.add_argument
     add("--src", default="es", help="source language, es or en (default: %(default)s)")
     add("--tgt", default="en", help="target language, the other one (default: %(default)s)")
@@ -135,7 +135,7 @@ def add_tatoeba(parser: argparse.ArgumentParser) -> None:
 
 
 def add_pairs(parser: argparse.ArgumentParser) -> None:
-    """Sentence pairs that are to be split."""
+    """Add options to split sentence pairs."""
     add = parser.add_argument
     add(
         "pairs",
@@ -220,7 +220,7 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_parts(parser: argparse.ArgumentParser) -> None:
-    """Work in parts, which several processes and machines share."""
+    """Add options to share the work, in parts, between processes and machines."""
     add = parser.add_argument
     add(
         "--parts",
@@ -244,7 +244,7 @@ def add_parts(parser: argparse.ArgumentParser) -> None:
 
 
 def add_csv(parser: argparse.ArgumentParser) -> None:
-    """WMT14 English–German as CSV files."""
+    """Add options to convert the CSV files of WMT14 English–German."""
     add = parser.add_argument
     train = CSV_NAMES["train"]
     add("--data", type=Path, required=True, help=f"folder or .zip with {train} and so on")
@@ -292,7 +292,7 @@ def add_csv(parser: argparse.ArgumentParser) -> None:
 
 
 def add_own(parser: argparse.ArgumentParser) -> None:
-    """A user's own text."""
+    """Add options to check and copy a user's own text."""
     add = parser.add_argument
     add("--data", type=Path, required=True, help="folder with the six text files")
     add("--src", required=True, help="source language, the ending of its files")
@@ -302,7 +302,7 @@ def add_own(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_prepared(parser: argparse.ArgumentParser) -> None:
-    """A corpus of tokens and its languages."""
+    """Add options that name a prepared corpus and its languages."""
     add = parser.add_argument
     add("--data", type=Path, required=True, help="folder with its tokens and its text.json")
     add("--src", required=True, help="source language, the ending of its files")
@@ -310,7 +310,7 @@ def _add_prepared(parser: argparse.ArgumentParser) -> None:
 
 
 def add_monolingual(parser: argparse.ArgumentParser) -> None:
-    """Text without a translation."""
+    """Add options to write text without a translation."""
     _add_prepared(parser)
     add = parser.add_argument
     add("--language", required=True, help="the side")
@@ -320,7 +320,7 @@ def add_monolingual(parser: argparse.ArgumentParser) -> None:
 
 
 def add_mix(parser: argparse.ArgumentParser) -> None:
-    """Pairs of which a model has written one side, and the corpus that they join."""
+    """Add options to add synthetic pairs to a corpus."""
     _add_prepared(parser)
     add = parser.add_argument
     add("--source", type=Path, required=True, help="source lines of the synthetic pairs, text …")

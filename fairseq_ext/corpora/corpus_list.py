@@ -1,4 +1,4 @@
-"""A list of corpora that become one: a JSON file with where each is, its weight and its licence.
+"""A JSON list of corpora to merge into one: the place, weight and licence of each.
 
 ::
 
@@ -45,7 +45,7 @@ Fetch = Callable[[str], Path]
 
 
 def read(path: Path, fetch: Fetch) -> tuple[Text, ...]:
-    """The texts of a list; relative paths are of its folder.
+    """Read the texts of a list; paths are relative to its folder.
 
     Args:
         path: the JSON file.
@@ -114,7 +114,7 @@ def _text(entry: dict[str, Any], folder: Path, fetch: Fetch) -> Text:
 
 
 def from_mtdata(name: str, folder: Path) -> Path:
-    """A data set of mtdata as tab-separated pairs in a folder, fetched if it is not there.
+    """Return mtdata's data set as a file of tab-separated pairs, fetched unless it is there.
 
     Raises:
         DataError: mtdata cannot give it.

@@ -1,4 +1,4 @@
-"""Reading sentence pairs from a CSV file with one column per language, plain or inside a zip."""
+"""Read sentence pairs from a CSV file with a column for each language, plain or in a zip."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairseq_ext.utils.errors import DataError
 
 
 def locate(data: Path, name: str) -> tuple[Path, str | None]:
-    """Where the file ``name`` is: (path, None) in a folder, (archive, member) in a zip.
+    """Locate the file ``name``: (path, None) in a folder, (archive, member) in a zip.
 
     Raises:
         DataError: ``data`` is neither, or has no such file, or several.
@@ -39,7 +39,7 @@ def locate(data: Path, name: str) -> tuple[Path, str | None]:
 def rows(
     path: Path, columns: tuple[str, str], member: str | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Yield the cells of two columns, every run of white space (line breaks too) one space.
+    """Yield the cells of two columns, with each run of white space made one space.
 
     The first row names the columns. A field in quotes may hold commas, doubled quotes and line
     breaks. Rows are never left out, so that their number is their position in the file.

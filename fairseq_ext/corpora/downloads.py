@@ -1,4 +1,4 @@
-"""Downloads that go on where they broke off; checksums recorded once and compared ever after."""
+"""Downloads that resume, and whose checksums are recorded once and compared afterwards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Broken(Exception):
 
 
 def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
-    """The file of that address in ``folder``, downloaded unless it is there already.
+    """Return the file of an address in ``folder``, downloaded unless it is there already.
 
     ``sha256.json`` in the folder keeps the checksum of what came first, so that a file damaged or
     exchanged later is noticed. Only a checksum from elsewhere can tell whether the first
@@ -111,7 +111,7 @@ def _write_record(record: Path, checksums: dict[str, str]) -> None:
 
 @dataclass
 class Part:
-    """A file on its way: its bytes so far, and what they are bytes of.
+    """A partial download: the bytes so far, and the version of the file they belong to.
 
     Attributes:
         path: of the bytes; ``….json`` beside it remembers the other two.
@@ -133,7 +133,7 @@ class Part:
             self.restart(None, None)
 
     def restart(self, version: str | None, total: int | None) -> None:
-        """Forget the bytes, and expect those of a new version."""
+        """Drop the bytes, and begin those of a new version of the file."""
         self.remove()
         self.version, self.total = version, total
         if version is not None:
@@ -141,18 +141,18 @@ class Part:
             write_all(self.path.parent, {self.state.name: [state]})
 
     def remove(self) -> None:
-        """Leave no trace."""
+        """Remove the bytes and the file beside them."""
         self.path.unlink(missing_ok=True)
         self.state.unlink(missing_ok=True)
 
     @property
     def state(self) -> Path:
-        """The file beside the bytes."""
+        """The path of the file that describes the bytes."""
         return self.path.with_name(f"{self.path.name}.json")
 
     @property
     def size(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes so far."""
         return self.path.stat().st_size if self.path.exists() else 0
 
 
@@ -191,7 +191,7 @@ def _give_up(url: str, part: Part, error: Exception) -> None:
 
 
 def _attempt(url: str, part: Part) -> None:
-    """One request, for what is missing if the server can do that."""
+    """Send one request, for the missing bytes alone if the server supports ranges."""
     request = urllib.request.Request(url, headers={"User-Agent": "fairseq-ext"})
     if part.version and part.size:
         request.add_header("Range", f"bytes={part.size}-")

@@ -22,7 +22,7 @@ SPACE = 1 << 8 * BYTES
 
 
 class _Letters(dict):
-    """For ``str.translate``: punctuation, symbols and spaces become a space."""
+    """Table for ``str.translate`` that turns punctuation, symbols and spaces into a space."""
 
     def __missing__(self, code: int) -> int:
         # P punctuation, S symbols, Z spaces, C controls; marks (M) stay, Indic vowels are such.
@@ -39,46 +39,46 @@ def normalized(sentence: str) -> str:
 
 
 def fingerprint(salt: str, text: str) -> bytes:
-    """The fingerprint of a text; another salt gives another order of all texts."""
+    """Compute the fingerprint of a text; another salt orders all texts differently."""
     return hashlib.sha256(f"{salt}\n{text}".encode()).digest()[:BYTES]
 
 
 def as_array(joined: bytes | bytearray) -> np.ndarray:
-    """Fingerprints that follow each other, as an array ``[N]``."""
+    """View concatenated fingerprints as an array ``[N]``."""
     return np.frombuffer(bytes(joined), KIND)
 
 
 def save(path: Path, array: np.ndarray) -> None:
-    """Write an array, whole or not at all."""
+    """Save an array, whole or not at all."""
     with atomic_write(path, "wb") as file:
         np.save(file, array)
 
 
 def load(path: Path) -> np.ndarray:
-    """An array of :func:`save`, of which only what is used is read."""
+    """Memory-map an array written by :func:`save`."""
     return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
 def ranges(partitions: int) -> Iterator[tuple[bytes, bytes | None]]:
-    """First fingerprint of each partition, and that of the next one, None after the last."""
+    """Yield the first fingerprint of each range and of the next range, None after the last."""
     starts = [(SPACE * number // partitions).to_bytes(BYTES, "big") for number in range(partitions)]
     return zip(starts, [*starts[1:], None], strict=True)
 
 
 def within(ordered: np.ndarray, first: bytes, end: bytes | None) -> slice:
-    """Where the fingerprints of a range stand among sorted ones."""
+    """Find the slice of sorted fingerprints that lie in a range."""
     low = np.searchsorted(ordered, np.array(first, KIND))
     high = len(ordered) if end is None else np.searchsorted(ordered, np.array(end, KIND))
     return slice(int(low), int(high))
 
 
 def where(ordered: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Places at which one of the ``wanted`` stands among sorted fingerprints."""
+    """Find the places of the fingerprints ``queries`` among sorted ones."""
     low, high = (np.searchsorted(ordered, queries, side) for side in ("left", "right"))
     spans = [np.arange(a, b) for a, b in zip(low, high, strict=True) if a < b]
     return np.concatenate(spans) if spans else np.empty(0, np.int64)
 
 
 def distinct(pieces: Iterable[np.ndarray]) -> int:
-    """How many different fingerprints some arrays have together."""
+    """Count the different fingerprints of several arrays."""
     return len(np.unique(np.concatenate([np.empty(0, KIND), *pieces])))

@@ -1,4 +1,4 @@
-"""A user's own text: checked, and copied as words into the folder of a run."""
+"""Check a user's own text and copy it, as words, into the folder of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
-    """The number of pairs of each split.
+    """Check a corpus and count the pairs of each split.
 
     Raises:
         DataError: ``folder`` or one of its six files is missing or cannot be trained on.

@@ -1,4 +1,4 @@
-"""Texts of sentence pairs, cut into parts that can be read by themselves, on any machine."""
+"""Texts of sentence pairs, cut into parts that any machine can read by themselves."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PACKED = (*COMPRESSED, ".zip")  # cannot be read from the middle
 
 @dataclass(frozen=True)
 class Text:
-    """One text of sentence pairs.
+    """A text of sentence pairs: a file of pairs, or two aligned files.
 
     Attributes:
         name: its own among several.
-        files: one of tab-separated pairs, or two aligned ones.
-        columns: of source and target in the former, from 1.
-        table: the former is CSV.
-        header: the first row of the former names its columns, and is no pair.
+        files: one file of pairs, tab-separated or CSV, or two aligned files.
+        columns: numbers of the source and target columns in a file of pairs, from 1.
+        table: the file of pairs is CSV.
+        header: the first row of the file of pairs names its columns, and is no pair.
         member: of a ``.zip`` with several.
         swap: exchange source and target as read.
         weight: how often each pair is trained on; a fraction keeps that share of them.
@@ -59,7 +59,7 @@ class PairPart:
 
     @property
     def lines(self) -> int:
-        """How many pairs it has."""
+        """The number of pairs."""
         return self.parts[0].lines
 
 
@@ -74,7 +74,7 @@ def is_packed(text: Text, path: Path) -> bool:
 
 
 def rows(text: Text) -> Iterator[list[str]]:
-    """Yield the rows of a table, that of the header too.
+    """Yield the rows of a table, including its header.
 
     Raises:
         DataError: it cannot be read.
@@ -85,7 +85,7 @@ def rows(text: Text) -> Iterator[list[str]]:
 
 
 def unpack(text: Text, file: int, path: Path) -> None:
-    """Write the lines of a packed file, or of a table, where parts of it can be read.
+    """Unpack a compressed file or a table into ``path``, so that parts of it can be read.
 
     Raises:
         DataError: it is damaged, or has several members.
@@ -100,7 +100,7 @@ def unpack(text: Text, file: int, path: Path) -> None:
 
 
 def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[PairPart]:
-    """Parts of this many lines, each from one text.
+    """Cut texts into parts of this many lines, each from a single text.
 
     Args:
         texts: whose packed files have been unpacked.
@@ -129,7 +129,7 @@ def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[Pair
 
 
 def read(text: Text, part: PairPart) -> Iterator[tuple[str, str]]:
-    """Source and target of each pair.
+    """Yield source and target of each pair of a part.
 
     Raises:
         DataError: bytes that are not UTF-8, or a line with too few columns; file and line named.

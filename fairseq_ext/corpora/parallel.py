@@ -1,4 +1,4 @@
-"""Work spread over processes, in order and without holding more than a few pieces of it."""
+"""Spread work over processes, in order and with only a few pieces of it in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Iterator[Result]:
-    """``map(function, items)`` on this many processes; with one, in this process.
+    """Yield ``map(function, items)``, computed on this many processes; one means this process.
 
     At most three items for each process are taken ahead of the results.
 

@@ -1,4 +1,4 @@
-"""One corpus of the literature, from its official archives to the files of fairseq-preprocess.
+"""Prepare a corpus of the literature, from its archives to the input of fairseq-preprocess.
 
 Download, verify, unpack, normalize, tokenize, clean, split, byte-pair encoding: every step is done
 once, and a run that was stopped goes on.
@@ -96,7 +96,7 @@ class Preparation:
     # ---- from archives to text -------------------------------------------------------------------
 
     def _raw(self, source: Source) -> tuple[tuple[Path, Path], Report]:
-        """The two files of a source, and address and checksum of what they come from."""
+        """Return the two files of a source, and the address and checksum of their archive."""
         if source.archive is None:
             paths = [fetch(url, self.download, self.mirror) for url in source.files]
             record = read_json(self.download / RECORD)
@@ -125,7 +125,10 @@ class Preparation:
         return () if isinstance(self.corpus.valid, int) else self.corpus.valid
 
     def _work(self, source: Source) -> Tokenize:
-        """The papers' scripts straighten the apostrophes of development and test sets alone."""
+        """Return the tokenizer of a source.
+
+        Apostrophes are straightened in development and test sets alone, as by the papers' scripts.
+        """
         corpus = self.corpus
         pipeline = Pipeline(
             *self._sides,
@@ -140,7 +143,7 @@ class Preparation:
         return Tokenize(pipeline, limits, source.name)
 
     def _save_pipeline(self) -> None:
-        """``text.json``: how text becomes what the test set is."""
+        """Write ``text.json``, the steps from text to the tokens of the test set."""
         pipeline = self._work(self.corpus.test[0]).pipeline
         pipeline = dataclasses.replace(pipeline, **self.corpus.made)
         pipeline.save(self.out / "text")
@@ -150,11 +153,11 @@ class Preparation:
 
     @property
     def _codes(self) -> Path:
-        """The file of the subwords."""
+        """The path of the subword model."""
         return self.out / "bpe" / self._learner.file
 
     def _part(self, source: Source) -> Report:
-        """Tokens of one source in ``parts/``; of a set that is not cleaned, plain text too."""
+        """Write tokens of one source into ``parts/``; of held-out sets plain text, too."""
         work, folder = self._work(source), self.out / "parts"
         names = [f"{source.name}.{side}" for side in self._sides]
         if work.limits is None:
@@ -182,7 +185,7 @@ class Preparation:
         return self._steps.run(f"tokens.{source.name}", settings, [folder / n for n in names], make)
 
     def _plain(self, text: str, language: str) -> str:
-        """A sentence as sacrebleu wants its reference: not tokenized, in the case of the corpus."""
+        """Make a sentence a reference for sacrebleu: untokenized, in the case of the corpus."""
         text = one_spaced(text)
         if not self.corpus.tokenize:
             from fairseq_ext.text import moses
@@ -191,7 +194,7 @@ class Preparation:
         return text.lower() if self.corpus.lowercase else text
 
     def _text(self) -> Report:
-        """``text/``, the three splits as tokens; and ``reference/``, the test set as plain text."""
+        """Write the splits as tokens into ``text/``, the plain test set into ``reference/``."""
         corpus, text, reference = self.corpus, self.out / "text", self.out / "reference"
         outputs = [text / name for name in self._names(SPLITS)]
         outputs += [reference / name for name in self._names(["test"])]
@@ -211,7 +214,7 @@ class Preparation:
         return self._steps.run("text", self._settings(), outputs, make)
 
     def _more_text(self, source: Source) -> Report:
-        """Do the same for a further test set; empty where its files cannot be downloaded."""
+        """Write a further test set; returns an empty report if its files cannot be downloaded."""
         folders, names = (self.out / "reference", self.out / "text"), self._names([source.name])
 
         def make() -> Report:
@@ -278,7 +281,7 @@ class Preparation:
         return {"fates": fates}
 
     def _apply(self, splits: Iterable[str], checksum: str) -> Report:
-        """Write the pieces of these splits, of the merges of that checksum."""
+        """Write the subword pieces of these splits."""
         fates = {}
         with staged(self.out / "bpe") as (stage,):
             for split in splits:

@@ -22,7 +22,7 @@ def manifest(
     bpe: Manifest | None,
     checksums: dict[str, str],
 ) -> Manifest:
-    """Everything that makes two runs the same, and nothing else (no paths or times).
+    """Build the manifest: all that makes two runs equal, without paths and times.
 
     Args:
         name, corpus: the corpus and its protocol.
@@ -67,7 +67,7 @@ def manifest(
 
 
 def wrong_counts(manifest: Manifest) -> list[str]:
-    """A phrase for each number that is not the known one, nor close to it where it may differ."""
+    """Describe each count that differs from the known one by more than it may."""
     return [
         f"{label}: {count['found']:,} pairs instead of {count['known']:,}"
         for label, count in manifest["known counts"].items()
@@ -77,7 +77,7 @@ def wrong_counts(manifest: Manifest) -> list[str]:
 
 
 def summary(manifest: Manifest, ready: Path) -> str:
-    """Tables of what was kept and dropped, of the splits, and of the known counts."""
+    """Return tables of pairs kept and dropped, of the splits, and of the known counts."""
     protocol = manifest["protocol"]
     src, tgt = protocol["src"], protocol["tgt"]
     fates = [("text", "", "pairs", f"{src} tokens", f"{tgt} tokens")]

@@ -30,7 +30,7 @@ GROUP = "fairseq_ext.rules"
 
 
 class _Letters(dict[str, bool]):
-    """Whether a character is a letter or a mark, by Unicode's categories."""
+    """Cache of whether a character is a letter or a mark in Unicode."""
 
     def __missing__(self, character: str) -> bool:
         self[character] = unicodedata.category(character)[0] in "LM"
@@ -41,12 +41,12 @@ LETTERS = _Letters()
 
 
 def empty(source: str, target: str) -> str | None:
-    """Every pair has two sides."""
+    """Reject pairs with an empty side."""
     return None if source and target else "empty side"
 
 
 def longest(words: int) -> Check:
-    """A check of the number of words on either side."""
+    """Return a check that neither side has more words than this."""
 
     def check(source: str, target: str) -> str | None:
         if max(source.count(" "), target.count(" ")) >= words:
@@ -166,7 +166,7 @@ RULES: dict[str, Rule] = {
 def checks(
     specifications: Sequence[str], languages: tuple[str, str], max_words: int | None
 ) -> tuple[Check, ...]:
-    """The checks of a command line, in their order; made once in every process.
+    """Build the checks of a command line, in their order, once in every process.
 
     Args:
         specifications: ``NAME`` or ``NAME=VALUES`` of each rule.
@@ -191,7 +191,7 @@ def _made(specification: str, languages: tuple[str, str]) -> Check:
 
 
 def why_left_out(source: str, target: str, pair_checks: Iterable[Check]) -> str | None:
-    """The first reason to leave a pair out; None keeps it."""
+    """Return the first reason to leave a pair out, or None to keep it."""
     return next((reason for check in pair_checks if (reason := check(source, target))), None)
 
 

@@ -1,4 +1,4 @@
-"""Splitting sentence pairs into train, valid and test so that no sentence leaks between them.
+"""Split sentence pairs into train, valid and test so that no sentence leaks between them.
 
 A corpus often gives one sentence several translations; a random split then puts some into train
 and others into test. Here a hash of the sentence, not of the pair, decides:
@@ -61,7 +61,7 @@ SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 @dataclass
 class Report:
-    """How many pairs went where, and why others were left out."""
+    """Counts of pairs by split, and by the reason to leave them out."""
 
     read: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Report:
 
 
 def summary(report: Report, sizes: dict[str, dict[str, list[int]]], langs: tuple[str, str]) -> str:
-    """A table of the splits; what was dropped; what leaked."""
+    """Return a table of the splits, and counts of dropped and of leaked pairs."""
     rows = [f"{'split':6} {'pairs':>8} {'side':>6} {'words':>9} {'types':>7} {'words/line':>11}"]
     for name, size in sizes.items():
         (pairs,) = size["pairs"]
@@ -100,7 +100,7 @@ def summary(report: Report, sizes: dict[str, dict[str, list[int]]], langs: tuple
 
 
 def _texts(args: argparse.Namespace) -> tuple[Text, ...]:
-    """The texts of the options."""
+    """Return the texts that the options name."""
     input_flags = [args.pairs is not None, args.source is not None, args.corpora is not None]
     if sum(input_flags) != 1 or (args.source is None) != (args.target is None):
         raise ConfigError("give either PAIRS, or both --source and --target, or --corpora.")
@@ -123,7 +123,7 @@ def _texts(args: argparse.Namespace) -> tuple[Text, ...]:
 
 
 def _column_numbers(args: argparse.Namespace, first: list[str]) -> tuple[int, int]:
-    """The numbers of the columns, which may be given by name."""
+    """Return the numbers of the columns, also of those given by name."""
     if isinstance(args.columns[0], int):
         return args.columns
     if not args.header:
@@ -288,7 +288,7 @@ def _manifest(settings: Settings) -> str:
 
 
 def work_on_ray(args: argparse.Namespace) -> None:
-    """One worker's share of the work, in a folder that all workers see."""
+    """Do one Ray worker's share of the work, in a folder that all workers share."""
     settings = _settings(args)
     _work(args, settings, _record(args, settings), args.parts)
 
@@ -307,7 +307,7 @@ def _record(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _folder(args: argparse.Namespace) -> Iterator[Path]:
-    """The folder of the parts: that of the option, or one in ``--out`` while the command runs."""
+    """Yield the folder of the parts: of ``--parts``, or a temporary one in ``--out``."""
     if args.parts is not None:
         yield args.parts
         return
@@ -347,7 +347,7 @@ def _work(
 
 
 def _described(text: Text) -> dict[str, Any]:
-    """Return the further record of a text of a list."""
+    """Return the manifest's record of a text of a corpus list."""
     named = {"name": text.name, "licence": text.licence, "weight": text.weight}
     return {**named, "columns": list(text.columns), "member": text.member, "swap": text.swap}
 

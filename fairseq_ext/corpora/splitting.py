@@ -88,7 +88,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class SplitJob:
-    """Splits the pairs of some texts, in stages; can be sent to another process.
+    """A split of some texts, computed in stages; can be sent to another process.
 
     Attributes:
         settings: what becomes of the pairs.
@@ -103,19 +103,19 @@ class SplitJob:
     partitions: int
 
     def of_parts(self, stage: str) -> list[str]:
-        """The file of each part, written last."""
+        """Return the names of a stage's reports, one for each part; each is written last."""
         return [f"{stage}-{part.number:06d}.json" for part in self.parts]
 
     def of_ranges(self, stage: str) -> list[str]:
-        """The file of each range, written last."""
+        """Return the names of a stage's reports, one for each range; each is written last."""
         return [f"{stage}-{number:06d}.json" for number in range(self.partitions)]
 
     def beside(self, name: str, ending: str) -> Path:
-        """A file with the data of the one called ``name``."""
+        """Return the path of the data file beside the report ``name``."""
         return self.folder / f"{Path(name).stem}.{ending}"
 
     def load(self, name: str) -> Any:
-        """Read the file called ``name``."""
+        """Read the report called ``name``."""
         return read_json(self.folder / name)
 
     # ---- the stages ----------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class SplitJob:
 
     @property
     def key(self) -> int:
-        """The side that decides, 0 or 1; known once all repeats are."""
+        """The side by which pairs are split, 0 or 1; known once all repeats are counted."""
         if self.settings.key != "auto":
             return SIDES.index(self.settings.key)
         counts = [self.load(name)["distinct"] for name in self.of_ranges("repeat")]
@@ -258,7 +258,7 @@ class SplitJob:
         self._end(name, {"key": GROUPS, "groups": len(sizes), "largest": int(sizes[0])})
 
     def _smallest(self, key: int, count: int) -> np.ndarray:
-        """So many smallest fingerprints of the key side, of all parts together."""
+        """Return the ``count`` smallest fingerprints of the key side over all parts."""
         smallest = np.empty(0, fingerprints.KIND)
         for clean in self.of_parts("clean"):
             hashes = fingerprints.load(self.beside(clean, "hash.npy"))[key]
@@ -266,7 +266,7 @@ class SplitJob:
         return smallest
 
     def _heads(self, number: int, key: int, last: np.bytes_) -> np.ndarray:
-        """The pairs of a part whose key sentence is held out."""
+        """Return the pairs of a part whose key sentence is held out."""
         clean = self.of_parts("clean")[number]
         hashes = fingerprints.load(self.beside(clean, "hash.npy"))
         lines = fingerprints.load(self.beside(clean, "line.npy"))
@@ -301,7 +301,7 @@ class SplitJob:
         self._end(name, report)
 
     def _fates(self, number: int, clean: str, pair_count: int) -> tuple[np.ndarray, int]:
-        """Each pair's fate, and how many pairs of train have their other side held out."""
+        """Return each pair's fate, and how many pairs of train have their other side held out."""
         best = fingerprints.load(self.folder / "held.npy")
         test = fingerprints.load(self.folder / "held.test.npy")
         held_out = np.where(test, SPLITS.index("test"), SPLITS.index("valid"))
@@ -338,7 +338,7 @@ class SplitJob:
         return repeated
 
     def _copies(self, number: int, clean: str, fates: np.ndarray) -> np.ndarray:
-        """How often each pair is written: the weight's whole part, and once more for a share.
+        """Return how often each pair is written: the weight, rounded up or down by a draw.
 
         The end of a pair's fingerprint, which decides nothing else, chooses the share.
         """
@@ -389,7 +389,7 @@ class SplitJob:
         self._end(name, {"types": [fingerprints.distinct(group) for group in pieces]})
 
     def steps(self) -> Iterator[tuple[list[str], Callable[[str], None]]]:
-        """Each stage's files and what makes one, in order; a stage needs all files before it."""
+        """Return each stage's files and the method that makes one; a stage needs those before."""
         yield self.of_parts("clean"), self.clean
         if self.settings.as_split is None:
             yield self.of_ranges("repeat"), self.repeat
@@ -400,15 +400,15 @@ class SplitJob:
     # ---- the results, once all stages are done ----------------------------------------
 
     def read(self) -> int:
-        """Pairs read."""
+        """The number of pairs read."""
         return sum(self.load(name)["read"] for name in self.of_parts("clean"))
 
     def kept(self) -> int:
-        """Pairs that cleaning has kept, repeats too."""
+        """The number of pairs that cleaning has kept, repeats included."""
         return sum(self.load(name)["kept"] for name in self.of_parts("clean"))
 
     def dropped(self) -> dict[str, int]:
-        """Pairs dropped by reason, in the order in which the reasons came up."""
+        """Count dropped pairs by reason, in the order in which the reasons came up."""
         counts: dict[str, int] = {}
         first: dict[str, tuple[float, ...]] = {}
         late = {}
@@ -436,7 +436,7 @@ class SplitJob:
         return key if key == GROUPS else SIDES[key]
 
     def leaks(self) -> tuple[str, dict[str, int]]:
-        """The key side, and how many sentences of the other side are in two splits."""
+        """Return the key side, and how many sentences of the other side are in two splits."""
         if self._key() == GROUPS:
             held = self.load("held.json")
             return GROUPS, {name: held[name] for name in ("groups", "largest")}
@@ -507,7 +507,7 @@ def prepare(settings: Settings, folder: Path, part_lines: int, range_size: int =
 
 
 def shared(folder: Path) -> SharedFolder:
-    """The folder of a job, for all who work on it."""
+    """Return the shared folder of a job."""
     return SharedFolder(folder, HEAD, "corpus pairs --parts", called={"part_lines": "--part-lines"})
 
 
@@ -545,7 +545,7 @@ def _spread(workers: int, do: Callable[[str], bool], names: Iterable[str]) -> It
 
 
 def _best(pairs: np.ndarray) -> np.ndarray:
-    """For each key one pair: the one of smallest fingerprint, and of equal ones the first."""
+    """Keep one pair of each key: the smallest fingerprint's, or the first of equal ones."""
     pairs = pairs[np.lexsort([pairs[name] for name in ("line", "part", "pair", "key")])]
     first = np.ones(len(pairs), bool)
     first[1:] = pairs["key"][1:] != pairs["key"][:-1]

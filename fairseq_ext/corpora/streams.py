@@ -16,7 +16,7 @@ CHUNK = 2_000  # pairs that a process takes at a time
 
 
 def cut(pairs: Iterable[RawPair]) -> Iterator[Chunk]:
-    """Some pairs at a time, numbered."""
+    """Yield numbered chunks of successive pairs."""
     pairs, first = iter(pairs), 1
     while chunk := list(islice(pairs, CHUNK)):
         yield Chunk(first, chunk)
@@ -58,7 +58,7 @@ def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -
 
 
 def line_pairs(source: Path, target: Path) -> Iterator[list[tuple[str, str]]]:
-    """Pairs of lines of two files that this package wrote, some at a time."""
+    """Yield lists of line pairs from two files that this package wrote."""
     chunk: list[tuple[str, str]] = []
     with (
         source.open(encoding="utf-8", newline="\n") as first,

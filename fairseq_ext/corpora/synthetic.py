@@ -1,4 +1,4 @@
-"""Pairs of which a model has written one side: back-translations and a teacher's translations.
+"""Synthetic pairs, one side of which a model wrote: back-translation and distillation.
 
 Text goes in as text, so a model of any other pipeline may have written it; it becomes the tokens of
 the corpus that it joins by that corpus's ``text.json``. Pairs stream through: memory does not grow.
@@ -46,7 +46,7 @@ class Encode:
     tag: str = ""
 
     def __call__(self, chunk: Chunk) -> Lines:
-        """Tokens of the pairs that are kept."""
+        """Return the tokens of the pairs that are kept."""
         source, target, tally = [], [], Tally()
         text_pipeline = self.pipeline
         to_source, to_target = (
@@ -67,7 +67,7 @@ class Encode:
 
 @functools.lru_cache
 def encoder(text_pipeline: Pipeline, language: str) -> Step:
-    """From text to tokens; made once in every process."""
+    """Return the function from text to tokens, built once in every process."""
     return text_pipeline.encoder(language)
 
 
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> str:
 
 
 def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
-    """The training text of a corpus.
+    """Return the files of a corpus's training text.
 
     Raises:
         DataError: a file is missing.
@@ -125,7 +125,7 @@ def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
 
 
 def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
-    """How a corpus was made.
+    """Load the pipeline that made a corpus.
 
     Raises:
         DataError: it does not say, or is of other languages.

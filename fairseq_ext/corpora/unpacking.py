@@ -1,4 +1,4 @@
-"""Unpacking downloaded archives: checked to the last byte, then safely, whole or not at all."""
+"""Unpack downloaded archives: checked to the last byte, safely, and whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the CSV files of WMT14 English–German to text and byte-level BPE for fairseq.
+"""Convert the CSV files of WMT14 English–German to text and byte-level BPE for fairseq.
 
 The first half of the training rows is used, the last 1 % of that half for validation, and the
 test file to test, as in the Linformer paper's section 2.
@@ -34,7 +34,7 @@ SentencePair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Plan:
-    """Which training rows go where: ``train`` from the first, then ``valid``, the rest unused."""
+    """Numbers of training rows: first those of ``train``, then ``valid``, the rest unused."""
 
     rows: int
     train: int
@@ -43,7 +43,7 @@ class Plan:
 
 @dataclass
 class Side:
-    """Lengths of one side of a split in ids, without <s> and </s>, before anything is cut."""
+    """Lengths in ids of one side of a split, without <s> and </s>, before truncation."""
 
     total: int = 0
     shortest: int | None = None
@@ -213,7 +213,7 @@ def write_manifest(args: argparse.Namespace, cut: Plan, splits: dict[str, Split]
 
 
 def summary(args: argparse.Namespace, bpe: ByteBPE, cut: Plan, splits: dict[str, Split]) -> str:
-    """A table of the splits and their lengths; what was dropped and cut; the dictionary."""
+    """Return a table of the splits' lengths, and counts of dropped, cut and dictionary entries."""
     rows = [f"{'split':6} {'pairs':>9} {'side':>5} {'ids':>11} {'mean':>6} {'min':>5} {'max':>6}"]
     for name, split in splits.items():
         for code, side in zip((args.src, args.tgt), split.sides, strict=True):

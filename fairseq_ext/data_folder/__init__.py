@@ -1,4 +1,4 @@
-"""Folders of binarized data: what fairseq-preprocess wrote into them, and whether it is still so.
+"""Folders of binarized data: checks that their files are as fairseq-preprocess wrote them.
 
 - :mod:`~fairseq_ext.data_folder.manifest`: sizes and checksums of what was written;
 - :mod:`~fairseq_ext.data_folder.indexed`: a dataset, that is an index and its data;

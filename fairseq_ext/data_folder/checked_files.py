@@ -57,7 +57,7 @@ def _places(folder: Path) -> Iterator[Path]:
 
 
 def _read(notes: Path) -> Facts:
-    """The notes on a folder's files, by name; empty if there are none that can be used."""
+    """Read the notes on a folder's files, by name; empty if there are no usable ones."""
     try:
         with notes.open("rb") as file:
             content = json.loads(file.read(MOST_BYTES))

@@ -1,4 +1,4 @@
-"""A dataset of fairseq: an index (``.idx``) and its data (``.bin``), whole and made for each other.
+"""Check that fairseq's index (``.idx``) and data (``.bin``) are whole and belong together.
 
 The layout ``mmap``, fairseq's default: ``.idx`` has a header, the size of each sentence in tokens
 (int32) and the byte at which it starts in ``.bin`` (int64); ``.bin`` has the tokens one after
@@ -26,7 +26,7 @@ AGAIN = "Run fairseq-preprocess again."
 
 @dataclass(frozen=True)
 class Header:
-    """``sentences`` in an index, and the numpy type of their tokens."""
+    """The header of an index: number of sentences, and numpy type of their tokens."""
 
     sentences: int
     token_type: str
@@ -69,7 +69,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
 
 def read_header(index: Path) -> Header | None:
-    """The header of an index, or None for another layout than ``mmap``.
+    """Read the header of an index; None for another layout than ``mmap``.
 
     Raises:
         DataError: it is damaged or empty.
@@ -95,7 +95,7 @@ def read_header(index: Path) -> Header | None:
 
 
 def read(prefix: str | Path) -> tuple[Any, Any]:
-    """Tokens of all sentences, one after another and not yet in memory, and where each begins.
+    """Memory-map the tokens of all sentences; returns them and where each sentence begins.
 
     Args:
         prefix: as for :func:`check`.
@@ -135,7 +135,7 @@ def _check_index(index: Path, data: Path, header: Header, entry: manifest.Entry 
 
 
 def bytes_of_data(index: Path, header: Header) -> int:
-    """How long the data of an index are; its pointers must be the running sum of its sizes.
+    """Return the data size an index implies; its pointers must be the running sum of its sizes.
 
     Raises:
         DataError: a size is negative, or a pointer another one.
@@ -179,7 +179,7 @@ def _check_data(
 
 
 def read_data(path: Path, token_type: str, *, hashed: bool) -> checked_files.Facts:
-    """The ``largest`` token of a data file and, if ``hashed``, its ``sha256``: in one reading."""
+    """Return the ``largest`` token of a data file and, if ``hashed``, its ``sha256``."""
     import numpy as np
 
     digest, largest = hashlib.sha256(), 0

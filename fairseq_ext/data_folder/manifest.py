@@ -80,7 +80,7 @@ def read(folder: Path) -> dict[str, Entry]:
 
 
 def _entries(content: Any) -> dict[str, Entry]:
-    """The entries of a manifest; ValueError with the first thing that is wrong."""
+    """Parse the entries of a manifest; raises ValueError with the first defect."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"its `format` is not `{FORMAT}`")
     if content.get("version") != VERSION:

@@ -1,4 +1,4 @@
-"""The order of a corpus from which batches are made: by length, in little time and memory."""
+"""Order a corpus by length for batching, in little time and memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST = KEYS - 1
 
 
 def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
-    """Sentences by their lengths, those of the same lengths in random order.
+    """Order sentences by their lengths, those of equal lengths at random.
 
     The order is fairseq's: numpy's global generator is asked for the same numbers, and sorting is
     stable. It needs 12 bytes a sentence instead of some 30, with the result's eight.
@@ -40,7 +40,7 @@ def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
 
 
 def as_one_key(sizes: list[np.ndarray]) -> list[np.ndarray]:
-    """Lengths of all sides in one number where 16 bits hold it, so that one pass sorts them."""
+    """Combine the lengths of all sides in one 16-bit number, if it fits: one pass sorts it."""
     ranges = [int(lengths.max(initial=0)) + 1 for lengths in sizes]
     if math.prod(ranges) > KEYS:
         return sizes
@@ -52,7 +52,7 @@ def as_one_key(sizes: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def stable(order: np.ndarray, lengths: np.ndarray, dtype: Any) -> np.ndarray:
-    """A permutation sorted by ``lengths``, by counting; equal ones stay in their order.
+    """Sort a permutation by ``lengths``, by counting; equal lengths stay in their order.
 
     Args:
         order: ``[sentences]``, each once.

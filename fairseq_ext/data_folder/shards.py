@@ -59,7 +59,7 @@ class Shards:
         return [self.out / f"{number:03d}" for number in range(self.count)]
 
     def job(self) -> dict[str, object]:
-        """All that the data depend on.
+        """Return the inputs and settings that the data depend on.
 
         Raises:
             ConfigError: a flag that this is to set, or too many shards.
@@ -171,5 +171,5 @@ def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
 
 
 def joined(folders: Sequence[Path]) -> str:
-    """The argument of fairseq-train."""
+    """Return the shards as the data argument of fairseq-train."""
     return ":".join(map(str, folders))

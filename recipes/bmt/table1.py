@@ -43,10 +43,10 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     """The rows as Markdown."""
     names = [score["name"].split(" ")[0] for score in next(iter(rows.values()))["scores"]]
     lines = [["", "1-bit weights", "1-bit activations", "valid loss", *names]]
-    for name, row in rows.items():
-        values = [f"{score['value']:.2f}" for score in row["scores"]]
-        binary = [" ".join(row[f"binary_{kind}"]) for kind in ("weights", "activations")]
-        lines.append([name, *binary, f"{row['valid_loss']:.3f}", *values])
+    for name, figures in rows.items():
+        values = [f"{score['value']:.2f}" for score in figures["scores"]]
+        binary = [" ".join(figures[f"binary_{kind}"]) for kind in ("weights", "activations")]
+        lines.append([name, *binary, f"{figures['valid_loss']:.3f}", *values])
     return markdown(lines)
 
 

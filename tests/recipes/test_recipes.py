@@ -39,9 +39,9 @@ def bash(*words: object, ok: bool = True, **environment: str) -> subprocess.Comp
         encoding="utf-8",
         timeout=600,
     )
-    report = f"{words}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
-    assert (done.returncode == 0) if ok else (done.returncode > 0), report
-    assert "Traceback" not in done.stderr, report
+    transcript = f"{words}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert (done.returncode == 0) if ok else (done.returncode > 0), transcript
+    assert "Traceback" not in done.stderr, transcript
     return done
 
 

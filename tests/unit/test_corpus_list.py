@@ -84,7 +84,7 @@ def test_corpora_are_mixed_by_weight_with_their_licences(tmp_path: Path) -> None
     assert [corpus["read"] for corpus in manifest["corpora"]] == [300, 500, 100]
     trained = [corpus["train"] for corpus in manifest["corpora"]]
     assert trained == [
-        sum(n * pairs for n, pairs in histogram.items()) for histogram in copies.values()
+        sum(n * pair_count for n, pair_count in histogram.items()) for histogram in copies.values()
     ]
     assert manifest["report"]["splits"]["train"] == sum(trained)
     assert manifest["report"]["dropped"] == {"repeated pair": 100}

@@ -288,9 +288,9 @@ def test_a_manifest_that_is_none_is_refused(data: Path, case: str) -> None:
 @pytest.mark.system
 def test_commands_refuse_bad_manifests(data: Path, copy_model: Path) -> None:
     command = ("generate", data, "--path", copy_model, "--cpu")
-    manifest = (data / NAME).read_text()
+    manifest_text = (data / NAME).read_text()
     for content, message in (
-        (manifest[: len(manifest) // 2], ": not JSON ("),
+        (manifest_text[: len(manifest_text) // 2], ": not JSON ("),
         (with_entry("test.src-tgt.src.bin", 7), "test.src-tgt.src.bin is damaged: "),
         (with_entry("../x"), "is not the name of a file in the folder"),
     ):
