@@ -1,4 +1,4 @@
-"""Text: how it is checked, and how it becomes the tokens of a model and text again.
+"""Text: checks, and the steps from text to a model's tokens and back.
 
 :mod:`~fairseq_ext.text.checks` reads text as fairseq will,
 :mod:`~fairseq_ext.text.pipeline` is how a corpus was made, saved with the data as ``text.json``,

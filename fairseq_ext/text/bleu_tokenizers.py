@@ -1,4 +1,4 @@
-"""Which of sacrebleu's tokenizers BLEU needs, by language code.
+"""Choice of sacrebleu's tokenizer for BLEU, by language code.
 
 Where sentences have no spaces, the usual ``13a`` takes a whole sentence for one word, and BLEU is 0
 unless sentences are equal.

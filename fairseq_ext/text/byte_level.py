@@ -27,7 +27,7 @@ FILES = ("encoder.json", "vocab.bpe")  # fairseq's names of vocabulary and merge
 
 
 class ByteBPE:
-    """Text to ids and back.
+    """Byte-level byte-pair encoding: text to ids and back.
 
     What comes back is the text with each run of white space as one space, and none at its ends.
 
@@ -52,17 +52,17 @@ class ByteBPE:
         return cls(ids, _read_merges(merges, ids, vocabulary))
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """The ids of each line."""
+        """Return the ids of each line."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(lines))]
 
     def decode(self, symbols: Iterable[str]) -> str:
-        """The text of ids written as words; a symbol that is no id (``<unk>``) is left out."""
+        """Decode ids written as words; a symbol that is no id (``<unk>``) is left out."""
         ids = [int(symbol) for symbol in symbols if symbol.isdecimal() and len(symbol) < 10]
         text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])
         return one_spaced(text)  # a model may well generate a line feed
 
     def dictionary(self, multiple: int = 8) -> list[str]:
-        """The lines of a fairseq dictionary (``<symbol> <count>``), as BART's came about.
+        """Return the lines of a fairseq dictionary (``<symbol> <count>``), made as BART's was.
 
         fairseq puts its 4 special symbols before the ids and fills up to a multiple of 8; BART
         adds ``<mask>``; and the paper resizes that to a multiple of 8 once more. For GPT-2's
@@ -160,6 +160,6 @@ def train(texts: Sequence[Path], size: int, out: Path) -> int:
 
 
 def lines_of(paths: Sequence[Path]) -> Iterator[str]:
-    """The lines of texts one after the other."""
+    """Yield the lines of all texts, one after the other."""
     for path in paths:
         yield from (line for _, line in lines(path))

@@ -35,7 +35,7 @@ READERS = {
 
 
 class _Lines:
-    """Counts the lines that have one defect and keeps the first few of their numbers."""
+    """Count of the lines that have a defect, with the numbers of the first few."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Cleaning of one line: Unicode form, invisible characters, controls, spaces."""
+"""Clean a line: Unicode form, invisible characters, controls, spaces."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060
 
 
 def one_spaced(text: str) -> str:
-    """``text`` with each run of any kind of white space as one plain space, none at the ends."""
+    """Replace each run of white space by one plain space, and strip the ends."""
     return SPACES.sub(" ", text).strip()
 
 
 def plain(text: str) -> str:
-    """``text`` in NFC without invisible characters, and with plain spaces."""
+    """Normalize text to NFC, with plain spaces and without invisible characters."""
     # a mark may stand next to its letter only when nothing invisible is between them
     return one_spaced(unicodedata.normalize("NFC", INVISIBLE.sub("", text)))
 
@@ -38,12 +38,12 @@ def lower_case(language: str) -> Callable[[str], str]:
 
 
 def straight(text: str) -> str:
-    """Typographic apostrophes ’ as '."""
+    """Replace typographic apostrophes ’ by '."""
     return text.replace("’", "'")
 
 
 class _Printable(dict):
-    """For ``str.translate``: characters of the Unicode category C (other) become a space."""
+    """Table for ``str.translate`` that turns characters of Unicode's category C into a space."""
 
     def __missing__(self, code: int) -> int:
         self[code] = ord(" ") if unicodedata.category(chr(code))[0] == "C" else code
@@ -54,5 +54,5 @@ _PRINTABLE = _Printable()
 
 
 def printable(text: str) -> str:
-    """``text`` with controls, format and unassigned characters replaced by spaces."""
+    """Replace control, format and unassigned characters by spaces."""
     return text if text.isprintable() else text.translate(_PRINTABLE)

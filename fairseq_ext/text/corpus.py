@@ -1,4 +1,4 @@
-"""A corpus of words, split into subwords that are learnt from its training text."""
+"""Split a corpus of words into subwords that are learnt from its training text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def split_into_subwords(
 
 
 def _check(texts: Sequence[Path], src: str, tgt: str) -> None:
-    """Refuse what is no text, and sides of unequal length; both may be empty."""
+    """Refuse files that are not text, and sides of unequal length; both may be empty."""
     for path in texts:
         sides = [path.with_suffix(f".{side}") for side in (src, tgt)]
         if sides[0] in texts and sides[1] in texts:

@@ -1,4 +1,4 @@
-"""Guesses at the encoding of text that is not UTF-8, for messages that name the cure."""
+"""Guess the encoding of text that is not UTF-8, for messages that name the cure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def guess(line: bytes) -> str:
 
 
 def cure(path: object, line: bytes) -> str:
-    """The command that converts a file, in words that begin after a semicolon."""
+    """Describe the command that converts a file, as the clause after a semicolon."""
     name = guess(line)
     seems = "if it is Latin-1" if name == "latin1" else f"it seems to be {name.upper()}"
     return f"{seems}, convert it: iconv -f {name} -t utf-8 {path} > {path}.utf8"

@@ -1,4 +1,4 @@
-"""Translations as fairseq-generate prints them, and the ``text.json`` by which they become text.
+"""Turn fairseq-generate's output into text, by the ``text.json`` of its run.
 
 fairseq-generate writes into its output where that file is, and its checksum. A run that was moved
 or copied is found again by the checksum, in the folder of the output and the folders in it; another
@@ -21,7 +21,7 @@ _PIECE = re.compile("[^ ]@@ ")
 
 
 class Undoing:
-    """From tokens as a model writes them to words, and from words to text.
+    """Conversion of a model's output tokens to words and to text.
 
     Args:
         text_pipeline: how the text became tokens.
@@ -42,24 +42,24 @@ class Undoing:
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:
-        """Lines of words; those of a file whose pieces ``--remove-bpe`` has joined, as they are."""
+        """Return lines of words; lines that ``--remove-bpe`` has joined stay as they are."""
         lines = list(lines)
         if self._mark and not any(self._mark in line for line in lines):
             return lines
         return [self._join(line) for line in lines]
 
     def text(self, words: Iterable[str]) -> list[str]:
-        """Lines of text."""
+        """Return lines of text."""
         return [self._text(line) for line in words]
 
     def sources(self, lines: Iterable[str]) -> list[str]:
-        """Lines of text from lines of the source's tokens."""
+        """Return lines of text from lines of source tokens."""
         text = Pipeline(self.made.src, self.made.tgt, tokenize=self.made.tokenize)
         return list(map(text.decoder(self.made.src), self.words(lines)))
 
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
-    """The line that fairseq-generate writes about the ``text.json`` of the first folder with one.
+    """Return fairseq-generate's note on the ``text.json`` of the first folder that has one.
 
     Args:
         folders: of the checkpoint, and of the data.
@@ -91,7 +91,7 @@ def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
 
 
 def _of_pair(text_pipeline: Pipeline, pair: str) -> Pipeline | None:
-    """The pipeline in the direction of ``SRC-TGT``, either of which may have a hyphen: pt-BR."""
+    """Return the pipeline in the direction ``SRC-TGT``; a language may have a hyphen: pt-BR."""
     for src, tgt in (
         (text_pipeline.src, text_pipeline.tgt),
         (text_pipeline.tgt, text_pipeline.src),
@@ -102,13 +102,13 @@ def _of_pair(text_pipeline: Pipeline, pair: str) -> Pipeline | None:
 
 
 def named(generated: str | Path) -> str | None:
-    """The path of the ``text.json`` that an output names, whether or not it is there."""
+    """Return the path of the ``text.json`` that an output names, whether or not it exists."""
     noted = _noted(generated)
     return noted and noted[1]
 
 
 def _noted(generated: str | Path) -> list[str] | None:
-    """The pair of languages, path and checksum of what :func:`note` wrote."""
+    """Parse the language pair, path and checksum of a :func:`note`."""
     path = Path(generated)
     noted = _NOTE.search(path.read_bytes()) if path.is_file() else None
     return noted and [part.decode("utf-8", "replace") for part in noted.groups()]
@@ -146,5 +146,5 @@ def require_text(
 
 
 def _in_pieces(lines: Iterable[str]) -> int:
-    """How many of the lines have a piece of subword-nmt that another one follows."""
+    """Count the lines with an unjoined piece of subword-nmt."""
     return sum(_PIECE.search(line) is not None for line in lines)

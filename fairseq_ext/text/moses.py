@@ -1,4 +1,4 @@
-"""Moses' scripts through sacremoses, equal to them where the library is not, and quicker.
+"""Moses' scripts through sacremoses: faster, and equal to them where the library differs.
 
 Three rules are mended to those of the scripts (moses-smt/mosesdecoder, 2018 and later):
 ``normalize-punctuation.perl`` sees the line's end, so that a full stop before a closing quotation
@@ -29,7 +29,7 @@ UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # what may match wi
 
 @dataclass(frozen=True)
 class Guarded:
-    """A regular expression that is tried only on texts with what it needs.
+    """A regular expression that is tried only on texts with a string that it needs.
 
     Attributes:
         pattern: the expression.
@@ -40,12 +40,12 @@ class Guarded:
     needed: str
 
     def sub(self, replacement: str | Callable[[re.Match[str]], str], text: str) -> str:
-        """Like :meth:`re.Pattern.sub`."""
+        """Replace all matches, like :meth:`re.Pattern.sub`."""
         return self.pattern.sub(replacement, text) if self.needed in text else text
 
 
 def needed(pattern: str, replacement: str) -> str:
-    """A string that every text has which ``pattern`` changes; empty if none is evident.
+    """Return a substring that a text must have for ``pattern`` to match, or "".
 
     That is one of the characters outside all groups, where the pattern has neither alternatives
     nor anything optional there.
@@ -60,7 +60,7 @@ def needed(pattern: str, replacement: str) -> str:
 
 
 def rules_of(language: str) -> list[tuple[str, str]]:
-    """Expressions and replacements of ``normalize-punctuation.perl``, in order."""
+    """Return the expressions and replacements of ``normalize-punctuation.perl``, in order."""
     library = MosesPunctNormalizer(language, perl_parity=True)
     rules = library.substitutions
     if language in ("en", "cs", "cz", "de", "es", "fr"):
@@ -70,14 +70,14 @@ def rules_of(language: str) -> list[tuple[str, str]]:
 
 
 class Normalizer:
-    """``normalize-punctuation.perl -l language``."""
+    """The normalizer ``normalize-punctuation.perl -l language``."""
 
     def __init__(self, language: str) -> None:
         rules = rules_of(language)
         self._rules = [(re.compile(p), needed(p, new), new) for p, new in rules]
 
     def normalize(self, text: str) -> str:
-        """The line as the script writes it, which sees the line feed at its end."""
+        """Normalize a line as the script does, which sees the line feed at its end."""
         text += "\n"
         for pattern, need, replacement in self._rules:
             if need in text:
@@ -86,7 +86,7 @@ class Normalizer:
 
 
 class Tokenizer(MosesTokenizer):
-    """``tokenizer.perl -l language``; ``tokenize`` is the library's."""
+    """The tokenizer ``tokenizer.perl -l language``; ``tokenize`` is inherited."""
 
     def __init__(self, language: str) -> None:
         super().__init__(lang=language)
@@ -102,7 +102,7 @@ class Tokenizer(MosesTokenizer):
         self.MULTIDOT_MARKER = Guarded(self.MULTIDOT_MARKER, "DOTMULTI")
 
     def handles_nonbreaking_prefixes(self, text: str) -> str:
-        """Words that end in a full stop lose it, unless they are abbreviations."""
+        """Split the full stop from words that end in one, unless they are abbreviations."""
         words = text.split()
         if "." not in text:
             return " ".join(words)
@@ -116,20 +116,20 @@ def _guarded(rule: tuple[re.Pattern[str], str], need: str) -> tuple[Guarded, str
 
 
 def base(language: str) -> str:
-    """A language without its region, of which Moses has no rules: ``pt`` of ``pt-BR``."""
+    """Strip the region, for which Moses has no rules, from a language: ``pt-BR`` to ``pt``."""
     return re.split("[-_]", language, maxsplit=1)[0]
 
 
 # One of each in every process: building them takes longer than tokenizing hundreds of lines.
 @functools.lru_cache
 def normalizer(language: str) -> Normalizer:
-    """The normalizer of a language."""
+    """Return the normalizer of a language."""
     return Normalizer(base(language))
 
 
 @functools.lru_cache
 def tokenizer(language: str) -> Tokenizer:
-    """The tokenizer of a language."""
+    """Return the tokenizer of a language."""
     return Tokenizer(base(language))
 
 
@@ -139,5 +139,5 @@ def _detokenizer(language: str) -> MosesDetokenizer:
 
 
 def detokenize(tokens: str, language: str) -> str:
-    """Text of Moses' tokens, without their XML escapes."""
+    """Detokenize Moses' tokens, and undo their XML escapes."""
     return _detokenizer(language).detokenize(tokens.split())

@@ -1,4 +1,4 @@
-"""Texts cut into parts of N lines, each of which can be read by itself."""
+"""Cut texts into parts of N lines, each of which can be read by itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Part:
     lines: int
 
     def read(self) -> Iterator[bytes]:
-        """Its lines."""
+        """Yield the lines of the part."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             yield from islice(file, self.lines)
@@ -75,5 +75,5 @@ def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[s
 
 
 def _with_lines(part: Part, end: int) -> Part:
-    """The part, which ends with this line of its file."""
+    """Return the part, with its end set to this line of its file."""
     return Part(**{**vars(part), "lines": end - part.first + 1})

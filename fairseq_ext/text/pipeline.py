@@ -1,4 +1,4 @@
-"""The steps that made a corpus, to apply to new text and undo on translations.
+"""Pipeline of the steps that made a corpus, applied to new text and undone on translations.
 
 A corpus is made by these steps, each optional: clean → Moses' punctuation → Moses' tokens → case →
 subwords. They are saved beside the data as ``text.json`` with the files of the subwords;
@@ -63,7 +63,7 @@ class Pipeline:
                 raise ConfigError(f"`--{option}` goes with `--tokenize`, which is missing.")
 
     def words(self, language: str | None = None) -> Step:
-        """A function from a line of text to a line of words, without subwords.
+        """Return the function from a line of text to a line of words, without subwords.
 
         Args:
             language: the source's by default.
@@ -98,7 +98,7 @@ class Pipeline:
         return lambda line: tokenizer.tokenize(line, return_str=True, **options).strip()
 
     def encoder(self, language: str | None = None) -> Step:
-        """A function from a line of text to a line of tokens.
+        """Return the function from a line of text to a line of tokens.
 
         Raises:
             ConfigError: a library is not installed.
@@ -111,13 +111,13 @@ class Pipeline:
         return lambda line: pieces(words(line))
 
     def joiner(self) -> Step:
-        """A function from a line of tokens to words."""
+        """Return the function from a line of tokens to words."""
         if self.subwords == "none":
             return lambda line: line
         return subwords.load(self.subwords, self.files).decode
 
     def decoder(self, language: str | None = None) -> Step:
-        """A function from a line of tokens to text.
+        """Return the function from a line of tokens to text.
 
         Args:
             language: the target's by default.
@@ -130,13 +130,13 @@ class Pipeline:
         return lambda line: moses.detokenize(join(line), language)
 
     def towards(self, src: str, tgt: str) -> Pipeline | None:
-        """The same steps for a model of these languages, in either direction; None for others."""
+        """Return the pipeline in a direction of its two languages; None for other languages."""
         if {src, tgt} != {self.src, self.tgt}:
             return None
         return dataclasses.replace(self, src=src, tgt=tgt)
 
     def describe(self) -> str:
-        """The steps in one line, for people."""
+        """Describe the steps in one line, for messages."""
         named = [
             option.name.replace("_", " ")
             for option in dataclasses.fields(self)
@@ -183,7 +183,7 @@ def _moses() -> Any:
 
 
 def load(folder: str | Path) -> Pipeline | None:
-    """The pipeline of a folder, or None where it has no ``text.json``.
+    """Load the pipeline of a folder; None where it has no ``text.json``.
 
     Raises:
         DataError: the file, or one it names, is damaged or of a later version.
@@ -231,7 +231,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _whole(path: Path, entry: Any) -> Path:
-    """The file of an entry, which must be in the same folder and unchanged."""
+    """Return the file of an entry, which must be in the same folder and unchanged."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not files.is_name(name):
         raise _wrong(path, f"`files` has {entry!r:.60}")
@@ -249,7 +249,7 @@ def _wrong(path: Path, reason: str) -> DataError:
 
 
 def find(folders: Iterable[str | Path]) -> Pipeline | None:
-    """The pipeline of the first folder that has one."""
+    """Load the pipeline of the first folder that has one."""
     return next((pipeline for folder in folders if (pipeline := load(folder)) is not None), None)
 
 
@@ -273,7 +273,7 @@ def copy(folder: str | Path, target: str | Path) -> None:
 
 
 def same(first: Pipeline, second: Pipeline) -> bool:
-    """Whether two pipelines do the same, wherever their files are."""
+    """Whether two pipelines have equal steps and equal files, wherever these are."""
     sums = [[files.sha256(path) for path in pipeline.files] for pipeline in (first, second)]
     return sums[0] == sums[1] and dataclasses.replace(first, files=()) == dataclasses.replace(
         second, files=()

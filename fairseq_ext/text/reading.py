@@ -1,4 +1,4 @@
-"""Reading sentence pairs: tables or two aligned files, plain, compressed or inside a zip."""
+"""Read sentence pairs: tables or two aligned files, plain, compressed or in a zip."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
 
 
 def bounded(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """The lines of an open file; one beyond measure is refused before it fills the memory.
+    """Yield the lines of an open file; refuse an overlong one before it fills the memory.
 
     Raises:
         DataError: such a line; it and the file are named.

@@ -1,4 +1,4 @@
-"""sacremoses, imported without what it does not need to tokenize: a third of a second less.
+"""Import sacremoses without the parts that tokenizing does not need: 0.3 seconds faster.
 
 At its import the library loads joblib and tqdm, for work in several processes that nobody here asks
 it for, and compiles some forty expressions of ten thousand characters each, of which a language

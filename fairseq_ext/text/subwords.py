@@ -1,4 +1,4 @@
-"""From words to subwords and back, each kind by the library that learnt it.
+"""Split words into subwords and join them, with the library that learnt each kind.
 
 A kind is a pair of functions over one line: words to pieces with a space between, and pieces to
 words. Libraries are imported by the kind that needs them.
@@ -30,7 +30,7 @@ LONGEST_REMEMBERED = 100  # characters of such a word
 
 
 class Subwords(NamedTuple):
-    """Both directions of one kind of subwords.
+    """The functions from words to pieces and back, of a kind of subwords.
 
     Attributes:
         encode: words to pieces.
@@ -45,7 +45,7 @@ class Subwords(NamedTuple):
 
 
 def load(kind: str, paths: Sequence[Path]) -> Subwords:
-    """The functions of a kind.
+    """Load the functions of a kind of subwords.
 
     Args:
         kind: one of :data:`KINDS`.
@@ -72,7 +72,7 @@ def remove_bpe(text: str) -> str:
 
 
 class Merges:
-    """Byte-pair encoding by subword-nmt, which remembers the pieces of recent words.
+    """Byte-pair encoding by subword-nmt, with a cache of the pieces of recent words.
 
     Raises:
         DataError: ``codes`` is no file of ``subword-nmt learn-bpe``.
@@ -214,7 +214,7 @@ KINDS: dict[str, Callable[..., Subwords]] = {
 
 
 def number_of_files(kind: str) -> int:
-    """How many files a kind is made of; the kind ``none`` has none."""
+    """Count the files of a kind of subwords; the kind ``none`` has none."""
     return len(inspect.signature(KINDS[kind]).parameters) if kind in KINDS else 0
 
 
@@ -315,7 +315,7 @@ def _lines(texts: Sequence[Path]) -> Iterator[str]:
 
 
 class Learner(NamedTuple):
-    """One way to learn subwords.
+    """A method to learn subwords.
 
     Attributes:
         kind: of :data:`KINDS`, which applies what was learnt.

@@ -1,4 +1,4 @@
-"""Lines of text written into folders that appear whole or not at all."""
+"""Write lines of text into folders that appear whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Helpers for every room that no library has: files, locks, archives, errors, JSON."""
+"""Helpers that no library has, for all packages: files, locks, archives, errors, JSON."""

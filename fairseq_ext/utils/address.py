@@ -1,4 +1,4 @@
-"""The address on which `demo` and `serve` answer, and the names that it has."""
+"""The network address of `demo` and `serve`, and its host names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """Open a listening socket.
 
     Clients that come before the models are loaded wait.
 
@@ -39,19 +39,19 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url(listener: socket.socket) -> str:
-    """The address of a socket of :func:`listen`, as a browser takes it."""
+    """Return the URL of a socket of :func:`listen`."""
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}"
 
 
 def names_of(host: str) -> set[str]:
-    """Names under which a server on ``host`` is reached, besides its addresses."""
+    """Return the host names of a server on ``host``, besides its addresses."""
     return {host.lower(), socket.gethostname().lower()} - {"", "0.0.0.0", "::"}
 
 
 def host_in(header: str) -> str | None:
-    """The host in a ``Host`` header, without its port; None if there is none."""
+    """Parse the host of a ``Host`` header, without its port; None if there is none."""
     try:
         return urlsplit(f"//{header}").hostname
     except ValueError:

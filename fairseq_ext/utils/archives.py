@@ -1,4 +1,4 @@
-"""Archives and compressed files from anywhere: unpacked whole and inside a folder, or not at all.
+"""Unpack untrusted archives whole and inside a folder, or not at all.
 
 Nothing here needs fairseq or torch.
 """
@@ -85,7 +85,7 @@ def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 <<
 
 @contextmanager
 def whole_archive(path: str | Path) -> Iterator[None]:
-    """Turn any complaint about the bytes of a compressed file into one kind of error.
+    """Turn every error that damaged bytes of an archive cause into DataError.
 
     Raises:
         DataError: the file is damaged.

@@ -40,7 +40,7 @@ def need(*modules: str) -> None:
 
 
 def missing(module: str) -> str:
-    """One line: the library that is missing and the command that installs it."""
+    """Return a line that names the missing library and the command that installs it."""
     extra = EXTRAS.get(module.partition(".")[0])
     if extra is None:
         return f"`{module}` is not installed; `fairseq-ext doctor` says what to do."

@@ -24,7 +24,7 @@ TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 def explain(error: OSError, path: str | Path | None = None) -> str:
-    """One sentence for a failed file operation: the path, the system's reason, the cure."""
+    """Explain a failed file operation in a sentence: the path, the system's reason, the cure."""
     name = path or error.filename2 or error.filename or "the output"
     if error.errno in FULL_DISK:
         cure = "Free some space, or choose a folder on another disk."
@@ -120,7 +120,7 @@ def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> 
 
 
 def twice(paths: Iterable[str | Path]) -> Path | None:
-    """The first path of a file that an earlier one names too."""
+    """Return the first path of a file that an earlier path names too; None without one."""
     earlier: set[str] = set()
     for path in paths:
         place = os.path.realpath(path)
@@ -137,7 +137,7 @@ def is_special(path: str | Path) -> bool:
 
 
 def sha256(path: str | Path) -> str:
-    """The file's SHA-256 checksum as 64 hexadecimal digits."""
+    """Compute a file's SHA-256 checksum, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
     with Path(path).open("rb") as file:
         while block := file.read(1 << 20):
@@ -207,7 +207,7 @@ def _is_stream(path: str | Path) -> bool:
 
 
 def system_error(error: BaseException) -> OSError | None:
-    """The failed file operation behind an error; torch reports some of them as a RuntimeError."""
+    """Return the failed file operation behind an error; torch raises some as RuntimeError."""
     reason: BaseException | None = error
     while reason is not None and not isinstance(reason, OSError):
         reason = reason.__context__
@@ -305,7 +305,7 @@ def _to_disk(path: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Where this package may keep what it can make again: below ``XDG_CACHE_HOME``, or ~/.cache.
+    """Return this package's cache folder: below ``XDG_CACHE_HOME``, or ~/.cache.
 
     Raises:
         RuntimeError: there is no such variable, and no home.

@@ -1,4 +1,4 @@
-"""JSON of a user's files: read in one way, with one kind of error.
+"""Read a user's JSON files, with one kind of error.
 
 Python's reader accepts more than is meant (``NaN``, ``1e999`` as infinity, halves of surrogate
 pairs, a key twice) and raises four kinds of errors on the rest. Nothing here needs fairseq or
@@ -19,7 +19,7 @@ DIGITS = 18  # of a whole number; every one of them fits into int64
 
 
 def read_json(path: str | Path) -> Any:
-    """The content of a JSON file in UTF-8.
+    """Read a JSON file in UTF-8.
 
     Raises:
         DataError: unreadable, or as for :func:`parse_json`; names file and line.

@@ -72,7 +72,7 @@ def literal(text: str) -> Any:
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """A text as it is shown in a message: its start, in printable characters."""
+    """Shorten a text for a message: its start, in printable characters."""
     printable = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     return printable if len(printable) <= limit else f"{printable[:limit]}…"
 
@@ -112,7 +112,7 @@ _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER, tokenize.COMMENT)
 
 
 def _value(node: ast.expr) -> tuple[Any, int]:
-    """The value of a node, and its size: 1, and the size of each of its elements."""
+    """Evaluate a node; returns the value and its size: 1, plus the sizes of its elements."""
     match node:
         case ast.Constant(value=str() as value):
             return value, 1 + len(value)

@@ -1,4 +1,4 @@
-"""Command lines that are wrong: one line, with the nearest right name."""
+"""Report errors of a command line in one line, with the nearest right name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
     """A command line, shown at the end of the help."""
 
     def format_help(self) -> str:
-        """The help of argparse, with the example unbroken, to be copied."""
+        """Return argparse's help, with the example unbroken so that it can be copied."""
         help_text = super().format_help()
         return f"{help_text}\nexample:\n  {self.example}\n" if self.example else help_text
 
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    """All options that a parser and its subcommands know."""
+    """Return all options of a parser and its subcommands."""
     options = set(parser._option_string_actions)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -55,7 +55,7 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def advise(message: str, options: Iterable[str]) -> str:
-    """An error of argparse, with what may have been meant.
+    """Add to an error of argparse the option or value that may have been meant.
 
     Args:
         message: as ``ArgumentParser.error`` is given it.
@@ -85,6 +85,6 @@ def _one_of(names: list[str]) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """``; did you mean …?``, or a full stop where nothing is near."""
+    """Return ``; did you mean …?``, or a full stop where no name is near."""
     near = difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.75)
     return f"; did you mean {' or '.join(f'`{match}`' for match in near)}?" if near else "."

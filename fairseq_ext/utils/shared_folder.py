@@ -1,4 +1,4 @@
-"""A job in a folder that several processes and machines share: files that are whole or absent.
+"""A job whose files several processes and machines make in a shared folder.
 
 The files in the folder are the only record of progress, beside ``manifest.json``, which names the
 job that they belong to. A worker makes the next file that is missing and that nobody else makes.
@@ -243,7 +243,7 @@ def shard(text: str | None) -> tuple[int, int]:
 
 
 def check_options(parts: Path | None, **options: object) -> None:
-    """Refuse options that need another one.
+    """Refuse options that lack the option they need, or exclude each other.
 
     Args:
         parts: the value of ``--parts``.
@@ -270,7 +270,7 @@ def _named(value: Any, *, flag: bool) -> str:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Plain values by the path to them: ``inputs 1 sha256``."""
+    """Flatten nested values into a dict by their paths, such as ``inputs 1 sha256``."""
     if isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value, start=1)
         pairs = [_flat(entry, f"{name} {key}".lstrip()) for key, entry in items]
