@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
-    """The rate whose validation loss is lowest, of the trainings ``rate-R`` in a folder.
+    """Choose the rate with the lowest validation loss among the trainings ``rate-R``.
 
     Args:
         folder: of the system.
@@ -56,7 +56,7 @@ def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
 
 
 def training_row(name: str, models: Path, patience: int) -> Row:
-    """One training: its size, length and end.
+    """Describe a training: its size, length and end.
 
     Args:
         name: ``SYSTEM``, or ``SYSTEM@SEED`` for another seed than 1.
@@ -99,7 +99,7 @@ def scores(folder: Path, data: Path, test: str, tgt: str) -> list[Row]:
 
 
 def table(rows: Sequence[Row], tests: Sequence[str]) -> list[list[str]]:
-    """A line for each training, the heading first."""
+    """Return a line for each training, the heading first."""
     heading = ["system", "seed", "rate", "parameters", "updates", "million tokens", "minutes"]
     heading += ["ended by", "validations after the best", "valid perplexity"]
     lines = [[*heading, *(f"{kind}, {test}" for test in tests for kind in ("BLEU-tok", "BLEU"))]]
@@ -117,7 +117,7 @@ def table(rows: Sequence[Row], tests: Sequence[str]) -> list[list[str]]:
 
 
 def rates_table(grids: dict[str, Row]) -> list[list[str]]:
-    """The validation losses of each system's rates, the heading first; the lowest in bold."""
+    """Return the validation losses of each system's rates, the heading first, the best bold."""
     rates = list(dict.fromkeys(rate for grid in grids.values() for rate in grid["losses"]))
     lines = [["system", *(f"rate {rate}" for rate in rates)]]
     for name, grid in grids.items():
@@ -128,7 +128,7 @@ def rates_table(grids: dict[str, Row]) -> list[list[str]]:
 
 
 def as_markdown(rows: Sequence[Row], tests: Sequence[str], grids: dict[str, Row]) -> str:
-    """Everything but the settings, to be read."""
+    """Render everything but the settings as Markdown."""
     scored = [
         score for row in rows for test_scores in row["tests"].values() for score in test_scores
     ]

@@ -27,7 +27,7 @@ TOKENIZED = TOKENIZED_BLEU.partition(" ")[0]
 
 
 def stage_seconds(folder: Path) -> dict[str, int]:
-    """The wall time of each finished stage, in the order in which they finished."""
+    """Return the wall time of each finished stage, in the order in which they finished."""
     done = [path for path in (folder / ".stages").iterdir() if path.suffix != ".tmp"]
     done.sort(key=lambda path: path.stat().st_mtime_ns)
     return {path.name: int(path.read_text()) for path in done}
@@ -36,7 +36,7 @@ def stage_seconds(folder: Path) -> dict[str, int]:
 def summary(
     scores: Sequence[dict], training: Training, seconds: dict[str, int]
 ) -> list[tuple[str, str, str]]:
-    """Rows (what, figure, remark) of one run."""
+    """Return rows (name, figure, remark) of a run."""
     speed = training.tokens_per_second
     return [
         *((score["name"], f"{score['value']:.2f}", score["signature"]) for score in scores),
@@ -54,7 +54,7 @@ def _times(seconds: dict[str, int]) -> str:
 def samples(
     text: Path, translations: Path, src: str, tgt: str, count: int
 ) -> list[tuple[str, str, str]]:
-    """At most ``count`` (source, reference, translation) spread evenly over the test set."""
+    """Return at most ``count`` (source, reference, translation), spread over the test set."""
     paths = text / f"test.{src}", text / f"test.{tgt}", translations / f"hyp.{tgt}"
     sides = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths]
     triples = list(zip(*sides, strict=True))
@@ -63,7 +63,7 @@ def samples(
 
 
 def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, count: int = 10) -> str:
-    """The text that ends a recipe; ``results.json`` and ``results.md`` go to ``decoded``.
+    """Write ``results.json`` and ``.md`` to ``decoded``; returns the text that ends a recipe.
 
     Args:
         folder: the run, with ``text``, ``checkpoints/train.log`` and the stage times.
@@ -97,7 +97,7 @@ def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, coun
 
 
 def report_comparison(folder: Path) -> str:
-    """The table of every finished model in ``folder``; writes it as JSON and Markdown too.
+    """Return the table of finished models in ``folder``; writes it as JSON and Markdown, too.
 
     Raises:
         ValueError: no model has been scored yet.

@@ -103,7 +103,7 @@ INVERTED = re.compile(r"^[¿¡]+")
 
 
 def read_pairs(archive: Path) -> list[Pair]:
-    """The distinct pairs of the archive in its order, cleaned."""
+    """Read the distinct pairs of the archive in its order, cleaned."""
     with zipfile.ZipFile(archive) as file:
         text = file.read("spa-eng/spa.txt").decode("utf-8")
     pairs: dict[Pair, None] = {}
@@ -115,13 +115,13 @@ def read_pairs(archive: Path) -> list[Pair]:
 
 
 def read_phrases(path: Path = PHRASES) -> list[Pair]:
-    """The phrase book: Spanish and English, apart by a tab."""
+    """Read the phrase book: Spanish and English, separated by a tab."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [tuple(line.split("\t")) for line in lines if line and not line.startswith("#")]
 
 
 def patterns(rng: random.Random) -> Iterator[Pair]:
-    """Short sentences with names, towns, times and numbers."""
+    """Yield short sentences with names, towns, times and numbers."""
     for spanish, english in WITH_A_NAME:
         for name in NAMES:
             yield spanish.format(name), english.format(name)
@@ -143,13 +143,13 @@ def without_end(sentence: str) -> str:
 
 
 def chance(pair: Pair) -> float:
-    """A number from 0 to 1 that depends on the pair alone."""
+    """Hash a pair to a number from 0 to 1."""
     digest = hashlib.blake2b("\t".join(pair).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
 
 def variants(pairs: Sequence[Pair], source: int) -> Iterator[Pair]:
-    """Some of the short pairs as people type them; ``source`` is the side read by the model."""
+    """Yield some short pairs as people type them; ``source`` is the side the model reads."""
     for pair in pairs:
         if max(len(side.split()) for side in pair) > SHORT:
             continue

@@ -20,7 +20,7 @@ ABOUT = "<url>http://127.0.0.1/{0}</url>\n<keywords>talks, {0}</keywords>\n<talk
 
 
 def tagged(lines: Sequence[str]) -> str:
-    """IWSLT's training file: talks, with lines about each and its title among the sentences."""
+    """Return IWSLT's training file: talks, with lines about each among the sentences."""
     text = []
     for number in range(0, len(lines), TALK):
         title, *rest = lines[number : number + TALK]
@@ -33,13 +33,13 @@ def tagged(lines: Sequence[str]) -> str:
 
 
 def segments(lines: Sequence[str]) -> str:
-    """A set of IWSLT or WMT."""
+    """Return a development or test set in the form of IWSLT and WMT."""
     inner = "".join(f'<seg id="{i}"> {line} </seg>\n' for i, line in enumerate(lines, 1))
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<mteval>\n<doc docid="1">\n{inner}</doc>\n'
 
 
 def plain(lines: Sequence[str]) -> str:
-    """One sentence a line."""
+    """Return sentences as plain text, one a line."""
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -71,7 +71,7 @@ def write_archives(name: str, pairs: Path, out: Path) -> None:
 
 
 def content(source: Source, place: int, lines: Sequence[str]) -> bytes:
-    """One file of a source."""
+    """Return the content of a file of a source."""
     data = FORMS[source.form](lines).encode()
     return gzip.compress(data, mtime=0) if source.files[place].endswith(".gz") else data
 

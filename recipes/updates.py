@@ -20,7 +20,7 @@ MAGIC = b"MMIDIDX\x00\x00"
 
 
 def sentences(data: Path, src: str, tgt: str) -> int:
-    """The number of training pairs in a folder that ``fairseq-preprocess`` wrote.
+    """Count the training pairs in a folder that ``fairseq-preprocess`` wrote.
 
     Raises:
         ValueError: no such data, or not in fairseq's default format.
@@ -44,7 +44,7 @@ def updates(pairs: int, batch_size: int, epochs: int) -> int:
 
 
 def schedule(total: int, warmup: int, init_lr: float, lr: float, min_lr: float) -> list[str]:
-    """Flags for a linear warm-up and then one cosine from ``lr`` to ``min_lr`` at ``total``.
+    """Return flags for a linear warm-up, then a cosine from ``lr`` to ``min_lr`` at ``total``.
 
     A restart begins at ``lr`` times the shrink factor. With ``min_lr / lr`` for that factor it
     begins where the cosine ends, so there is no jump, however long the run goes on.

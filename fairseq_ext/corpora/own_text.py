@@ -90,7 +90,7 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
 
 
 def run(args: argparse.Namespace) -> str:
-    """Do what the options say; returns the sizes.
+    """Check and copy the text as the options say; returns the sizes.
 
     Raises:
         ConfigError: one language twice.

@@ -328,7 +328,7 @@ def _existing(paths: list[Path]) -> Iterator[Path]:
 
 
 def run(args: argparse.Namespace) -> str:
-    """Do what the options say; returns the summary.
+    """Prepare the corpus as the options say; returns the summary.
 
     Raises:
         DataError: an option, archive or number of pairs that is not right.

@@ -237,7 +237,7 @@ def summary(args: argparse.Namespace, bpe: ByteBPE, cut: Plan, splits: dict[str,
 
 
 def run(args: argparse.Namespace) -> str:
-    """Do what the options say; returns the summary.
+    """Convert the CSV files as the options say; returns the summary.
 
     Raises:
         DataError: an option or input that cannot be used.

@@ -48,7 +48,7 @@ class Model:
 
 
 def read_model(name: str, folder: Path) -> Model:
-    """The figures in the folder of a model of ``compare.sh``.
+    """Read the figures in a model's folder, which ``compare.sh`` wrote.
 
     Raises:
         DataError: a log without the losses.
@@ -69,7 +69,7 @@ def read_model(name: str, folder: Path) -> Model:
 
 
 def finished(folder: Path, figure: str) -> dict[str, Path]:
-    """Folders of the models of a figure, by the rest of their names, sorted as in the table.
+    """Return the folders of a figure's models by name, sorted as in the table.
 
     Raises:
         DataError: there is none, or none but the float model.
@@ -87,12 +87,12 @@ def finished(folder: Path, figure: str) -> dict[str, Path]:
 
 
 def _place(name: str) -> tuple[int, int]:
-    """Sort key of a model in the table: values of s by size, after the float model."""
+    """Return a model's sort key in the table: the float model first, then by s."""
     return (len(OUTPUTS), int(name)) if name.isdecimal() else (OUTPUTS.index(name), 0)
 
 
 def plot_scales(models: list[Model], output: Path) -> list[Path]:
-    """Final losses over s, the float model's as lines across; returns the files written."""
+    """Plot final losses over s, the float model's as lines; returns the files written."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -119,7 +119,7 @@ def plot_scales(models: list[Model], output: Path) -> list[Path]:
 
 
 def plot_outputs(folders: dict[str, Path], models: list[Model], output: Path) -> list[Path]:
-    """Learning curves of the variants; returns the files written."""
+    """Plot learning curves of the variants; returns the files written."""
     runs: dict[str, Curves] = {
         name: training_log.read_log(folder / "train.log") for name, folder in folders.items()
     }
@@ -131,7 +131,7 @@ def plot_outputs(folders: dict[str, Path], models: list[Model], output: Path) ->
 
 
 def rows(models: list[Model], heading: str) -> list[tuple[str, ...]]:
-    """The table, its heading first."""
+    """Return the rows of the table, its heading first."""
     return [
         (heading, "updates", "training loss", "validation loss", "BLEU"),
         *(

@@ -35,7 +35,7 @@ EMBEDDING = re.compile(r"\b(embed_tokens|embed_positions|output_projection)\b")
 
 
 def size(part: nn.Module) -> int:
-    """Parameters of an encoder or decoder without embeddings."""
+    """Count the parameters of an encoder or decoder without embeddings."""
     return sum(p.numel() for name, p in part.named_parameters() if not EMBEDDING.search(name))
 
 
@@ -43,7 +43,7 @@ def size(part: nn.Module) -> int:
 def loss(
     model: FairseqEncoderDecoderModel, task: FairseqTask, split: str, max_tokens: int
 ) -> float:
-    """Negative log-likelihood of a split's targets in nats per token.
+    """Compute the negative log-likelihood of a split's targets in nats per token.
 
     Args:
         model: in eval mode, on the device to use.
@@ -73,7 +73,7 @@ def loss(
 def measure(
     checkpoint: Path, data: Path, splits: dict[str, str], max_tokens: int
 ) -> dict[str, Any]:
-    """Layers, sizes and the loss on each split of one model.
+    """Measure a model: layers, sizes, and the loss on each split.
 
     Args:
         checkpoint: of the model.
@@ -96,7 +96,7 @@ def measure(
 
 
 def rows(figures: dict[str, Any], train: str | None, family: str) -> list[dict[str, Any]]:
-    """One row of the table for each evaluation set; ``train`` is the split of training data."""
+    """Return a row of the table for each evaluation set; ``train`` is the training split."""
     losses = dict(figures["losses"])
     train_loss = None if train is None else losses.pop(train)
     shared = {key: value for key, value in figures.items() if key != "losses"}
@@ -107,7 +107,7 @@ def rows(figures: dict[str, Any], train: str | None, family: str) -> list[dict[s
 
 
 def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
-    """``NAME=VALUE`` apart; ``VALUE`` alone is its own name.
+    """Split ``NAME=VALUE`` into pairs; a lone ``VALUE`` names itself.
 
     Raises:
         ConfigError: a name or a value is empty.
@@ -122,7 +122,7 @@ def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
 
 
 def table(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """All models on all splits, by dataset, family and size."""
+    """Measure all models on all splits; returns rows by dataset, family and size."""
     splits = dict(pairs(args.split, "`--split`"))
     if args.train is not None and args.train not in splits:
         raise ConfigError(f"`--train` must be one of the splits, but is `{args.train}` instead.")

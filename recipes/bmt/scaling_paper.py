@@ -45,7 +45,7 @@ LAWS = {
 
 
 def rows(noise: float, seed: int = 1) -> list[dict[str, str | int | float]]:
-    """The table's 11 · 2 · 24 rows; ``noise`` is the losses' standard deviation."""
+    """Return the table's 11 · 2 · 24 rows; ``noise`` is the losses' standard deviation."""
     generator = np.random.default_rng(seed)
     return [
         {

@@ -24,7 +24,7 @@ from fairseq_ext.utils import files
 
 
 def row(folder: Path) -> dict[str, Any]:
-    """One model's figures."""
+    """Read the figures of a model."""
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["scores"]
     perplexities = training_log.read_log(folder / "train.log").valid["ppl"]
     last = max(perplexities)
@@ -40,7 +40,7 @@ def row(folder: Path) -> dict[str, Any]:
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
-    """The rows as Markdown."""
+    """Render the rows as Markdown."""
     names = [score["name"].split(" ")[0] for score in next(iter(rows.values()))["scores"]]
     lines = [["", "1-bit weights", "1-bit activations", "valid loss", *names]]
     for name, figures in rows.items():

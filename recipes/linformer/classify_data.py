@@ -26,13 +26,13 @@ MARKS = {".": "statement", "?": "question", "!": "exclamation"}
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a checked file; only line feeds end one."""
+    """Read the lines of a checked file; only line feeds end a line."""
     with path.open(encoding="utf-8", newline="\n") as file:
         return [line.rstrip("\r\n") for line in file]
 
 
 def read_labels(path: Path) -> list[str]:
-    """The labels of a checked file.
+    """Read the labels of a checked file.
 
     Raises:
         DataError: a label of several words, or one that is a special symbol of fairseq's.
@@ -53,7 +53,7 @@ def read_labels(path: Path) -> list[str]:
 
 
 def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
-    """(sentences, labels) of each split.
+    """Read (sentences, labels) of each split.
 
     Raises:
         DataError: the folder or one of its six files is missing, empty, or no text; unequally many
@@ -80,7 +80,7 @@ def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
 
 
 def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[str]]]:
-    """Sentences without their marks, and the kind that the last mark tells, of each split.
+    """Read each split's sentences without end marks, labelled by the kind the mark tells.
 
     Lines of several sentences, or without a mark at their end, are left out; so are repetitions,
     also of another split's sentence.

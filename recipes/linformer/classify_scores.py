@@ -26,7 +26,7 @@ VALIDATED = re.compile(r"\| accuracy ([\d.]+)")
 
 
 def predict(data: Path, checkpoint: Path, batch_size: int) -> list[str]:
-    """The most probable label of each sentence of the test set, in the order of the text."""
+    """Predict the most probable label of each test sentence, in the order of the text."""
     import torch
     from fairseq import utils
     from fairseq.checkpoint_utils import load_model_ensemble_and_task
@@ -57,7 +57,7 @@ def predict(data: Path, checkpoint: Path, batch_size: int) -> list[str]:
 
 
 def f1_of_classes(truth: Sequence[str], guesses: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Precision, recall and F1 in per cent, and the number of lines, of every class.
+    """Compute precision, recall and F1 in per cent, and count the lines, of every class.
 
     A class that was never guessed has a precision of 0.
     """
@@ -73,7 +73,7 @@ def f1_of_classes(truth: Sequence[str], guesses: Sequence[str]) -> dict[str, dic
 
 
 def wilson(right: int, lines: int) -> tuple[float, float]:
-    """The 95 % confidence interval of a share, in per cent (Wilson 1927)."""
+    """Compute the 95 % confidence interval of a share, in per cent (Wilson 1927)."""
     z = 1.96  # a normal distribution has 95 % within this many standard deviations
     share, spread = right / lines, z * z / lines
     middle = share + spread / 2
@@ -83,7 +83,7 @@ def wilson(right: int, lines: int) -> tuple[float, float]:
 
 
 def score(truth: Sequence[str], guesses: Sequence[str]) -> dict:
-    """Accuracy with its interval, macro-F1, and what guessing the largest class would give."""
+    """Compute accuracy with its interval, macro-F1, and the share of the largest class."""
     right = sum(label == guess for label, guess in zip(truth, guesses, strict=True))
     classes = f1_of_classes(truth, guesses)
     return {
@@ -97,7 +97,7 @@ def score(truth: Sequence[str], guesses: Sequence[str]) -> dict:
 
 
 def report(folder: Path, title: str) -> str:
-    """The text that ends the recipe; writes ``results.json`` and ``results.md``.
+    """Write ``results.json`` and ``results.md``; returns the text that ends the recipe.
 
     Raises:
         ValueError: predictions do not belong to the test set, or fairseq-validate disagrees.
@@ -135,7 +135,7 @@ def report(folder: Path, title: str) -> str:
 
 
 def compare(runs: Sequence[Path]) -> str:
-    """One row for each finished run."""
+    """Return a table with a row for each finished run."""
     rows = [("run", "accuracy", "95 % interval", "macro-F1", "parameters", "updates", "s")]
     for run in runs:
         results = json.loads((run / "results.json").read_text(encoding="utf-8"))

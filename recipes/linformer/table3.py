@@ -30,7 +30,7 @@ VALID = re.compile(r"\| loss (\S+) \|(?:.* \|)? ppl (\S+)")
 
 
 def read_perplexity(log: str) -> tuple[float, float]:
-    """(loss in bits per token, perplexity) from what ``fairseq-validate`` printed.
+    """Parse (loss in bits per token, perplexity) from the output of ``fairseq-validate``.
 
     Perplexity is 2 to the mean loss over all target tokens, ``</s>`` included.
 
@@ -60,7 +60,7 @@ def write_perplexity(log: Path, out: Path) -> None:
 
 
 def table(runs: Sequence[Path], out: Path) -> str:
-    """The table of finished runs and the paper's; written to ``out`` as JSON and Markdown too.
+    """Return the table of finished runs beside the paper's; writes it to ``out``, too.
 
     Args:
         runs: folders with ``results.json`` and ``model.txt``, the model's name.
