@@ -25,17 +25,17 @@ TABLE1 = RECIPES / "bmt" / "table1.sh"
 
 
 def commands(shown: str) -> list[list[str]]:
-    """The commands that a recipe shows, as words."""
+    """Parse the commands that a recipe shows, into words."""
     return [shlex.split(line[2:]) for line in shown.splitlines() if line.startswith("+ ")]
 
 
 def value(words: list[str], flag: str) -> str:
-    """What fairseq takes: the last one given."""
+    """Return the value of an option that fairseq takes: the last one of the command."""
     return words[len(words) - words[::-1].index(flag)]
 
 
 def trainings(word_lists: list[list[str]]) -> dict[str, list[str]]:
-    """The words of fairseq-train by the folder of the model."""
+    """Return the words of each fairseq-train command by the folder of its model."""
     return {
         value(words, "--save-dir"): words for words in word_lists if words[0] == "fairseq-train"
     }
@@ -45,7 +45,7 @@ def trainings(word_lists: list[list[str]]) -> dict[str, list[str]]:
 
 
 def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
-    """From archives with the official names; every pair by hand from the Moses tokenizer."""
+    """Compare every pair of the prepared corpus with the Moses tokenizer's output."""
     sides, pairs, out = ("de", "en"), tmp_path / "pairs", tmp_path / "out"
     for split, size in (("train", 200), ("valid", 11), ("test", 12)):
         texts = talk(size, size) if split == "train" else complete(talk(size, size))
@@ -261,7 +261,7 @@ def test_rows_of_table_1_go_on_from_their_float_stage(tmp_path: Path) -> None:
 
 
 def finished_model(folder: Path, train: dict[int, float], valid: float, bleu: float) -> None:
-    """A folder as compare.sh leaves it; losses in bits, as fairseq logs them."""
+    """Write a model's folder as compare.sh leaves it; losses in bits, as fairseq logs them."""
     lines = [
         json.dumps({"epoch": 1, "loss": "9", "nll_loss": str(loss), "num_updates": str(update)})
         for update, loss in train.items()

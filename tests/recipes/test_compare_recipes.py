@@ -28,7 +28,7 @@ def bash(*words: object, ok: bool = True, **environment: str) -> subprocess.Comp
 
 
 def commands(shown: str) -> list[list[str]]:
-    """The commands that a recipe shows, as words."""
+    """Parse the commands that a recipe shows, into words."""
     return [shlex.split(line[2:]) for line in shown.splitlines() if line.startswith("+ ")]
 
 
@@ -140,7 +140,7 @@ def test_words_have_one_dictionary_where_models_share_their_embeddings(tmp_path:
 
 
 def test_pasted_commands_find_their_folders(tmp_path: Path) -> None:
-    """What is relative is so to the shared folder, into which each model's part returns."""
+    """Relative paths are relative to the shared folder, into which each model's part returns."""
     out = str(tmp_path / "out")
     models = ("gru_tiny", "muse_tiny")
     done = bash(RECIPES / "compare.sh", "my", "es", "en", "--out", out, *models, DRY_RUN="1")

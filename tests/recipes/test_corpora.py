@@ -52,7 +52,7 @@ WORDS = [
 
 
 def talk(size: int, seed: int) -> list[list[str]]:
-    """Two sides of noisy sentences of unequal lengths, some empty."""
+    """Return two sides of noisy sentences of unequal lengths, some empty."""
     dice = random.Random(seed)
     side = lambda: " ".join(dice.choices(WORDS, k=dice.choice([0, *range(1, 9)])))  # noqa: E731
     return [[side() for _ in range(size)] for _ in range(2)]
@@ -63,7 +63,7 @@ def complete(sides: list[list[str]]) -> list[list[str]]:
 
 
 def iwslt14(train: list[list[str]], tests: list[list[list[str]]]) -> bytes:
-    """``de-en.tgz`` as the evaluation of 2014 has it, written out here."""
+    """Build ``de-en.tgz`` in the form of the evaluation of 2014."""
     members = []
     for place, side in enumerate(("de", "en")):
         text = "<url>u</url>\n<keywords>k</keywords>\n<talkid>7</talkid>\n"
@@ -85,7 +85,7 @@ def iwslt14(train: list[list[str]], tests: list[list[list[str]]]) -> bytes:
 def expected_iwslt14(
     train: list[list[str]], tests: list[list[list[str]]]
 ) -> dict[str, list[tuple[str, str]]]:
-    """prepare-iwslt14.sh, literally: pairs of tokens for each split."""
+    """Compute the token pairs of each split, step by step as prepare-iwslt14.sh does."""
     moses = [ScriptTokenizer(lang=language) for language in ("de", "en")]
     pairs = []
     for pair in zip(*train, strict=True):
@@ -114,7 +114,7 @@ def talks() -> tuple[list[list[str]], list[list[list[str]]]]:
 
 
 def prepare(name: str, out: Path, *options: object, **how: object) -> subprocess.CompletedProcess:
-    """The command, as a user runs it, with small encodings."""
+    """Run the command as a user does, with small encodings."""
     bpe = () if name == "iwslt15_en_vi" else ("--bpe", 120)
     return run(sys.executable, SCRIPT, name, "--out", out, *bpe, *options, **how)
 
@@ -325,7 +325,7 @@ def test_without_a_network_the_command_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_memory_stays_bounded(tmp_path: Path) -> None:
-    """Seven times as many pairs take no more memory, beyond their words."""
+    """Seven times as many pairs take no more memory, except for their words."""
     peaks = []
     for size in (2_000, 14_000):
         folder = tmp_path / str(size)

@@ -17,7 +17,7 @@ MEET = ["torchrun", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint"
 
 
 def training(*command: object, **environment: str) -> tuple[list[str], list[str]]:
-    """What a dry run would start in order to train: all before ``fairseq-train``, and its flags."""
+    """Return the launcher's words before ``fairseq-train`` in a dry run, and its flags."""
     shown = bash(*command, DRY_RUN="1", SMOKE="0", **environment).stderr
     lines = [shlex.split(line[2:]) for line in shown.splitlines() if line.startswith("+ ")]
     (words,) = [words for words in lines if "fairseq-train" in words]
@@ -118,7 +118,7 @@ def test_slurm_starts_the_recipe_on_all_its_nodes(nodes: int, tmp_path: Path) ->
 
 @pytest.mark.system
 def test_two_nodes_meet_in_one_folder(tmp_path: Path) -> None:
-    """Real rendezvous of two processes each; the program they start notes its rank."""
+    """Two nodes of two processes each meet; the program they start notes its rank."""
     program = tmp_path / "bin" / "fairseq-train"
     program.parent.mkdir()
     program.write_text(

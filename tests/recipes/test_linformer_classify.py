@@ -21,7 +21,7 @@ RECIPE = FOLDER / "classify.sh"
 
 
 def corpus(folder: Path, **other: list[str]) -> Path:
-    """Three sentences a split; ``train_label`` and so on replace the lines of a file."""
+    """Write three sentences a split; ``train_label`` and so on replace the lines of a file."""
     for split in classify_data.SPLITS:
         write_lines(folder / f"{split}.text", other.get(f"{split}_text", ["a b", "c d", "e"]))
         write_lines(folder / f"{split}.label", other.get(f"{split}_label", ["x", "y", "x"]))

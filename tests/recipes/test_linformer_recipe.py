@@ -73,7 +73,7 @@ def test_data_that_cannot_be_counted_is_named(tmp_path: Path, content, message) 
 
 
 def learning_rates(flags: list[str], last: int) -> list[float]:
-    """What fairseq's scheduler, built from the flags, says from update 0 to ``last``."""
+    """Return the rates of fairseq's scheduler, built from flags, for updates 0 to ``last``."""
     cfg = configuration(words("--optimizer", "adam", *flags))
     optimizer = FairseqAdam(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
     scheduler = build_lr_scheduler(cfg.lr_scheduler, optimizer)
@@ -99,7 +99,7 @@ def test_the_cosine_ends_low_and_stays_there(total: int, warmup: int) -> None:
 
 
 def test_without_our_shrink_factor_fairseq_jumps_back_at_the_end() -> None:
-    """What the test above would find."""
+    """Without the shrink factor, the test above would fail."""
     flags = schedule(1000, 100, *RATES)
     stock = learning_rates(flags[: flags.index("--lr-shrink")], 1001)
     assert stock[1000] == pytest.approx(1e-5)
@@ -186,7 +186,7 @@ def test_wrong_options_are_named(options: list[str], message: str) -> None:
 
 
 def dry_run(tmp_path: Path, *options: str) -> dict[str, str]:
-    """The commands of a dry run, by their first word."""
+    """Return the commands of a dry run by their first word."""
     arguments = ("--data", REPO, "--download", tmp_path / "gpt2", "--out", tmp_path / "run")
     output = bash(RECIPE, *arguments, *options, DRY_RUN="1", SMOKE="0").stderr
     assert list(tmp_path.iterdir()) == []
@@ -243,7 +243,7 @@ def test_into_leaves_no_half_written_file(tmp_path: Path) -> None:
 
 
 def check_run(out: Path, model: str, output: str) -> None:
-    """All that a smoke run leaves behind, against what it must be."""
+    """Check everything that a smoke run leaves behind."""
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     pairs = len((out / "bpe" / "train.en").read_text().splitlines())
     assert pairs == 297
@@ -264,7 +264,7 @@ def check_run(out: Path, model: str, output: str) -> None:
 
 
 def likelihoods(out: Path, *flags: str) -> list[list[float]]:
-    """The scores (log 2) of all tokens of each test sentence, from ``fairseq-generate``."""
+    """Return ``fairseq-generate``'s scores (log 2) of all tokens of each test sentence."""
     limits = ("--max-source-positions", 256, "--max-target-positions", 256)
     cut = ("--task", "translation_ext", "--truncate-source", "--truncate-target", "--source-bos")
     path = ("--path", out / "checkpoints" / "checkpoint_best.pt", "--gen-subset", "test")

@@ -138,7 +138,7 @@ def write_log(path: Path, losses: dict[int, float], *, early: bool = False) -> N
 
 
 def test_rates_are_judged_by_the_same_update(tmp_path: Path) -> None:
-    """Whatever a training that has gone on has reached since."""
+    """A training that has gone on is judged by that update, whatever it has reached since."""
     write_log(tmp_path / "rate-0.1" / "train.log", {509: 6.0, 2000: 4.5, 2036: 3.0, 4000: 1.0})
     write_log(tmp_path / "rate-0.2" / "train.log", {509: 5.0, 2000: 4.25})
     choice = multi30k_all.choose(tmp_path, ["0.1", "0.2"], 2000)
@@ -206,7 +206,7 @@ def test_stopped_by_ctrl_c_it_goes_on_to_the_table(tmp_path: Path) -> None:
 
 
 def trained_by(out: Path) -> list[Path]:
-    """Processes that work in a folder."""
+    """Return the processes whose working directory is a folder."""
     processes = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -26,7 +26,7 @@ TASKS = ("iwslt14_de_en", "iwslt15_en_vi", "wmt14_en_de", "wmt14_en_fr")
 
 
 def dry_run(task: str, tmp_path: Path, *options: object) -> dict[str, list[str]]:
-    """The words of the commands of a dry run, by their first word (the last one of a name)."""
+    """Return a dry run's commands, as words, by their first word (the last of equal ones)."""
     arguments = (MUSE / f"{task}.sh", "--out", tmp_path / "run", *options)
     output = bash(*arguments, DRY_RUN="1", SMOKE="0").stderr
     assert list(tmp_path.iterdir()) == []
@@ -46,7 +46,7 @@ def value(words: list[str], flag: str) -> str:
 
 
 def model_flags(train: list[str]) -> list[str]:
-    """All that follows the flags of the harness's own kind: from the architecture on."""
+    """Return the flags of the model: all words from the architecture on."""
     return train[train.index("--arch") :]
 
 
@@ -87,7 +87,7 @@ def test_dry_runs_have_the_papers_settings(task: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_fairseq_takes_every_flag(task: str, tmp_path: Path) -> None:
-    """Parsed by fairseq itself, and with the model they give."""
+    """fairseq itself parses the flags and builds the model."""
     train = dry_run(task, tmp_path)["fairseq-train"]
     cfg = configuration(model_flags(train))
     dropout = PAPER[task][1]
@@ -100,7 +100,7 @@ def test_fairseq_takes_every_flag(task: str, tmp_path: Path) -> None:
 
 
 def learning_rates(train: list[str], last: int) -> list[float]:
-    """What fairseq's scheduler, built from the flags, says from update 0 to ``last``."""
+    """Return the rates of fairseq's scheduler, built from flags, for updates 0 to ``last``."""
     cfg = configuration(model_flags(train))
     optimizer = FairseqAdam(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
     scheduler = build_lr_scheduler(cfg.lr_scheduler, optimizer)
@@ -227,7 +227,7 @@ def test_help_shows_the_defaults(task: str) -> None:
     ],
 )
 def test_compounds_are_split_as_by_the_literatures_script(tokens: str, expected: str) -> None:
-    """Expectations by hand from Perl's ``s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g``."""
+    """Expected results are by hand from Perl's ``s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g``."""
     assert split_compounds(tokens) == expected
 
 
@@ -260,7 +260,7 @@ def test_split_compounds_score_their_common_parts(tmp_path: Path) -> None:
 
 
 def check_run(task: str, out: Path, output: str) -> None:
-    """All that a smoke run leaves behind, against what it must be."""
+    """Check everything that a smoke run leaves behind."""
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     assert results["updates"] == 24
     assert sum(results["stages"].values()) < 180

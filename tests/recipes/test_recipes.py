@@ -313,7 +313,7 @@ def test_a_log_without_a_finished_epoch_is_refused(log: str) -> None:
 
 
 def start(*words: object) -> subprocess.Popen[bytes]:
-    """A recipe in a process group of its own, so that it can be killed with its children."""
+    """Start a recipe in a process group of its own, to be killed with its children."""
     return subprocess.Popen(
         ["bash", *map(str, words)],
         env=ENVIRONMENT,

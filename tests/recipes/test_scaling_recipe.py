@@ -24,7 +24,7 @@ DEPTHS = (6, 8, 10, 12, 14, 18, 22, 26, 30, 36, 42, 48)
 
 
 def commands(folder: Path, *options: object, smoke: str = "0") -> list[list[str]]:
-    """The commands of a dry run on a corpus with the endings src and tgt."""
+    """Return the commands of a dry run on a corpus with the endings src and tgt."""
     corpus = folder / "text"
     for split in ("train", "valid", "test"):
         for side in ("src", "tgt"):

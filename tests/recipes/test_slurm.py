@@ -33,7 +33,7 @@ exit "$(cat "{out}/../status")"
 
 @pytest.fixture
 def job(tmp_path: Path) -> tuple[list[str], dict[str, str]]:
-    """The command that submits a recipe, and its environment; the run is in ``run``."""
+    """Return the command that submits a recipe to ``run``, and its environment."""
     programs = slurm.install(tmp_path / "bin")
     (programs / "fairseq-train").write_text(TRAINING)
     (programs / "fairseq-train").chmod(0o755)

@@ -33,7 +33,7 @@ SYSTEMS = {
 
 
 def dry_run(*words: object) -> dict[str, list[str]]:
-    """fairseq-train's words by system."""
+    """Return the words of fairseq-train by system."""
     models = trainings(commands(bash(STUDIES, *words, DRY_RUN="1").stderr))
     return {folder.removeprefix("models/"): words for folder, words in models.items()}
 

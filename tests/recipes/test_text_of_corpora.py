@@ -1,4 +1,4 @@
-"""However a corpus is made: its raw test text becomes the pieces of the binarized test set.
+"""Raw test text becomes the pieces of the binarized test set, however a corpus is made.
 
 ``text.json`` in the binarized folder is all that is known then, as for ``fairseq-ext translate``.
 """
@@ -45,7 +45,7 @@ ODD = (
 
 @pytest.fixture(scope="module")
 def sentences() -> dict[str, list[tuple[str, str]]]:
-    """Some real pairs, with odd ones among them."""
+    """Return some real pairs, with odd ones among them."""
     pairs = sample({"train": 90, "valid": 6, "test": 15})
     for name in SPLITS:
         pairs[name] += [(line, line) for line in ODD]
@@ -53,14 +53,14 @@ def sentences() -> dict[str, list[tuple[str, str]]]:
 
 
 def run(*words: object) -> None:
-    """A subcommand, in this process."""
+    """Run a subcommand in this process."""
     with pytest.raises(SystemExit) as stopped:
         cli.main([*map(str, words)])
     assert stopped.value.code == 0
 
 
 def write_pairs(folder: Path, sentences, sides: tuple[str, str], to_file=lambda line, _: line):
-    """``{train,valid,test}.{src,tgt}``."""
+    """Write pairs as ``{train,valid,test}.{src,tgt}``."""
     for split in SPLITS:
         for place, side in enumerate(sides):
             lines = [to_file(pair[place], side) for pair in sentences[split]]
@@ -90,7 +90,7 @@ def check(folder: Path, sides: tuple[str, str], raw: list[str], *flags: object) 
 
 
 def official_tokens(name: str):
-    """What the authors of files that come as tokens did to text, by the scripts they name."""
+    """Return the tokenizer by which the authors of tokenized files made them of text."""
 
     def multi30k(line: str, side: str) -> str:
         line = ScriptNormalizer(side).normalize(line.lower())

@@ -29,7 +29,7 @@ def pairs(first: int, count: int) -> list[str]:
 
 
 def listed(folder: Path, *, weights: tuple[float, ...] = (2, 0.5, 2.25)) -> Path:
-    """A list of three corpora; the first two have 100 pairs in common."""
+    """Write a list of three corpora, of which the first two share 100 pairs."""
     write_lines(folder / "a.tsv", pairs(0, 300))
     columns = [line.split("\t") for line in pairs(200, 500)]
     write_lines(folder / "b.de", [target for _, target in columns])

@@ -73,7 +73,7 @@ def test_sides_of_unequal_length_are_named(tmp_path: Path) -> None:
 
 
 def test_cleaning_is_that_of_the_moses_script() -> None:
-    """Against its conditions, over all small lengths and the limits' neighbourhood."""
+    """Compare with the script's conditions for all small lengths and near the limits."""
     limits = Limits(longest=6, ratio=1.5)
     for first in range(9):
         for second in range(9):

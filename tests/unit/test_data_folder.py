@@ -1,4 +1,4 @@
-"""A data folder's manifest: what it lists, what is checked against it, and how often."""
+"""A data folder's manifest: its entries, the checks against them, and how often they run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
 
 @pytest.fixture
 def data(copy_data: Path, tmp_path: Path) -> Path:
-    """A copy of the binarized corpus that a test may damage."""
+    """Return a copy of the binarized corpus that a test may damage."""
     copied = shutil.copytree(copy_data, tmp_path / "data", ignore=shutil.ignore_patterns(".*"))
     return Path(copied)
 
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The user's cache folder."""
+    """Return the user's cache folder."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder
@@ -44,7 +44,7 @@ def flip(path: Path, offset: int = 100) -> None:
 
 
 def files(folder: Path) -> dict[str, dict[str, object]]:
-    """Size and checksum of every file that fairseq-preprocess writes, taken here."""
+    """Compute size and checksum of every file that fairseq-preprocess writes."""
     return {
         path.name: {
             "bytes": path.stat().st_size,
@@ -158,7 +158,7 @@ def test_other_layouts_are_compared_with_the_manifest(tmp_path: Path) -> None:
 
 @pytest.fixture
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of data files and indexes as they are read."""
+    """Return a list that records the names of data files and indexes as they are read."""
     names: list[str] = []
     for function in ("read_data", "bytes_of_data"):
         original = getattr(indexed, function)
@@ -303,7 +303,7 @@ def test_commands_refuse_bad_manifests(data: Path, copy_model: Path) -> None:
 
 @pytest.mark.system
 def test_what_is_listed_and_not_loaded_may_be_missing(data: Path, copy_model: Path) -> None:
-    """As in a folder that was copied for translation alone; times and inodes are others there."""
+    """A folder may be copied for translation alone; its files' times and inodes differ then."""
     for path in [*data.glob("train.*"), *data.glob("valid.*"), data / "preprocess.log"]:
         path.unlink()
     for path in data.iterdir():

@@ -75,7 +75,7 @@ def test_a_shared_dictionary_is_stored_once(tmp_path: Path) -> None:
 
 
 def test_what_leaves_the_training_state_out_keeps_the_record() -> None:
-    """As `fairseq-ext fuse` and the averages do."""
+    """`fairseq-ext fuse` and the averages leave the training state out."""
     record = dictionaries.record(WORDS, WORDS)
     state = {"model": {}, "extra_state": {KEY: record, "ema": {}}, "last_optimizer_state": {}}
     remainder = layout.without_training_state(state)
@@ -106,7 +106,7 @@ TINY = (
 
 @pytest.fixture(scope="module")
 def other_data(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The corpus with lines 3 and 4 of the target dictionary exchanged; all of it fits itself."""
+    """Return the corpus binarized with lines 3 and 4 of the target dictionary exchanged."""
     folder = tmp_path_factory.mktemp("other")
     lines = (copy_data / "dict.tgt.txt").read_text().splitlines()
     lines[2:4] = lines[3:1:-1]
@@ -123,7 +123,7 @@ def other_data(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def said(copy_data: Path, other_data: Path) -> str:
-    """What every command says of `other_data`, after the name of the checkpoint."""
+    """Return the message of every command about `other_data`, after the checkpoint's name."""
     ours, theirs = (
         (folder / "dict.tgt.txt").read_text().splitlines()[2].split()[0]
         for folder in (other_data, copy_data)
@@ -159,7 +159,7 @@ def test_the_demo_refuses_another_order(other_data: Path, copy_model: Path, said
 def test_trainings_refuse_another_order(
     other_data: Path, copy_data: Path, copy_model: Path, said: str, tmp_path: Path
 ) -> None:
-    """Resuming, another start and a teacher; with their own data they go on."""
+    """Resuming, fine-tuning and a teacher are refused; with their own data they go on."""
     save = tmp_path / "save"
     distill = ("--criterion", "distillation", "--teacher", copy_model)
     for name, options in (
@@ -181,7 +181,7 @@ def test_trainings_refuse_another_order(
 def test_a_dictionary_of_another_size_is_named_before_the_weights(
     copy_data: Path, copy_model: Path, tmp_path: Path
 ) -> None:
-    """Resuming builds the model first, so torch would speak of sizes of tensors."""
+    """Resuming builds the model first, so torch would report sizes of tensors."""
     text = copy_data.parent / "text"
     lines = (copy_data / "dict.src.txt").read_text().splitlines()
     write_lines(tmp_path / "dict.src.txt", lines[:-1])

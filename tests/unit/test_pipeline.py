@@ -1,4 +1,4 @@
-"""How text was made is saved with the data, and done again to what is translated."""
+"""The pipeline that made text is saved with the data and applied to text to translate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = {"bpe": 12, "sentencepiece-unigram": 36, "sentencepiece-bpe": 40, "token
 
 
 def write_corpus(folder: Path, train: int = 200) -> Path:
-    """Sentences of a small vocabulary, in two languages that are one."""
+    """Write a corpus of a small vocabulary whose two languages are the same."""
     draw = Random(1)
     vocabulary = [*"aeiou", "men", "dog", "sleeping", "U.S.", "red.", "it's", "well-known", "»no«"]
     folder.mkdir(parents=True)
@@ -53,7 +53,7 @@ def test_the_order_of_the_steps():
 
 
 def test_clean_text_stays_in_the_same_form():
-    """Also without what stood between a letter and its mark, and when the letter became small."""
+    """Removing a character between a letter and its mark, or lower case, keeps NFC."""
     clean = Pipeline("en", "de", clean=True, lowercase=True).words()
     assert clean("cafe\u200b\u0301") == "café"
     assert clean("H\u0331arb") == "\u1e96arb"
@@ -231,7 +231,7 @@ def test_merges_are_those_of_subword_nmt(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def made(folder: Path) -> Path:
-    """A folder with a pipeline of merges."""
+    """Make a folder with a pipeline of merges."""
     folder.mkdir()
     (folder / "codes").write_text("#version: 0.2\na b\n")
     files = (folder / "codes",)
@@ -336,7 +336,7 @@ def test_files_that_are_no_subwords(kind: str, tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """From ``raw`` text over ``text``, ``bpe`` and ``bin`` to a ``run``, by a user's commands."""
+    """Make ``text``, ``bpe``, ``bin`` and ``run`` of ``raw`` text by a user's commands."""
     folder = tmp_path_factory.mktemp("trained")
     write_corpus(folder / "raw")
     run(
@@ -361,7 +361,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def generated(trained: Path) -> Path:
-    """What fairseq-generate prints for the test set."""
+    """Return the file with fairseq-generate's output for the test set."""
     done = fairseq(
         *("generate", "bin", "--path", "run/checkpoint_last.pt", "--cpu"),
         *("--max-len-b", 20, "--beam", 5),
@@ -450,7 +450,7 @@ def test_text_is_not_tokenized_twice(trained: Path, tmp_path: Path):
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
-    """Exit status and standard error of a subcommand, run in this process."""
+    """Run a subcommand in this process; returns its exit status and standard error."""
     with pytest.raises(SystemExit) as stopped:
         cli.main([*map(str, words)])
     return stopped.value.code, capsys.readouterr().err

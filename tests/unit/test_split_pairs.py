@@ -34,7 +34,7 @@ LANGS = ("--src-lang", "es", "--tgt-lang", "en")
 
 
 def corpus() -> list[tuple[str, str]]:
-    """300 English sentences with one to three Spanish ones; some Spanish ones come twice."""
+    """Return 300 English sentences with one to three Spanish ones, some of these twice."""
     rng = random.Random(4)
     return [
         (f"oración {rng.randrange(2000)} .", f"Sentence {number}{'.!?'[ending]}")
@@ -44,7 +44,7 @@ def corpus() -> list[tuple[str, str]]:
 
 
 def spanish_english(folder: Path) -> Path:
-    """As Tatoeba has it: English first, and a column about the authors."""
+    """Write pairs as Tatoeba does: English first, and a column about the authors."""
     return write_lines(folder / "pairs.tsv", [f"{en}\t{es}\tCC-BY" for es, en in corpus()])
 
 
@@ -53,7 +53,7 @@ def sides(splits: dict, name: str, side: int) -> set[str]:
 
 
 def job_of(pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: object) -> SplitJob:
-    """All stages of a job in parts of ``size`` pairs, and ranges of ``ranges`` fingerprints."""
+    """Run all stages of a job in parts of ``size`` pairs and in ``ranges`` ranges."""
     source, target = ([pair[side] for pair in pairs] for side in (0, 1))
     files = (write_lines(folder / "source", source), write_lines(folder / "target", target))
     plain = Pipeline("es", "en", clean=True)
@@ -65,7 +65,7 @@ def job_of(pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: 
 
 
 def written(job: SplitJob, folder: Path) -> dict[str, Pairs]:
-    """The pairs of each split."""
+    """Write a job's splits and read the pairs of each."""
     names = [[folder / f"{split}.{side}" for side in (0, 1)] for split in SPLITS]
     files = [[path.open("w", encoding="utf-8") for path in paths] for paths in names]
     job.write(files)
@@ -164,7 +164,7 @@ def test_the_side_that_repeats_is_the_key(swap, tmp_path):
 
 
 def near_duplicates_of(rng: random.Random) -> Pairs:
-    """Pairs in families, of which each sentence is a word away from the next."""
+    """Return pairs in families, in which each sentence is a word away from the next."""
     names = ["Tom", "Mary", "John", "Ana"]
     stems = [" ".join(rng.choices("abcdefghijkl", k=7)) for _ in range(60)]
     return [(f"{name} {stem}", f"{stem} {name} x{number}") for number, stem in enumerate(stems)
@@ -228,7 +228,7 @@ def test_nothing_left_is_an_error(tmp_path):
 
 
 def pairs_of(folder: Path, *files: Path, **how: object) -> Pairs:
-    """What is read of a text, in parts of two lines."""
+    """Read the pairs of a text in parts of two lines."""
     text = Text("pairs", files, **how)
     for number, path in enumerate(files):
         if path.suffix in pair_texts.PACKED:

@@ -15,7 +15,7 @@ SPLITS = {"train": 4, "valid": 2, "test": 1}
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Moses tokens and pieces of digits, lower case."""
+    """Write a corpus of lower-case Moses tokens, split into subwords by a merge of digits."""
     (tmp_path / "codes").write_text("#version: 0.2\n1 2</w>\n")
     files = (tmp_path / "codes",)
     steps = Pipeline(
