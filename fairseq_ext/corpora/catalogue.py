@@ -49,7 +49,7 @@ class Source:
     """A parallel text and where it comes from.
 
     Attributes:
-        name: of its own within the corpus.
+        name: unique within the corpus.
         files: the two sides, source first: members of ``archive``, or addresses without one.
         archive: address of the archive.
         form: ``lines``, plain text (also ``.gz``); ``tagged``, IWSLT's training files, in which
@@ -64,7 +64,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Limits:
-    """Which pairs are kept, as ``clean-corpus-n.perl`` decides: both sides have 1 to ``longest``
+    """Limits on the pairs to keep, as of ``clean-corpus-n.perl``: both sides have 1 to ``longest``
     tokens, and neither has more than ``ratio`` times as many as the other."""
 
     longest: int | None = None
@@ -89,11 +89,11 @@ class Corpus:
         bpe_limits: on subwords, of train and valid.
         merges: joint byte-pair encoding of the training text; 0 leaves words.
         dictionary: flags of fairseq-preprocess.
-        word_dictionary: the same where ``merges`` is 0.
+        word_dictionary: flags of fairseq-preprocess where ``merges`` is 0.
         made: steps of :class:`fairseq_ext.text.pipeline.Pipeline` by which the authors of files
             that come as tokens made them of text.
         exact: known numbers of pairs that do not depend on the tokenizer.
-        expected: those that do.
+        expected: known numbers of pairs that do.
         licence: what the owners of the text allow, as far as they say.
     """
 
@@ -237,7 +237,7 @@ CORPORA = {
         train=(Source("train", _sides(f"{STANFORD}/train", "en", "vi")),),
         valid=(Source("tst2012", _sides(f"{STANFORD}/tst2012", "en", "vi")),),
         test=(Source("tst2013", _sides(f"{STANFORD}/tst2013", "en", "vi")),),
-        tokenize=False,  # it comes as Moses tokens
+        tokenize=False,  # its files are Moses tokens already
         made={"tokenize": True, "escape": True},
         word_dictionary=("--thresholdsrc", "5", "--thresholdtgt", "5"),
         exact={"train read": 133_317, "valid": 1_553, "test": 1_268},

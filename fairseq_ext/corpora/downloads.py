@@ -23,8 +23,8 @@ from fairseq_ext.utils.files import sha256
 from fairseq_ext.utils.json_files import read_json
 
 TIMEOUT = 60  # seconds without a byte
-ATTEMPTS = 4  # in a row, none of which brought anything
-PAUSE = 0.5  # seconds after the first of them, doubled after each other
+ATTEMPTS = 4  # in a row that brought no bytes
+PAUSE = 0.5  # seconds after the first failure, doubled after each further one
 RECORD = "sha256.json"
 PASSING = {408, 425, 429, 500, 502, 503, 504}  # HTTP errors that may be gone a second later
 

@@ -59,7 +59,7 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
         raise DataError(f"{folder} has subwords; give the folder with the words they are made of.")
     if not tokenize:
         return text_pipeline
-    # Text that is in lower case already was so before Moses, whose rules know names by their case.
+    # Lower-case text stays so before Moses, whose rules know names by their case.
     first = text_pipeline.lowercase or text_pipeline.lowercase_first
     return replace(text_pipeline, tokenize=True, lowercase=False, lowercase_first=first)
 

@@ -337,7 +337,7 @@ def run(args: argparse.Namespace) -> str:
     size = 0 if args.subwords == "none" else args.bpe
     if size is not None:
         corpus = dataclasses.replace(corpus, merges=size)
-        if corpus.bpe_limits and not corpus.merges:  # words are what is left to be cleaned
+        if corpus.bpe_limits and not corpus.merges:  # without subwords, the words are cleaned
             corpus = dataclasses.replace(corpus, limits=corpus.bpe_limits, bpe_limits=None)
     if args.subwords not in ("bpe", "none") and not corpus.merges:
         raise ConfigError(

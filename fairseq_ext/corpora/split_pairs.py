@@ -43,7 +43,7 @@ from fairseq_ext.utils import files, locks, ray_workers, shared_folder
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.utils.files import require_file, sha256
 
-# What the result does not depend on.
+# Options that the result does not depend on.
 ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines", "shard", "ray", "cpu"}
 LATER = {
     "rule": [],
@@ -53,7 +53,7 @@ LATER = {
     "csv": False,
 }  # options that the record has only where they are given
 LOCK = ".preparing.lock"
-LOOKED_AT = 20  # rows of a table, for what looks wrong
+LOOKED_AT = 20  # rows of a table searched for a header or numbers
 HEADER_WORDS = ("source", "target", "src", "tgt", "text", "sentence", "translation", "id")
 IDENTIFIER = re.compile(r"#?\d+")
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
@@ -334,7 +334,7 @@ def _work(
     options = {
         name: value for name, value in record["options"].items() if not isinstance(value, Path)
     }
-    inputs = [  # in order, which is that of the languages; not by folder, of which each has its own
+    inputs = [  # in the order of the languages, without folders, which differ between machines
         {"name": Path(name).name, "sha256": checksum} for name, checksum in record["inputs"].items()
     ]
     job_record = {"inputs": inputs, "options": options, "part_lines": part_lines}

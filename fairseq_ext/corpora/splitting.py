@@ -43,7 +43,7 @@ from fairseq_ext.utils.json_files import read_json
 from fairseq_ext.utils.shared_folder import SharedFolder
 
 REPEATED, FURTHER, LEAKED = range(len(SPLITS), len(SPLITS) + 3)  # fates beside the splits'
-GROUPS = "groups"  # of near-duplicates, in place of a side
+GROUPS = "groups"  # the key that stands for groups of near-duplicates, instead of a side
 FURTHER_REASON = "further pair of a held-out sentence"
 HEAD = {"format": "fairseq-ext preparation", "version": 1}
 PART_LINES = 200_000

@@ -22,7 +22,7 @@ def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:
         DataError: a damaged or unsafe archive; it is set aside to be downloaded again.
         RuntimeError: no space, or this Python unpacks unsafely.
     """
-    shutil.rmtree(folder, ignore_errors=True)  # what a killed run has left
+    shutil.rmtree(folder, ignore_errors=True)  # files that a killed run left
     try:
         _require_no_web_page(archive)
         safe_extract(archive, folder, max_bytes)

@@ -18,7 +18,7 @@ from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.utils.files import atomic_write, cache_folder
 
 NOTES = ".checked.json"
-MOST_BYTES = 1 << 22  # of notes that anyone wrote
+MOST_BYTES = 1 << 22  # of notes, which anyone may have written
 Facts = dict[str, Any]
 
 

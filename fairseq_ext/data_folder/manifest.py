@@ -43,7 +43,7 @@ class Entry:
 def write(stage: Path, folder: Path) -> None:
     """Write the manifest of the files in ``stage``, which are about to move up to ``folder``.
 
-    What ``folder`` lists already and still has stays in it.
+    Files that the manifest in ``folder`` lists, and that still exist, stay listed.
 
     Raises:
         DataError: the manifest in ``folder`` cannot be read.

@@ -159,7 +159,7 @@ def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]
     with folder.begun(shards.job()):
         if folder.missing(names):
-            # First, as it is what a wrong flag stops; then the folder is free for another job.
+            # First, because a wrong flag fails here and leaves the folder free for another job.
             folder.work(["dictionary.json"], shards.dictionary)
             folder.work(["deal.json"], shards.deal)
         folder.work(names[share[0] :: share[1]], shards.shard)

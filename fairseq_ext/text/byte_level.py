@@ -29,7 +29,7 @@ FILES = ("encoder.json", "vocab.bpe")  # fairseq's names of vocabulary and merge
 class ByteBPE:
     """Byte-level byte-pair encoding: text to ids and back.
 
-    What comes back is the text with each run of white space as one space, and none at its ends.
+    Decoding returns the text with each run of white space as one space, and none at its ends.
 
     Args:
         vocabulary: ids by piece, spelt in GPT-2's printable stand-ins for bytes.
@@ -97,7 +97,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         raise DataError(f"`{path}` must map pieces to ids, as GPT-2's encoder.json does.")
     if len({*ids.values()}) != len(ids):
         raise DataError(f"`{path}` gives one id to two pieces; take the original file.")
-    # The library would leave out a byte without a word.
+    # The library would silently leave out a byte that has no entry.
     absent = sorted({*pre_tokenizers.ByteLevel.alphabet()} - ids.keys())
     if absent:
         raise DataError(
@@ -128,7 +128,7 @@ def _read_merges(path: Path, ids: dict[str, int], vocabulary: Path) -> list[tupl
 def train(texts: Sequence[Path], size: int, out: Path) -> int:
     """Learn an encoding from text and write ``encoder.json`` and ``vocab.bpe`` into ``out``.
 
-    As in GPT-2's, ``<|endoftext|>`` has the last id. The same text gives the same files.
+    ``<|endoftext|>`` has the last id, as in GPT-2's encoding. Equal text gives equal files.
 
     Args:
         size: how many ids; text that is too small for them gives fewer.

@@ -23,8 +23,8 @@ from fairseq_ext.text.sacremoses_import import (
     MosesTokenizer,
 )
 
-GROUP = re.compile(r"(?<!\\)\((?:\\.|\[[^]]*\]|[^()\\])*\)")  # and what is inside, if no group
-UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # what may match without its letters
+GROUP = re.compile(r"(?<!\\)\((?:\\.|\[[^]]*\]|[^()\\])*\)")  # a group without groups inside
+UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # may match other letters
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def needed(pattern: str, replacement: str) -> str:
     That is one of the characters outside all groups, where the pattern has neither alternatives
     nor anything optional there.
     """
-    if pattern == f"{replacement}+":  # one of them would be replaced by itself
+    if pattern == f"{replacement}+":  # a single one would be replaced by itself
         return 2 * replacement
     outside = GROUP.sub("", pattern).replace(r"\r", "\r")
     if UNCERTAIN.search(outside):
@@ -120,7 +120,7 @@ def base(language: str) -> str:
     return re.split("[-_]", language, maxsplit=1)[0]
 
 
-# One of each in every process: building them takes longer than tokenizing hundreds of lines.
+# Each is built once in every process: building them takes longer than tokenizing hundreds of lines.
 @functools.lru_cache
 def normalizer(language: str) -> Normalizer:
     """Return the normalizer of a language."""

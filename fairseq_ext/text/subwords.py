@@ -23,9 +23,9 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 Step = Callable[[str], str]
 Learn = Callable[[Sequence[Path], Path, int], None]
 
-METASPACE = "▁"  # what SentencePiece, and tokenizers like it, put before every word
+METASPACE = "▁"  # the mark that SentencePiece, and tokenizers like it, put before every word
 REMEMBERED = 300_000  # words whose pieces a process keeps, some 100 MB
-END_OF_WORD = "</w>"  # subword-nmt's
+END_OF_WORD = "</w>"  # subword-nmt's mark
 LONGEST_REMEMBERED = 100  # characters of such a word
 
 

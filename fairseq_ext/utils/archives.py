@@ -37,7 +37,7 @@ _DAMAGED = (
     MemoryError,  # a compressed file declares how much memory reading it takes
     *((lzma.LZMAError,) if lzma else ()),
 )
-# What the system says of a name that is too long, or of a file that is a folder of another member.
+# Errors of the system for a name that is too long, or a file that is another member's folder.
 _OF_NAMES = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
 _MOST_MEMBERS = 100_000  # tarfile remembers all of them
 _HEADER = 1 << 24  # bytes; with a longer header, the archive would decide how much memory is used

@@ -46,7 +46,7 @@ def literal(text: str) -> Any:
         text: as ``[(512, 3)] * 4``, ``{"left": True}`` or ``-1.5e-3``.
 
     Returns:
-        What ``eval`` returns for it.
+        The value that ``eval`` returns for it.
 
     Raises:
         LiteralError: anything else (a name, a call, an index …), or a text or result that is too

@@ -28,7 +28,7 @@ from fairseq_ext.utils.files import atomic_write, explain
 from fairseq_ext.utils.json_files import read_json
 
 MANIFEST = "manifest.json"
-WORKER = ".worker-"  # how the name of each worker's lock begins
+WORKER = ".worker-"  # start of the name of each worker's lock
 PAUSE = 0.5  # seconds after which to look again at files that others make
 
 

@@ -350,7 +350,7 @@ def test_quickstart_killed_in_training_goes_on_and_is_then_complete(tmp_path: Pa
     for picture in ("curves.png", "alignment.png"):
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
 
-    # What it says at its end translates a sentence.
+    # The advice at its end translates a sentence.
     advice = done.stdout.partition("Translate a sentence of yours:\n")[2].splitlines()
     assert len(bash("-c", "\n".join(advice[:2])).stdout.splitlines()) == 1
 
