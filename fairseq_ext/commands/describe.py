@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.utils.errors import ConfigError
 
 
 def add(commands: Subparsers) -> None:
@@ -26,13 +25,10 @@ def add(commands: Subparsers) -> None:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    from fairseq_ext.checkpoints import bundle
     from fairseq_ext.model import find_model
     from fairseq_ext.model.describe import as_table, describe
 
-    path = find_model.resolved(args.model)
-    if not bundle.is_bundle(path):
-        raise ConfigError(f"{path} is no bundle; only these are described.")
+    path = find_model.existing_bundle(args.model, "described")
     report = describe(path)
     options.write_json(args.json, report)
     print(as_table(report))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.utils.errors import ConfigError
 
 
 def add(commands: Subparsers) -> None:
@@ -27,13 +26,10 @@ def add(commands: Subparsers) -> None:
 
 
 def _export(args: argparse.Namespace) -> int:
-    from fairseq_ext.checkpoints import bundle
     from fairseq_ext.model import find_model
     from fairseq_ext.model.export import export
 
-    path = find_model.resolved(args.model)
-    if not bundle.is_bundle(path):
-        raise ConfigError(f"{path} is no bundle; only these are exported.")
+    path = find_model.existing_bundle(args.model, "exported")
     count, exactness = export(path, args.output)
     print(f"{count} tensors in {args.output}: {exactness}")
     return 0

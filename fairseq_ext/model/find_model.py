@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.model import hub
+from fairseq_ext.utils.errors import ConfigError
 
 SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
 
@@ -30,3 +31,22 @@ def resolved(path: Path, folder: Path = SHIPPED) -> Path:
     if not path.exists() and str(path) == path.name and path.name in shipped(folder):
         return folder / path.name
     return hub.fetched(path)
+
+
+def existing_bundle(path: Path, participle: str) -> Path:
+    """Resolve a name as :func:`resolved` does, and demand that a bundle is there.
+
+    Args:
+        path: of the bundle, or its name.
+        participle: what is done to bundles alone, such as "exported", for the message.
+
+    Raises:
+        CheckpointError, EnvironmentProblem: it is a name on the Hub, and cannot be downloaded.
+        ConfigError: nothing is there, or something else than a bundle.
+    """
+    path = resolved(path)
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; check the path.")
+    if not bundle.is_bundle(path):
+        raise ConfigError(f"{path} is no bundle; only these are {participle}.")
+    return path
