@@ -11,7 +11,7 @@ import pytest
 import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
 
-from fairseq_ext.engine import recipes
+from fairseq_ext.engine import SPECIAL, recipes
 from fairseq_ext.model import find_model, program_file
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import run
@@ -47,7 +47,12 @@ def test_every_shipped_model_has_a_program():
     for name in find_model.shipped():
         path = find_model.resolved(Path(name))
         model = program_file.read(path)
-        assert (len(model.source), len(model.target)) == (4160, 4160)
+        for language, symbols in (
+            (model.settings.src, model.source),
+            (model.settings.tgt, model.target),
+        ):
+            words = (path / f"dict.{language}.txt").read_text(encoding="utf-8").splitlines()
+            assert len(symbols) == len(SPECIAL) + len(words)
         content = json.loads((path / "program.json").read_text())
         assert len(content["weights"]) == len(model.weights)
 

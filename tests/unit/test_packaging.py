@@ -21,7 +21,10 @@ PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 DISTRIBUTIONS = {  # where it is not the module's name
     name.replace("-", "_"): name
-    for name in ("subword-nmt", "prometheus-client", "python-multipart", "huggingface-hub")
+    for name in (
+        *("subword-nmt", "prometheus-client", "python-multipart", "huggingface-hub"),
+        "sentence-splitter",
+    )
 }
 NOT_BUILT = (".venv", "runs", "build", "dist", "site", ".git", ".hypothesis", "__pycache__")
 AS_FAIRSEQ_DOES = """
