@@ -40,6 +40,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run.mkdir()
     source, target = Dictionary(), Dictionary()
     tokens = encoded(source, [*PAIRS]), encoded(target, [*PAIRS.values()])
+    for words in (source, target):  # a beam of 5 needs a dozen symbols
+        for number in range(12):
+            words.add_symbol(f"filler{number}")
     cfg = models.configuration(FLAGS)
     torch.manual_seed(1)
     model = TranslationTask(cfg.task, source, target).build_model(cfg.model)

@@ -173,7 +173,7 @@ def test_a_command_within_a_command_is_shown_to_be_pasted() -> None:
         (["--updates", "0"], "`--updates` must be"),
         (["--bpe"], "`--bpe` needs a value"),
         (["--layers", "2"], "`--layers` is not an option"),
-        (["--src", "de"], "both `de`"),
+        (["--src", "en"], "both `en`"),
         (["--tokenize"], "`--tokenize` goes with `--data`."),
         (["--data", "/no/such/folder"], "`--data` must be a folder"),
     ],
@@ -219,11 +219,11 @@ def test_the_sentences_of_the_picture_are_chosen_by_commands_that_can_be_pasted(
         (["a b", middling, "x", f"{middling} i", middling], ["1", "3"]),
         (["a b", "c"], ["0"]),
     ):
-        write_lines(tmp_path / "text" / "test.en", lines)
-        for side in ("en", "de"):
+        write_lines(tmp_path / "text" / "test.es", lines)
+        for side in ("es", "en"):
             write_lines(tmp_path / "bpe" / f"test.{side}", [str(i) for i in range(len(lines))])
         run("bash", "-euc", pasted, cwd=tmp_path)
-        for side in ("en", "de"):
+        for side in ("es", "en"):
             assert (tmp_path / "bpe" / f"picture.{side}").read_text().split() == expected
 
 
