@@ -174,20 +174,20 @@ def draw_sentences(draw: np.random.Generator, sentences: int, samples: int) -> n
     return draw.choice(sentences, size=(samples, sentences), replace=True)
 
 
-def score_samples(
-    metric: Any, lines: Sequence[str], chosen: np.ndarray
-) -> tuple[float, np.ndarray]:
+def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple[float, np.ndarray]:
     """The score of a translation, and of its samples, ``[samples]``.
 
     Args:
         metric: of :func:`metrics`, with references.
         lines: of the translation.
-        chosen: numbers of sentences, ``[samples, sentences]``.
+        draws: numbers of sentences, ``[samples, sentences]``.
     """
-    found = metric._extract_corpus_statistics(lines, None)
-    counts = np.array(found, dtype=np.float32)  # as in sacrebleu, for the same last digits
-    sampled = [metric._compute_score_from_stats(counts[rows].sum(0)).score for rows in chosen]
-    return float(metric._aggregate_and_compute(found).score), np.array(sampled)
+    sentence_statistics = metric._extract_corpus_statistics(lines, None)
+    counts = np.array(
+        sentence_statistics, dtype=np.float32
+    )  # as in sacrebleu, for the same last digits
+    sampled = [metric._compute_score_from_stats(counts[rows].sum(0)).score for rows in draws]
+    return float(metric._aggregate_and_compute(sentence_statistics).score), np.array(sampled)
 
 
 def _interval(sampled: np.ndarray) -> tuple[float, float]:
@@ -200,10 +200,10 @@ def _interval(sampled: np.ndarray) -> tuple[float, float]:
 
 def full_signature(metric: Any, samples: int) -> str:
     """sacrebleu's signature of a metric, with the samples and their seed."""
-    found = metric.get_signature()
-    found.update("bs", samples)
-    found.update("seed", chosen_seed())
-    return str(found)
+    signature = metric.get_signature()
+    signature.update("bs", samples)
+    signature.update("seed", chosen_seed())
+    return str(signature)
 
 
 def metrics(references: Sequence[str], tokenizer: str = USUAL) -> dict[str, Any]:

@@ -178,33 +178,33 @@ def parse_systems(arguments: Sequence[str]) -> list[System]:
     return systems
 
 
-def parse_system(given: str) -> System:
-    """A system from ``NAME=GENERATED[,GENERATED…][,checkpoint=FILE][,log=FILE]``.
+def parse_system(specification: str) -> System:
+    """Parse a system from ``NAME=GENERATED[,GENERATED…][,checkpoint=FILE][,log=FILE]``.
 
     ``NAME=text:FILE[,FILE…]…`` stands for plain text, ``NAME=table:FILE…`` for a table.
 
     Raises:
         ConfigError: no such form, or a part or an output that is there twice.
     """
-    name, equals, rest = given.partition("=")
+    name, equals, rest = specification.partition("=")
     generated, *parts = _PART.split(rest)
-    found = dict(part.split("=", 1) for part in parts)
+    fields = dict(part.split("=", 1) for part in parts)
     plain, table = generated.startswith(PLAIN), generated.startswith(TABLE)
     runs = generated.removeprefix(PLAIN if plain else TABLE).split(",")
     if (
-        not (name and equals and all(runs) and all(found.values()))
-        or len(found) < len(parts)
+        not (name and equals and all(runs) and all(fields.values()))
+        or len(fields) < len(parts)
         or (table and len(runs) > 1)
     ):
         raise ConfigError(
             "`--system` must be NAME=GENERATED[,GENERATED...][,checkpoint=FILE][,log=FILE], but is "
-            f"`{given}` instead."
+            f"`{specification}` instead."
         )
-    if again := files.twice(runs):
+    if duplicate := files.twice(runs):
         raise ConfigError(
-            f"`--system {name}=…` names {again} twice; each run needs an output of its own."
+            f"`--system {name}=…` names {duplicate} twice; each run needs an output of its own."
         )
-    paths = {part: Path(path) for part, path in found.items()}
+    paths = {part: Path(path) for part, path in fields.items()}
     return System(name, tuple(map(Path, runs)), **paths, plain=plain, table=table)
 
 
@@ -247,9 +247,9 @@ def compare(
             f"`--system` must have a name of its own, but `{twice[0]}` is there twice."
         )
     references = plain_lines(reference)
-    undoing = {one.name: Undoing.by_language(None) for one in systems} | dict(undoing or {})
+    undoing = {system.name: Undoing.by_language(None) for system in systems} | dict(undoing or {})
     texts, tokens, sources = _translations(systems, references, undoing)
-    known = [_known(system) for system in systems]  # before the slow part, as it may fail
+    system_facts = [_known(system) for system in systems]  # before the slow part, as it may fail
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     baseline = baseline or names[0]
     lines = {
@@ -274,7 +274,7 @@ def compare(
     measured = _with_neural(text_scores, baseline, samples, metrics, segments)
     rows = [
         Measured(name, measured.estimates[name], on_tokens.get(name), **facts)
-        for name, facts in zip(names, known, strict=True)
+        for name, facts in zip(names, system_facts, strict=True)
     ]
     shown = _samples(sources, references, {name: texts[name][0] for name in names})
     return Result(
@@ -319,10 +319,10 @@ def _plain_sources(
 ) -> list[str]:
     if source is not None:
         return read_sources(source, sentences)
-    for one in systems:
-        if not (one.plain or one.table):
-            path = one.generated[0]
-            return generated_sources(read_generated(path, sentences), undoing[one.name], path)
+    for system in systems:
+        if not (system.plain or system.table):
+            path = system.generated[0]
+            return generated_sources(read_generated(path, sentences), undoing[system.name], path)
     raise DataError(NO_SOURCE)
 
 
@@ -336,26 +336,28 @@ def _translations(
     The sources are those of the first output that has them all.
     """
     texts, tokens, sources = {}, {}, None
-    for one in systems:
-        if one.plain:
-            texts[one.name] = [plain_lines(path) for path in one.generated]
-        elif one.table:
-            has_tokens, runs = read_system(one.generated[0], one.name)
-            texts[one.name] = runs
+    for system in systems:
+        if system.plain:
+            texts[system.name] = [plain_lines(path) for path in system.generated]
+        elif system.table:
+            has_tokens, runs = read_system(system.generated[0], system.name)
+            texts[system.name] = runs
             if has_tokens:
-                tokens[one.name] = runs
-                texts[one.name] = [undoing[one.name].text(lines) for lines in runs]
+                tokens[system.name] = runs
+                texts[system.name] = [undoing[system.name].text(lines) for lines in runs]
         else:
-            undo = undoing[one.name]
-            outputs = [read_generated(path, len(references)) for path in one.generated]
-            tokens[one.name] = [undo.words(best_hypotheses(output)) for output in outputs]
-            texts[one.name] = [undo.text(lines) for lines in tokens[one.name]]
-            found = [sentence.source for sentence in outputs[0]]
-            if sources is None and None not in found:
-                # Text as the translations are, where it is known of which language the tokens are.
-                known = undo.made.src or not undo.made.tokenize
-                sources = undo.sources(found) if known else undo.words(found)
-        for lines, label in zip(texts[one.name], _labels(one, len(texts[one.name])), strict=True):
+            undo = undoing[system.name]
+            outputs = [read_generated(path, len(references)) for path in system.generated]
+            tokens[system.name] = [undo.words(best_hypotheses(output)) for output in outputs]
+            texts[system.name] = [undo.text(lines) for lines in tokens[system.name]]
+            source_lines = [sentence.source for sentence in outputs[0]]
+            if sources is None and None not in source_lines:
+                # Sources become text like the translations if their language is known.
+                has_language = undo.made.src or not undo.made.tokenize
+                sources = undo.sources(source_lines) if has_language else undo.words(source_lines)
+        for lines, label in zip(
+            texts[system.name], _labels(system, len(texts[system.name])), strict=True
+        ):
             require_text(lines, label, references)
     return texts, tokens, sources
 
@@ -385,15 +387,15 @@ def _samples(
 
 
 def generation_speed(generated: str | Path) -> float | None:
-    """Tokens per second from the line that closes fairseq-generate's output, if it is there.
+    """Read tokens per second from the line that closes fairseq-generate's output, if it is there.
 
     Where the output was captured without it, ``GENERATED.log`` beside it may hold it.
     """
     for path in (Path(generated), Path(f"{generated}.log")):
         if path.is_file():
-            found = CLOSING.findall(path.read_text(encoding="utf-8", errors="replace"))
-            if found:
-                return float(found[-1].replace(",", ""))
+            speeds = CLOSING.findall(path.read_text(encoding="utf-8", errors="replace"))
+            if speeds:
+                return float(speeds[-1].replace(",", ""))
     return None
 
 

@@ -86,13 +86,13 @@ def numbers(result: Result) -> list[list[Any]]:
 
 
 def _filled(result: Result, columns: Columns, missing: str | None = None) -> list[list[Any]]:
-    """Rows of the columns in which something is not missing, the heading first."""
-    found = [["system", *(row.name for row in result.systems)]]
+    """Return the rows, heading first, without the columns in which every value is missing."""
+    table = [["system", *(row.name for row in result.systems)]]
     for heading, cell in columns:
         cells = [cell(row) for row in result.systems]
         if set(cells) != {missing}:
-            found.append([heading, *cells])
-    return [list(row) for row in zip(*found, strict=True)]
+            table.append([heading, *cells])
+    return [list(row) for row in zip(*table, strict=True)]
 
 
 def _scores(result: Result) -> Columns:
@@ -159,14 +159,14 @@ def notes(result: Result) -> list[str]:
     of_runs = "another test set"
     if result.several_runs:
         of_runs += ", where a system has several runs with other trainings"
-    said = [f"{sentences}; score ± half of its 95% interval: {of_runs}"]
+    lines = [f"{sentences}; score ± half of its 95% interval: {of_runs}"]
     if _comparisons(result):
-        said += _notes_on_p(result)
+        lines += _notes_on_p(result)
     if result.several_runs:
-        said.append("several runs: mean, and SD, the standard deviation over them")
+        lines.append("several runs: mean, and SD, the standard deviation over them")
     if any(row.tokenized_bleu is not None for row in result.systems):
-        said.append("BLEU-tok: on tokens, multi-bleu style, not comparable with BLEU")
-    return said + [f"{name}: {signature}" for name, signature in result.signatures.items()]
+        lines.append("BLEU-tok: on tokens, multi-bleu style, not comparable with BLEU")
+    return lines + [f"{name}: {signature}" for name, signature in result.signatures.items()]
 
 
 def _notes_on_p(result: Result) -> list[str]:
@@ -176,19 +176,19 @@ def _notes_on_p(result: Result) -> list[str]:
         ]
     comparisons = _comparisons(result)
     after = f" after Holm's correction for {comparisons} systems" if comparisons > 1 else ""
-    said = [f"p: of the difference to `{result.baseline}`; * below {LEVEL}{after}"]
+    lines = [f"p: of the difference to `{result.baseline}`; * below {LEVEL}{after}"]
     for test, meaning in result.tests.items():
         mark = f"p{DAGGER}" if test == SENTENCES and len(result.tests) > 1 else "p"
-        said.append(f"{mark} is about {meaning}")
+        lines.append(f"{mark} is about {meaning}")
     if SENTENCES in result.tests:
-        said.append(
+        lines.append(
             "not decided where each system has one run: whether other trainings would differ so; "
             "nothing says how much seeds do (train both again, and give --system NAME=RUN,RUN,...)"
         )
     single = any(row.scores["BLEU"].runs == 1 for row in result.systems)
     if TRAININGS in result.tests and single:
-        said.append("a system with one run is taken to vary over seeds as much as the other one")
-    return said
+        lines.append("a system with one run is taken to vary over seeds as much as the other one")
+    return lines
 
 
 def as_table(result: Result) -> str:
@@ -321,24 +321,24 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    others = [row for row in result.systems if row.name != result.baseline]
-    if not others:
+    compared = [row for row in result.systems if row.name != result.baseline]
+    if not compared:
         return []
     path, metrics = forest_path(output), list(result.signatures)
     styles = looks(row.name for row in result.systems)
     with matplotlib.rc_context(plots.STYLE):
-        height = 1.4 + 0.34 * len(others)
+        height = 1.4 + 0.34 * len(compared)
         figure = Figure(figsize=(2.4 + 3.2 * len(metrics), height), layout="constrained")
         panels = figure.subplots(1, len(metrics), squeeze=False, sharey=True)[0]
         for axes, metric in zip(panels, metrics, strict=True):
             axes.axvline(0, color="#888888", lw=1)
-            for place, row in enumerate(others):
+            for place, row in enumerate(compared):
                 score = row.scores[metric]
                 _draw_difference(axes, place, score, styles[row.name].point)
             axes.set(title=metric, xlabel=f"difference to {result.baseline}, 95% interval")
             axes.grid(True, axis="x")
-        panels[0].set_yticks(range(len(others)), [row.name for row in others])
-        panels[0].set_ylim(len(others) - 0.5, -0.5)
+        panels[0].set_yticks(range(len(compared)), [row.name for row in compared])
+        panels[0].set_ylim(len(compared) - 0.5, -0.5)
         plots.fonts.add(figure)
         plots.write_figure(figure, path)
     return [path]
@@ -363,19 +363,19 @@ def plot(result: Result, output: str | Path) -> list[Path]:
     from matplotlib.figure import Figure
 
     names = [row.name for row in result.systems]
-    known = _panels(result)
-    shown = known or [("Quality", "system", lambda row: 1.0 + names.index(row.name))]
+    cost_panels = _panels(result)
+    shown = cost_panels or [("Quality", "system", lambda row: 1.0 + names.index(row.name))]
     with matplotlib.rc_context(plots.STYLE):
-        width = 3.5 * len(known) if known else 0.5 * len(names)
+        width = 3.5 * len(cost_panels) if cost_panels else 0.5 * len(names)
         figure = Figure(figsize=(max(4.6, width), 4.4), layout="constrained")
         panels = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
         for axes, (title, label, place) in zip(panels, shown, strict=True):
             _draw(axes, result, place)
             axes.set(title=title, xlabel=label)
         panels[0].set_ylabel("BLEU (0 to 100) with 95% interval")
-        if known:
-            handles = _handles(result, known)
-            across = max(1, min(2 * len(known), 4, len(handles), _columns(figure, handles)))
+        if cost_panels:
+            handles = _handles(result, cost_panels)
+            across = max(1, min(2 * len(cost_panels), 4, len(handles), _columns(figure, handles)))
             legend = figure.legend(handles=handles, loc="outside lower center", ncols=across)
             lines = legends.show_names(legend, figure.get_figwidth() / across - 0.6) / across
             figure.set_figheight(4.4 + plots.room_for_legend(max(0, lines - _LINES)))
@@ -425,8 +425,8 @@ def _scaled(value: float | None, unit: float) -> float | None:
 
 
 def _number(row: Measured, value: Value, form: str) -> str:
-    found = value(row)
-    return MISSING if found is None else format(found, form)
+    number = value(row)
+    return MISSING if number is None else format(number, form)
 
 
 def _of_score(

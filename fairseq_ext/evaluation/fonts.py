@@ -21,7 +21,9 @@ def add(figure: Figure) -> None:
     from matplotlib.text import Text
 
     texts = figure.findobj(Text)
-    characters = {one for text in texts for one in text.get_text() if one.isprintable()}
+    characters = {
+        character for text in texts for character in text.get_text() if character.isprintable()
+    }
     absent = characters - _covered(_path_of(FONT), characters)
     if not absent:
         return
@@ -38,19 +40,19 @@ def add(figure: Figure) -> None:
 
 
 def _fallbacks(absent: set[str]) -> tuple[list[str], set[str]]:
-    """Families of installed fonts, those with the most of these characters first; what none has."""
+    """Return font families, those with most of these characters first, and what none has."""
     from matplotlib.font_manager import fontManager
 
     names = sorted({font.name for font in fontManager.ttflist} - _NO_TEXT)
     covered = {name: _covered(_path_of(name), absent) for name in names}
-    chosen = []
+    families = []
     while best := max(covered.items(), key=lambda font: len(font[1] & absent), default=None):
-        name, has = best
-        if not has & absent:
+        name, coverage = best
+        if not coverage & absent:
             break
-        chosen.append(name)
-        absent = absent - has
-    return chosen, absent
+        families.append(name)
+        absent = absent - coverage
+    return families, absent
 
 
 def _path_of(family: str) -> str:
@@ -64,7 +66,7 @@ def _covered(path: str, characters: set[str]) -> set[str]:
     from matplotlib.font_manager import get_font
 
     try:
-        known = get_font(path).get_charmap()
+        charmap = get_font(path).get_charmap()
     except (OSError, RuntimeError):
         return set()
-    return {one for one in characters if ord(one) in known}
+    return {character for character in characters if ord(character) in charmap}

@@ -133,8 +133,8 @@ def score_by_length(
     if tokenizer is not None:
         name, metric = "BLEU", partial(_sacrebleu, build_bleu(tokenizer))
     buckets = bucket_scores(hypotheses, references, lengths, bounds, metric)
-    whole = {name: metric(lines, references) for name, lines in hypotheses.items()}
-    return LengthScores(name, tuple(buckets), whole, unit)
+    overall = {name: metric(lines, references) for name, lines in hypotheses.items()}
+    return LengthScores(name, tuple(buckets), overall, unit)
 
 
 def source_lengths(
@@ -145,7 +145,7 @@ def source_lengths(
     Raises:
         DataError: there are no sources, or they differ.
     """
-    found: dict[str, list[int]] = {}
+    lengths_by_system: dict[str, list[int]] = {}
     for name, sentences in outputs.items():
         if any(sentence.source is None for sentence in sentences):
             raise DataError(
@@ -154,9 +154,9 @@ def source_lengths(
             )
         sources = undoing[name].words(sentence.source for sentence in sentences)
         unit = "characters" if is_spaceless(sources) else "words"
-        found[name] = count_units(sources)
-    (first, lengths), *others = found.items()
-    for name, other in others:
+        lengths_by_system[name] = count_units(sources)
+    (first, lengths), *rest = lengths_by_system.items()
+    for name, other in rest:
         for index, (ours, theirs) in enumerate(zip(lengths, other, strict=True)):
             if ours != theirs:
                 raise DataError(
@@ -178,16 +178,16 @@ def bucket_scores(
     for index, length in enumerate(lengths):
         members[bisect_left(bounds, length)].append(index)
     buckets = []
-    for number, chosen in enumerate(members):
+    for number, indices in enumerate(members):
         first = bounds[number - 1] + 1 if number else min(1, *lengths)
-        wanted = [references[index] for index in chosen]
+        bucket_references = [references[index] for index in indices]
         bleu = {
-            name: metric([lines[index] for index in chosen], wanted)
+            name: metric([lines[index] for index in indices], bucket_references)
             for name, lines in hypotheses.items()
-            if chosen
+            if indices
         }
         last = bounds[number] if number < len(bounds) else None
-        buckets.append(Bucket(first, last, len(chosen), bleu))
+        buckets.append(Bucket(first, last, len(indices), bleu))
     return buckets
 
 
@@ -214,11 +214,13 @@ def check_baseline(name: str | None, systems: Mapping[str, Any]) -> None:
 def relative(scores: LengthScores, baseline: str) -> LengthScores:
     """Subtract a system's BLEU from that of every system, by bucket and as a whole."""
 
-    def less(bleu: dict[str, float]) -> dict[str, float]:
+    def subtract_baseline(bleu: dict[str, float]) -> dict[str, float]:
         return {name: value - bleu[baseline] for name, value in bleu.items()}
 
-    buckets = tuple(replace(bucket, bleu=less(bucket.bleu)) for bucket in scores.buckets)
-    return replace(scores, buckets=buckets, whole=less(scores.whole))
+    buckets = tuple(
+        replace(bucket, bleu=subtract_baseline(bucket.bleu)) for bucket in scores.buckets
+    )
+    return replace(scores, buckets=buckets, whole=subtract_baseline(scores.whole))
 
 
 def plot_lengths(

@@ -69,7 +69,7 @@ class NeuralMetric:
     """A metric such as ``comet:Unbabel/wmt22-comet-da``; its process starts when it is needed.
 
     Args:
-        given: kind, colon, and a local model or its name on the Hub.
+        specification: kind, colon, and a local model or its name on the Hub.
         python: that has the library; None for what :data:`PYTHON` says, else this one.
         batch_size: segments that the model sees at once.
 
@@ -79,16 +79,18 @@ class NeuralMetric:
         EnvironmentProblem: no Python that has the library.
     """
 
-    def __init__(self, given: str, python: str | None = None, batch_size: int = BATCH) -> None:
-        kind, _, self.model = given.partition(":")
+    def __init__(
+        self, specification: str, python: str | None = None, batch_size: int = BATCH
+    ) -> None:
+        kind, _, self.model = specification.partition(":")
         if kind not in LIBRARIES or not self.model:
             forms = " or ".join(f"{kind}:MODEL" for kind in LIBRARIES)
-            raise ConfigError(f"A neural metric must be {forms}, but is `{given}` instead.")
+            raise ConfigError(f"A neural metric must be {forms}, but is `{specification}` instead.")
         if batch_size < 1:
             raise ConfigError(
                 f"`--metric-batch-size` must be at least 1, but is {batch_size} instead."
             )
-        self.given, self.library, self.batch_size = given, LIBRARIES[kind], batch_size
+        self.given, self.library, self.batch_size = specification, LIBRARIES[kind], batch_size
         self._check_model()
         self.python = _python(self.library, python)
         self._process: subprocess.Popen[str] | None = None
@@ -96,10 +98,10 @@ class NeuralMetric:
 
     def _check_model(self) -> None:
         path = Path(self.model)
-        wanted = path / "checkpoints" / "model.ckpt" if path.is_dir() else path
-        if not wanted.is_file() and (path.is_dir() or not _ON_THE_HUB.fullmatch(self.model)):
+        checkpoint = path / "checkpoints" / "model.ckpt" if path.is_dir() else path
+        if not checkpoint.is_file() and (path.is_dir() or not _ON_THE_HUB.fullmatch(self.model)):
             raise DataError(
-                f"`{self.given}`: there is no file `{wanted}`. Give a model's folder (with "
+                f"`{self.given}`: there is no file `{checkpoint}`. Give a model's folder (with "
                 "`hparams.yaml` and `checkpoints/model.ckpt`), its checkpoint, or a name on the "
                 f"Hugging Face Hub, such as {self.library.example}."
             )
@@ -136,9 +138,9 @@ class NeuralMetric:
             DataError: the model cannot be loaded, or gives no score to each.
             EnvironmentProblem: the library cannot be imported, or its process has ended.
         """
-        asked = list(zip(sources, translations, references, strict=True))
-        scores = self._ask({"segments": asked}).get("scores")
-        return self._checked(scores, len(asked), "segment")
+        segments = list(zip(sources, translations, references, strict=True))
+        scores = self._ask({"segments": segments}).get("scores")
+        return self._checked(scores, len(segments), "segment")
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
         """``[H][H]``: of each candidate, with each candidate as its reference.
@@ -207,16 +209,16 @@ class NeuralMetric:
         if not line.endswith("\n"):
             raise EnvironmentProblem(self._end())
         try:
-            found = json.loads(line)
+            answer = json.loads(line)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            answer = None
+        if not isinstance(answer, dict):
             raise self._wrong("no JSON object")
-        if "error" not in found:
-            return found
-        if found.get("missing"):
+        if "error" not in answer:
+            return answer
+        if answer.get("missing"):
             raise EnvironmentProblem(
-                f"{self.python} cannot import {self.library.distribution} ({found['error']}): "
+                f"{self.python} cannot import {self.library.distribution} ({answer['error']}): "
                 f"`{self.python} -m pip install {self.library.packages}`, or name a Python that "
                 f"has it with `--metric-python` or {PYTHON}."
             )
@@ -227,7 +229,7 @@ class NeuralMetric:
             f"{self.library.example}? One on the Hub needs the network once, and some a login: "
             "`hf auth login`."
         )
-        raise DataError(f"`{self.given}`: {self.library.name} ends with {found['error']}{cure}")
+        raise DataError(f"`{self.given}`: {self.library.name} ends with {answer['error']}{cure}")
 
     def _end(self) -> str:
         status = self._process.wait()
@@ -237,36 +239,36 @@ class NeuralMetric:
             how = f"ended with status {status}, for the reason that it has printed above."
         return f"The process of `{self.given}` ({self.python}) {how}"
 
-    def _checked(self, scores: Any, count: int, what: str) -> list[float]:
+    def _checked(self, scores: Any, count: int, unit: str) -> list[float]:
         if not isinstance(scores, list) or len(scores) != count:
-            found = len(scores) if isinstance(scores, list) else "no"
-            raise self._wrong(f"{found} scores for {count} {what}s")
+            number_of_scores = len(scores) if isinstance(scores, list) else "no"
+            raise self._wrong(f"{number_of_scores} scores for {count} {unit}s")
         for number, score in enumerate(scores, start=1):
             if not isinstance(score, float) or not math.isfinite(score):
-                raise self._wrong(f"{what} {number} the score {score!r:.20}")
+                raise self._wrong(f"{unit} {number} the score {score!r:.20}")
         return scores
 
-    def _wrong(self, what: str) -> DataError:
+    def _wrong(self, fault: str) -> DataError:
         return DataError(
-            f"`{self.given}` gives {what}; try the model with {self.library.distribution}'s own "
+            f"`{self.given}` gives {fault}; try the model with {self.library.distribution}'s own "
             "command."
         )
 
 
 @contextmanager
 def opened(
-    given: Sequence[str], python: str | None = None, batch_size: int = BATCH
+    specifications: Sequence[str], python: str | None = None, batch_size: int = BATCH
 ) -> Iterator[dict[str, NeuralMetric]]:
-    """Metrics by the names that a table gives them, to be ended afterwards.
+    """Open metrics by the names that a table gives them, and end them afterwards.
 
     Raises:
-        ConfigError: one is there twice; and as of :class:`NeuralMetric`.
+        ConfigError: a metric is there twice; and as of :class:`NeuralMetric`.
     """
-    metrics = [NeuralMetric(one, python, batch_size) for one in given]
-    names = [one.name for one in metrics]
+    metrics = [NeuralMetric(specification, python, batch_size) for specification in specifications]
+    names = [metric.name for metric in metrics]
     labels = [
-        one.name if names.count(one.name) == 1 else f"{one.name} {_short(one.model)}"
-        for one in metrics
+        metric.name if names.count(metric.name) == 1 else f"{metric.name} {_short(metric.model)}"
+        for metric in metrics
     ]
     if twice := [label for label in labels if labels.count(label) > 1]:
         raise ConfigError(
@@ -275,8 +277,8 @@ def opened(
     try:
         yield dict(zip(labels, metrics, strict=True))
     finally:
-        for one in metrics:
-            one.close()
+        for metric in metrics:
+            metric.close()
 
 
 def score(label: str, scores: Sequence[float], signature: str) -> Score:
@@ -292,18 +294,18 @@ def _short(model: str) -> str:
     return path.parent.parent.name if path.is_file() else path.name
 
 
-def _python(library: Library, given: str | None) -> str:
+def _python(library: Library, python: str | None) -> str:
     """Return the Python for a library, links unresolved, for a virtual environment's is a link."""
-    chosen = given or os.environ.get(PYTHON)
-    if chosen:
-        found = shutil.which(Path(chosen).expanduser())
-        if found is None:
-            option = "`--metric-python`" if given else PYTHON
+    program = python or os.environ.get(PYTHON)
+    if program:
+        program_path = shutil.which(Path(program).expanduser())
+        if program_path is None:
+            option = "`--metric-python`" if python else PYTHON
             raise EnvironmentProblem(
-                f"{option}: `{chosen}` is not a program that can be run; give a Python, such as "
+                f"{option}: `{program}` is not a program that can be run; give a Python, such as "
                 "comet_env/bin/python."
             )
-        return os.fspath(Path(found).absolute())
+        return os.fspath(Path(program_path).absolute())
     try:
         importlib.metadata.version(library.distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -318,9 +320,9 @@ def _python(library: Library, given: str | None) -> str:
 
 def _environment(python: str) -> dict[str, str]:
     """Return the environment for a Python; another one gets no paths meant for this one."""
-    own = python == sys.executable
+    same_python = python == sys.executable
     return {
         name: value
         for name, value in os.environ.items()
-        if own or name not in ("PYTHONPATH", "PYTHONHOME", "__PYVENV_LAUNCHER__")
+        if same_python or name not in ("PYTHONPATH", "PYTHONHOME", "__PYVENV_LAUNCHER__")
     }

@@ -110,12 +110,12 @@ def _decompressed(path: str | Path) -> bytes:
 
 
 def read_generated(
-    given: str | Path | Sequence[str | Path], expected: int | None = None
+    generated: str | Path | Sequence[str | Path], expected: int | None = None
 ) -> list[Sentence]:
-    """Every sentence of a ``fairseq-generate`` output, sorted by sentence number.
+    """Read every sentence of a ``fairseq-generate`` output, sorted by sentence number.
 
     Args:
-        given: its standard output, or ``generate-SUBSET.txt`` from ``--results-path``; of
+        generated: its standard output, or ``generate-SUBSET.txt`` from ``--results-path``; of
             ``--num-shards``, those of all shards.
         expected: how many sentences the corpus has, where known; without it, a hole in the
             numbering is noticed but sentences missing from the very end are not.
@@ -124,7 +124,7 @@ def read_generated(
         DataError: unreadable, without hypotheses, with a sentence missing or there twice, or
             with a malformed line (named by number).
     """
-    paths = [given] if isinstance(given, str | Path) else given
+    paths = [generated] if isinstance(generated, str | Path) else generated
     sentences: dict[int, Sentence] = {}
     for path in paths:
         for number, line in enumerate(read_lines(path), start=1):
@@ -201,24 +201,24 @@ def _scored(rest: str) -> tuple[float, str]:
 
 
 def _check_complete(path: str, sentences: dict[int, Sentence], expected: int | None) -> None:
-    found = {index for index, sentence in sentences.items() if sentence.hypotheses}
-    if not found:
+    translated = {index for index, sentence in sentences.items() if sentence.hypotheses}
+    if not translated:
         raise DataError(
             f"`{path}` holds no hypotheses (`H-` lines); give it the standard output of "
             "`fairseq-generate` without `--quiet`."
         )
     count = max(sentences) + 1 if expected is None else expected
-    missing = count - sum(index < count for index in found)
+    missing = count - sum(index < count for index in translated)
     if missing:  # counted, not listed: a damaged number may be any
-        first = islice((index for index in range(count) if index not in found), _SHOWN)
+        first = islice((index for index in range(count) if index not in translated), _SHOWN)
         named = ", ".join(map(str, first)) + (", …" if missing > _SHOWN else "")
         raise DataError(
             f"`{path}` lacks {missing} of {count} sentences: number {named}. Generate again "
             "without `--skip-invalid-size-inputs-valid-test`, and let it finish."
         )
-    if max(found) >= count:
+    if max(translated) >= count:
         raise DataError(
-            f"`{path}` translates {max(found) + 1} sentences, but {count} were expected; it "
+            f"`{path}` translates {max(translated) + 1} sentences, but {count} were expected; it "
             "belongs to another corpus."
         )
 

@@ -70,15 +70,15 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     follow the order of the palette.
     """
     names = list(names)
-    chosen: dict[str, Look] = {}
+    by_name: dict[str, Look] = {}
     for candidates in _SOURCES:
         for name in names:
-            if name not in chosen:
+            if name not in by_name:
                 for look in candidates(name):
-                    if not any(map(look.like, chosen.values())):
-                        chosen[name] = look
+                    if not any(map(look.like, by_name.values())):
+                        by_name[name] = look
                         break
-    return {name: chosen.get(name, numbered(place)) for place, name in enumerate(names)}
+    return {name: by_name.get(name, numbered(place)) for place, name in enumerate(names)}
 
 
 def _fixed(name: str) -> Iterator[Look]:
@@ -89,9 +89,9 @@ def _fixed(name: str) -> Iterator[Look]:
 def _related(name: str) -> Iterator[Look]:
     """Yield looks in the colour of the longest known name that this one extends."""
     name = name.lower()
-    known = [k for k in FIXED if name.startswith(k) and not name[len(k) :][:1].isalnum()]
-    if known:
-        colour = FIXED[max(known, key=len)].colour
+    prefixes = [k for k in FIXED if name.startswith(k) and not name[len(k) :][:1].isalnum()]
+    if prefixes:
+        colour = FIXED[max(prefixes, key=len)].colour
         for dash in DASHES:
             yield from (Look(colour, dash, marker) for marker in MARKERS)
 

@@ -99,9 +99,10 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
 def _data(curves: Curves) -> dict[str, dict[str, list[list[float]]]]:
     return {
         split: {
-            metric: [[x, y] for x, y in sorted(points.items())] for metric, points in by.items()
+            metric: [[x, y] for x, y in sorted(points.items())]
+            for metric, points in metrics.items()
         }
-        for split, by in asdict(curves).items()
+        for split, metrics in asdict(curves).items()
     }
 
 
@@ -173,7 +174,7 @@ class Alignment:
 
 
 def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
-    """The attention matrix of a sentence's best hypothesis, with its tokens.
+    """Return the attention matrix of a sentence's best hypothesis, with its tokens.
 
     Args:
         sentence: from ``--print-alignment soft``, generated without ``--remove-bpe``.
@@ -207,8 +208,8 @@ def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
             "the printed source words (fairseq's own `lstm` does this to padded sentences); "
             "generate with `--batch-size 1`."
         )
-    whole = Alignment(sentence.index, source, target, weights)
-    return _merged(whole) if merge_bpe else whole
+    unmerged = Alignment(sentence.index, source, target, weights)
+    return _merged(unmerged) if merge_bpe else unmerged
 
 
 def _merged(pieces: Alignment) -> Alignment:

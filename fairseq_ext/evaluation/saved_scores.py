@@ -12,7 +12,7 @@ from fairseq_ext.utils.json_files import read_json
 
 
 def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
-    """The scores of one system.
+    """Read the scores of one system.
 
     Args:
         path: of the JSON.
@@ -28,13 +28,15 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
             return _of_comparison(path, content, system)
         if system is not None:
             raise ConfigError(f"`--system` does not go with {path}, which has scores of one only.")
-        found = [
-            Score(one["name"], float(one["value"]), one["signature"], one["detail"])
-            for one in content["scores"]
+        scores = [
+            Score(entry["name"], float(entry["value"]), entry["signature"], entry["detail"])
+            for entry in content["scores"]
         ]
-        if not all(isinstance(part, str) for one in found for part in (one.name, one.signature)):
+        if not all(
+            isinstance(part, str) for score in scores for part in (score.name, score.signature)
+        ):
             raise TypeError
-        return found
+        return scores
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -44,7 +46,7 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
 
 
 def _of_comparison(path: str | Path, content: Mapping[str, Any], system: str | None) -> list[Score]:
-    """Scores with 95% intervals of one row of a comparison."""
+    """Read the scores of one system of a comparison, with their 95% intervals."""
     rows = {row["name"]: row for row in content["systems"]}
     if system is None and len(rows) == 1:
         (system,) = rows
@@ -54,9 +56,9 @@ def _of_comparison(path: str | Path, content: Mapping[str, Any], system: str | N
     return [
         Score(
             name,
-            float(one["value"]),
+            float(entry["value"]),
             str(content["signatures"].get(name, "")),
-            f"{shown(name, one['low'])} to {shown(name, one['high'])} (95%)",
+            f"{shown(name, entry['low'])} to {shown(name, entry['high'])} (95%)",
         )
-        for name, one in rows[system]["scores"].items()
+        for name, entry in rows[system]["scores"].items()
     ]

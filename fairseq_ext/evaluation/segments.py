@@ -54,7 +54,7 @@ def generated_sources(
         number = sentences[lines.index(None)].index
         raise DataError(f"`{path}` lacks the source of sentence {number} (`S-{number}`). {_CURE}")
     # Not by words: fairseq's --remove-bpe joins it with the pieces beside it.
-    unknown = next((one.index for one in sentences if UNKNOWN in one.source), None)
+    unknown = next((sentence.index for sentence in sentences if UNKNOWN in sentence.source), None)
     if unknown is not None:
         raise DataError(
             f"`{path}`: the source of sentence {unknown} has words that the dictionary lacks "
@@ -64,9 +64,9 @@ def generated_sources(
         raise DataError(
             f"`{path}`: nothing says of which language the tokens of its sources are. {_CURE}"
         )
-    found = undoing.sources(lines)
-    require_text(found, path)
-    return found
+    texts = undoing.sources(lines)
+    require_text(texts, path)
+    return texts
 
 
 def read_segments(

@@ -216,10 +216,10 @@ def _sentences_needed(variances: Variances, value: float, sentences: int) -> int
     def enough(logarithm: float) -> bool:
         return variances.with_sentences(math.exp(logarithm)).detectable() <= value
 
-    most = math.log(MOST_SENTENCES / sentences)
-    if most <= 0 or not enough(most):
+    limit = math.log(MOST_SENTENCES / sentences)
+    if limit <= 0 or not enough(limit):
         return None
-    return math.ceil(sentences * math.exp(_bisect(enough, -most, most, 1e-3)))
+    return math.ceil(sentences * math.exp(_bisect(enough, -limit, limit, 1e-3)))
 
 
 def bootstrap_p(differences: np.ndarray, measured: float) -> float:
@@ -246,11 +246,11 @@ def bootstrap_p(differences: np.ndarray, measured: float) -> float:
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
     """Correct several p for their number (Holm 1979): by system, None where there is no p."""
-    known = sorted((p, name) for name, p in p_values.items() if p is not None)
+    ranked = sorted((p, name) for name, p in p_values.items() if p is not None)
     corrected: dict[str, float | None] = dict.fromkeys(p_values)
     largest = 0.0
-    for rank, (p, name) in enumerate(known):
-        largest = max(largest, min(1.0, (len(known) - rank) * p))
+    for rank, (p, name) in enumerate(ranked):
+        largest = max(largest, min(1.0, (len(ranked) - rank) * p))
         corrected[name] = largest
     return corrected
 

@@ -12,25 +12,25 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.parsing import nearest
 
 
-def source(given: Path, pair: str | None) -> Path | None:
-    """The file with the source text of a set; None where ``given`` is a file of the user's.
+def source(test_set: Path, pair: str | None) -> Path | None:
+    """Return the file with the source text of a set; None where ``test_set`` is the user's file.
 
     Raises:
         ConfigError, DataError: as for :func:`reference`.
     """
-    found = reference(given, pair)
-    if found == given:
+    reference_path = reference(test_set, pair)
+    if reference_path == test_set:
         return None
     from sacrebleu.utils import get_source_file
 
-    return Path(get_source_file(given.as_posix(), pair))
+    return Path(get_source_file(test_set.as_posix(), pair))
 
 
-def reference(given: Path, pair: str | None) -> Path:
-    """The file with the reference.
+def reference(test_set: Path, pair: str | None) -> Path:
+    """Return the file with the reference, downloaded if need be.
 
     Args:
-        given: a file, or the name of a set, such as ``wmt14/full``; an existing file takes
+        test_set: a file, or the name of a set, such as ``wmt14/full``; an existing file takes
             precedence.
         pair: languages of the set, such as ``en-de``; of a file they are not asked for.
 
@@ -38,15 +38,15 @@ def reference(given: Path, pair: str | None) -> Path:
         ConfigError: a set without languages, or with others than it has.
         DataError: the set cannot be downloaded, or has several references.
     """
-    name = given.as_posix()
-    if given.exists() or given.suffix or given.is_absolute():
-        return given
+    name = test_set.as_posix()
+    if test_set.exists() or test_set.suffix or test_set.is_absolute():
+        return test_set
     from sacrebleu.utils import SACREBLEU_DIR, get_available_testsets, get_langpairs_for_testset
     from sacrebleu.utils import get_reference_files as download
 
-    known = get_available_testsets()
-    if name not in known:
-        hint = nearest(name, known)
+    set_names = get_available_testsets()
+    if name not in set_names:
+        hint = nearest(name, set_names)
         raise DataError(f"`{name}` is neither a file nor a test set of sacrebleu{hint}")
     pairs = get_langpairs_for_testset(name)
     if pair not in pairs:
@@ -55,16 +55,16 @@ def reference(given: Path, pair: str | None) -> Path:
             f"`--language-pair` must be one of {', '.join(pairs)} for `--ref {name}`, but {but}."
         )
     try:
-        found = download(name, pair)
+        paths = download(name, pair)
     except (Exception, SystemExit) as error:  # sacrebleu leaves the process on a wrong sum
         raise DataError(
             f"sacrebleu cannot get the test set `{name}` ({type(error).__name__}: {error}); try "
             f"`sacrebleu -t {name} -l {pair} --echo ref`, and delete {SACREBLEU_DIR}/{name} if it "
             "is damaged."
         ) from error
-    if len(found) > 1:
+    if len(paths) > 1:
         raise DataError(
-            f"`{name}` has {len(found)} references of {pair}, but one is compared with: choose "
-            f"among {', '.join(found)}."
+            f"`{name}` has {len(paths)} references of {pair}, but one is compared with: choose "
+            f"among {', '.join(paths)}."
         )
-    return Path(found[0])
+    return Path(paths[0])

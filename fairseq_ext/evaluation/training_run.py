@@ -49,7 +49,7 @@ def read_training(log: str) -> Training:
     Raises:
         DataError: the log holds no model size or no finished epoch.
     """
-    found = PARAMETERS.search(log)
+    parameters = PARAMETERS.search(log)
     epochs: dict[float, dict[str, float]] = {}
     before: float | None = None
     for line in whole_lines(log):
@@ -58,7 +58,7 @@ def read_training(log: str) -> Training:
         kind, stats = line_stats(line)
         if kind == "train" and stats.keys() >= _NEEDED:
             epochs[stats["epoch"]] = stats
-    if found is None or not epochs:
+    if parameters is None or not epochs:
         raise DataError("the training log holds no finished epoch.")
     tokens = seconds = 0.0
     if before is None and min(epochs) == 1:
@@ -69,4 +69,4 @@ def read_training(log: str) -> Training:
             seconds += stats["train_wall"]
         before = stats["num_updates"]
     speed = tokens / seconds if seconds >= _SHORTEST else None
-    return Training(int(found[1].replace(",", "")), int(before), speed, seconds, round(tokens))
+    return Training(int(parameters[1].replace(",", "")), int(before), speed, seconds, round(tokens))

@@ -66,8 +66,8 @@ def read_table(path: str | Path) -> dict[str, tuple[bool, list[list[str]]]]:
     systems: dict[str, tuple[bool, list[list[str]]]] = {}
     for title, *lines in zip(*rows, strict=True):
         column = title.removesuffix(TOKENS)
-        name, at, run = column.rpartition("@")
-        if not (at and name in systems and run.isascii() and run.isdigit()):
+        name, separator, run = column.rpartition("@")
+        if not (separator and name in systems and run.isascii() and run.isdigit()):
             name = column
         tokens, runs = systems.setdefault(name, (title != column, []))
         if tokens != (title != column):

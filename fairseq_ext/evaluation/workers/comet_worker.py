@@ -31,41 +31,41 @@ from typing import IO, Any
 DISTRIBUTION = "unbabel-comet"
 
 
-def checkpoint_of(given: str, comet: Any) -> tuple[Path, str]:
-    """The file with the weights, and the model's name: the Hub's, or that of the local folder."""
-    path = Path(given)
+def checkpoint_of(model: str, comet: Any) -> tuple[Path, str]:
+    """Return the file with the weights, and the model's name: the Hub's, or its folder's."""
+    path = Path(model)
     if path.is_dir():
         path = path / "checkpoints" / "model.ckpt"
     elif not path.is_file():
-        return Path(comet.download_model(given)), given
+        return Path(comet.download_model(model)), model
     # COMET finds the model's settings in the folder above that of the weights.
     return path, path.absolute().parent.parent.name
 
 
 def sha256(path: Path) -> str:
-    """The checksum of a file of any size."""
-    found = hashlib.sha256()
+    """Return the checksum of a file of any size."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()
+            digest.update(block)
+    return digest.hexdigest()
 
 
 class Comet:
     """A loaded model.
 
     Args:
-        given: MODEL.
+        model: a local path, or a name on the Hub.
         batch_size: segments at once.
         progress: draw bars.
     """
 
-    def __init__(self, given: str, batch_size: int, progress: bool) -> None:
+    def __init__(self, model: str, batch_size: int, progress: bool) -> None:
         import comet
         import torch
 
         logging.disable(logging.WARNING)  # Lightning's advice, at every request
-        path, self.name = checkpoint_of(given, comet)
+        path, self.name = checkpoint_of(model, comet)
         self.sha256 = sha256(path)
         self.model = comet.load_from_checkpoint(os.fspath(path))
         self.model.eval()
@@ -85,16 +85,18 @@ class Comet:
 
     def scores(self, segments: Sequence[Sequence[str]]) -> list[float]:
         """Score each (source, translation, reference)."""
-        samples = [dict(zip(("src", "mt", "ref"), one)) for one in segments]  # noqa: B905  3.8
-        found = self.model.predict(
+        samples = [dict(zip(("src", "mt", "ref"), segment)) for segment in segments]  # noqa: B905  3.8
+        prediction = self.model.predict(
             samples, batch_size=self.batch_size, gpus=self.gpus, progress_bar=self.progress
         )
-        return [float(score) for score in found.scores]
+        return [float(score) for score in prediction.scores]
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
         """Score each candidate with each candidate as its reference."""
         if type(self.model).__name__ != "RegressionMetric":  # reads a pair's sentences together
-            flat = self.scores([(source, one, other) for one in candidates for other in candidates])
+            flat = self.scores(
+                [(source, candidate, other) for candidate in candidates for other in candidates]
+            )
             return [flat[i : i + len(candidates)] for i in range(0, len(flat), len(candidates))]
         import torch
 
@@ -102,31 +104,33 @@ class Comet:
         model = self.model.to("cuda") if self.gpus else self.model
         with torch.inference_mode():
             vectors = torch.cat(self._vectors(model, [source, *candidates]))
-            src, others = vectors[:1].expand(len(candidates), -1), vectors[1:]
+            src, candidate_vectors = vectors[:1].expand(len(candidates), -1), vectors[1:]
             return [
-                model.estimate(src, one.expand(len(candidates), -1), others).score.tolist()
-                for one in others
+                model.estimate(
+                    src, candidate_vector.expand(len(candidates), -1), candidate_vectors
+                ).score.tolist()
+                for candidate_vector in candidate_vectors
             ]
 
     def _vectors(self, model: Any, texts: Sequence[str]) -> list[Any]:
-        found = []
+        embeddings = []
         for start in range(0, len(texts), self.batch_size):
             ready = model.encoder.prepare_sample(list(texts[start : start + self.batch_size]))
             ids, mask = (ready[name].to(model.device) for name in ("input_ids", "attention_mask"))
-            found.append(model.get_sentence_embedding(ids, mask))
-        return found
+            embeddings.append(model.get_sentence_embedding(ids, mask))
+        return embeddings
 
 
 def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
-    """Answer requests until there are none; the exit status."""
+    """Answer requests until there are none, and return the exit status."""
 
     def answer(content: dict[str, Any]) -> None:
         answers.write(json.dumps(content) + "\n")
         answers.flush()
 
-    given, batch_size, progress = arguments
+    model, batch_size, progress = arguments
     try:
-        loaded = Comet(given, int(batch_size), progress == "1")
+        loaded = Comet(model, int(batch_size), progress == "1")
         answer(loaded.about())
         for line in requests:
             request = json.loads(line)
@@ -138,8 +142,8 @@ def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
         if os.environ.get("FAIRSEQ_EXT_TRACEBACK"):
             traceback.print_exc()
         kinds = (ImportError, importlib.metadata.PackageNotFoundError)
-        said = f"{type(error).__name__}: {error}"
-        answer({"error": said, "missing": isinstance(error, kinds)})
+        message = f"{type(error).__name__}: {error}"
+        answer({"error": message, "missing": isinstance(error, kinds)})
         return 1
     return 0
 
