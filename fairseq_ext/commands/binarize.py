@@ -43,12 +43,12 @@ def _run(args: argparse.Namespace) -> int:
     from fairseq_ext.data_folder import shards
     from fairseq_ext.utils.shared_folder import shard
 
-    wanted = shards.Shards(
+    shard_set = shards.Shards(
         args.text, args.output, args.src, args.tgt, args.shards, tuple(args.flags.split())
     )
-    missing = shards.write(wanted, shard(args.shard))
-    there = args.shards - len(missing)
-    print(f"{args.output}: {there:,} of {args.shards:,} shards are there", file=sys.stderr)
+    missing = shards.write(shard_set, shard(args.shard))
+    finished = args.shards - len(missing)
+    print(f"{args.output}: {finished:,} of {args.shards:,} shards are there", file=sys.stderr)
     if not missing:
-        print(shards.joined(wanted.folders()))
+        print(shards.joined(shard_set.folders()))
     return 0

@@ -82,16 +82,16 @@ def _bundle(args: argparse.Namespace) -> int:
     scores = read_scores(args.scores, args.system) if args.scores else []
     checkpoint = in_run(args.model)
     search = search_options.specified(args)
-    own = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
+    source_bundle = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
     changes = (args.data, args.numbers, args.shortlist, args.about, args.licence, scores, search)
     with one_message():
-        if own and not any(changes):
-            written = write.copy(own, args.output)
+        if source_bundle and not any(changes):
+            written = write.copy(source_bundle, args.output)
         else:
-            numbers = args.numbers or (own.numbers if own else "fp32")
-            card = write.card_of(own) if own else Card()
-            if own and card.scores and own.numbers != numbers:
-                card = replace(card, measured=card.measured or own.numbers)
+            numbers = args.numbers or (source_bundle.numbers if source_bundle else "fp32")
+            card = write.card_of(source_bundle) if source_bundle else Card()
+            if source_bundle and card.scores and source_bundle.numbers != numbers:
+                card = replace(card, measured=card.measured or source_bundle.numbers)
             if scores:
                 card = replace(card, scores=scores, measured=None)
             written = write.write(
@@ -100,7 +100,7 @@ def _bundle(args: argparse.Namespace) -> int:
                 args.output,
                 numbers=numbers,
                 shortlist=args.shortlist,
-                search={**(own.search if own else {}), **search},
+                search={**(source_bundle.search if source_bundle else {}), **search},
                 card=replace(
                     card, about=args.about or card.about, licence=args.licence or card.licence
                 ),

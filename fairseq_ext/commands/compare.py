@@ -80,7 +80,11 @@ def _compare(args: argparse.Namespace) -> int:
         require_file(path, "picture")
     systems = compare.parse_systems(args.system)
     reference, source = options.chosen_reference(args), metric_options.chosen_source(args)
-    undoing = {one.name: chosen_undoing(args, one.generated) for one in systems if not one.plain}
+    undoing = {
+        system.name: chosen_undoing(args, system.generated)
+        for system in systems
+        if not system.plain
+    }
     references = score.plain_lines(reference)
     tokenizer = metric_options.chosen_tokenizer(args, undoing.values(), references, reference)
     with neural.opened(args.metric, **metric_options.process(args)) as metrics:

@@ -27,18 +27,18 @@ def add(commands: Subparsers) -> None:
     names = parser.add_subparsers(required=True, metavar="NAME", title="corpora", dest="corpus")
     first, *aliases = sorted(CORPORA)
     listed = ", ".join(f"{name} ({CORPORA[name].src} to {CORPORA[name].tgt})" for name in CORPORA)
-    one = names.add_parser(
+    subparser = names.add_parser(
         first,
         aliases=aliases,
         help="corpora of the literature, from their official archives as in their papers",
         description=f"Corpora of the literature, from their official archives: {listed}.",
     )
-    command_lines.add_official(one)
-    one.set_defaults(run=_run, command_line="corpus")
-    for name, (command_line, what) in OTHERS.items():
-        one = names.add_parser(name, help=what, description=f"{name}: {what}.")
-        command_lines.COMMAND_LINES[command_line].add(one)
-        one.set_defaults(run=_run, command_line=command_line)
+    command_lines.add_official(subparser)
+    subparser.set_defaults(run=_run, command_line="corpus")
+    for name, (command_line, summary) in OTHERS.items():
+        subparser = names.add_parser(name, help=summary, description=f"{name}: {summary}.")
+        command_lines.COMMAND_LINES[command_line].add(subparser)
+        subparser.set_defaults(run=_run, command_line=command_line)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -93,9 +93,9 @@ def add_process(option: Any) -> None:
 
 
 def process(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of :class:`fairseq_ext.evaluation.neural.NeuralMetric` about its process."""
-    given = {"python": args.metric_python, "batch_size": args.metric_batch_size}
-    return {name: value for name, value in given.items() if value is not None}
+    """Return the arguments of a :class:`~fairseq_ext.evaluation.neural.NeuralMetric` process."""
+    settings = {"python": args.metric_python, "batch_size": args.metric_batch_size}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def refuse_process(args: argparse.Namespace, needs: str) -> None:

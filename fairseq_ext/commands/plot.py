@@ -59,16 +59,16 @@ def _plot_curves(args: argparse.Namespace) -> int:
 
 
 def _named_files(option: str, items: list[str]) -> dict[str, Path]:
-    """NAME=FILE, once or more, as paths by name."""
-    found: dict[str, Path] = {}
+    """Parse ``NAME=FILE``, once or more, into paths by name."""
+    paths: dict[str, Path] = {}
     for item in items:
         name, equals, path = item.partition("=")
-        if not (name and equals and path) or name in found:
+        if not (name and equals and path) or name in paths:
             raise ConfigError(
                 f"`{option}` must be NAME=FILE with a name of its own, but is `{item}`."
             )
-        found[name] = Path(path)
-    return found
+        paths[name] = Path(path)
+    return paths
 
 
 def _add_alignment(pictures: Subparsers) -> None:
@@ -99,14 +99,14 @@ def _plot_alignment(args: argparse.Namespace) -> int:
     extras.need("matplotlib")
     from fairseq_ext.evaluation import outputs, plots
 
-    sentences = {one.index: one for one in outputs.read_generated(args.generated)}
+    sentences = {sentence.index: sentence for sentence in outputs.read_generated(args.generated)}
     absent = [index for index in args.index if index not in sentences]
     if absent:
         raise ConfigError(
             f"`--index {absent[0]}`: GENERATED holds sentences 0 to {max(sentences)}."
         )
-    chosen = [plots.alignment(sentences[i], merge_bpe=args.remove_bpe) for i in args.index]
-    return options.print_paths(plots.plot_alignments(chosen, args.output))
+    alignments = [plots.alignment(sentences[i], merge_bpe=args.remove_bpe) for i in args.index]
+    return options.print_paths(plots.plot_alignments(alignments, args.output))
 
 
 def _add_lengths(pictures: Subparsers) -> None:

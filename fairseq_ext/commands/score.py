@@ -73,9 +73,9 @@ def _score(args: argparse.Namespace) -> int:
 
     reference, source = options.chosen_reference(args), metric_options.chosen_source(args)
     undoing = chosen_undoing(args, args.generated) if args.generated else None
-    known = [undoing] if undoing is not None else []
+    undoings = [undoing] if undoing is not None else []
     references = score.plain_lines(reference)
-    tokenizer = metric_options.chosen_tokenizer(args, known, references, reference)
+    tokenizer = metric_options.chosen_tokenizer(args, undoings, references, reference)
     if undoing is not None:
         paths = (args.generated, reference, args.tokenized_ref)
         scores = score.score_generated(*paths, undoing, tokenizer)
@@ -85,11 +85,11 @@ def _score(args: argparse.Namespace) -> int:
     if args.split_compounds:
         scores.append(_compound_score(args, undoing))
     segments = _neural_scores(args, reference, source, undoing) if args.metric else {}
-    scores += [one for one, _ in segments.values()]
-    found = {"scores": [one.as_dict() for one in scores]}
+    scores += [neural_score for neural_score, _ in segments.values()]
+    report = {"scores": [entry.as_dict() for entry in scores]}
     if segments:
-        found["segments"] = {label: of_each for label, (_, of_each) in segments.items()}
-    options.write_json(args.json, found)
+        report["segments"] = {label: of_each for label, (_, of_each) in segments.items()}
+    options.write_json(args.json, report)
     print(score.as_table(scores))
     return 0
 
@@ -108,12 +108,12 @@ def _neural_scores(
         undoing=undoing,
         source=source,
     )
-    found = {}
+    results = {}
     with neural.opened(args.metric, **metric_options.process(args)) as metrics:
         for label, metric in metrics.items():
             scores = metric.segments(*texts)
-            found[label] = (neural.score(label, scores, metric.signature), scores)
-    return found
+            results[label] = (neural.score(label, scores, metric.signature), scores)
+    return results
 
 
 def _compound_score(args: argparse.Namespace, undoing: Undoing | None) -> Score:

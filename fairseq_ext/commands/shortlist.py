@@ -54,8 +54,8 @@ def _shortlist(args: argparse.Namespace) -> int:
     prefix, languages = _prefix(args.data, args.src, args.tgt)
     symbols = [_symbols(args.data / f"dict.{language}.txt") for language in languages]
     sides = [
-        _side(f"{prefix}.{language}", len(known))
-        for language, known in zip(languages, symbols, strict=True)
+        _side(f"{prefix}.{language}", len(side_symbols))
+        for language, side_symbols in zip(languages, symbols, strict=True)
     ]
     if len(sides[0].begins) != len(sides[1].begins):
         raise DataError(
@@ -75,8 +75,8 @@ def _shortlist(args: argparse.Namespace) -> int:
         f"{len(named):,} source tokens, {len(common):,} frequent target tokens, "
         f"{len(sides[0].begins) - 1:,} sentences"
     )
-    made = shortlist.made(common, lists)
-    covered, listed = shortlist.coverage(made, *sides)
+    candidates = shortlist.made(common, lists)
+    covered, listed = shortlist.coverage(candidates, *sides)
     print(
         f"of {len(symbols[1]):,} target tokens a sentence may have {listed:,.0f} on average; these "
         f"are {covered:.2%} of the tokens in the training data's translations"
@@ -85,26 +85,26 @@ def _shortlist(args: argparse.Namespace) -> int:
 
 
 def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[str, str]]:
-    """The training data of the only pair of languages, or of the one that was asked for.
+    """Find the training data of the only language pair, or of the pair asked for.
 
     Raises:
         DataError: there is none, or several.
     """
-    found = set()
+    pairs = set()
     for path in data.glob("train.*-*.*.idx"):
         pair, source = path.name.split(".")[1:3]
         target = pair.removeprefix(f"{source}-")  # either may have a hyphen: pt-BR
         if not (data / f"train.{pair}.{target}.idx").is_file():
             continue
         if (src or source, tgt or target) == (source, target):
-            found.add((source, target))
-    if len(found) != 1:
-        many = "several pairs" if found else "no pair"
+            pairs.add((source, target))
+    if len(pairs) != 1:
+        number = "several pairs" if pairs else "no pair"
         raise DataError(
-            f"{data} has training data of {many} of languages, but `fairseq-ext shortlist` needs "
+            f"{data} has training data of {number} of languages, but `fairseq-ext shortlist` needs "
             "one; give the folder of fairseq-preprocess, and `--src` and `--tgt`."
         )
-    ((source, target),) = found
+    ((source, target),) = pairs
     return data / f"train.{source}-{target}", (source, target)
 
 

@@ -84,33 +84,33 @@ def chosen_codec(
 
     saved = pipeline.find(folders)
     saved = saved and saved.towards(src, tgt)
-    made = _overridden(options, saved, pipeline.Pipeline(src, tgt), codes or options.bpe_codes)
-    if options.keep_tokens and not made.tokenize:
+    steps = _overridden(options, saved, pipeline.Pipeline(src, tgt), codes or options.bpe_codes)
+    if options.keep_tokens and not steps.tokenize:
         raise ConfigError("`--keep-tokens` goes with `--tokenize`, which is missing.")
-    return TextCodec(made.encoder(), made.joiner() if options.keep_tokens else made.decoder())
+    return TextCodec(steps.encoder(), steps.joiner() if options.keep_tokens else steps.decoder())
 
 
 def _overridden(
     options: TextOptions, saved: Pipeline | None, plain: Pipeline, codes: Path | None
 ) -> Pipeline:
-    """The saved steps, or none, with the options in their place."""
-    given: dict[str, Any] = {
+    """Replace the saved steps, or the plain ones, by those that options name."""
+    overrides: dict[str, Any] = {
         name: value for name in TEXT_FLAGS if (value := getattr(options, name)) is not None
     }
     if codes is not None:
-        given |= {"subwords": "subword-nmt", "files": (_checked(codes),)}
+        overrides |= {"subwords": "subword-nmt", "files": (_checked(codes),)}
     elif options.remove_bpe:
-        given |= {"subwords": "joined", "files": ()}
+        overrides |= {"subwords": "joined", "files": ()}
     base = saved or plain
-    if given.get("tokenize") is False:
-        given = {"escape": False, "aggressive": False, **given}
-    made = dataclasses.replace(base, **given)
-    if saved is not None and made != saved:
+    if overrides.get("tokenize") is False:
+        overrides = {"escape": False, "aggressive": False, **overrides}
+    steps = dataclasses.replace(base, **overrides)
+    if saved is not None and steps != saved:
         print(
-            f"options instead of text.json ({saved.describe()}): {made.describe()}",
+            f"options instead of text.json ({saved.describe()}): {steps.describe()}",
             file=sys.stderr,
         )
-    return made
+    return steps
 
 
 def _checked(codes: Path) -> Path:

@@ -47,7 +47,7 @@ def add_undoing(parser: argparse.ArgumentParser, *, pieces: bool = False) -> Non
 
 
 def chosen_undoing(args: argparse.Namespace, generated: Sequence[Path]) -> Undoing:
-    """How the translations of some outputs, which belong together, become text.
+    """Choose how the translations of outputs that belong together become text.
 
     Args:
         args: with those of :func:`add_undoing`.
@@ -62,34 +62,34 @@ def chosen_undoing(args: argparse.Namespace, generated: Sequence[Path]) -> Undoi
 
     folder, saved = outputs.find(generated[0]) or (None, None)
     if saved is not None:
-        made = _overridden(args, saved)
-        _say(generated[0], _said(folder, saved, made))
-        return outputs.Undoing(made)
+        steps = _overridden(args, saved)
+        _say(generated[0], _said(folder, saved, steps))
+        return outputs.Undoing(steps)
     if named := outputs.named(generated[0]):
-        what = "is gone, or is of another run; the options alone say how the translations become"
-        _say(generated[0], f"{named} {what} text")
+        message = "is gone, or is of another run; the options alone say how the translations become"
+        _say(generated[0], f"{named} {message} text")
     joined = "joined" if getattr(args, "remove_bpe", True) else "none"
     return outputs.Undoing(_overridden(args, Pipeline("", "", subwords=joined)))
 
 
-def _overridden(args: argparse.Namespace, made: Pipeline) -> Pipeline:
-    given: dict[str, Any] = {}
+def _overridden(args: argparse.Namespace, steps: Pipeline) -> Pipeline:
+    overrides: dict[str, Any] = {}
     join = getattr(args, "remove_bpe", None)
-    if join is False or (join and made.subwords != "subword-nmt"):
-        given |= {"subwords": "joined" if join else "none", "files": ()}
+    if join is False or (join and steps.subwords != "subword-nmt"):
+        overrides |= {"subwords": "joined" if join else "none", "files": ()}
     if args.detokenize is not None:
-        given |= {"tokenize": True, "tgt": args.detokenize}
+        overrides |= {"tokenize": True, "tgt": args.detokenize}
     if args.keep_tokens or join is False:  # pieces are no tokens to detokenize
-        given |= {"tokenize": False, "escape": False, "aggressive": False}
-    return dataclasses.replace(made, **given)
+        overrides |= {"tokenize": False, "escape": False, "aggressive": False}
+    return dataclasses.replace(steps, **overrides)
 
 
-def _say(generated: Path, what: str) -> None:
-    """One line; a file from elsewhere may name any path."""
-    print(printable(f"{generated}: {what}"), file=sys.stderr)
+def _say(generated: Path, message: str) -> None:
+    """Print one line about a file, escaped as its path may hold any characters."""
+    print(printable(f"{generated}: {message}"), file=sys.stderr)
 
 
-def _said(folder: Path, saved: Pipeline, made: Pipeline) -> str:
-    if made == saved:
+def _said(folder: Path, saved: Pipeline, steps: Pipeline) -> str:
+    if steps == saved:
         return f"becomes text as {folder / 'text.json'} says ({saved.describe()})"
-    return f"options instead of {folder / 'text.json'} ({saved.describe()}): {made.describe()}"
+    return f"options instead of {folder / 'text.json'} ({saved.describe()}): {steps.describe()}"
