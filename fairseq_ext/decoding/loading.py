@@ -148,10 +148,13 @@ def _for_the_engine(
 
     numbers = None if search.engine == DEFAULT else NATIVE[search.engine]
     model = voting([program_file.read(path, numbers) for path in paths])
-    own = (model.settings.src, model.settings.tgt)
-    if tuple(given or mine for given, mine in zip(languages, own, strict=True)) != own:
+    trained = (model.settings.src, model.settings.tgt)
+    if (
+        tuple(requested or mine for requested, mine in zip(languages, trained, strict=True))
+        != trained
+    ):
         raise ConfigError(
-            f"`--src` and `--tgt` must be {' and '.join(own)} for {model.path}, but are "
+            f"`--src` and `--tgt` must be {' and '.join(trained)} for {model.path}, but are "
             f"{languages[0]} and {languages[1]}."
         )
     yield Opened(EngineTranslator(model, search, threads), search, (model.path,))
@@ -184,7 +187,7 @@ def _for_fairseq(
 
 
 def data_of(path: Path) -> Path:
-    """The folder with the dictionaries that a checkpoint was trained with.
+    """Find the folder with the dictionaries that a checkpoint was trained with.
 
     That is its own folder, if the dictionaries are there, or else the one it was trained on. Where
     fairseq-train was told a relative path, its working folder is not known: it may be that of the
@@ -200,8 +203,8 @@ def data_of(path: Path) -> Path:
         files.require_file(path, "checkpoint")
     folders = [bundle.home(path)]
     if storage.is_checkpoint(path):
-        told = layout.options(storage.peek(path), "task").get("data")
-        trained = str(told or "").split(":")[0]
+        data_option = layout.options(storage.peek(path), "task").get("data")
+        trained = str(data_option or "").split(":")[0]
         if trained:
             near = path.absolute().parents[:3]
             folders += [*(folder / trained for folder in near), Path(trained)]

@@ -90,7 +90,7 @@ def read_candidates(
         sources = read_sources(source, len(files[0]))
     elif reads_source:
         sources = generated_sources(files[0], undoing, paths[0])
-    found = []
+    candidate_sets = []
     for text, *parts in zip(sources, *files, strict=True):
         texts = [hypothesis.text for part in parts for hypothesis in part.hypotheses]
         first = parts[0]
@@ -101,12 +101,12 @@ def read_candidates(
                 f"--nbest K`, where the K of all files add up to {count}."
             )
         texts = undoing.text(undoing.words(texts))
-        found.append(Candidates(first.index, text, tuple(texts)))
-    return found
+        candidate_sets.append(Candidates(first.index, text, tuple(texts)))
+    return candidate_sets
 
 
 def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]) -> None:
-    """The files must translate the same sentences, and not be the same samples twice."""
+    """Check that the files translate the same sentences, and are not copies of each other."""
     samples: dict[tuple, str | Path] = {}
     for path, sentences in zip(paths, files, strict=True):
         if len(sentences) != len(files[0]):
@@ -114,13 +114,13 @@ def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]
                 f"`{path}` has {len(sentences)} sentences, but `{paths[0]}` has {len(files[0])}; "
                 "all files must be samples for the same corpus."
             )
-        for one, other in zip(sentences, files[0], strict=True):
-            if one.source != other.source:
+        for entry, other in zip(sentences, files[0], strict=True):
+            if entry.source != other.source:
                 raise DataError(
-                    f"`{path}` and `{paths[0]}` have different sources in sentence {one.index}; "
+                    f"`{path}` and `{paths[0]}` have different sources in sentence {entry.index}; "
                     "all files must be samples for the same corpus."
                 )
-        key = tuple(h.text for sentence in sentences for h in sentence.hypotheses)
+        key = tuple(h.text for entry in sentences for h in entry.hypotheses)
         if key in samples:
             raise DataError(
                 f"`{path}` has the same samples as `{samples[key]}`; give each run of "
@@ -179,8 +179,8 @@ def decode(
         size = len(candidates.texts)
         if count is not None and count > size:
             raise ConfigError(f"Cannot draw {count} of {size} candidates.")
-        whole = count is None or count == size
-        places = range(size) if whole else random_subset(candidates, count, seed)
+        uses_all = count is None or count == size
+        places = range(size) if uses_all else random_subset(candidates, count, seed)
         yield decide(candidates, utility, places)
 
 

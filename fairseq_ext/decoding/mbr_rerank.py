@@ -14,17 +14,21 @@ from fairseq_ext.decoding.mbr_utilities import Utility
 from fairseq_ext.decoding.stream import Translation
 
 
-def best_agreeing(found: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
-    """Each line with one translation left, its score still the model's.
+def best_agreeing(translations: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
+    """Keep the best translation of each line by MBR, with the model's score of it.
 
     Args:
-        found: lines with all their samples; one that was left out stays as it is.
+        translations: lines with all their samples; a line that was left out stays as it is.
         utility: u(h, y), which sees the text of samples and source.
     """
-    for one in found:
-        if not one.candidates:
-            yield one
+    for translation in translations:
+        if not translation.candidates:
+            yield translation
             continue
-        samples = Candidates(one.line, one.source, tuple(one.texts))
-        decision = decide(samples, utility, range(len(one.texts)))
-        yield replace(one, texts=[decision.text], candidates=[one.candidates[decision.candidate]])
+        samples = Candidates(translation.line, translation.source, tuple(translation.texts))
+        decision = decide(samples, utility, range(len(translation.texts)))
+        yield replace(
+            translation,
+            texts=[decision.text],
+            candidates=[translation.candidates[decision.candidate]],
+        )

@@ -88,13 +88,13 @@ def build_utility(
 
 
 def pair_matches(bags: Sequence[Sequence[Any]]) -> Array:
-    """``[H, H]`` clipped matches of every two bags of n-grams."""
+    """Count the clipped matches of every two bags of n-grams, ``[H, H]``."""
     columns: dict[Any, int] = {}
     places: list[int] = []
     for bag in bags:
-        seen: dict[Any, int] = {}
+        counts: dict[Any, int] = {}
         for ngram in bag:
-            occurrence = seen[ngram] = seen.get(ngram, 0) + 1
+            occurrence = counts[ngram] = counts.get(ngram, 0) + 1
             places.append(columns.setdefault((ngram, occurrence), len(columns)))
     rows = np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])
     shape = (len(bags), max(1, len(columns)))

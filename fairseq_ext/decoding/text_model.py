@@ -118,13 +118,13 @@ class Model:
         """
         single = isinstance(texts, str)
         texts = [texts] if single else _listed(texts, "texts")
-        chosen = {"beam": beam, "lenpen": lenpen, "max_len_a": max_len_a, "max_len_b": max_len_b}
-        found = list(
+        overrides = {"beam": beam, "lenpen": lenpen, "max_len_a": max_len_a, "max_len_b": max_len_b}
+        translations = list(
             self.stream(
-                texts, buffer=max(len(texts), 1), nbest=nbest, alignments=alignments, **chosen
+                texts, buffer=max(len(texts), 1), nbest=nbest, alignments=alignments, **overrides
             )
         )
-        return found[0] if single else found
+        return translations[0] if single else translations
 
     def stream(
         self,
@@ -150,10 +150,10 @@ class Model:
         Raises:
             ConfigError, DataError: see :meth:`translate`.
         """
-        chosen = {"beam": beam, "lenpen": lenpen, "max_len_a": max_len_a, "max_len_b": max_len_b}
+        overrides = {"beam": beam, "lenpen": lenpen, "max_len_a": max_len_a, "max_len_b": max_len_b}
         search = dataclasses.replace(
             self._search,
-            **{name: value for name, value in chosen.items() if value is not None},
+            **{name: value for name, value in overrides.items() if value is not None},
             nbest=nbest,
             attention=alignments,
         )
@@ -162,7 +162,7 @@ class Model:
         return stream.translations(_strings(lines), self._translator, self._codec, **options)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """How probable translations are.
+        """Score how probable translations are.
 
         Args:
             sources: lines of text.
@@ -180,17 +180,17 @@ class Model:
         sources, targets = _listed(sources, "sources"), _listed(targets, "targets")
         if len(sources) != len(targets):
             raise DataError(f"{len(sources):,} sources cannot have {len(targets):,} targets.")
-        read = [self._codec.encode(one) for one in _strings(sources, "source")]
+        read = [self._codec.encode(source) for source in _strings(sources, "source")]
         for number, length in enumerate(self._translator.lengths(read), start=1):
             if not read[number - 1] or length > self._translator.limit:
                 raise DataError(
                     f"source {number} has {length:,} tokens, but must have 2 to "
                     f"{self._translator.limit:,}, `</s>` included."
                 )
-        found = self._translator.score(
-            read, [self._target(one) for one in _strings(targets, "target")]
+        token_scores = self._translator.score(
+            read, [self._target(target) for target in _strings(targets, "target")]
         )
-        return [float(sum(map(float, one))) for one in found]
+        return [float(sum(map(float, scores))) for scores in token_scores]
 
 
 def _listed(texts: Iterable[str], argument: str) -> list[str]:
@@ -253,11 +253,11 @@ def load(
         raise ConfigError(f"`threads` must be at least 1, but is {threads} instead.")
     fixed = {"engine": engine, "max_tokens": max_tokens, "cpu": cpu, "attention": True}
 
-    def search(own: Mapping[str, int | float]) -> Search:
-        return Search(**own, **fixed)
+    def search(saved_options: Mapping[str, int | float]) -> Search:
+        return Search(**saved_options, **fixed)
 
     folder = None if data is None else Path(data)
-    with opened([Path(path)], folder, (src, tgt), search, threads) as found:
-        text = found.text()
+    with opened([Path(path)], folder, (src, tgt), search, threads) as session:
+        text = session.text()
         codec = TextCodec(text.encoder(), text.decoder())
-        return Model(found.translator, codec, text.encoder(text.tgt), found.search)
+        return Model(session.translator, codec, text.encoder(text.tgt), session.search)
