@@ -41,18 +41,18 @@ class Cells:
 
     def add(
         self,
-        what: str,
+        measurement: str,
         n: int | None,
         seconds: dict[str, list[float]],
         pairs: Iterable[tuple[str, str]],
         *,
         tokens: float,
         peers: Iterable[str] = (),
-        **more: object,
+        **extra_columns: object,
     ) -> None:
         """Add a cell: times of its candidates, and each ``(ours, peer)`` of ``pairs`` that ran."""
         names = [*seconds, *(peer for peer in peers if peer not in seconds)]
-        cell = {"what": what, "n": n, "tokens": tokens, **more}
+        cell = {"what": measurement, "n": n, "tokens": tokens, **extra_columns}
         for name in names:
             if name not in seconds:
                 self.figures.append({**cell, "candidate": name, "ms": None})
@@ -74,7 +74,7 @@ class Cells:
             if ours in seconds and peer in seconds:
                 compared = bench.compare(seconds, ours, peer)
                 self.ratios.append({**cell, "candidate": ours, "peer": peer, **compared})
-        self._print_cell(what, n, names)
+        self._print_cell(measurement, n, names)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -84,12 +84,12 @@ class Cells:
         self.findings.append(text)
         print(text, flush=True)
 
-    def _print_cell(self, what: str, n: int | None, names: list[str]) -> None:
-        """One line of times per token, one line of ratios for each of our candidates."""
-        cell = [row for row in self.figures if (row["what"], row["n"]) == (what, n)]
+    def _print_cell(self, measurement: str, n: int | None, names: list[str]) -> None:
+        """Print a line of times per token, and a line of ratios for each of our candidates."""
+        cell = [row for row in self.figures if (row["what"], row["n"]) == (measurement, n)]
         shown = {row["candidate"]: row for row in cell[-len(names) :]}
-        at = "" if n is None else f", {self.axis} = {n:,}"
-        print(f"{what}{at}, {shown[names[0]]['tokens']:,.0f} tokens")
+        condition = "" if n is None else f", {self.axis} = {n:,}"
+        print(f"{measurement}{condition}, {shown[names[0]]['tokens']:,.0f} tokens")
         width = max(24, *map(len, names))
         for name, row in shown.items():
             if row["ms"] is None:
@@ -99,7 +99,7 @@ class Cells:
                 f"{ratio['ratio']:.2f}x ({ratio['ratio_low']:.2f}-{ratio['ratio_high']:.2f}) "
                 f"{ratio['peer']}"
                 for ratio in self.ratios
-                if (ratio["what"], ratio["n"], ratio["candidate"]) == (what, n, name)
+                if (ratio["what"], ratio["n"], ratio["candidate"]) == (measurement, n, name)
             ]
             print(
                 f"  {name:{width}} {row['ms']:10.2f} ms {row['us_per_token']:9.2f} us/token "
@@ -107,42 +107,46 @@ class Cells:
                 flush=True,
             )
 
-    def curve(self, what: str, candidate: str, value: str = "us_per_token") -> dict[int, float]:
+    def curve(
+        self, measurement: str, candidate: str, value: str = "us_per_token"
+    ) -> dict[int, float]:
         """Return a candidate's ``value`` for every n it ran at."""
         return {
             row["n"]: row[value]
             for row in self.figures
-            if (row["what"], row["candidate"]) == (what, candidate) and row["ms"] is not None
+            if (row["what"], row["candidate"]) == (measurement, candidate) and row["ms"] is not None
         }
 
-    def ratio_curve(self, what: str, ours: str, peer: str) -> dict[int, float]:
+    def ratio_curve(self, measurement: str, ours: str, peer: str) -> dict[int, float]:
         """Return how many times faster than the peer ours is, for every n both ran at."""
         return {
             row["n"]: row["ratio"]
             for row in self.ratios
-            if (row["what"], row["candidate"], row["peer"]) == (what, ours, peer)
+            if (row["what"], row["candidate"], row["peer"]) == (measurement, ours, peer)
         }
 
-    def find_flat(self, what: str, ours: str, *, first: int, within: float) -> None:
+    def find_flat(self, series: str, ours: str, *, first: int, within: float) -> None:
         """State whether the time per token is the same from ``first`` tokens on."""
-        curve = {n: value for n, value in self.curve(what, ours).items() if n >= first}
+        curve = {n: value for n, value in self.curve(series, ours).items() if n >= first}
         if len(curve) < 2:
             return
         spread = max(curve.values()) / min(curve.values()) - 1
         verdict = "met" if spread <= within else "missed"
         self.find(
-            f"{what}, {ours}: time per token from n = {min(curve):,} to {max(curve):,} spreads "
+            f"{series}, {ours}: time per token from n = {min(curve):,} to {max(curve):,} spreads "
             f"over {spread:.0%} (slowest over fastest; target {within:.0%}: {verdict})"
         )
 
-    def find_crossover(self, what: str, ours: str, peer: str, target: int | None = None) -> None:
+    def find_crossover(
+        self, measurement: str, ours: str, peer: str, target: int | None = None
+    ) -> None:
         """State from which n on ours is faster than the peer, and where it is slower."""
-        curve = self.ratio_curve(what, ours, peer)
+        curve = self.ratio_curve(measurement, ours, peer)
         if not curve:
             return
         slower = {n: ratio for n, ratio in curve.items() if ratio < 1}
         after = [n for n in curve if n > max(slower, default=0)]
-        text = f"{what}, {ours} against {peer}: "
+        text = f"{measurement}, {ours} against {peer}: "
         text += f"faster from n = {min(after):,} on" if after else "not faster at the largest n"
         if target is not None:
             verdict = "met" if after and min(after) <= target else "missed"
@@ -152,13 +156,13 @@ class Cells:
         self.find(text)
 
     def find_ratio(
-        self, what: str, ours: str, peer: str, n: int | None, target: float | None = None
+        self, measurement: str, ours: str, peer: str, n: int | None, target: float | None = None
     ) -> None:
         """State how many times faster than the peer it is at ``n``, beside the target if any."""
-        ratio = self.ratio_curve(what, ours, peer).get(n)
+        ratio = self.ratio_curve(measurement, ours, peer).get(n)
         if ratio is None:
             return
-        text = f"{what}, {ours} against {peer}"
+        text = f"{measurement}, {ours} against {peer}"
         text += f"{'' if n is None else f' at {self.axis} = {n:,}'}: {ratio:.2f}x"
         if target is not None:
             text += f" (target {target:g}x: {'met' if ratio >= target else 'missed'})"
@@ -192,27 +196,27 @@ class Stopwatch:
         self.budget = options.budget if budget is None else budget
         self.left_out: set[tuple[str, str]] = set()
 
-    def allows(self, what: str, name: str) -> bool:
-        return (what, name) not in self.left_out
+    def allows(self, measurement: str, name: str) -> bool:
+        return (measurement, name) not in self.left_out
 
-    def learn(self, what: str, name: str, seconds: float) -> None:
-        """Leave a peer out from now on if that was too long."""
+    def learn(self, measurement: str, name: str, seconds: float) -> None:
+        """Leave a peer out from now on if it took too long."""
         if seconds > self.options.limit and not name.startswith("k="):
-            self.left_out.add((what, name))
+            self.left_out.add((measurement, name))
 
     def time(
-        self, what: str, candidates: dict[str, Callable[[], object]]
+        self, measurement: str, candidates: dict[str, Callable[[], object]]
     ) -> dict[str, list[float]]:
         """Seconds of each candidate that is not left out."""
         ready = {}
         for name, run in candidates.items():
-            if not self.allows(what, name):
+            if not self.allows(measurement, name):
                 continue
             try:
                 run()  # the first round of the warm-up
                 ready[name] = run
             except torch.OutOfMemoryError:
-                self.learn(what, name, math.inf)
+                self.learn(measurement, name, math.inf)
                 torch.cuda.empty_cache()
         seconds = bench.paired(
             ready,
@@ -221,5 +225,5 @@ class Stopwatch:
             budget=self.budget,
         )
         for name, times in seconds.items():
-            self.learn(what, name, min(times))
+            self.learn(measurement, name, min(times))
         return seconds

@@ -68,7 +68,7 @@ def write(folder: Path, pairs: int, vocabulary: int) -> Path:
 
 
 def start(data: Path, side: str, tokens: int) -> dict[str, float]:
-    """Processor seconds and MiB of one process."""
+    """Measure processor seconds and MiB of one process."""
     command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAIN.split(), *TINY.split()]
     command += ["--max-tokens", str(tokens), *SIDES[side]]
     with (
@@ -79,10 +79,10 @@ def start(data: Path, side: str, tokens: int) -> dict[str, float]:
     ):
         watch = watching.Watch(process.pid, look=LOOK)
         watch.start()
-        said, _ = process.communicate()
+        output, _ = process.communicate()
         watch.end()
-    if "done training" not in said:  # stock fairseq may crash after that, as it ends
-        raise SystemExit(said[-2000:])
+    if "done training" not in output:  # stock fairseq may crash after that, as it ends
+        raise SystemExit(output[-2000:])
     return {
         "cpu_seconds": time["cpu_seconds"],
         "mebibytes": watch.peak / MIB,
@@ -91,32 +91,32 @@ def start(data: Path, side: str, tokens: int) -> dict[str, float]:
 
 
 def measure(options: Namespace, folder: Path, pairs: int) -> dict[str, dict[str, list[float]]]:
-    """Rounds of both sides on one corpus."""
+    """Measure rounds of both sides on one corpus."""
     data = write(folder / str(pairs), pairs, options.vocabulary)
-    found: dict[str, dict[str, list[float]]] = {side: defaultdict(list) for side in SIDES}
+    rounds: dict[str, dict[str, list[float]]] = {side: defaultdict(list) for side in SIDES}
     start(data, PLUGIN, options.tokens)  # files are in the cache, and the plugin has seen them
     for number in range(options.repeats):
         for side in list(SIDES)[:: 1 if number % 2 else -1]:
             for name, value in start(data, side, options.tokens).items():
-                found[side][name].append(value)
-    return found
+                rounds[side][name].append(value)
+    return rounds
 
 
 def row(
-    pairs: int, found: dict[str, dict[str, list[float]]], base: dict[str, dict[str, list[float]]]
+    pairs: int, rounds: dict[str, dict[str, list[float]]], base: dict[str, dict[str, list[float]]]
 ) -> dict[str, Any]:
-    """Medians, and what the plugin takes of stock fairseq's, whole and without the base."""
-    kept: dict[str, Any] = {"pairs": pairs}
-    for name in found[PLUGIN]:
-        whole = {side: statistics.median(found[side][name]) for side in SIDES}
-        own = {side: whole[side] - statistics.median(base[side][name]) for side in SIDES}
-        kept |= {f"{side}_{name}": value for side, value in whole.items()}
-        kept |= {f"{side}_own_{name}": value for side, value in own.items()}
-        shares = [a / b for a, b in zip(found[PLUGIN][name], found[STOCK][name], strict=True)]
-        kept[f"{name}_share_quartiles"] = bench.quartiles(shares)
-        if own[STOCK] > 0:
-            kept[f"{name}_own_share"] = own[PLUGIN] / own[STOCK]
-    return kept
+    """Compute medians and the plugin's share of stock fairseq's, with and without the base."""
+    figures: dict[str, Any] = {"pairs": pairs}
+    for name in rounds[PLUGIN]:
+        medians = {side: statistics.median(rounds[side][name]) for side in SIDES}
+        without_base = {side: medians[side] - statistics.median(base[side][name]) for side in SIDES}
+        figures |= {f"{side}_{name}": value for side, value in medians.items()}
+        figures |= {f"{side}_own_{name}": value for side, value in without_base.items()}
+        shares = [a / b for a, b in zip(rounds[PLUGIN][name], rounds[STOCK][name], strict=True)]
+        figures[f"{name}_share_quartiles"] = bench.quartiles(shares)
+        if without_base[STOCK] > 0:
+            figures[f"{name}_own_share"] = without_base[PLUGIN] / without_base[STOCK]
+    return figures
 
 
 def main(words: list[str] | None = None) -> None:
@@ -130,11 +130,11 @@ def main(words: list[str] | None = None) -> None:
             last = rows[-1]
             print(f"{pairs:,} pairs, plugin and stock fairseq:")
             for name in base[PLUGIN]:
-                whole, own = (
+                total, own = (
                     "{:.1f} and {:.1f}".format(*(last[f"{side}_{part}{name}"] for side in SIDES))
                     for part in ("", "own_")
                 )
-                print(f"  {name:18} {whole}; own {own}", flush=True)
+                print(f"  {name:18} {total}; own {own}", flush=True)
     if options.json is not None:
         own = shared_options.settings(options, without=("json", "folder"))
         bench.save(options.json, title="Start of a training", settings=own, rows=rows)

@@ -82,12 +82,12 @@ def fairseqs(model: BaseFairseqModel, task: TranslationTask) -> Translate:
 
     def translate(batch: list[list[int]], limits: Limits) -> list[list[int]]:
         longest = max(map(len, batch))
-        tokens = torch.tensor([[pad] * (longest - len(one)) + one for one in batch])
-        lengths = torch.tensor([len(one) for one in batch])
+        tokens = torch.tensor([[pad] * (longest - len(sentence)) + sentence for sentence in batch])
+        lengths = torch.tensor([len(sentence) for sentence in batch])
         net_input = {"src_tokens": tokens, "src_lengths": lengths}
         with torch.no_grad():
-            found = generator(limits).generate([model], {"net_input": net_input})
-        return [one[0]["tokens"].tolist() for one in found]
+            nbest_lists = generator(limits).generate([model], {"net_input": net_input})
+        return [nbest[0]["tokens"].tolist() for nbest in nbest_lists]
 
     return translate
 
@@ -111,7 +111,7 @@ def engines(
 
     def translate(batch: list[list[int]], limits: Limits) -> list[list[int]]:
         rules = Rules(beam=BEAM, min_len=limits[0], max_len_b=limits[1])
-        return [one[0].tokens.tolist() for one in team.translate(batch, rules)]
+        return [nbest[0].tokens.tolist() for nbest in team.translate(batch, rules)]
 
     return translate
 
@@ -133,7 +133,7 @@ def ctranslate2_systems(
         )
 
         def translate(batch: list[list[int]], limits: Limits, translator: Any = translator) -> Any:
-            texts = [[words[token] for token in one[:-1]] for one in batch]
+            texts = [[words[token] for token in sentence[:-1]] for sentence in batch]
             return translator.translate_batch(
                 texts,
                 beam_size=BEAM,
@@ -146,15 +146,15 @@ def ctranslate2_systems(
 
 
 def batches(task: TranslationTask, size: int) -> list[list[list[int]]]:
-    """Sentences from all over the test set, by length, in batches of ``size``."""
+    """Pick sentences from all over the test set, by length, in batches of ``size``."""
     dataset, count = (
         task.dataset("test"),
         min(SENTENCES.get(size, 4 * size), len(task.dataset("test"))),
     )
     step = len(dataset) / count
-    chosen = [dataset[int(i * step)]["source"].tolist() for i in range(count)]
-    chosen.sort(key=len)
-    return [chosen[i : i + size] for i in range(0, count, size)]
+    sentences = [dataset[int(i * step)]["source"].tolist() for i in range(count)]
+    sentences.sort(key=len)
+    return [sentences[i : i + size] for i in range(0, count, size)]
 
 
 def compare(name: str, path: Path, options: Namespace, cells: Cells) -> None:
@@ -172,11 +172,13 @@ def compare(name: str, path: Path, options: Namespace, cells: Cells) -> None:
             if options.dynamic_int8:
                 systems[DYNAMIC] = fairseqs(dynamically_quantized(model), task)
         systems[FAIRSEQ] = fairseqs(model, task)
-        chosen = {label: functools.partial(run, limits=limits) for label, run in systems.items()}
+        limited_systems = {
+            label: functools.partial(run, limits=limits) for label, run in systems.items()
+        }
         if options.shortlist is not None:
-            compare_bleu(name, task, chosen, cells)
+            compare_bleu(name, task, limited_systems, cells)
         for size in options.batches:
-            measure(name, size, chosen, batches(task, size), options, cells)
+            measure(name, size, limited_systems, batches(task, size), options, cells)
 
 
 def measure(
@@ -189,12 +191,12 @@ def measure(
 ) -> None:
     """One cell: all systems in turn in every round."""
     outputs = {
-        label: [one for batch in work for one in run(batch)] for label, run in systems.items()
+        label: [output for batch in work for output in run(batch)] for label, run in systems.items()
     }
     theirs = outputs[FAIRSEQ]
     equal = {
-        label: share_of_equal_tokens(found, theirs)
-        for label, found in outputs.items()
+        label: share_of_equal_tokens(tokens, theirs)
+        for label, tokens in outputs.items()
         if label.startswith("engine")
     }
     rounds = {
@@ -224,29 +226,30 @@ def compare_bleu(
     pairs = sorted(dataset, key=lambda pair: len(pair["source"]))
     references = [dictionary.string(pair["target"], "@@ ") for pair in pairs]
     for label in (system(numbers) for numbers in NUMBERS for system in (ours, listed)):
-        found = []
+        translations = []
         for first in range(0, len(pairs), 32):
             batch = [pair["source"].tolist() for pair in pairs[first : first + 32]]
-            found += systems[label](batch)
-        texts = [dictionary.string(torch.tensor(one), "@@ ") for one in found]
+            translations += systems[label](batch)
+        texts = [dictionary.string(torch.tensor(tokens), "@@ ") for tokens in translations]
         bleu = sacrebleu.corpus_bleu(texts, [references], tokenize="none", force=True)
         cells.find(f"{name}, {label}: BLEU {bleu.score:.2f} of {len(pairs):,} sentences")
 
 
-def share_of_equal_tokens(found: list[list[int]], wanted: list[list[int]]) -> float:
-    """Tokens of the same sentence at the same place."""
-    same = sum(
-        sum(a == b for a, b in zip(x, y, strict=False)) for x, y in zip(found, wanted, strict=True)
+def share_of_equal_tokens(outputs: list[list[int]], expected: list[list[int]]) -> float:
+    """Return the share of tokens that are equal at their place in a sentence."""
+    equal_count = sum(
+        sum(a == b for a, b in zip(x, y, strict=False))
+        for x, y in zip(outputs, expected, strict=True)
     )
-    return same / sum(max(len(x), len(y)) for x, y in zip(found, wanted, strict=True))
+    return equal_count / sum(max(len(x), len(y)) for x, y in zip(outputs, expected, strict=True))
 
 
 def draw(cells: Cells, names: list[str], output: Path) -> None:
-    """Time per token over the batch's size, a panel for each model."""
+    """Draw time per token over the batch's size, a panel for each model."""
     order = [FAIRSEQ, *map(ctranslate2s, PEERS), *map(ours, ("fp32", "int8")), DYNAMIC]
     order += map(listed, ("fp32", "int8"))
     run = {(row["what"], row["candidate"]) for row in cells.figures}
-    panels = {name: (name, [one for one in order if (name, one) in run]) for name in names}
+    panels = {name: (name, [label for label in order if (name, label) in run]) for name in names}
     pictures.draw(cells, panels, output, order=order, xlabel="sentences in a batch")
 
 

@@ -49,44 +49,44 @@ def build(options: Namespace, folder: Path) -> dict[str, Translate]:
 
 
 def pairs_of(options: Namespace) -> list[tuple[str, str]]:
-    """Linformer in the engine and what it is compared with: whole translations, then decoding."""
+    """Pair Linformer in the engine with its peers: whole translations, then decoding."""
     pairs = []
     for part in ("", DECODING):
         for name in (f"k={k}" for k in options.k):
             for numbers in PEERS:
-                own = named(name, engine_of(numbers), part)
+                candidate = named(name, engine_of(numbers), part)
                 peers = [(TRANSFORMER, engine_of(numbers)), (TRANSFORMER, ctranslate2s(numbers))]
-                pairs += [(own, named(*peer, part)) for peer in [*peers, (name, FAIRSEQ)]]
+                pairs += [(candidate, named(*peer, part)) for peer in [*peers, (name, FAIRSEQ)]]
         fairseqs_own = [named(f"k={k}", FAIRSEQ, part) for k in options.k]
-        pairs += [(own, named(TRANSFORMER, FAIRSEQ, part)) for own in fairseqs_own]
+        pairs += [(candidate, named(TRANSFORMER, FAIRSEQ, part)) for candidate in fairseqs_own]
     return pairs
 
 
 def measure(options: Namespace, cells: Cells) -> None:
-    """One cell for each number of sentences and of source tokens."""
+    """Time a cell for each number of sentences and of source tokens."""
     watch, size = Stopwatch(options), Size.of(options)
     with tempfile.TemporaryDirectory() as folder:
         systems = build(options, Path(folder))
         for batch in options.batches:
             for n in options.lengths:
-                what = f"batch {batch}"
+                measurement = f"batch {batch}"
                 sources = source_batch(batch, n, size.vocabulary).tolist()
                 candidates = {}
                 for name, run in systems.items():
-                    if watch.allows(what, name):
+                    if watch.allows(measurement, name):
                         for words in (options.words, 1):
                             part = "" if words > 1 else "one word"
                             limits = (words, words)
                             candidates[named(name, part)] = functools.partial(run, sources, limits)
-                seconds = watch.time(what, candidates)
-                whole = {name: seconds[name] for name in systems if name in seconds}
-                for name in list(whole):
+                seconds = watch.time(measurement, candidates)
+                timings = {name: seconds[name] for name in systems if name in seconds}
+                for name in list(timings):
                     first = seconds[named(name, "one word")]
-                    rest = [a - b for a, b in zip(whole[name], first, strict=True)]
+                    rest = [a - b for a, b in zip(timings[name], first, strict=True)]
                     if min(rest) > 0:
-                        whole[named(name, DECODING)] = rest
+                        timings[named(name, DECODING)] = rest
                 tokens = batch * (options.words + 1)
-                cells.add(what, n, whole, pairs_of(options), tokens=tokens, peers=systems)
+                cells.add(measurement, n, timings, pairs_of(options), tokens=tokens, peers=systems)
 
 
 def main() -> None:
@@ -109,12 +109,17 @@ def main() -> None:
 
 
 def draw(cells: Cells, options: Namespace) -> None:
-    """Decoding alone, over the length of the source."""
+    """Draw decoding alone over the length of the source."""
     names = [(name, numbers) for name in (TRANSFORMER, f"k={options.k[0]}") for numbers in PEERS]
     shown = [named(name, engine_of(numbers), DECODING) for name, numbers in names]
     shown += [named(TRANSFORMER, ctranslate2s(numbers), DECODING) for numbers in PEERS]
-    what = f"batch {options.batches[0]}"
-    panels = {"Decoding": (what, [one for one in shown if cells.curve(what, one)])}
+    measurement = f"batch {options.batches[0]}"
+    panels = {
+        "Decoding": (
+            measurement,
+            [candidate for candidate in shown if cells.curve(measurement, candidate)],
+        )
+    }
     pictures.draw(cells, panels, options.json, order=shown)
 
 

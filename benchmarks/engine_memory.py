@@ -36,11 +36,11 @@ def load(options: Namespace) -> Translates:
 
 
 def measure(translator: Translates, lines: list[str], options: Namespace) -> list[dict[str, float]]:
-    """Memory before the first sentence, and after every ``--every``."""
-    chosen, rows = random.Random(1), []
+    """Measure memory before the first sentence, and after every ``--every``."""
+    generator, rows = random.Random(1), []
     for count in range(0, options.sentences + 1, options.every):
         if count:
-            translator.translate(chosen.choices(lines, k=options.every))
+            translator.translate(generator.choices(lines, k=options.every))
         rows.append({"sentences": count, "resident_mib": bench.resident_memory() / MIB})
         print(f"{count:8,} sentences {rows[-1]['resident_mib']:9.1f} MiB", flush=True)
     return rows

@@ -141,9 +141,9 @@ def main() -> None:
     first = next(iter(peers.values()))
     rows = []
 
-    def add(what: str, peer: str, candidates: dict) -> None:
+    def add(measurement: str, peer: str, candidates: dict) -> None:
         seconds = paired(candidates, repeats=options_.repeats)
-        rows.append({"what": what, "peer": peer, **compare(seconds, "ours", "peer")})
+        rows.append({"what": measurement, "peer": peer, **compare(seconds, "ours", "peer")})
 
     shapes = {
         "32 sentences of 8": [8] * 32,

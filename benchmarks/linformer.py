@@ -109,10 +109,10 @@ def own(question: str, options: Namespace) -> dict[str, Any]:
 
 def panels(question: str, slots: list[int]) -> dict[str, tuple[str, list[str]]]:
     """Return the panels of a question's picture."""
-    ours, most = [f"k={k}" for k in slots], f"k={max(slots)}"
+    ours, largest = [f"k={k}" for k in slots], f"k={max(slots)}"
     if question == "encoder":
         return {
-            "Encoder, forward": ("forward", [STOCK, FUSED, most]),
+            "Encoder, forward": ("forward", [STOCK, FUSED, largest]),
             "Linformer's k": ("forward", ours),
             "Encoder, training step": ("training step", [STOCK, FUSED, *ours]),
         }

@@ -85,7 +85,7 @@ def training_step(encoder: nn.Module, tokens: Tensor) -> Callable[[], None]:
 
 
 def encoder(options: Namespace) -> Cells:
-    """The paper's figure 2."""
+    """Measure the paper's figure 2."""
     check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
     cells = Cells(f"Encoder of {options.layers} layers over n, {options.dtype}")
     cells.note(
@@ -100,20 +100,20 @@ def encoder(options: Namespace) -> Cells:
     for n in options.lengths:
         encoders = build_encoders(options, n)
         sentences = sentences_of(options.tokens, n)
-        whole = source_batch(sentences, n, VOCABULARY).to(options.device)
+        unpadded = source_batch(sentences, n, VOCABULARY).to(options.device)
         masked = source_batch(sentences, n, VOCABULARY, padded=True).to(options.device)
         if n == options.lengths[0]:
-            for name, tokens in ((FUSED, whole), (FUSED, masked), (ours[0], whole)):
+            for name, tokens in ((FUSED, unpadded), (FUSED, masked), (ours[0], unpadded)):
                 kernel = sdpa_backend(forward(encoders[name], tokens))
                 cells.note(f"kernel of {name}{' padded' * (tokens is masked)}: {kernel}")
-        for what, make in (("forward", forward), ("training step", training_step)):
-            candidates = {name: make(encoders[name], whole) for name in (*ours, STOCK, FUSED)}
+        for phase, make in (("forward", forward), ("training step", training_step)):
+            candidates = {name: make(encoders[name], unpadded) for name in (*ours, STOCK, FUSED)}
             candidates[MASKED] = make(encoders[FUSED], masked)
-            if watch.allows(what, MASKED):
+            if watch.allows(phase, MASKED):
                 candidates |= {padded[name]: make(encoders[name], masked) for name in ours}
-            seconds = watch.time(what, candidates)
+            seconds = watch.time(phase, candidates)
             cells.add(
-                what,
+                phase,
                 n,
                 seconds,
                 pairs,
@@ -127,12 +127,12 @@ def encoder(options: Namespace) -> Cells:
     if options.tokens < max(options.lengths):
         constant_tokens(options, cells, options.lengths[::-2])
         series = [CONSTANT]
-    for what, name in product(series, ours):
-        cells.find_flat(what, name, first=512, within=0.15)
-    for what, name in product(("forward", "training step"), ours):
-        cells.find_crossover(what, name, STOCK)
-        cells.find_crossover(what, name, FUSED)
-        cells.find_crossover(what, padded[name], MASKED)
+    for phase, name in product(series, ours):
+        cells.find_flat(phase, name, first=512, within=0.15)
+    for phase, name in product(("forward", "training step"), ours):
+        cells.find_crossover(phase, name, STOCK)
+        cells.find_crossover(phase, name, FUSED)
+        cells.find_crossover(phase, padded[name], MASKED)
     if 32 in options.k:
         cells.find_ratio("forward", "k=32", FUSED, 4096, 2.0)
     return cells
@@ -164,7 +164,7 @@ def flat(options: Namespace) -> Cells:
 
 
 def attention(options: Namespace) -> Cells:
-    """The attention alone, without and with its four linear layers."""
+    """Time the attention alone, without and with its four linear layers."""
     size = Size(options.embed_dim, options.ffn_embed_dim, options.heads)
     check(size, options.device)
     dtype = DTYPES[options.dtype]
@@ -177,24 +177,24 @@ def attention(options: Namespace) -> Cells:
         torch.manual_seed(1)
         x, q, k, v = torch.randn(4, n, sentences, size.embed_dim).to(options.device, dtype)
         modules = attentions(size, options.k, n, options.device, dtype)
-        for what in ("core", "sublayer"):
+        for part in ("core", "sublayer"):
             used = {
-                name: core(module, q, k, v) if what == "core" else module
+                name: core(module, q, k, v) if part == "core" else module
                 for name, module in modules.items()
             }
             candidates = {
                 name: attend(module, x, exact=name == FUSED) for name, module in used.items()
             }
-            if n == options.lengths[0] and what == "core":
+            if n == options.lengths[0] and part == "core":
                 for name, run in candidates.items():
                     cells.note(f"kernel of {name}: {sdpa_backend(run)}")
-            seconds = watch.time(what, candidates)
+            seconds = watch.time(part, candidates)
             pairs = [(name, FUSED) for name in ours]
             tokens = sentences * n
-            cells.add(what, n, seconds, pairs, tokens=tokens, peers=candidates, sentences=sentences)
-    for what, slots in product(("core", "sublayer"), options.k):
-        target = 2 * slots if what == "core" else None
-        cells.find_crossover(what, f"k={slots}", FUSED, target=target)
+            cells.add(part, n, seconds, pairs, tokens=tokens, peers=candidates, sentences=sentences)
+    for part, slots in product(("core", "sublayer"), options.k):
+        target = 2 * slots if part == "core" else None
+        cells.find_crossover(part, f"k={slots}", FUSED, target=target)
     if 32 in options.k:
         cells.find_ratio("core", "k=32", FUSED, 4096, 20.0)
     return cells
@@ -208,11 +208,11 @@ def attend(module: nn.Module, x: Tensor, *, exact: bool) -> Callable[[], object]
     return run
 
 
-def memory_cell(options: Namespace, what: str, name: str, n: int) -> tuple[int, float]:
-    """Peak bytes and seconds of one pass, in a process of its own."""
+def memory_cell(options: Namespace, phase: str, name: str, n: int) -> tuple[int, float]:
+    """Measure peak bytes and seconds of one pass, in a process of its own."""
     torch.set_num_threads(options.threads)
     encoder = build_encoder(options, name, n)
-    make = forward if what == "forward" else training_step
+    make = forward if phase == "forward" else training_step
     make(encoder, source_batch(1, min(16, n), VOCABULARY).to(options.device))()  # loads the kernels
     tokens = source_batch(sentences_of(options.tokens, n), n, VOCABULARY).to(options.device)
     run = make(encoder, tokens)
@@ -227,7 +227,7 @@ def one_pass(run: Callable[[], object]) -> list[float]:
 
 
 def memory(options: Namespace) -> Cells:
-    """Peak memory of the encoder, each cell in a fresh process."""
+    """Measure peak memory of the encoder, each cell in a fresh process."""
     cells = Cells(f"Peak memory of an encoder of {options.layers} layers over n, {options.dtype}")
     cells.note(
         "above model and batch; " + ("the allocator's" if "cuda" in options.device else "resident")
@@ -240,19 +240,19 @@ def memory(options: Namespace) -> Cells:
     context.set_forkserver_preload(["linformer_encoder"])
     watch = Stopwatch(options)
     names = [*(f"k={k}" for k in options.k), STOCK, FUSED]
-    for what, n in product(("forward", "training step"), options.lengths):
+    for phase, n in product(("forward", "training step"), options.lengths):
         tokens = sentences_of(options.tokens, n) * n
-        print(f"{what}, n = {n:,}, {tokens:,} tokens")
+        print(f"{phase}, n = {n:,}, {tokens:,} tokens")
         for name in names:
-            row = {"what": what, "n": n, "tokens": tokens, "candidate": name}
+            row = {"what": phase, "n": n, "tokens": tokens, "candidate": name}
             peak, seconds = None, math.inf
-            if watch.allows(what, name):
+            if watch.allows(phase, name):
                 with (
                     suppress(torch.OutOfMemoryError, BrokenProcessPool),
                     ProcessPoolExecutor(1, context) as pool,
                 ):
-                    peak, seconds = pool.submit(memory_cell, options, what, name, n).result()
-                watch.learn(what, name, seconds)
+                    peak, seconds = pool.submit(memory_cell, options, phase, name, n).result()
+                watch.learn(phase, name, seconds)
             if peak is None:
                 cells.figures.append({**row, "ms": None, "peak_mib": None})
                 print(f"  {name:24} {NOT_RUN}", flush=True)
@@ -261,15 +261,15 @@ def memory(options: Namespace) -> Cells:
             row |= {"ms": 1e3 * seconds, "peak_mib": mib, "kib_per_token": per_token}
             cells.figures.append(row)
             print(f"  {name:24} {mib:10.1f} MiB {per_token:9.1f} KiB/token", flush=True)
-    for what, name, peer in product(("forward", "training step"), names, (STOCK, FUSED)):
-        find_memory(cells, what, name, peer)
+    for phase, name, peer in product(("forward", "training step"), names, (STOCK, FUSED)):
+        find_memory(cells, phase, name, peer)
     return cells
 
 
-def find_memory(cells: Cells, what: str, name: str, peer: str) -> None:
+def find_memory(cells: Cells, phase: str, name: str, peer: str) -> None:
     """State the ratio of memories at the largest n that both ran at."""
-    ours, theirs = (cells.curve(what, candidate, "peak_mib") for candidate in (name, peer))
-    both = ours.keys() & theirs.keys()
-    if name.startswith("k=") and both and theirs[max(both)]:
-        n = max(both)
-        cells.find(f"{what}, {name} at n = {n:,}: {ours[n] / theirs[n]:.2f} of {peer}'s memory")
+    ours, theirs = (cells.curve(phase, candidate, "peak_mib") for candidate in (name, peer))
+    shared_lengths = ours.keys() & theirs.keys()
+    if name.startswith("k=") and shared_lengths and theirs[max(shared_lengths)]:
+        n = max(shared_lengths)
+        cells.find(f"{phase}, {name} at n = {n:,}: {ours[n] / theirs[n]:.2f} of {peer}'s memory")

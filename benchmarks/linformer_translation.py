@@ -134,7 +134,7 @@ def each_in_turn(side: Side, samples: list[dict]) -> Callable[[], None]:
 
 
 def generation(options: Namespace) -> Cells:
-    """Beam 5 on sources of n tokens, every hypothesis exactly ``--words`` long."""
+    """Time beam 5 on sources of n tokens, every hypothesis exactly ``--words`` long."""
     options = Namespace(**{**vars(options), "k": options.k[:1]})
     cells = Cells(f"Beam-5 generation of {options.words} words over n, {options.dtype}")
     longest = max(options.lengths)
@@ -148,19 +148,19 @@ def generation(options: Namespace) -> Cells:
         for n in options.lengths:
             lengths = torch.full((batch,), n)
             sample = sample_of(lengths, lengths, Size.of(options), options.device)
-            what, candidates = f"batch {batch}", {}
+            measurement, candidates = f"batch {batch}", {}
             for name, side in sides.items():
-                if not watch.allows(what, name):
+                if not watch.allows(measurement, name):
                     continue
                 candidates[name] = generate(side, sample, options.words)
                 candidates[f"{name} encoder"] = encode(side, sample)
-            seconds = watch.time(what, candidates)
+            seconds = watch.time(measurement, candidates)
             parts = {name: seconds[name] for name in sides if name in seconds}
             for name in list(parts):
-                whole, encoding = seconds[name], seconds[f"{name} encoder"]
-                parts[f"{name} decoding"] = [a - b for a, b in zip(whole, encoding, strict=True)]
+                total, encoding = seconds[name], seconds[f"{name} encoder"]
+                parts[f"{name} decoding"] = [a - b for a, b in zip(total, encoding, strict=True)]
             cells.add(
-                what,
+                measurement,
                 n,
                 parts,
                 [(ours, STOCK), (f"{ours} decoding", f"{STOCK} decoding")],
@@ -171,12 +171,12 @@ def generation(options: Namespace) -> Cells:
             row = cells.figures[-1]
             row_bytes = ", ".join(f"{k} {v / 2**20:.2f} MiB" for k, v in row["cache_bytes"].items())
             print(f"  cache of {BEAM} x {batch} hypotheses: {row_bytes}", flush=True)
-        cells.find_crossover(what, ours, STOCK)
-        cells.find_crossover(what, f"{ours} decoding", f"{STOCK} decoding")
+        cells.find_crossover(measurement, ours, STOCK)
+        cells.find_crossover(measurement, f"{ours} decoding", f"{STOCK} decoding")
         for name in sides:
-            rates = {n: 1e6 / value for n, value in cells.curve(what, name).items()}
+            rates = {n: 1e6 / value for n, value in cells.curve(measurement, name).items()}
             shown = ", ".join(f"{n:,}: {rate:,.0f}" for n, rate in rates.items())
-            cells.find(f"{what}, {name}: tokens per second at n = {shown}")
+            cells.find(f"{measurement}, {name}: tokens per second at n = {shown}")
     return cells
 
 

@@ -61,13 +61,13 @@ class Texts:
         self._number = itertools.count()
 
     def source(self, lines: int) -> Path:
-        """The text, repeated."""
+        """Write the text, repeated to so many lines."""
         path = self.folder / f"{lines}.txt"
         if not path.exists():
             with self.options.text.open("rb") as file:
-                known = [line.rstrip(b"\n") + b"\n" for line in file]
+                text_lines = [line.rstrip(b"\n") + b"\n" for line in file]
             with path.open("wb") as file:
-                file.writelines(itertools.islice(itertools.cycle(known), lines))
+                file.writelines(itertools.islice(itertools.cycle(text_lines), lines))
         return path
 
     def plain(self, lines: int) -> list[str]:
@@ -78,11 +78,11 @@ class Texts:
         return [str(word) for word in words]
 
     def in_parts(self, lines: int) -> tuple[list[str], Path]:
-        """The command with a new folder of parts, and its output."""
+        """Return a command that writes into a new folder of parts, and its output."""
         number = next(self._number)
         output, parts = self.folder / f"whole-{number}", self.folder / f"parts-{number}"
-        more = ["--parts", parts, "--part-lines", self.options.part_lines, "-o", output]
-        return [*self.plain(lines), *map(str, more)], output
+        part_options = ["--parts", parts, "--part-lines", self.options.part_lines, "-o", output]
+        return [*self.plain(lines), *map(str, part_options)], output
 
 
 def started(words: list[str]) -> subprocess.Popen[bytes]:
@@ -101,7 +101,7 @@ def timed(texts: Texts, lines: int, workers: int) -> Iterator[dict[str, float]]:
     words, output = texts.in_parts(lines)
     began = time.perf_counter()
     processes = [started(words) for _ in range(workers)]
-    watches = [Watch(one.pid) for one in processes]
+    watches = [Watch(process.pid) for process in processes]
     for watch in watches:
         watch.start()
     for process in processes:
@@ -117,62 +117,65 @@ def timed(texts: Texts, lines: int, workers: int) -> Iterator[dict[str, float]]:
 def memory(texts: Texts) -> list[dict[str, float]]:
     rows = []
     for lines in texts.options.lines:
-        with timed(texts, lines, 1) as found:
-            rows.append({"lines": lines, **found})
+        with timed(texts, lines, 1) as figures:
+            rows.append({"lines": lines, **figures})
         print(
-            f"{lines:12,} lines {found['peak_mib']:8.0f} MiB "
-            f"{found['lines_per_second']:8.1f} lines/s",
+            f"{lines:12,} lines {figures['peak_mib']:8.0f} MiB "
+            f"{figures['lines_per_second']:8.1f} lines/s",
             flush=True,
         )
     return rows
 
 
 def workers(texts: Texts) -> list[dict[str, float]]:
-    """Rounds in turn, so that a busy moment of the machine meets all."""
+    """Time numbers of workers in turn, so that a busy moment of the machine meets all."""
     lines, speeds = texts.options.speed_lines, {}
     for _, count in itertools.product(range(texts.options.repeats), texts.options.workers):
-        with timed(texts, lines, count) as found:
-            speeds.setdefault(count, []).append(found["lines_per_second"])
+        with timed(texts, lines, count) as figures:
+            speeds.setdefault(count, []).append(figures["lines_per_second"])
     rows = []
-    for count, found in speeds.items():
-        middle = statistics.median(found)
+    for count, figures in speeds.items():
+        middle = statistics.median(figures)
         rows.append({"workers": count, "lines": lines, "lines_per_second": middle})
-        rows[-1] |= {"per_worker": middle / count, "rounds": found}
+        rows[-1] |= {"per_worker": middle / count, "rounds": figures}
         print(f"{count} workers {middle:8.1f} lines/s, {middle / count:8.1f} each", flush=True)
     return rows
 
 
 def kills(texts: Texts) -> dict[str, object]:
-    """A worker dies again and again at random moments, until it is let go on."""
+    """Kill a worker at random moments, then let it finish and compare its output."""
     options = texts.options
     draw = random.Random(options.seed)
-    wanted = texts.folder / "plain"
+    expected = texts.folder / "plain"
     began = time.perf_counter()
-    ended(started([*texts.plain(options.speed_lines), "-o", str(wanted)]))
-    whole = time.perf_counter() - began
+    ended(started([*texts.plain(options.speed_lines), "-o", str(expected)]))
+    duration = time.perf_counter() - began
     words, output = texts.in_parts(options.speed_lines)
     killed = 0
     while killed < options.kills:
         process = started(words)
         try:
-            process.wait(draw.uniform(0, 2 * whole / options.kills))
+            process.wait(draw.uniform(0, 2 * duration / options.kills))
             break  # it was done
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             killed += 1
     ended(started(words))
-    lost, doubled = difference(wanted, output)
-    same = subprocess.run(["cmp", "-s", wanted, output], check=False).returncode == 0
-    print(f"{killed} kills: {lost} lines lost, {doubled} doubled, bytes equal: {same}", flush=True)
-    found = {"kills": killed, "lines": options.speed_lines, "lost": lost, "doubled": doubled}
-    return {**found, "bytes_equal": same}
+    lost, doubled = difference(expected, output)
+    bytes_equal = subprocess.run(["cmp", "-s", expected, output], check=False).returncode == 0
+    print(
+        f"{killed} kills: {lost} lines lost, {doubled} doubled, bytes equal: {bytes_equal}",
+        flush=True,
+    )
+    figures = {"kills": killed, "lines": options.speed_lines, "lost": lost, "doubled": doubled}
+    return {**figures, "bytes_equal": bytes_equal}
 
 
-def difference(wanted: Path, found: Path) -> tuple[int, int]:
-    """Lines that are missing, and lines too many."""
-    with wanted.open("rb") as one, found.open("rb") as other:
-        counts = [sum(1 for _ in file) for file in (one, other)]
+def difference(expected: Path, output: Path) -> tuple[int, int]:
+    """Count the lines that are missing, and those too many."""
+    with expected.open("rb") as expected_file, output.open("rb") as other:
+        counts = [sum(1 for _ in file) for file in (expected_file, other)]
     return max(counts[0] - counts[1], 0), max(counts[1] - counts[0], 0)
 
 
@@ -180,10 +183,10 @@ def main(words: list[str] | None = None) -> None:
     options = arguments(words)
     with tempfile.TemporaryDirectory() as temporary:
         texts = Texts(options, Path(temporary))
-        found = {"memory": memory(texts), "workers": workers(texts), "kills": kills(texts)}
+        results = {"memory": memory(texts), "workers": workers(texts), "kills": kills(texts)}
     if options.json is not None:
-        own = shared_options.settings(options, without=("json", "model", "data", "text"))
-        bench.save(options.json, title="Translation in parts", settings=own, **found)
+        settings = shared_options.settings(options, without=("json", "model", "data", "text"))
+        bench.save(options.json, title="Translation in parts", settings=settings, **results)
 
 
 if __name__ == "__main__":

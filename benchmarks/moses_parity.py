@@ -86,14 +86,18 @@ def main() -> None:
         lines = lines_of(path)
         for name, (script, options, ours) in steps(args.moses, language_of(path)).items():
             theirs = by_script(script, options, lines)
-            found = compare([ours(line).strip() for line in lines], [x.strip() for x in theirs], 3)
-            rows.append({"text": path.name, "step": name, "against": script.name, **found})
-    made = {"lowercase_first": True, "normalize": True, "tokenize": True, "escape": True}
+            comparison = compare(
+                [ours(line).strip() for line in lines], [x.strip() for x in theirs], 3
+            )
+            rows.append({"text": path.name, "step": name, "against": script.name, **comparison})
+    text_steps = {"lowercase_first": True, "normalize": True, "tokenize": True, "escape": True}
     for pair in args.official:
         text, tokens = map(Path, pair.split("=", 1))
-        words = Pipeline("en", "de", **made).words(language_of(text))
-        found = compare([words(line) for line in lines_of(text)], lines_of(tokens), args.examples)
-        rows.append({"text": text.name, "step": "all", "against": tokens.name, **found})
+        words = Pipeline("en", "de", **text_steps).words(language_of(text))
+        comparison = compare(
+            [words(line) for line in lines_of(text)], lines_of(tokens), args.examples
+        )
+        rows.append({"text": text.name, "step": "all", "against": tokens.name, **comparison})
     for row in rows:
         print(f"{row['text']:28} {row['step']:22} {row['different']:6} of {row['lines']:,}")
     with files.atomic_write(args.json) as file:

@@ -62,15 +62,18 @@ def own(question: str, options: Namespace) -> dict[str, Any]:
 
 
 def draw(question: str, cells: Cells, options: Namespace) -> None:
-    """Time per token of the gated pair over T, ours and fairseq's."""
+    """Draw time per token of the gated pair over T, ours and fairseq's."""
     if question != "convolution":
         return
     import pictures
 
     pair = next(iter(muse_layers.KERNELS))
     names = [*muse_layers.PATHS, muse_layers.OURS]
-    series = {f"Convolution {pair}, {what}": f"{pair}, {what}" for what in muse_layers.PASSES}
-    panels = {title: (what, names) for title, what in series.items()}
+    series = {
+        f"Convolution {pair}, {pass_name}": f"{pair}, {pass_name}"
+        for pass_name in muse_layers.PASSES
+    }
+    panels = {title: (pass_name, names) for title, pass_name in series.items()}
     pictures.draw(cells, panels, options.json, order=names, xlabel="T (tokens in a sentence)")
 
 

@@ -90,23 +90,23 @@ def backward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
 
 
 def check(options: Namespace) -> None:
-    """All compute the same, and the same gradient of the values, on ours' either path."""
+    """Check that all modules compute equal outputs and gradients, on both paths of ours."""
     for sizes, length in product(KERNELS.values(), (5, 33, 100)):
         values = torch.randn(length, 2, options.embed_dim, device=options.device)
         expected: dict[str, Tensor] = {}
         for name, module in build(options, sizes).items():
-            for what, make in zip(PASSES, (forward, backward), strict=True):
+            for pass_name, make in zip(PASSES, (forward, backward), strict=True):
                 torch.manual_seed(2)  # the same gradient of the output
                 actual = make(module, values)()
-                expected.setdefault(what, actual)
-                message = f"{what} of {name}, kernels {sizes}, T = {length}"
+                expected.setdefault(pass_name, actual)
+                message = f"{pass_name} of {name}, kernels {sizes}, T = {length}"
                 torch.testing.assert_close(
-                    actual, expected[what], atol=1e-4, rtol=1e-4, msg=message
+                    actual, expected[pass_name], atol=1e-4, rtol=1e-4, msg=message
                 )
 
 
 def convolution(options: Namespace) -> Cells:
-    """Forward, and forward with backward, at about as many tokens for every T."""
+    """Time forward, and forward with backward, at about as many tokens for every T."""
     check(options)
     cells = Cells(
         f"Dynamic convolution over T, C = {options.embed_dim}, H = {options.heads}, "
@@ -125,8 +125,8 @@ def convolution(options: Namespace) -> Cells:
         sentences = max(1, options.tokens // length)
         modules = {name: module.to(dtype) for name, module in build(options, sizes).items()}
         values = torch.randn(length, sentences, options.embed_dim).to(options.device, dtype)
-        for what, make in zip(PASSES, (forward, backward), strict=True):
-            series = f"{label}, {what}"
+        for pass_name, make in zip(PASSES, (forward, backward), strict=True):
+            series = f"{label}, {pass_name}"
             candidates = {name: make(module, values) for name, module in modules.items()}
             seconds = watch.time(series, candidates)
             cells.add(
@@ -138,17 +138,17 @@ def convolution(options: Namespace) -> Cells:
                 peers=peers,
                 sentences=sentences,
             )
-    for label, what in product(KERNELS, PASSES):
-        find_best(cells, f"{label}, {what}", TARGET if len(KERNELS[label]) > 1 else None)
+    for label, pass_name in product(KERNELS, PASSES):
+        find_best(cells, f"{label}, {pass_name}", TARGET if len(KERNELS[label]) > 1 else None)
     return cells
 
 
-def find_best(cells: Cells, what: str, target: float | None) -> None:
+def find_best(cells: Cells, pair_and_pass: str, target: float | None) -> None:
     """State the ratio to the faster of fairseq's paths at every T, and whether all reach it."""
-    curves = [cells.ratio_curve(what, OURS, peer) for peer in PATHS]
+    curves = [cells.ratio_curve(pair_and_pass, OURS, peer) for peer in PATHS]
     lengths = sorted(set().union(*curves))
     best = {n: min(curve[n] for curve in curves if n in curve) for n in lengths}
-    text = f"{what}, ours against fairseq's best path at T = "
+    text = f"{pair_and_pass}, ours against fairseq's best path at T = "
     text += ", ".join(f"{n:,}: {ratio:.2f}x" for n, ratio in best.items())
     if target is not None:
         missed = [n for n, ratio in best.items() if ratio < target]

@@ -63,7 +63,7 @@ def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
 
 
 def source_batches(options: Namespace, sentences: int) -> list[dict]:
-    """A batch for every round from sources sorted by length, evenly from short to long ones."""
+    """Make a batch for each round from sources sorted by length, evenly from short to long."""
     count = options.repeats
     means = (options.source_words + 1.0, options.words + 1.0)
     pool = pair_lengths(
@@ -73,9 +73,9 @@ def source_batches(options: Namespace, sentences: int) -> list[dict]:
     if len(lengths[-1]) < sentences:
         lengths = lengths[:-1]
     order = np.random.default_rng(1).permutation(count)
-    chosen = np.linspace(0, len(lengths) - 1, count).round().astype(int)[order]
+    places = np.linspace(0, len(lengths) - 1, count).round().astype(int)[order]
     size = Size.of(options)
-    return [sample_of(lengths[i], lengths[i], size, options.device) for i in chosen]
+    return [sample_of(lengths[i], lengths[i], size, options.device) for i in places]
 
 
 def check_generation(options: Namespace) -> None:
@@ -92,7 +92,7 @@ def check_generation(options: Namespace) -> None:
 
 
 def generation(options: Namespace) -> Cells:
-    """Table 4: beam 5, every hypothesis exactly ``--words`` words long."""
+    """Time table 4: beam 5, every hypothesis exactly ``--words`` words long."""
     check_generation(options)
     cells = Cells(
         f"Beam-5 generation, {options.layers} + {options.layers} layers of "
@@ -112,17 +112,17 @@ def generation(options: Namespace) -> Cells:
     pairs = [(name, TRANSFORMER) for name in sides if name != TRANSFORMER]
     pairs += [(SIMPLE_FUSED, PACKED), (MUSE_FUSED, PACKED)]
     watch = Stopwatch(options)
-    what = "generation"
+    measurement = "generation"
     for batch in options.batches:
         samples = source_batches(options, batch)
         candidates = {name: generate(side, samples, options.words) for name, side in sides.items()}
-        seconds = watch.time(what, candidates)
+        seconds = watch.time(measurement, candidates)
         tokens = batch * (options.words + 1)
-        cells.add(what, batch, seconds, pairs, tokens=tokens, peers=sides)
+        cells.add(measurement, batch, seconds, pairs, tokens=tokens, peers=sides)
     for batch in options.batches:
         target = TABLE_4 if batch == 1 else None
-        cells.find_ratio(what, SIMPLE_FUSED, TRANSFORMER, batch, target)
-        cells.find_ratio(what, MUSE_FUSED, TRANSFORMER, batch)
+        cells.find_ratio(measurement, SIMPLE_FUSED, TRANSFORMER, batch, target)
+        cells.find_ratio(measurement, MUSE_FUSED, TRANSFORMER, batch)
     return cells
 
 
@@ -191,11 +191,11 @@ def pair_batches(options: Namespace) -> list[dict]:
         max_tokens=options.tokens,
         required_batch_size_multiple=8,
     )
-    chosen = np.random.default_rng(1).permutation(len(batches))[: options.repeats]
+    batch_numbers = np.random.default_rng(1).permutation(len(batches))[: options.repeats]
     size = Size.of(options)
 
     def sample(rows: np.ndarray) -> dict:
         index: Tensor = torch.as_tensor(rows)
         return sample_of(source[index], target[index], size, options.device)
 
-    return [sample(batches[i]) for i in chosen]
+    return [sample(batches[i]) for i in batch_numbers]

@@ -47,12 +47,14 @@ class Size:
 
     def flags(self) -> list[str]:
         """Return the options of ``fairseq-train``, for models that share all embeddings."""
-        both = {
+        shared = {
             "embed-dim": self.embed_dim,
             "ffn-embed-dim": self.ffn_embed_dim,
             "attention-heads": self.heads,
         }
-        values = {f"{side}-{name}": both[name] for side in ("encoder", "decoder") for name in both}
+        values = {
+            f"{side}-{name}": shared[name] for side in ("encoder", "decoder") for name in shared
+        }
         values |= {"encoder-layers": self.layers, "decoder-layers": self.decoder_layers}
         flags = [word for name, value in values.items() for word in (f"--{name}", str(value))]
         return [*flags, "--share-all-embeddings"]

@@ -44,7 +44,10 @@ def draw(
     drawn = [name for _, names in panels.values() for name in names]
     everyone = list(dict.fromkeys([*order, *drawn]))
     values = [
-        v for what, names in panels.values() for n in names for v in cells.curve(what, n).values()
+        v
+        for measurement, names in panels.values()
+        for n in names
+        for v in cells.curve(measurement, n).values()
     ]
     narrow = max(values) < 4 * min(values)
     with matplotlib.rc_context(plots.STYLE):
@@ -53,10 +56,10 @@ def draw(
         rows = ceil(len(panels) / columns)
         figure = Figure(figsize=(5.2 * columns, (4.2 + room) * rows), layout="constrained")
         places = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
-        for (title, (what, names)), axes in zip(panels.items(), places, strict=False):
+        for (title, (measurement, names)), axes in zip(panels.items(), places, strict=False):
             lengths: set[int] = set()
             for name in names:
-                curve = cells.curve(what, name)
+                curve = cells.curve(measurement, name)
                 lengths |= curve.keys()
                 label = LABELS.get(name, f"Linformer, {name}" if name.startswith("k=") else name)
                 line = numbered(everyone.index(name)).line | {"marker": "o", "ms": 4, "lw": 1.8}

@@ -65,35 +65,40 @@ def _figures(name: str) -> dict[str, Any]:
 
 
 def rows(tokens: float) -> list[Row]:
-    """All work whose speed was measured.
+    """List all work whose speed was measured.
 
     Args:
         tokens: of a target sentence.
     """
-    found = []
+    costs = []
     figures = _figures("preprocessing")["figures"]
-    ours = max((one for one in figures if one["name"] == "ours"), key=lambda one: one["pairs"])
-    found.append(Row("Moses tokens, cleaning, subwords", ours["per_core"], "preprocessing"))
+    ours = max(
+        (figure for figure in figures if figure["name"] == "ours"),
+        key=lambda figure: figure["pairs"],
+    )
+    costs.append(Row("Moses tokens, cleaning, subwords", ours["per_core"], "preprocessing"))
     for name, models in TRAINED.items():
         speeds = {
-            one["what"]: one["tokens_per_second"]
-            for one in _figures(name)["figures"]
-            if one["candidate"] == "plugin"
+            figure["what"]: figure["tokens_per_second"]
+            for figure in _figures(name)["figures"]
+            if figure["candidate"] == "plugin"
         }
-        for model, what in models.items():
-            found.append(Row(f"an epoch: {what}", speeds[model] / tokens, name))
+        for model, work in models.items():
+            costs.append(Row(f"an epoch: {work}", speeds[model] / tokens, name))
     name = "engine_transformer_512"
-    engine = [one for one in _figures(name)["figures"] if one["candidate"] == "engine int8"]
-    largest = max(engine, key=lambda one: one["n"])
-    what = f"translating: transformer, 6 + 6 layers of 512, engine, int8, batches of {largest['n']}"
-    found.append(Row(what, largest["tokens_per_second"] / tokens, name))
-    return found
+    engine = [
+        figure for figure in _figures(name)["figures"] if figure["candidate"] == "engine int8"
+    ]
+    largest = max(engine, key=lambda figure: figure["n"])
+    work = f"translating: transformer, 6 + 6 layers of 512, engine, int8, batches of {largest['n']}"
+    costs.append(Row(work, largest["tokens_per_second"] / tokens, name))
+    return costs
 
 
 def table(tokens: float) -> str:
-    """The rows as Markdown."""
+    """Format the rows as Markdown."""
     head = ["", *(f"{name}, {pairs / 1e6:,g} million" for name, pairs in CORPORA.items()), "from"]
-    lines = [head, ["---", *["--:"] * len(CORPORA), "---"], *(one.cells() for one in rows(tokens))]
+    lines = [head, ["---", *["--:"] * len(CORPORA), "---"], *(row.cells() for row in rows(tokens))]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -110,11 +115,11 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--check", action="store_true", help="write nothing, but compare")
     options = parser.parse_args(words)
     text = PAGE.read_text(encoding="utf-8")
-    wanted = page(text, options.tokens)
+    updated = page(text, options.tokens)
     if not options.check:
-        PAGE.write_text(wanted, encoding="utf-8")
+        PAGE.write_text(updated, encoding="utf-8")
         print(table(options.tokens))
-    elif wanted != text:
+    elif updated != text:
         sys.exit(f"{PAGE.name} is not what the figures say: python benchmarks/predicted_cost.py")
 
 

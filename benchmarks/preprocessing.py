@@ -123,7 +123,7 @@ def write_pairs(folder: Path, name: str, pairs: Iterator[tuple[str, str]]) -> No
 
 
 def resident(root: int) -> int:
-    """Bytes of resident memory of a process and all that descend from it."""
+    """Return the resident memory of a process and all its descendants, in bytes."""
     parents, pages = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -132,8 +132,8 @@ def resident(root: int) -> int:
             continue
         parents[int(folder.name)], pages[int(folder.name)] = int(after_name[1]), int(after_name[21])
     family = {root}
-    while more := {child for child, parent in parents.items() if parent in family} - family:
-        family |= more
+    while children := {child for child, parent in parents.items() if parent in family} - family:
+        family |= children
     return sum(pages.get(member, 0) for member in family) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -210,27 +210,27 @@ def difference(work: Path, name: str) -> str:
     for side in SIDES:
         theirs = lines_of(work / "pieces" / f"{name}.{side}")
         expected = [line for line, keep in zip(theirs, stays, strict=True) if keep]
-        found = lines_of(work / "ours" / "bpe" / f"train.{side}")
-        if len(found) != len(expected):
-            return f"{side}: {len(found)} lines instead of {len(expected)}"
-        for number, (ours, other) in enumerate(zip(found, expected, strict=True), 1):
+        pieces = lines_of(work / "ours" / "bpe" / f"train.{side}")
+        if len(pieces) != len(expected):
+            return f"{side}: {len(pieces)} lines instead of {len(expected)}"
+        for number, (ours, other) in enumerate(zip(pieces, expected, strict=True), 1):
             if ours != other:
                 return f"{side}, kept line {number}: `{ours}` instead of `{other}`"
     return ""
 
 
 def measure(options: Namespace, work: Path) -> list[Figure]:
-    """All ways on the smaller corpus in turn, then ours on the larger one.
+    """Time all methods on the smaller corpus in turn, then ours on the larger one.
 
     Raises:
         RuntimeError: a command failed, or ours and theirs differ.
     """
-    figures = {way: Figure(*way, options.peer_pairs) for way in ways(work, "small")}
+    figures = {method: Figure(*method, options.peer_pairs) for method in ways(work, "small")}
     for _ in range(options.rounds):
-        for way, jobs in ways(work, "small").items():
-            _add(figures[way], *watched(jobs))
-            if way[0] != OURS and (wrong := difference(work, "small")):
-                raise RuntimeError(f"ours and `{way[0]}` are not equal: {wrong}")
+        for method, jobs in ways(work, "small").items():
+            _add(figures[method], *watched(jobs))
+            if method[0] != OURS and (wrong := difference(work, "small")):
+                raise RuntimeError(f"ours and `{method[0]}` are not equal: {wrong}")
     large = Figure(OURS, 2, options.pairs)
     _add(large, *watched(ways(work, "large")[OURS, 2]))
     return [large, *figures.values()]
@@ -279,7 +279,7 @@ def fates_of(out: Path) -> dict[str, list[int]]:
 def save(
     options: Namespace,
     figures: Sequence[Figure],
-    found: dict[str, float],
+    summary: dict[str, float],
     fates: dict[str, list[int]],
 ) -> None:
     """The figures as JSON, and a picture of the speeds beside it."""
@@ -294,22 +294,22 @@ def save(
         "settings": {"rounds": options.rounds, "merges": MERGES, "longest": LONGEST},
         "pairs and tokens": fates,
         "figures": [figure.row() for figure in figures],
-        "findings": found,
+        "findings": summary,
     }
     for path in save_picture(picture(figures), options.json.with_suffix(".png"), data):
         print(f"written: {path}", file=sys.stderr)
 
 
 def picture(figures: Sequence[Figure]) -> Picture:
-    """A bar for each figure, as long as its pairs per second."""
+    """Draw a bar for each figure, as long as its pairs per second."""
     import matplotlib
     from matplotlib.figure import Figure as Picture
 
     from fairseq_ext.evaluation.plots import PALETTE, STYLE
 
     with matplotlib.rc_context(STYLE):
-        made = Picture(figsize=(8, 3.4), layout="constrained")
-        axes = made.subplots()
+        drawing = Picture(figsize=(8, 3.4), layout="constrained")
+        axes = drawing.subplots()
         names = [f"{f.name}\n{cores(f.cores)}, {f.pairs:,} pairs" for f in figures]
         colours = [PALETTE[0 if figure.name == OURS else 1] for figure in figures]
         bars = axes.barh(names, [figure.speed for figure in figures], color=colours)
@@ -318,7 +318,7 @@ def picture(figures: Sequence[Figure]) -> Picture:
         axes.set(title="Preparing a corpus", xlabel="sentence pairs per second")
         axes.tick_params(axis="y", labelsize=8)
         axes.grid(True, axis="x")
-    return made
+    return drawing
 
 
 def cores(number: int) -> str:
@@ -352,11 +352,11 @@ def main() -> None:
         figures = measure(options, work)
         fates = fates_of(work / "ours")
         shutil.rmtree(work / "ours")
-    found = findings(figures)
+    summary = findings(figures)
     if options.json:
-        save(options, figures, found, fates)
+        save(options, figures, summary, fates)
     print(table(figures))
-    print(json.dumps(found, indent=2))
+    print(json.dumps(summary, indent=2))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
     def source(name: str) -> tuple[Source]:
         return (Source(name, tuple(f"{name}.{side}" for side in SIDES)),)
 
-    made = Corpus(
+    corpus = Corpus(
         *SIDES,
         train=source(name),
         valid=source("held-out"),
@@ -50,7 +50,7 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
     )
     # Learning is not what is measured.
     preparation.learn = lambda kind, texts, size, folder: shutil.copy(codes, folder / "codes")
-    preparation.Preparation(name, made, out, out / "download", str(folder), workers).run()
+    preparation.Preparation(name, corpus, out, out / "download", str(folder), workers).run()
 
 
 if __name__ == "__main__":

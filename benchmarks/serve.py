@@ -78,7 +78,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def write(options: Namespace, folder: Path) -> list[str]:
-    """The systems' files; returns the sentences to ask for."""
+    """Write the systems' files, and return the sentences to translate."""
     if options.checkpoint is not None:
         serve_systems.write(folder, options.checkpoint, options.data)
         lines = options.text.read_text("utf-8").splitlines()
@@ -92,7 +92,7 @@ def write(options: Namespace, folder: Path) -> list[str]:
         side.task.source_dictionary.save(str(folder / f"dict.{language}.txt"))
     serve_systems.write(folder, folder / "random.pt", folder)
     numbers = random_sentences(200, options.words, options.vocabulary - FIRST_WORD)
-    return [" ".join(f"w{number}" for number in one) for one in numbers]
+    return [" ".join(f"w{number}" for number in sentence) for sentence in numbers]
 
 
 @contextlib.contextmanager
@@ -151,16 +151,16 @@ def request(sentence: str, src: str, tgt: str) -> bytes:
 
 
 def translated(address: str, sentences: Sequence[str], src: str, tgt: str) -> list[str]:
-    """Translations of sentences, without a clock."""
-    found: list[str] = []
+    """Translate sentences, without timing it."""
+    translations: list[str] = []
     for first in range(0, len(sentences), 50):
         fields = {"q": sentences[first : first + 50], "source": src, "target": tgt}
         headers = {"Content-Type": "application/json"}
         body = json.dumps(fields).encode()
         asking = urllib.request.Request(f"{address}/translate", body, headers)
         with urllib.request.urlopen(asking) as answer:
-            found += json.loads(answer.read())["translatedText"]
-    return found
+            translations += json.loads(answer.read())["translatedText"]
+    return translations
 
 
 def load(
@@ -174,9 +174,9 @@ def load(
         bodies = [requests[i % len(requests)] for i in range(first, first + count)]
         order = list(addresses) if number % 2 else list(addresses)[::-1]
         for name in order:
-            found = asyncio.run(asked(addresses[name], bodies, clients))
+            trial = asyncio.run(asked(addresses[name], bodies, clients))
             if number >= options.warmup:
-                rounds[name].append(found)
+                rounds[name].append(trial)
     return rounds
 
 
@@ -185,11 +185,13 @@ def load(
 
 def add_cell(cells: Cells, clients: int, rounds: dict[str, list[Round]], count: int) -> None:
     """Add the figures for this many clients."""
-    seconds = {name: [one.seconds for one in some] for name, some in rounds.items()}
+    seconds = {name: [trial.seconds for trial in trials] for name, trials in rounds.items()}
     pairs = [(f"{ENGINE} {numbers}", f"{CTRANSLATE2} {numbers}") for numbers in NUMBERS]
     cells.add(WHAT, clients, seconds, pairs, tokens=count)
     for row in cells.figures[-len(rounds) :]:
-        latencies = sorted(one for some in rounds[row["candidate"]] for one in some.latencies)
+        latencies = sorted(
+            latency for trial in rounds[row["candidate"]] for latency in trial.latencies
+        )
         del row["tokens"], row["us_per_token"]
         row["requests"] = count
         row["requests_per_second"] = row.pop("tokens_per_second")
@@ -235,11 +237,13 @@ def main(words: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         sentences = write(options, folder)
-        addresses = {one: stack.enter_context(serving(one, folder, options)) for one in SYSTEMS}
+        addresses = {
+            system: stack.enter_context(serving(system, folder, options)) for system in SYSTEMS
+        }
         from fairseq_ext.model.program_file import read
 
         about = read(folder / f"{ENGINE}-fp32").settings
-        requests = [request(one, about.src, about.tgt) for one in sentences]
+        requests = [request(sentence, about.src, about.tgt) for sentence in sentences]
         model = f"trained {about.architecture}" if options.checkpoint else "random weights"
         cells.note(
             f"{model}; beam {options.beam}, one sentence in a request, {len(sentences):,} "
@@ -249,8 +253,10 @@ def main(words: list[str] | None = None) -> None:
             translated(addresses[f"{name} fp32"], sentences[:200], about.src, about.tgt)
             for name in (ENGINE, CTRANSLATE2)
         )
-        same = sum(map(str.__eq__, ours, peers))
-        cells.note(f"{same} of {len(ours)} translations by CTranslate2 fp32 are the engine's")
+        equal_count = sum(map(str.__eq__, ours, peers))
+        cells.note(
+            f"{equal_count} of {len(ours)} translations by CTranslate2 fp32 are the engine's"
+        )
         for clients in options.clients:
             rounds = load(addresses, requests, clients, options)
             add_cell(cells, clients, rounds, max(options.requests, clients))

@@ -70,13 +70,13 @@ class Peer:
         )
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
-        return [len(one.split()) + 1 for one in sentences]
+        return [len(sentence.split()) + 1 for sentence in sentences]
 
     def translate(self, sentences: Sequence[str]) -> list[list[Any]]:
         from fairseq_ext.decoding.search import Candidate
 
-        found = self._translator.translate_batch(
-            [one.split() for one in sentences],
+        results = self._translator.translate_batch(
+            [sentence.split() for sentence in sentences],
             beam_size=self._search.beam,
             num_hypotheses=self._search.nbest,
             length_penalty=self._search.lenpen,
@@ -85,8 +85,8 @@ class Peer:
             return_scores=True,
         )
         return [
-            [Candidate(" ".join(words), score) for words, score in zip(*many, strict=True)]
-            for many in ((one.hypotheses, one.scores) for one in found)
+            [Candidate(" ".join(words), score) for words, score in zip(*columns, strict=True)]
+            for columns in ((result.hypotheses, result.scores) for result in results)
         ]
 
 
@@ -100,23 +100,23 @@ def main() -> None:
     from fairseq_ext.utils import address
 
     name, _, numbers = system.partition(" ")
-    made = server.Settings([folder / f"{ENGINE}-{numbers}"], search=settings["search"])
-    given = {**made.search, "max_tokens": made.max_tokens}
-    (served,) = pairs.load(made.models, None, given).models
+    server_settings = server.Settings([folder / f"{ENGINE}-{numbers}"], search=settings["search"])
+    model_options = {**server_settings.search, "max_tokens": server_settings.max_tokens}
+    (served,) = pairs.load(server_settings.models, None, model_options).models
     if name == CTRANSLATE2:
-        search = Search(**made.search, nbest=served.nbest)
+        search = Search(**server_settings.search, nbest=served.nbest)
         path = folder / f"{CTRANSLATE2}-{numbers}"
         peer = Peer(path, NUMBERS[numbers], served.translator, search, settings["threads"])
         served = pairs.Served(peer, served.codec, served.nbest)
     application = build(
         pairs.Pairs({system: served}),
-        *(made.limits, made.keys),
-        batch_size=made.batch_size,
-        max_tokens=made.max_tokens,
+        *(server_settings.limits, server_settings.keys),
+        batch_size=server_settings.batch_size,
+        max_tokens=server_settings.max_tokens,
     )
     listener = address.listen("127.0.0.1", 0)
     print(address.url(listener), flush=True)
-    server.serve(application, made, listener, workers=1, grace=1)
+    server.serve(application, server_settings, listener, workers=1, grace=1)
 
 
 if __name__ == "__main__":

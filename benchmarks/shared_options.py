@@ -59,13 +59,13 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def filled(options: Namespace, own: dict[str, Any], question: str) -> Namespace:
-    """The options with a question's own values where none were given, and its own ``--json``."""
-    given = {name: value for name, value in vars(options).items() if value is not None}
+def filled(options: Namespace, defaults: dict[str, Any], question: str) -> Namespace:
+    """Fill options that were not given from a question's defaults, and name its ``--json``."""
+    overrides = {name: value for name, value in vars(options).items() if value is not None}
     path = options.json
     if path is not None and options.question == ALL:
         path = path.with_name(f"{path.stem}_{question}{path.suffix}")
-    return Namespace(**{**own, **given, "json": path})
+    return Namespace(**{**defaults, **overrides, "json": path})
 
 
 def settings(options: Namespace, without: Iterable[str] = ("json",)) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def begin(options: Namespace) -> None:
 def ask(
     questions: dict[str, Callable[[Namespace], Cells]],
     options: Namespace,
-    own: Callable[[str, Namespace], dict[str, Any]],
+    defaults_of: Callable[[str, Namespace], dict[str, Any]],
     draw: Callable[[str, Cells, Namespace], None],
 ) -> None:
     """Measure, print, write: the question that the options name, or all.
@@ -90,12 +90,12 @@ def ask(
     Args:
         questions: each measures what its options say.
         options: with ``question``, ``device``, ``dtype`` and ``threads``.
-        own: a question's values for options that were not given.
+        defaults_of: a question's values for options that were not given.
         draw: makes a question's pictures, where there is a ``--json`` to lie beside.
     """
     begin(options)
     for question in questions if options.question == ALL else [options.question]:
-        its = filled(options, own(question, options), question)
+        its = filled(options, defaults_of(question, options), question)
         threads = torch.get_num_threads()
         print(f"\n== {question} on {its.device}, {its.dtype}, {threads} threads")
         cells = questions[question](its)

@@ -54,9 +54,9 @@ def simulated(
     # The bootstrap's variances have the chance of so many samples in them.
     by_sentences = (2 * shared**2 + weight * noise**2) * _of_samples(draw, count)
     of_noise = noise**2 * _of_samples(draw, count)
-    ours, others = scores[:, :left], scores[:, left:]
-    squares = left * ours.var(axis=1) + right * others.var(axis=1)
-    differences = ours.mean(axis=1) - others.mean(axis=1)
+    ours, theirs = scores[:, :left], scores[:, left:]
+    squares = left * ours.var(axis=1) + right * theirs.var(axis=1)
+    differences = ours.mean(axis=1) - theirs.mean(axis=1)
     half = half_widths(by_sentences, of_noise, squares / freedom, weight, freedom)
     return _share(np.abs(differences) > half), _share(np.abs(differences - gain) <= half)
 
@@ -67,9 +67,9 @@ def half_widths(
     """Compute :meth:`Variances.half_width` of many experiments at once."""
     normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(freedom)
     shared = np.maximum(0, by_sentences - weight * noise)
-    one = Variances(float(shared[0]), float(seeds[0]), float(noise[0]), weight, freedom)
+    variances = Variances(float(shared[0]), float(seeds[0]), float(noise[0]), weight, freedom)
     half = np.sqrt(normal**2 * shared + student**2 * weight * seeds)
-    assert math.isclose(half[0], one.half_width(), rel_tol=1e-9)
+    assert math.isclose(half[0], variances.half_width(), rel_tol=1e-9)
     return half
 
 
@@ -143,16 +143,16 @@ def _pseudo_experiment(metric, pool, worse, weights, seeds, runs, spread, draw) 
         rate = np.clip(draw.normal(0.5, seeds / GAP, total), 0, 1)
     values, sampled = [], []
     for run in range(total):
-        chosen = pool[draw.integers(len(pool), size=sentences), np.arange(sentences)]
-        chosen = np.where(draw.random((sentences, 1)) < rate[run], worse, chosen)
-        scores = _scores(metric, np.vstack([chosen.sum(axis=0), weights @ chosen]))
+        counts = pool[draw.integers(len(pool), size=sentences), np.arange(sentences)]
+        counts = np.where(draw.random((sentences, 1)) < rate[run], worse, counts)
+        scores = _scores(metric, np.vstack([counts.sum(axis=0), weights @ counts]))
         values.append(scores[0])
         sampled.append(scores[1:])
     drawn = np.stack(sampled, axis=1)
     ours = Runs(np.array(values[: runs[0]]), drawn[:, : runs[0]])
-    others = Runs(np.array(values[runs[0] :]), drawn[:, runs[0] :])
-    difference = ours.values.mean() - others.values.mean()
-    return abs(difference) > Variances.of(ours, others).half_width()
+    theirs = Runs(np.array(values[runs[0] :]), drawn[:, runs[0] :])
+    difference = ours.values.mean() - theirs.values.mean()
+    return abs(difference) > Variances.of(ours, theirs).half_width()
 
 
 def _scores(metric, counts: np.ndarray) -> np.ndarray:
@@ -161,8 +161,8 @@ def _scores(metric, counts: np.ndarray) -> np.ndarray:
         hyp, ref, match = (counts[:, part::3] for part in range(3))
         precision, recall = match / np.maximum(hyp, 1), match / np.maximum(ref, 1)
         beta = metric.beta**2
-        both = beta * precision + recall
-        return 100 * ((1 + beta) * precision * recall / np.maximum(both, 1e-9)).mean(axis=1)
+        denominator = beta * precision + recall
+        return 100 * ((1 + beta) * precision * recall / np.maximum(denominator, 1e-9)).mean(axis=1)
     length, reference = counts[:, 0], counts[:, 1]
     correct, total = counts[:, 2:6], counts[:, 6:10]
     brevity = np.minimum(0, 1 - reference / length)
@@ -197,15 +197,15 @@ def markdown(rows: Sequence[dict]) -> str:
     """Print the rates of all numbers of runs side by side."""
     names = [f"{left} v {right}" for left, right in dict.fromkeys(tuple(r["runs"]) for r in rows)]
     parts = []
-    for what in ("errors", "covered", "power"):
-        if what not in rows[0]:
+    for rate_name in ("errors", "covered", "power"):
+        if rate_name not in rows[0]:
             continue
-        lines = [f"| {what}, % | shared | seeds | {' | '.join(names)} |"]
+        lines = [f"| {rate_name}, % | shared | seeds | {' | '.join(names)} |"]
         lines.append("|" + "---|" * (len(names) + 3))
         cells: dict[tuple, list[str]] = {}
         for row in rows:
             key = (row["metric"], row.get("shared", "–"), row["seeds"])
-            cells.setdefault(key, []).append(f"{row[what]:.1f}")
+            cells.setdefault(key, []).append(f"{row[rate_name]:.1f}")
         lines += [f"| {' | '.join(map(str, key))} | {' | '.join(c)} |" for key, c in cells.items()]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)

@@ -47,12 +47,12 @@ def arguments(words: list[str] | None) -> Namespace:
 
 
 def made_up(options: Namespace, count: int) -> Iterator[list[str]]:
-    """Blocks of lines."""
+    """Yield blocks of random lines."""
     draw = random.Random(options.seed)
-    known = [f"w{number}" for number in range(options.vocabulary)]
+    vocabulary = [f"w{number}" for number in range(options.vocabulary)]
 
     def sentence() -> str:
-        return " ".join(draw.choices(known, k=draw.randint(1, options.longest)))
+        return " ".join(draw.choices(vocabulary, k=draw.randint(1, options.longest)))
 
     for first in range(0, count, BLOCK):
         block: list[tuple[str, str]] = []
@@ -67,7 +67,7 @@ def made_up(options: Namespace, count: int) -> Iterator[list[str]]:
 
 
 def one(options: Namespace, source: Path, count: int, workers: int) -> dict[str, float]:
-    """A row: the command on one text."""
+    """Measure the command on one text, as a row of the table."""
     held = min(1000, count // 100)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         words = [*COMMAND, source, "--src-lang", "de", "--tgt-lang", "en", "--out", f"{folder}/out"]
@@ -96,7 +96,7 @@ def one(options: Namespace, source: Path, count: int, workers: int) -> dict[str,
 
 
 def draw(rows: list[dict[str, float]], output: Path) -> None:
-    """Seconds and memory over the number of pairs."""
+    """Draw seconds and memory over the number of pairs."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, NullLocator
@@ -107,10 +107,10 @@ def draw(rows: list[dict[str, float]], output: Path) -> None:
         axes_of = figure.subplots(1, len(panels), squeeze=False)[0]
         for axes, (name, label) in zip(axes_of, panels.items(), strict=True):
             for place, workers in enumerate(sorted({row["workers"] for row in rows})):
-                own = [row for row in rows if row["workers"] == workers]
-                many = f"{workers} processes" if workers > 1 else "one process"
-                line = {"marker": "o", "ms": 4, "lw": 1.8, "color": PALETTE[place], "label": many}
-                axes.plot([row["pairs"] for row in own], [row[name] for row in own], **line)
+                series = [row for row in rows if row["workers"] == workers]
+                legend = f"{workers} processes" if workers > 1 else "one process"
+                line = {"marker": "o", "ms": 4, "lw": 1.8, "color": PALETTE[place], "label": legend}
+                axes.plot([row["pairs"] for row in series], [row[name] for row in series], **line)
             axes.set(xscale="log", xlabel="pairs", ylabel=label)
             counts = sorted({row["pairs"] for row in rows})
             axes.set_xticks(counts, [f"{count:,}" for count in counts])
@@ -137,8 +137,8 @@ def main(words: list[str] | None = None) -> None:
                     file.writelines(block)
             rows += [one(options, source, count, workers) for workers in options.workers]
     if options.json is not None:
-        own = shared_options.settings(options, without=("json", "folder"))
-        bench.save(options.json, title="Splitting sentence pairs", settings=own, rows=rows)
+        settings = shared_options.settings(options, without=("json", "folder"))
+        bench.save(options.json, title="Splitting sentence pairs", settings=settings, rows=rows)
         draw(rows, options.json)
 
 

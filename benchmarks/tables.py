@@ -20,10 +20,10 @@ VALUES = {
 }
 
 
-def rows_of(report: dict, what: str) -> list[list[str]]:
-    """Header and rows of the table of ``what``."""
-    figures = [row for row in report["figures"] if row["what"] == what]
-    ratios = [row for row in report["ratios"] if row["what"] == what]
+def rows_of(report: dict, measurement: str) -> list[list[str]]:
+    """Return the header and rows of the table of one measurement."""
+    figures = [row for row in report["figures"] if row["what"] == measurement]
+    ratios = [row for row in report["ratios"] if row["what"] == measurement]
     value = report.get("unit") or next(name for name in VALUES if name in figures[0])
     candidates = list(dict.fromkeys(row["candidate"] for row in figures))
     pairs = list(dict.fromkeys((row["candidate"], row["peer"]) for row in ratios))
@@ -34,12 +34,12 @@ def rows_of(report: dict, what: str) -> list[list[str]]:
     ]
     table = [header]
     for n in dict.fromkeys(row["n"] for row in figures):
-        here = {row["candidate"]: row for row in figures if row["n"] == n}
+        row_of = {row["candidate"]: row for row in figures if row["n"] == n}
         compared = {(row["candidate"], row["peer"]): row for row in ratios if row["n"] == n}
         table.append(
             [
                 "" if n is None else f"{n:,}",
-                *(number(here.get(name, {}).get(value)) for name in candidates),
+                *(number(row_of.get(name, {}).get(value)) for name in candidates),
                 *(ratio(compared.get(pair)) for pair in pairs),
             ]
         )
@@ -76,12 +76,12 @@ def pipes(table: list[list[str]]) -> list[str]:
 
 
 def markdown(report: dict) -> str:
-    """All tables of a report, then what it found."""
+    """Format all tables of a report, then its findings."""
     parts = [f"**{report['title']}**"]
     if "rows" in report:
         return "\n\n".join([*parts, "\n".join(pipes(pair_rows(report)))])
-    for what in dict.fromkeys(row["what"] for row in report["figures"]):
-        parts.append("\n".join([f"{what}:", "", *pipes(rows_of(report, what))]))
+    for measurement in dict.fromkeys(row["what"] for row in report["figures"]):
+        parts.append("\n".join([f"{measurement}:", "", *pipes(rows_of(report, measurement))]))
     parts.append("\n".join(f"- {text}" for text in [*report["notes"], *report["findings"]]))
     return "\n\n".join(parts)
 

@@ -42,7 +42,7 @@ def arguments(words: list[str] | None) -> Namespace:
 
 
 def one(options: Namespace, data: str, model: str, tokens: int, flags: list[str]) -> dict[str, Any]:
-    """Memory of one process, in MiB."""
+    """Measure the memory of one process, in MiB."""
     options = Namespace(**{**vars(options), "tokens": tokens})
     words = [data, *updates.training(options), *updates.MODELS[model], *flags]
     side = updates.Side(model, [str(updates.WORKER), *words], options)
@@ -58,7 +58,7 @@ def one(options: Namespace, data: str, model: str, tokens: int, flags: list[str]
 
 
 def draw(rows: list[dict[str, Any]], output: Path) -> None:
-    """A panel for each model, bars for each vocabulary and batch."""
+    """Draw a panel for each model, bars for each vocabulary and batch."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -70,11 +70,11 @@ def draw(rows: list[dict[str, Any]], output: Path) -> None:
         axes_of = figure.subplots(1, len(models), squeeze=False)[0]
         for axes, model in zip(axes_of, models, strict=True):
             for place, side in enumerate(SIDES):
-                own = [row for row in rows if (row["model"], row["side"]) == (model, side)]
+                side_rows = [row for row in rows if (row["model"], row["side"]) == (model, side)]
                 left = (place - (len(SIDES) - 1) / 2) * width
-                at = [number + left for number in range(len(own))]
-                heights = [row["mebibytes"] for row in own]
-                bars = axes.bar(at, heights, width, label=side, color=PALETTE[place])
+                positions = [number + left for number in range(len(side_rows))]
+                heights = [row["mebibytes"] for row in side_rows]
+                bars = axes.bar(positions, heights, width, label=side, color=PALETTE[place])
                 axes.bar_label(bars, fmt="{:,.0f}", fontsize=7)
             names = [f"V = {words:,}\n{tokens:,} tokens" for words, tokens in cells]
             axes.set_xticks(range(len(cells)), names, fontsize=8)
@@ -95,16 +95,21 @@ def main(words: list[str] | None = None) -> None:
             data = updates.made_up(place, vocabulary)
             for model, tokens in itertools.product(options.models, options.tokens):
                 for side, flags in SIDES.items():
-                    own = {"model": model, "vocabulary": vocabulary, "tokens": tokens, "side": side}
-                    rows.append({**own, **one(options, data, model, tokens, flags)})
+                    settings = {
+                        "model": model,
+                        "vocabulary": vocabulary,
+                        "tokens": tokens,
+                        "side": side,
+                    }
+                    rows.append({**settings, **one(options, data, model, tokens, flags)})
                     print(
                         f"{model}, V = {vocabulary:,}, {tokens:,} tokens, {side}: "
                         f"{rows[-1]['mebibytes']:,.0f} MiB",
                         flush=True,
                     )
     if options.json is not None:
-        own = shared_options.settings(options, without=("json", "verbose"))
-        bench.save(options.json, title="Memory of training", settings=own, rows=rows)
+        settings = shared_options.settings(options, without=("json", "verbose"))
+        bench.save(options.json, title="Memory of training", settings=settings, rows=rows)
         draw(rows, options.json)
 
 

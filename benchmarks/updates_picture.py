@@ -23,25 +23,25 @@ PEERS = {
 
 
 def draw(title: str, ratios: list[dict[str, Any]], output: Path) -> None:
-    """A dot for each model and peer, with quartiles, beside the file ``output``."""
+    """Draw a dot for each model and peer, with quartiles, beside the file ``output``."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    shown = [one for one in ratios if one["candidate"] == PLUGIN]
-    models = [*dict.fromkeys(one["what"] for one in shown)][::-1]
-    peers = [*dict.fromkeys(one["peer"] for one in shown)]
+    shown = [row for row in ratios if row["candidate"] == PLUGIN]
+    models = [*dict.fromkeys(row["what"] for row in shown)][::-1]
+    peers = [*dict.fromkeys(row["peer"] for row in shown)]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 1.8 + 0.4 * len(models)), layout="constrained")
         axes = figure.subplots()
         for place, peer in enumerate(peers):
-            own = [one for one in shown if one["peer"] == peer]
-            middles = [one["ratio"] for one in own]
+            peer_rows = [row for row in shown if row["peer"] == peer]
+            middles = [row["ratio"] for row in peer_rows]
             reach = [
-                [one["ratio"] - one["ratio_low"] for one in own],
-                [one["ratio_high"] - one["ratio"] for one in own],
+                [row["ratio"] - row["ratio_low"] for row in peer_rows],
+                [row["ratio_high"] - row["ratio"] for row in peer_rows],
             ]
             lift = 0.18 * ((len(peers) - 1) / 2 - place)
-            heights = [models.index(one["what"]) + lift for one in own]
+            heights = [models.index(row["what"]) + lift for row in peer_rows]
             name = PEERS.get(peer, peer)
             how = {"fmt": "o", "ms": 5, "capsize": 3, "color": PALETTE[place]}
             axes.errorbar(middles, heights, xerr=reach, label=name, **how)
@@ -57,8 +57,8 @@ def draw(title: str, ratios: list[dict[str, Any]], output: Path) -> None:
 def main() -> None:
     for name in sys.argv[1:]:
         path = Path(name)
-        found = json.loads(path.read_text("utf-8"))
-        draw(found["title"], found["ratios"], path)
+        report = json.loads(path.read_text("utf-8"))
+        draw(report["title"], report["ratios"], path)
 
 
 if __name__ == "__main__":

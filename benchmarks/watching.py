@@ -72,10 +72,10 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def timed() -> Iterator[dict[str, float]]:
-    """Yield what gets the ``seconds`` of the block, and the processor time of processes in it."""
-    found: dict[str, float] = {}
+    """Yield a dict that gets the block's ``seconds``, and the processor time of its processes."""
+    figures: dict[str, float] = {}
     began, before = time.perf_counter(), os.times()
-    yield found
+    yield figures
     after = os.times()
-    found["seconds"] = time.perf_counter() - began
-    found["cpu_seconds"] = sum(after[2:4]) - sum(before[2:4])
+    figures["seconds"] = time.perf_counter() - began
+    figures["cpu_seconds"] = sum(after[2:4]) - sum(before[2:4])
