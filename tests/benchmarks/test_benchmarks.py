@@ -332,13 +332,13 @@ def test_samples_are_padded_as_fairseq_pads() -> None:
 def test_preparing_a_corpus_is_timed_against_the_command_lines(tmp_path: Path) -> None:
     script, figures = REPO / "benchmarks" / "preprocessing.py", tmp_path / "x.json"
     sizes = ("--pairs", 400, "--peer-pairs", 200, "--rounds", 1, "--json", figures)
-    said = run(sys.executable, script, *sizes, "--work", tmp_path / "work").stdout
+    output = run(sys.executable, script, *sizes, "--work", tmp_path / "work").stdout
     answer = json.loads(figures.read_text())
     ways = [(row["name"], row["cores"], row["pairs"]) for row in answer["figures"]]
     assert ways[:3] == [("ours", 2, 400), ("ours", 2, 200), ("ours", 1, 200)]
     assert [cores for name, cores, _ in ways if name.startswith("command lines")] == [2, 2, 1]
     for row in answer["figures"]:
-        assert row["name"] in said
+        assert row["name"] in output
         assert row["pairs_per_second"] == pytest.approx(row["pairs"] / row["seconds"][0])
         assert row["peak_mib"] > 20
     # Of 400 pairs 4 have an empty side and 4 are too long.
@@ -373,15 +373,15 @@ def test_opening_data_is_timed_against_fairseq_alone(tmp_path: Path) -> None:
     figures = tmp_path / "x.json"
     script = REPO / "benchmarks" / "data_folder.py"
     sizes = ("--tokens", 20_000, "--repeats", 3, "--json", figures)
-    said = run(sys.executable, script, *sizes).stdout
+    output = run(sys.executable, script, *sizes).stdout
     rows = {row["what"]: row for row in json.loads(figures.read_text())["rows"]}
     assert list(rows) == [
         *("manifest, first start", "manifest, later starts"),
         *("no manifest, first start", "no manifest, later starts"),
         "where 800 sentences start",
     ]
-    for what, row in rows.items():
-        assert what in said
+    for label, row in rows.items():
+        assert label in output
         assert row["ours_ms"] > 0
         assert row["peer_ms"] > 0
 
@@ -398,12 +398,12 @@ def test_the_engine_is_timed_beside_fairseq(
     )
     answer = json.loads(where.read_text())
     ours = {f"engine {numbers}" for numbers in ("fp32", "bf16", "int8")}
-    listed = {f"{one}, shortlist" for one in ours}
+    listed = {f"{system}, shortlist" for system in ours}
     assert {row["candidate"] for row in answer["figures"]} == {
         "fairseq's generator"
     } | ours | listed
-    scored = {one.partition(":")[0] for one in answer["findings"]}
-    assert scored == {f"small, {one}" for one in ours | listed}
+    scored = {finding.partition(":")[0] for finding in answer["findings"]}
+    assert scored == {f"small, {system}" for system in ours | listed}
     assert {row["tokens"] for row in answer["figures"]} == {8 * 5}
     assert min(row["equal"]["engine fp32"] for row in answer["figures"]) > 0.8  # but for ties
     assert len(answer["ratios"]) == 6
@@ -459,16 +459,18 @@ def test_torchs_dynamic_int8_computes_about_the_same() -> None:
     side = Side(["--arch", "transformer"], Size(16, 24, 2, 1, 1, 50), positions=16)
     model = side.model.eval()
     batch = [[5, 6, 7, EOS], [8, 9, EOS]]
-    wanted = engine.fairseqs(model, side.task)(batch, (3, 3))
+    expected = engine.fairseqs(model, side.task)(batch, (3, 3))
     quantized = engine.dynamically_quantized(model)
-    found = engine.fairseqs(quantized, side.task)(batch, (3, 3))
-    assert [len(one) for one in found] == [len(one) for one in wanted] == [4, 4]
-    kinds = {type(one).__module__ for one in quantized.modules() if hasattr(one, "in_features")}
+    actual = engine.fairseqs(quantized, side.task)(batch, (3, 3))
+    assert [len(tokens) for tokens in actual] == [len(tokens) for tokens in expected] == [4, 4]
+    kinds = {
+        type(module).__module__ for module in quantized.modules() if hasattr(module, "in_features")
+    }
     assert kinds
     assert all("quantized" in kind for kind in kinds)
     sample = sample_of(torch.tensor([4, 3]), torch.tensor([4, 4]), Size(vocabulary=50), "cpu")
     with torch.no_grad():
-        outputs = [one(**sample["net_input"])[0] for one in (model, quantized)]
+        outputs = [network(**sample["net_input"])[0] for network in (model, quantized)]
     assert not torch.equal(*outputs)
     torch.testing.assert_close(*outputs, atol=0.05, rtol=0.05)
 
@@ -484,11 +486,11 @@ def test_translation_in_parts_loses_nothing(
     words = [model, "--text", text, "--lines", 6, 12, "--speed-lines", 40, "--part-lines", 4]
     words += ["--kills", 3, "--repeats", 1, "--json", tmp_path / "figures.json"]
     mass_translation.main([str(word) for word in words])
-    found = json.loads((tmp_path / "figures.json").read_text())
-    assert [row["lines"] for row in found["memory"]] == [6, 12]
-    assert [row["workers"] for row in found["workers"]] == [1, 2]
-    assert all(row["peak_mib"] > 1 for row in found["memory"])
-    lost = {name: found["kills"][name] for name in ("lost", "doubled", "bytes_equal")}
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert [row["lines"] for row in figures["memory"]] == [6, 12]
+    assert [row["workers"] for row in figures["workers"]] == [1, 2]
+    assert all(row["peak_mib"] > 1 for row in figures["memory"])
+    lost = {name: figures["kills"][name] for name in ("lost", "doubled", "bytes_equal")}
     assert lost == {"lost": 0, "doubled": 0, "bytes_equal": True}
 
 
@@ -513,9 +515,9 @@ def test_start_of_a_training(tmp_path: Path) -> None:
     assert [row["pairs"] for row in rows] == [500, 5000]
     for row in rows:
         assert all(
-            row[f"{side}_{what}"] > 1
+            row[f"{side}_{column}"] > 1
             for side in ("stock", "plugin")
-            for what in ("cpu_seconds", "mebibytes")
+            for column in ("cpu_seconds", "mebibytes")
         )
 
 

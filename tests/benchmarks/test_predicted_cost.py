@@ -15,13 +15,13 @@ def test_the_page_has_the_table() -> None:
 def test_a_row_is_pairs_over_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     row = predicted_cost.Row("work", 1000, "preprocessing")
     assert row.cells()[1:3] == ["10", "280"]
-    found = {one.what: one for one in predicted_cost.rows(10)}
-    (epoch,) = [one for what, one in found.items() if what.startswith("an epoch: GRU with")]
+    costs = {cost.what: cost for cost in predicted_cost.rows(10)}
+    (epoch,) = [cost for work, cost in costs.items() if work.startswith("an epoch: GRU with")]
     figures = json.loads((predicted_cost.RESULTS / "updates_rivals_512.json").read_text())
     (speed,) = [
-        one["tokens_per_second"]
-        for one in figures["figures"]
-        if (one["what"], one["candidate"]) == ("gru 512", "plugin")
+        figure["tokens_per_second"]
+        for figure in figures["figures"]
+        if (figure["what"], figure["candidate"]) == ("gru 512", "plugin")
     ]
     assert epoch.per_second == speed / 10
 

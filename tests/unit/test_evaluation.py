@@ -56,8 +56,8 @@ def test_generated_is_in_corpus_order(generated):
     first, second = outputs.read_generated(generated, expected=2)
     assert (first.index, first.source, first.target) == (0, "đông", "east")
     assert first.best == outputs.Hypothesis("", -math.inf, "", (-0.5,), ((0.5, 0.5),))
-    assert [one.text for one in second.hypotheses] == ["o@@ ne <unk>", "second best"]
-    assert [one.score for one in second.hypotheses] == [-0.25, -1.5e-05]
+    assert [hypothesis.text for hypothesis in second.hypotheses] == ["o@@ ne <unk>", "second best"]
+    assert [hypothesis.score for hypothesis in second.hypotheses] == [-0.25, -1.5e-05]
     assert second.best.token_scores == (-0.1, -0.2, -0.3, -0.4)
     assert np.array(second.best.soft).shape == (4, 4)
     assert second.best.soft[1] == (0.4, 0.3, 0.2, 0.1)
@@ -153,10 +153,12 @@ def test_scores_are_those_of_the_sacrebleu_command(tmp_path):
     translation = write_lines(tmp_path / "hyp", TRANSLATIONS)
     command = ("sacrebleu", reference, "-i", translation, "-m", "bleu", "chrf", "-w", "10")
     truth = json.loads(run(*command).stdout)
-    found = tmp_path / "scores.json"
-    done = run("fairseq-ext", "score", "--ref", reference, "--hyp", translation, "--json", found)
-    scores = json.loads(found.read_text())["scores"]
-    assert [one["name"] for one in scores] == ["BLEU", "chrF"]
+    scores_path = tmp_path / "scores.json"
+    done = run(
+        "fairseq-ext", "score", "--ref", reference, "--hyp", translation, "--json", scores_path
+    )
+    scores = json.loads(scores_path.read_text())["scores"]
+    assert [entry["name"] for entry in scores] == ["BLEU", "chrF"]
     for ours, theirs in zip(scores, truth, strict=True):
         assert ours["value"] == pytest.approx(theirs["score"], abs=1e-9)
         assert ours["signature"] == theirs["signature"]
@@ -170,8 +172,8 @@ def test_translations_in_pieces_are_refused_where_the_reference_is_text(tmp_path
         score.score_files(reference, pieces)
     also = write_lines(tmp_path / "also", [f"{REFERENCES[0]} to@@ day", REFERENCES[1]])
     assert score.score_files(also, pieces)
-    few = write_lines(tmp_path / "few", ["a @@ b", *["x"] * 20, "@@ a@@"])
-    assert score.score_files(write_lines(tmp_path / "ref", ["x"] * 22), few)
+    mostly_text = write_lines(tmp_path / "few", ["a @@ b", *["x"] * 20, "@@ a@@"])
+    assert score.score_files(write_lines(tmp_path / "ref", ["x"] * 22), mostly_text)
 
 
 @pytest.mark.parametrize(
@@ -197,12 +199,12 @@ def test_score_generated(tmp_path):
     scores = score.score_generated(generated, reference, undoing=english)
     truth = score.sacre_scores(TRANSLATIONS, REFERENCES)
     assert scores[:2] == truth
-    whole = [[remove_bpe(line) for line in side] for side in (tokens, targets)]
-    assert scores[2].value == pytest.approx(naive_bleu(*whole), abs=1e-9)
-    whole[1][1] = whole[1][1].replace("<<unk>>", "night")
-    tokenized = write_lines(tmp_path / "tok", whole[1])
+    joined_sides = [[remove_bpe(line) for line in side] for side in (tokens, targets)]
+    assert scores[2].value == pytest.approx(naive_bleu(*joined_sides), abs=1e-9)
+    joined_sides[1][1] = joined_sides[1][1].replace("<<unk>>", "night")
+    tokenized = write_lines(tmp_path / "tok", joined_sides[1])
     better = score.score_generated(generated, reference, tokenized, english)[2].value
-    assert better == pytest.approx(naive_bleu(*whole), abs=1e-9)
+    assert better == pytest.approx(naive_bleu(*joined_sides), abs=1e-9)
     with pytest.raises(DataError, match="lacks 1 of 3"):
         score.score_generated(generated, write_lines(tmp_path / "ref", [*REFERENCES, "x"]))
 
@@ -210,7 +212,7 @@ def test_score_generated(tmp_path):
 # Averaging
 
 
-def checkpoint(seed: int, arch: str = "gru_tiny", **others: torch.Tensor) -> dict:
+def checkpoint(seed: int, arch: str = "gru_tiny", **tensors: torch.Tensor) -> dict:
     random = torch.Generator().manual_seed(seed)
     embedding = torch.randn(5, 3, generator=random)
     model = {
@@ -220,7 +222,7 @@ def checkpoint(seed: int, arch: str = "gru_tiny", **others: torch.Tensor) -> dic
         "decoder.half": torch.randn(4, generator=random).half(),
         "decoder.steps": torch.tensor([seed]),
         "decoder.flag": torch.tensor(seed % 2 == 0),
-        **others,
+        **tensors,
     }
     return {
         "args": None,
@@ -272,10 +274,10 @@ def test_average_sums_in_float64():
 def test_tie_of_only_some_checkpoints_is_not_kept():
     states = [checkpoint(1), checkpoint(2)]
     states[1]["model"]["decoder.embed.weight"] = torch.ones(5, 3)
-    both = [dict(state["model"]) for state in states]
+    state_dicts = [dict(state["model"]) for state in states]
     result = averaging.average_checkpoints(["a", "b"], lambda _: states.pop(0))["model"]
     for name in ("encoder.embed.weight", "decoder.embed.weight"):
-        mean = (both[0][name].double() + both[1][name].double()) / 2
+        mean = (state_dicts[0][name].double() + state_dicts[1][name].double()) / 2
         assert torch.equal(result[name], mean.float())
 
 
@@ -413,8 +415,8 @@ def test_a_last_line_that_may_be_cut_is_not_believed(tmp_path, end):
     line = "2026 | INFO | train | epoch 00{} | loss {} | num_updates {}"
     text = "\n".join([line.format(1, 5, 7), line.format(2, 4, 14)])
     (tmp_path / "log").write_text(text + end, newline="")
-    found = training_log.read_log(tmp_path / "log").train["loss"]
-    assert found == ({7: 5.0, 14: 4.0} if end else {7: 5.0})
+    losses = training_log.read_log(tmp_path / "log").train["loss"]
+    assert losses == ({7: 5.0, 14: 4.0} if end else {7: 5.0})
     (tmp_path / "log").write_text('{"epoch": 1, "update": 1, "loss": "4", "num_updates": "100"}')
     assert training_log.read_log(tmp_path / "log").train == {"loss": {100: 4.0}}
 
@@ -454,7 +456,7 @@ def test_the_names_of_runs_cover_nothing(count, name, monkeypatch, tmp_path):
         assert legend.y1 <= axes.xaxis.label.get_window_extent().y0
         assert figure.bbox.x0 <= legend.x0 < legend.x1 <= figure.bbox.x1
         shown = "".join(text.get_text() for text in axes.get_legend().get_texts())
-        assert all("".join(one.split()) in "".join(shown.split()) for one in runs) or count == 1
+        assert all("".join(label.split()) in "".join(shown.split()) for label in runs) or count == 1
         assert axes.get_window_extent().height > 3 * figure.dpi
         looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
         assert len(looks) == (count if count > 1 else 2)
@@ -519,17 +521,17 @@ def test_alignment_merges_pieces(generated):
 def test_pieces_are_joined_and_never_to_the_end(source, target, words):
     source, target = tuple(source.split()), tuple(target.split())
     rows = tuple(tuple(1 / len(source) for _ in source) for _ in target)
-    found = plots._merged(plots.Alignment(0, source, target, rows))
-    assert (" ".join(found.source), " ".join(found.target)) == words
-    assert [sum(row) for row in found.weights] == pytest.approx([1] * len(found.target))
+    alignment = plots._merged(plots.Alignment(0, source, target, rows))
+    assert (" ".join(alignment.source), " ".join(alignment.target)) == words
+    assert [sum(row) for row in alignment.weights] == pytest.approx([1] * len(alignment.target))
 
 
 def test_alignment_knows_a_start_symbol_that_is_not_printed(generated):
     """Of a model trained with `translation_ext --source-bos`."""
     text = GENERATED.replace("A-0\t0.5,0.5", "A-0\t0.25,0.25,0.5")
     generated.write_text(text, encoding="utf-8")
-    found = plots.alignment(outputs.read_generated(generated)[0])
-    assert found.source == ("<s>", "đông", "</s>")
+    alignment = plots.alignment(outputs.read_generated(generated)[0])
+    assert alignment.source == ("<s>", "đông", "</s>")
 
 
 @pytest.mark.parametrize(
@@ -570,17 +572,19 @@ def font(path: Path, family: str, characters: str) -> Path:
     for corner in ((0, 700), (700, 700), (700, 0)):
         pen.lineTo(corner)
     pen.closePath()
-    names = [".notdef", *(f"u{ord(one):04x}" for one in characters)]
-    made = FontBuilder(1000, isTTF=True)
-    made.setupGlyphOrder(names)
-    made.setupCharacterMap({ord(one): f"u{ord(one):04x}" for one in characters})
-    made.setupGlyf(dict.fromkeys(names, pen.glyph()))
-    made.setupHorizontalMetrics(dict.fromkeys(names, (800, 0)))
-    made.setupHorizontalHeader(ascent=800, descent=-200)
-    made.setupNameTable({"familyName": family, "styleName": "Regular"})
-    made.setupOS2(sTypoAscender=800)
-    made.setupPost()
-    made.save(path)
+    names = [".notdef", *(f"u{ord(character):04x}" for character in characters)]
+    builder = FontBuilder(1000, isTTF=True)
+    builder.setupGlyphOrder(names)
+    builder.setupCharacterMap(
+        {ord(character): f"u{ord(character):04x}" for character in characters}
+    )
+    builder.setupGlyf(dict.fromkeys(names, pen.glyph()))
+    builder.setupHorizontalMetrics(dict.fromkeys(names, (800, 0)))
+    builder.setupHorizontalHeader(ascent=800, descent=-200)
+    builder.setupNameTable({"familyName": family, "styleName": "Regular"})
+    builder.setupOS2(sTypoAscender=800)
+    builder.setupPost()
+    builder.save(path)
     return path
 
 
@@ -596,21 +600,21 @@ def test_a_letter_that_the_font_lacks_is_drawn_by_one_that_has_it(tmp_path, monk
 
     fonts = font_manager.fontManager
     data = matplotlib.get_data_path()
-    own = [one for one in fonts.ttflist if str(one.fname).startswith(data)]
-    assert own
-    monkeypatch.setattr(fonts, "ttflist", own)
+    bundled = [entry for entry in fonts.ttflist if str(entry.fname).startswith(data)]
+    assert bundled
+    monkeypatch.setattr(fonts, "ttflist", bundled)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         latin, boxes = drawn("latin", "a"), drawn("boxes", "日本", "हि")
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
-        assert "warning: no font that is installed has ह ि 日 本, drawn as boxes;" in said
-        monkeypatch.setattr(fonts, "ttflist", [*own])
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1
+        assert "warning: no font that is installed has ह ि 日 本, drawn as boxes;" in message
+        monkeypatch.setattr(fonts, "ttflist", [*bundled])
         fonts.addfont(font(tmp_path / "cjk.ttf", "Test CJK", "日本"))
         assert drawn("latin", "a") == latin  # nothing changes where nothing was missing
-        found = drawn("found", "日本", "हि")
+        with_cjk = drawn("found", "日本", "हि")
         assert "has ह ि, drawn" in capsys.readouterr().err
-        assert found[0] != boxes[0]
+        assert with_cjk[0] != boxes[0]
         fonts.addfont(font(tmp_path / "deva.ttf", "Test Devanagari", "हि"))
         drawn("all", "日本", "हि")
         assert capsys.readouterr().err == ""
@@ -649,7 +653,7 @@ def test_train_average_generate_score_plot(copy_data, tmp_path):
     assert outputs.best_hypotheses(sentences) == hypotheses(done.stdout)
     assert all(len(sentence.hypotheses) == 2 for sentence in sentences)
     text = copy_data.parent / "text"
-    assert [one.source for one in sentences] == outputs.read_lines(text / "test.src")
+    assert [sentence.source for sentence in sentences] == outputs.read_lines(text / "test.src")
     for sentence in sentences:  # every row sums to 1 over exactly the printed source
         plots.alignment(sentence)
 

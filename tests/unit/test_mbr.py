@@ -44,11 +44,11 @@ WORDS = [
 def sentences(count: int, seed: int, longest: int = 12) -> list[str]:
     """Distinct sentences of 0 to ``longest`` words, with odd ones among them."""
     generator = random.Random(seed)
-    found = ["", " ", "a", "ab", "....", "a a a a a a", "cat  cat\u00a0cat "]
-    found += [
+    texts = ["", " ", "a", "ab", "....", "a a a a a a", "cat  cat\u00a0cat "]
+    texts += [
         " ".join(generator.choices(WORDS, k=generator.randint(0, longest))) for _ in range(count)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(texts))
 
 
 # ---- utilities -----------------------------------------------------------------------------------
@@ -57,19 +57,19 @@ def sentences(count: int, seed: int, longest: int = 12) -> list[str]:
 def test_matches_of_bags_against_counters() -> None:
     generator = random.Random(2)
     bags = [generator.choices("abcd", k=size) for size in (0, 1, 5, 9, 30)]
-    found = pair_matches(bags)
-    for i, one in enumerate(bags):
+    matches = pair_matches(bags)
+    for i, bag in enumerate(bags):
         for j, other in enumerate(bags):
-            assert found[i, j] == (Counter(one) & Counter(other)).total()
+            assert matches[i, j] == (Counter(bag) & Counter(other)).total()
     assert pair_matches([[], []]).tolist() == [[0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_every_pair_has_sacrebleus_score(name: str) -> None:
     candidates = sentences(30, seed=1)
-    found = OWN[name]().matrix(candidates)
+    matrix = OWN[name]().matrix(candidates)
     expected = [[NAIVE[name](h, y) for y in candidates] for h in candidates]
-    assert np.abs(found - np.array(expected)).max() < 1e-9
+    assert np.abs(matrix - np.array(expected)).max() < 1e-9
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -110,29 +110,31 @@ def test_repetition_counts_and_the_first_of_equals_wins() -> None:
 
 def test_subsets_are_random_nested_and_of_the_sentence_alone() -> None:
     texts = tuple(str(i) for i in range(64))
-    one, other = (Candidates(index, None, texts) for index in (0, 1))
-    draws = {size: mbr.random_subset(one, size, seed=1) for size in (4, 16, 64)}
+    sentence, other = (Candidates(index, None, texts) for index in (0, 1))
+    draws = {size: mbr.random_subset(sentence, size, seed=1) for size in (4, 16, 64)}
     assert set(draws[4]) < set(draws[16]) < set(draws[64]) == set(range(64))
     assert list(draws[16]) == sorted(draws[16])
-    assert draws[16] == mbr.random_subset(one, 16, seed=1)
-    assert draws[16] != mbr.random_subset(one, 16, seed=2)
+    assert draws[16] == mbr.random_subset(sentence, 16, seed=1)
+    assert draws[16] != mbr.random_subset(sentence, 16, seed=2)
     assert draws[16] != mbr.random_subset(other, 16, seed=1)
-    first = Counter(place for seed in range(400) for place in mbr.random_subset(one, 16, seed=seed))
+    first = Counter(
+        place for seed in range(400) for place in mbr.random_subset(sentence, 16, seed=seed)
+    )
     assert min(first.values()) > 60  # every place is drawn about 100 times
     assert max(first.values()) < 140
 
 
 def test_decode_draws_where_fewer_are_wanted() -> None:
-    many = [Candidates(i, None, tuple(sentences(12, seed=i)[:12])) for i in range(4)]
-    decisions = list(mbr.decode(many, ChrfUtility(), 5, seed=7))
-    for candidates, decision in zip(many, decisions, strict=True):
+    candidate_sets = [Candidates(i, None, tuple(sentences(12, seed=i)[:12])) for i in range(4)]
+    decisions = list(mbr.decode(candidate_sets, ChrfUtility(), 5, seed=7))
+    for candidates, decision in zip(candidate_sets, decisions, strict=True):
         places = mbr.random_subset(candidates, 5, 7)
-        chosen = [candidates.texts[place] for place in places]
-        means = [sum(NAIVE["chrf"](h, y) for y in chosen) / 5 for h in chosen]
+        texts = [candidates.texts[place] for place in places]
+        means = [sum(NAIVE["chrf"](h, y) for y in texts) / 5 for h in texts]
         assert decision.candidate in places
         assert decision.expected_utility == pytest.approx(max(means), abs=1e-9)
     with pytest.raises(ConfigError, match="Cannot draw 13 of 12"):
-        list(mbr.decode(many, ChrfUtility(), 13))
+        list(mbr.decode(candidate_sets, ChrfUtility(), 13))
 
 
 # ---- reading samples -----------------------------------------------------------------------------
@@ -149,24 +151,24 @@ def generated(path: Path, samples: dict[int, list[str]], sources: str = "source"
 
 
 def test_samples_are_sorted_joined_and_empty_ones_kept(tmp_path: Path) -> None:
-    one = generated(tmp_path / "1.txt", {1: ["c@@ d", ""], 0: ["a", "b"]})
-    two = generated(tmp_path / "2.txt", {0: ["x", ""], 1: ["y", "z"]})
-    found = mbr.read_candidates([one, two], 4, JOINED, reads_source=True)
-    assert [(c.index, c.source, c.texts) for c in found] == [
+    first_file = generated(tmp_path / "1.txt", {1: ["c@@ d", ""], 0: ["a", "b"]})
+    second_file = generated(tmp_path / "2.txt", {0: ["x", ""], 1: ["y", "z"]})
+    candidates = mbr.read_candidates([first_file, second_file], 4, JOINED, reads_source=True)
+    assert [(c.index, c.source, c.texts) for c in candidates] == [
         (0, "source 0", ("a", "b", "x", "")),
         (1, "source 1", ("cd", "", "y", "z")),
     ]
     text = write_lines(tmp_path / "raw", ["Eins.", "Zwei."])
-    found = mbr.read_candidates([one], 2, JOINED, source=text, reads_source=True)
-    assert [c.source for c in found] == ["Eins.", "Zwei."]
-    assert [c.source for c in mbr.read_candidates([one], 2, JOINED)] == [None, None]
+    candidates = mbr.read_candidates([first_file], 2, JOINED, source=text, reads_source=True)
+    assert [c.source for c in candidates] == ["Eins.", "Zwei."]
+    assert [c.source for c in mbr.read_candidates([first_file], 2, JOINED)] == [None, None]
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     good = generated(tmp_path / "good", {0: ["a", "b"], 1: ["c", "d"]})
-    few = generated(tmp_path / "few", {0: ["a", "b"], 1: ["c"]})
+    uneven = generated(tmp_path / "few", {0: ["a", "b"], 1: ["c"]})
     with pytest.raises(DataError, match="Sentence 1 has 1 candidates instead of 2"):
-        mbr.read_candidates([few], 2, JOINED)
+        mbr.read_candidates([uneven], 2, JOINED)
     with pytest.raises(DataError, match="Sentence 0 has 2 candidates instead of 4"):
         mbr.read_candidates([good], 4, JOINED)
     with pytest.raises(DataError, match=r"same samples as .*another `--seed`"):
@@ -215,8 +217,8 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that looks like mbrs, which the tests never install."""
     metrics = ModuleType("mbrs.metrics")
     metrics.Metric = _Metric
-    known = {"common": _Metric, "bleurt": _Metric, "error": _Error, "kiwi": object}
-    metrics.get_metric = known.__getitem__
+    classes = {"common": _Metric, "bleurt": _Metric, "error": _Error, "kiwi": object}
+    metrics.get_metric = classes.__getitem__
     package = ModuleType("mbrs")
     package.metrics = metrics
     monkeypatch.setitem(sys.modules, "mbrs", package)
@@ -228,9 +230,9 @@ def test_metrics_of_mbrs_see_candidates_and_source() -> None:
     candidates = ["a b", "a c", "src"]
     plain = build_utility("mbrs:common")
     assert plain.matrix(candidates, "src").tolist() == [[2, 1, 0], [1, 2, 0], [1, 1, 1]]
-    more = build_utility("mbrs:common", {"bonus": "3", "label": "x/y"})
-    assert more.metric.cfg.label == "x/y"
-    assert (more.matrix(candidates, None) - plain.matrix(candidates, None) == 3).all()
+    configured = build_utility("mbrs:common", {"bonus": "3", "label": "x/y"})
+    assert configured.metric.cfg.label == "x/y"
+    assert (configured.matrix(candidates, None) - plain.matrix(candidates, None) == 3).all()
     error = build_utility("mbrs:error")
     assert (error.matrix(candidates, None) == -plain.matrix(candidates, None)).all()
 
@@ -244,18 +246,18 @@ def test_metrics_of_mbrs_read_the_source_as_text(
     unknown = write_lines(tmp_path / "unknown", ["S-0\t<unk>", "H-0\t-1\tx", "H-0\t-1\tHund"])
     text, best = write_lines(tmp_path / "text", ["Hund"]), tmp_path / "best"
 
-    def chosen(path: Path, metric: str, *more: object) -> str:
+    def run_mbr(path: Path, metric: str, *extra: object) -> str:
         flags = ("--num-candidates", 2, "--utility", f"mbrs:{metric}", "--remove-bpe", "-o", best)
         best.unlink(missing_ok=True)
         with pytest.raises(SystemExit):
-            cli.main(["mbr", *map(str, (path, *flags, *more))])
+            cli.main(["mbr", *map(str, (path, *flags, *extra))])
         return best.read_text() if best.exists() else capsys.readouterr().err
 
-    assert chosen(pieces, "common") == chosen(unknown, "common", "--source", text) == "Hund\n"
-    assert "has words that the dictionary lacks (`<unk>`). Give" in chosen(unknown, "common")
-    assert chosen(pieces, "bleurt") == chosen(unknown, "bleurt") == "x\n"
-    said = "`--source` does not go with `--utility mbrs:bleurt`, which ignores it."
-    assert said in chosen(pieces, "bleurt", "--source", text)
+    assert run_mbr(pieces, "common") == run_mbr(unknown, "common", "--source", text) == "Hund\n"
+    assert "has words that the dictionary lacks (`<unk>`). Give" in run_mbr(unknown, "common")
+    assert run_mbr(pieces, "bleurt") == run_mbr(unknown, "bleurt") == "x\n"
+    message = "`--source` does not go with `--utility mbrs:bleurt`, which ignores it."
+    assert message in run_mbr(pieces, "bleurt", "--source", text)
 
 
 @pytest.mark.usefixtures("library")
@@ -287,20 +289,20 @@ def test_command_writes_text_and_expected_utilities(tmp_path: Path) -> None:
     samples = {i: sentences(8, seed=i)[2:10] for i in (2, 0, 1)}
     path = generated(tmp_path / "samples", samples)
     out, details = tmp_path / "best", tmp_path / "best.json"
-    said = run(
+    done = run(
         *("fairseq-ext", "mbr", path, "--num-candidates", 8, "--utility", "bleu"),
         *("-o", out, "--json", details),
     )
-    assert "utility of the chosen one" in said.stdout
-    found = json.loads(details.read_text())
-    assert found["num_candidates"] == found["candidates_of"] == 8
-    chosen = out.read_text().split("\n")[:-1]
-    for index, text in enumerate(chosen):
+    assert "utility of the chosen one" in done.stdout
+    report = json.loads(details.read_text())
+    assert report["num_candidates"] == report["candidates_of"] == 8
+    translations = out.read_text().split("\n")[:-1]
+    for index, text in enumerate(translations):
         means = {h: sum(NAIVE["bleu"](h, y) for y in samples[index]) / 8 for h in samples[index]}
         assert means[text] == pytest.approx(max(means.values()), abs=1e-9)
-        one = found["sentences"][index]
-        assert (one["index"], one["text"]) == (index, text)
-        assert one["expected_utility"] == pytest.approx(means[text], abs=1e-9)
+        decision = report["sentences"][index]
+        assert (decision["index"], decision["text"]) == (index, text)
+        assert decision["expected_utility"] == pytest.approx(means[text], abs=1e-9)
 
 
 @pytest.mark.parametrize(

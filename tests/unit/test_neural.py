@@ -136,8 +136,8 @@ def test_a_local_model_is_a_folder_or_a_checkpoint(given: str, python: str, here
     with NeuralMetric(f"comet:{given}", python) as metric:
         assert metric.signature == signature("whole")
         assert metric.sees_references
-        asked = (SOURCES, TRANSLATIONS, REFERENCES)
-        assert metric.segments(*asked) == naive(*asked)
+        texts = (SOURCES, TRANSLATIONS, REFERENCES)
+        assert metric.segments(*texts) == naive(*texts)
         odd = ["a\u2028b\x85c\n", "", '"\\\U0001f600']  # each character once, whatever it is
         assert metric.segments(odd, odd, odd) == naive(odd, odd, odd)
 
@@ -188,10 +188,10 @@ def test_no_process_is_left_when_the_command_is_ended(
         try:
             assert any("computing" in line for line in process.stderr)
             process.send_signal(how)
-            said = process.communicate(timeout=60)  # both processes hold the pipes
+            output = process.communicate(timeout=60)  # both processes hold the pipes
         finally:
             process.kill()
-    assert said[0] == ""
+    assert output[0] == ""
     assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: -how}[how]
 
 
@@ -219,13 +219,13 @@ def test_errors_are_one_line_and_nothing_is_written(
     given: str, message: str, python: str, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(here.rglob("*"))
-    told = ["--metric", given, "--metric-python", python, "--source", "src", "--json", "new"]
+    options = ["--metric", given, "--metric-python", python, "--source", "src", "--json", "new"]
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["score", "--ref", "ref", "--hyp", "hyp", *told])
-    said = capfd.readouterr()
+        cli.main(["score", "--ref", "ref", "--hyp", "hyp", *options])
+    output = capfd.readouterr()
     assert stopped.value.code == 1
-    assert message.format(python=python) in said.err.splitlines()[-1]
-    assert said.out == ""
+    assert message.format(python=python) in output.err.splitlines()[-1]
+    assert output.out == ""
     assert sorted(here.rglob("*")) == before
 
 
@@ -267,13 +267,13 @@ def test_options_that_do_not_go_together(
 
 
 def test_a_missing_library_is_said_with_its_cure(bare: str, here: Path) -> None:
-    asked = (SOURCES, TRANSLATIONS, REFERENCES)
+    texts = (SOURCES, TRANSLATIONS, REFERENCES)
     with (
-        pytest.raises(neural.EnvironmentProblem, match="No module named 'comet'") as found,
+        pytest.raises(neural.EnvironmentProblem, match="No module named 'comet'") as raised,
         NeuralMetric("comet:whole", bare) as metric,
     ):
-        metric.segments(*asked)
-    assert f"`{bare} -m pip install unbabel-comet 'setuptools<81'`" in str(found.value)
+        metric.segments(*texts)
+    assert f"`{bare} -m pip install unbabel-comet 'setuptools<81'`" in str(raised.value)
     with contextlib.suppress(neural.EnvironmentProblem):
         NeuralMetric("comet:whole")
         pytest.skip("this Python has unbabel-comet")
@@ -302,27 +302,27 @@ def test_sources_become_text_as_translations_do(
 ) -> None:
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # with it nothing printed could get lost
     generated(here / "out", PIECES, TOKENS)
-    made = {"format": 1, "src": "de", "tgt": "en", "tokenize": True, "subwords": "joined"}
+    steps = {"format": 1, "src": "de", "tgt": "en", "tokenize": True, "subwords": "joined"}
     options = ["--source", "src", "--detokenize", "en"]
     if how == "text.json":
-        (here / "text.json").write_text(json.dumps(made))
+        (here / "text.json").write_text(json.dumps(steps))
         options = []
     done = run(
         *("fairseq-ext", "score", "--ref", "ref", "--generated", "out", "--json", "scores"),
         *("--metric", "comet:whole", "--metric-python", python, *options),
         cwd=here,
     )
-    found = json.loads((here / "scores").read_text())
+    report = json.loads((here / "scores").read_text())
     expected = naive(SOURCES, TRANSLATIONS, REFERENCES)
-    assert found["segments"] == {"COMET": expected}
-    (comet,) = (one for one in found["scores"] if one["name"] == "COMET")
+    assert report["segments"] == {"COMET": expected}
+    (comet,) = (entry for entry in report["scores"] if entry["name"] == "COMET")
     mean = statistics.fmean(expected)
     assert (comet["value"], comet["signature"]) == (mean, signature("whole"))
     assert "COMET" in done.stdout
     assert f"  {mean:.4f}  {signature('whole')}" in done.stdout
     assert "not an answer" not in done.stdout
     assert "nor is this an answer 16 0 False" in done.stderr
-    assert [one.name for one in read_scores(here / "scores")][-1] == "COMET"
+    assert [score.name for score in read_scores(here / "scores")][-1] == "COMET"
 
 
 @pytest.mark.parametrize(
@@ -345,12 +345,12 @@ def test_sources_that_cannot_become_text(
     path = generated(here / "out", sources or SOURCES, TRANSLATIONS)
     if sources is None:
         path.write_text("".join(f"H-{i}\t-1\tx\n" for i in range(3)))
-    told = ("--metric", "comet:whole", "--metric-python", python)
+    flags = ("--metric", "comet:whole", "--metric-python", python)
     with pytest.raises(SystemExit):
-        cli.main(["score", "--ref", "ref", "--generated", "out", *told, *options])
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert message in said
-    assert said.endswith("Give the source text with `--source`.")
+        cli.main(["score", "--ref", "ref", "--generated", "out", *flags, *options])
+    error_line = capsys.readouterr().err.splitlines()[-1]
+    assert message in error_line
+    assert error_line.endswith("Give the source text with `--source`.")
 
 
 def test_a_set_of_sacrebleu_has_its_source(python: str, here: Path) -> None:
@@ -373,8 +373,8 @@ def test_a_set_of_sacrebleu_has_its_source(python: str, here: Path) -> None:
 
 
 def test_compare_has_score_deviation_and_p_in_every_form(python: str, here: Path) -> None:
-    others = {"a1": TRANSLATIONS, "a2": [*TRANSLATIONS[:2], "Yes, yes"], "b": ["x", "y", "z"]}
-    for name, lines in others.items():
+    outputs = {"a1": TRANSLATIONS, "a2": [*TRANSLATIONS[:2], "Yes, yes"], "b": ["x", "y", "z"]}
+    for name, lines in outputs.items():
         write_lines(here / name, lines)
     done = run(
         *("fairseq-ext", "compare", "--ref", "ref", "--source", "src", "--samples", "200"),
@@ -384,8 +384,8 @@ def test_compare_has_score_deviation_and_p_in_every_form(python: str, here: Path
     )
     data = json.loads((here / "table.json").read_text())
     first, second = data["systems"]
-    scores = {name: naive(SOURCES, lines, REFERENCES) for name, lines in others.items()}
-    means = {name: statistics.fmean(found) for name, found in scores.items()}
+    scores = {name: naive(SOURCES, lines, REFERENCES) for name, lines in outputs.items()}
+    means = {name: statistics.fmean(values) for name, values in scores.items()}
     label = "COMET whole"
     ours = first["scores"][label]
     assert ours["value"] == pytest.approx((means["a1"] + means["a2"]) / 2, abs=1e-12)
@@ -409,9 +409,9 @@ def test_a_translation_of_another_length_is_refused(
     python: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_lines(here / "two", TRANSLATIONS[:2])
-    told = ["--metric", "comet:whole", "--metric-python", python, "--source", "src"]
+    flags = ["--metric", "comet:whole", "--metric-python", python, "--source", "src"]
     with pytest.raises(SystemExit):
-        cli.main(["compare", "--ref", "ref", "--system", "a=text:hyp,two", *told])
+        cli.main(["compare", "--ref", "ref", "--system", "a=text:hyp,two", *flags])
     assert "`two` translates 2 sentences, but the reference has 3" in capsys.readouterr().err
 
 
@@ -426,15 +426,17 @@ def test_the_test_of_means_against_samples_one_by_one() -> None:
         "seeds": [base + 0.1, base - 0.1],
     }
     lists = {name: [run.tolist() for run in runs] for name, runs in systems.items()}
-    found = bootstrap_of_means("M", lists, "s", "base", 300)
-    estimates: dict[str, Estimate] = {name: one["M"] for name, one in found.estimates.items()}
-    chosen = np.random.default_rng(12345).choice(50, size=(300, 50), replace=True)
-    means = {name: [runs[0][rows].mean() for rows in chosen] for name, runs in systems.items()}
+    result = bootstrap_of_means("M", lists, "s", "base", 300)
+    estimates: dict[str, Estimate] = {
+        name: by_metric["M"] for name, by_metric in result.estimates.items()
+    }
+    draws = np.random.default_rng(12345).choice(50, size=(300, 50), replace=True)
+    means = {name: [runs[0][rows].mean() for rows in draws] for name, runs in systems.items()}
     for name in ("base", "better", "same"):
-        one = estimates[name]
-        assert one.value == pytest.approx(systems[name][0].mean())
+        estimate = estimates[name]
+        assert estimate.value == pytest.approx(systems[name][0].mean())
         low, high = np.percentile(means[name], (2.5, 97.5))
-        assert one.half_width == pytest.approx((high - low) / 2, rel=0.1)
+        assert estimate.half_width == pytest.approx((high - low) / 2, rel=0.1)
     gains = np.array(means["better"]) - means["base"]
     gain = systems["better"][0].mean() - base.mean()
     assert estimates["better"].p == (int((abs(gains - gains.mean()) > gain).sum()) + 1) / 301
@@ -442,7 +444,7 @@ def test_the_test_of_means_against_samples_one_by_one() -> None:
     assert (estimates["base"].p, estimates["same"].p) == (None, 1.0)
     assert estimates["seeds"].runs == 2
     assert estimates["seeds"].p > 0.05
-    assert found.signatures == {"M": "s|bs:300|seed:12345"}
+    assert result.signatures == {"M": "s|bs:300|seed:12345"}
 
 
 # ---- before a training ---------------------------------------------------------------------------
@@ -461,9 +463,9 @@ def test_a_recipe_tries_a_metric_first(
 ) -> None:
     monkeypatch.setenv(PYTHON, python)
     command = (sys.executable, REPO / "recipes" / "try_metric.py")
-    said = run(*command, f"comet:{model}", cwd=here, ok=False).stderr.splitlines()[-1]
-    assert said.startswith("try_metric: error: ")
-    assert message in said
+    error_line = run(*command, f"comet:{model}", cwd=here, ok=False).stderr.splitlines()[-1]
+    assert error_line.startswith("try_metric: error: ")
+    assert message in error_line
     if model == "damaged":
         done = run(*command, "comet:whole", cwd=here)
         assert done.stdout == f"COMET: {signature('whole')}\n"
@@ -476,7 +478,7 @@ def test_mbr_by_comet_takes_the_papers_argmax(python: str, here: Path) -> None:
     samples = {0: ["aaaa", "bb", "bb", "c"], 1: ["d", "eee", "ff", "gg"]}
     lines = []
     for number, texts in samples.items():
-        lines += [f"S-{number}\t{SOURCES[number]}", *(f"H-{number}\t-1\t{one}" for one in texts)]
+        lines += [f"S-{number}\t{SOURCES[number]}", *(f"H-{number}\t-1\t{text}" for text in texts)]
     write_lines(here / "samples", lines)
     done = run(
         *("fairseq-ext", "mbr", "samples", "--num-candidates", 4, "-o", "best", "--json", "why"),
@@ -485,7 +487,9 @@ def test_mbr_by_comet_takes_the_papers_argmax(python: str, here: Path) -> None:
     )
     why = json.loads((here / "why").read_text())
     for decision, (number, texts) in zip(why["sentences"], samples.items(), strict=True):
-        means = [statistics.fmean(naive([SOURCES[number]] * 4, [one] * 4, texts)) for one in texts]
+        means = [
+            statistics.fmean(naive([SOURCES[number]] * 4, [text] * 4, texts)) for text in texts
+        ]
         assert decision["expected_utility"] == pytest.approx(max(means), abs=1e-9)
         assert decision["text"] == texts[int(np.argmax(means))]
     assert why["utility"] == f"COMET|{signature('whole')}"
@@ -508,9 +512,9 @@ def test_mbr_refuses(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     write_lines(here / "samples", ["S-0\tx", "H-0\t-1\ta", "H-0\t-1\tbb"])
-    told = ["--num-candidates", "2", "-o", "best", "--metric-python", python]
+    flags = ["--num-candidates", "2", "-o", "best", "--metric-python", python]
     with pytest.raises(SystemExit):
-        cli.main(["mbr", "samples", *told, *options])
+        cli.main(["mbr", "samples", *flags, *options])
     assert message in capfd.readouterr().err.splitlines()[-1]
     assert not (here / "best").exists()
 
@@ -574,15 +578,21 @@ print("FOUND" + json.dumps([found.scores, float(found.system_score)]))
 @pytest.mark.skipif(not os.environ.get(PYTHON), reason=f"{PYTHON} names no Python with COMET")
 @pytest.mark.parametrize("kind", ["regression_metric", "unified_metric"])
 def test_scores_are_those_of_comet_itself(kind: str, tmp_path: Path) -> None:
-    sources = [f"{one} {word}" for one in SOURCES for word in ("", "lang und breit", "nun", "?")]
-    translations = [f"{one}{word}" for one in TRANSLATIONS for word in ("", " or not", " now", "")]
+    sources = [
+        f"{source} {word}" for source in SOURCES for word in ("", "lang und breit", "nun", "?")
+    ]
+    translations = [
+        f"{translation}{word}"
+        for translation in TRANSLATIONS
+        for word in ("", " or not", " now", "")
+    ]
     translations[5] = ""
-    references = [one for one in REFERENCES for _ in range(4)]
-    asked = list(zip(sources, translations, references, strict=True))
+    references = [reference for reference in REFERENCES for _ in range(4)]
+    segments = list(zip(sources, translations, references, strict=True))
     candidates = [*dict.fromkeys(translations)]
-    pairs = [(sources[1], one, other) for one in candidates for other in candidates]
+    pairs = [(sources[1], candidate, other) for candidate in candidates for other in candidates]
     done = subprocess.run(
-        [os.environ[PYTHON], "-c", REAL, kind, tmp_path / "tiny", json.dumps(asked + pairs)],
+        [os.environ[PYTHON], "-c", REAL, kind, tmp_path / "tiny", json.dumps(segments + pairs)],
         capture_output=True,
         text=True,
         env=neural._environment(os.environ[PYTHON]) | {"OMP_NUM_THREADS": "1"},
@@ -598,11 +608,13 @@ def test_scores_are_those_of_comet_itself(kind: str, tmp_path: Path) -> None:
         *("--metric", "comet:tiny", "--json", "scores"),
         cwd=tmp_path,
     )
-    found = json.loads((tmp_path / "scores").read_text())
-    assert found["segments"]["COMET"] == pytest.approx(theirs[: len(asked)], abs=1e-6)
-    assert found["scores"][-1]["value"] == pytest.approx(statistics.fmean(theirs[: len(asked)]))
+    report = json.loads((tmp_path / "scores").read_text())
+    assert report["segments"]["COMET"] == pytest.approx(theirs[: len(segments)], abs=1e-6)
+    assert report["scores"][-1]["value"] == pytest.approx(statistics.fmean(theirs[: len(segments)]))
     with NeuralMetric(f"comet:{tmp_path / 'tiny'}", batch_size=3) as metric:
         rows = metric.matrix(candidates, sources[1])
         assert "model:tiny|sha256:" in metric.signature
         assert metric.signature.rpartition("-")[2] != "9.8"
-    assert [one for row in rows for one in row] == pytest.approx(theirs[len(asked) :], abs=1e-6)
+    assert [score for row in rows for score in row] == pytest.approx(
+        theirs[len(segments) :], abs=1e-6
+    )

@@ -71,8 +71,8 @@ def test_every_law_of_table_3_is_found_again() -> None:
 
 def test_intervals_cover_the_truth() -> None:
     """Of 44 constants with noise 0.003, 95 % intervals should miss two or three."""
-    chosen = [model for model in models(NOISE) if model.family == "binary"]
-    groups = scaling_table.fit_groups(chosen, BASE, resamples=lambda _: range(100))
+    binary_models = [model for model in models(NOISE) if model.family == "binary"]
+    groups = scaling_table.fit_groups(binary_models, BASE, resamples=lambda _: range(100))
     for kind in ("jacobian", "bootstrap"):
         covered = sum(
             getattr(LAWS[group.dataset, group.family], name) in getattr(group.fit, kind)[name]
@@ -96,12 +96,12 @@ def test_estimate_and_errors_agree_with_curve_fit() -> None:
         return np.exp(a) * (BASE[0] / encoder) ** p_e * (BASE[1] / decoder) ** p_d + floor
 
     losses = noisy()
-    found, covariance = curve_fit(law, None, losses, p0=(-1, 0.2, 0.3, 0.5), xtol=1e-14, ftol=1e-14)
+    theta, covariance = curve_fit(law, None, losses, p0=(-1, 0.2, 0.3, 0.5), xtol=1e-14, ftol=1e-14)
     fit = fitted(losses)
-    assert fit.law.theta == pytest.approx(found, rel=1e-5)
+    assert fit.law.theta == pytest.approx(theta, rel=1e-5)
     quantile = 2.085963447265864  # Student's t, 20 degrees of freedom, 97.5 %
     half = quantile * np.sqrt(np.diag(covariance))
-    for name, value, width in zip(PARAMETERS, found, half, strict=True):
+    for name, value, width in zip(PARAMETERS, theta, half, strict=True):
         ends = np.array([value - width, value + width])
         expected = np.exp(ends) if name == "alpha" else ends
         interval = fit.jacobian[name]
@@ -128,7 +128,7 @@ def test_jacobian_against_finite_differences() -> None:
 def test_the_unit_of_parameters_does_not_matter() -> None:
     encoder, decoder = sizes()
     losses = noisy()
-    whole = fit_law(encoder, decoder, losses, BASE, resamples=range(20))
+    unscaled = fit_law(encoder, decoder, losses, BASE, resamples=range(20))
     millions = fit_law(
         encoder / 1e6,
         decoder / 1e6,
@@ -136,9 +136,9 @@ def test_the_unit_of_parameters_does_not_matter() -> None:
         (BASE[0] / 1e6, BASE[1] / 1e6),
         resamples=range(20),
     )
-    assert millions.law.theta == pytest.approx(whole.law.theta, rel=1e-6)
+    assert millions.law.theta == pytest.approx(unscaled.law.theta, rel=1e-6)
     for name in PARAMETERS:
-        assert millions.bootstrap[name].low == pytest.approx(whole.bootstrap[name].low, rel=1e-5)
+        assert millions.bootstrap[name].low == pytest.approx(unscaled.bootstrap[name].low, rel=1e-5)
 
 
 def test_five_sizes_are_enough_for_an_exact_law_and_say_so_in_their_intervals() -> None:
@@ -188,14 +188,16 @@ def test_refuses_losses_that_are_no_power_law() -> None:
 HEADING = ("name", "encoder_parameters", "decoder_parameters", "loss", "family", "dataset")
 
 
-def write_table(path: Path, chosen: Sequence[Model], *more: str) -> Path:
-    rows = [{name: getattr(model, name) for name in (*HEADING, *more)} for model in chosen]
+def write_table(path: Path, trained_models: Sequence[Model], *columns: str) -> Path:
+    rows = [
+        {name: getattr(model, name) for name in (*HEADING, *columns)} for model in trained_models
+    ]
     if path.suffix == ".json":
         path.write_text(json.dumps(rows))
     else:
         with path.open("w", newline="") as file:
             delimiter = "\t" if path.suffix == ".tsv" else ","
-            writer = csv.DictWriter(file, (*HEADING, *more), delimiter=delimiter)
+            writer = csv.DictWriter(file, (*HEADING, *columns), delimiter=delimiter)
             writer.writeheader()
             writer.writerows(rows)
     return path
@@ -203,8 +205,11 @@ def write_table(path: Path, chosen: Sequence[Model], *more: str) -> Path:
 
 @pytest.mark.parametrize("suffix", ["json", "csv", "tsv"])
 def test_tables_are_read_alike(suffix: str, tmp_path: Path) -> None:
-    chosen = models()[:30]
-    assert scaling_table.read_table(write_table(tmp_path / f"t.{suffix}", chosen)) == chosen
+    trained_models = models()[:30]
+    assert (
+        scaling_table.read_table(write_table(tmp_path / f"t.{suffix}", trained_models))
+        == trained_models
+    )
 
 
 def test_a_byte_order_mark_is_no_part_of_the_heading(tmp_path: Path) -> None:
@@ -242,22 +247,22 @@ def test_bad_tables_are_refused_by_row(name, text, error, message, tmp_path: Pat
 
 
 def test_baseline_is_where_the_arms_meet_or_what_is_named() -> None:
-    chosen = models()
-    assert scaling_table.baseline(chosen) == BASE
-    assert scaling_table.baseline(chosen, "8L6L") == (8 * ENCODER_LAYER, BASE[1])
+    trained_models = models()
+    assert scaling_table.baseline(trained_models) == BASE
+    assert scaling_table.baseline(trained_models, "8L6L") == (8 * ENCODER_LAYER, BASE[1])
     with pytest.raises(ConfigError, match="`7L7L` is the name of none; there are 6L6L, 8L6L"):
-        scaling_table.baseline(chosen, "7L7L")
+        scaling_table.baseline(trained_models, "7L7L")
 
 
 # ---- pictures ------------------------------------------------------------------------------------
 
 
 def test_arms_share_the_baseline() -> None:
-    chosen = [*models()[:24], Model("12L12L", 12 * ENCODER_LAYER, 12 * DECODER_LAYER, 1.0)]
-    found = scaling_plot.arms(chosen, BASE)
-    assert [model.name for model in found["encoder-scaling"]].count("6L6L") == 2
-    assert len(found["encoder-scaling"]) == len(found["decoder-scaling"]) == 13
-    assert [model.name for model in found["other"]] == ["12L12L"]
+    trained_models = [*models()[:24], Model("12L12L", 12 * ENCODER_LAYER, 12 * DECODER_LAYER, 1.0)]
+    arms = scaling_plot.arms(trained_models, BASE)
+    assert [model.name for model in arms["encoder-scaling"]].count("6L6L") == 2
+    assert len(arms["encoder-scaling"]) == len(arms["decoder-scaling"]) == 13
+    assert [model.name for model in arms["other"]] == ["12L12L"]
 
 
 def test_curves_go_through_the_losses() -> None:
@@ -271,30 +276,30 @@ def test_curves_go_through_the_losses() -> None:
 # ---- the command ---------------------------------------------------------------------------------
 
 
-def with_train_losses(chosen: Sequence[Model]) -> list[Model]:
-    return [Model(**{**vars(model), "train_loss": 0.9 * model.loss}) for model in chosen]
+def with_train_losses(trained_models: Sequence[Model]) -> list[Model]:
+    return [Model(**{**vars(model), "train_loss": 0.9 * model.loss}) for model in trained_models]
 
 
 def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
-    chosen = with_train_losses(models()[:48])  # float and binary, one dataset
-    table = write_table(tmp_path / "losses.tsv", chosen, "train_loss")
+    trained_models = with_train_losses(models()[:48])  # float and binary, one dataset
+    table = write_table(tmp_path / "losses.tsv", trained_models, "train_loss")
     figure, fits = tmp_path / "law.1", tmp_path / "fits.json"
-    said = run(
+    done = run(
         "fairseq-ext", "scaling-fit", table, "--bootstrap", 100, "--json", fits, "-o", figure
     )
-    assert said.stdout.count("24 models, R² = 100.00 %") == 2
-    assert said.stdout.count("(Jacobian)") == said.stdout.count("(bootstrap)") == 2
-    found = json.loads(fits.read_text())
-    assert found["base"] == {"encoder_parameters": BASE[0], "decoder_parameters": BASE[1]}
-    for one, family, slopes in zip(
-        found["fits"], ("float", "binary"), TABLE_3["Train Subset"], strict=True
+    assert done.stdout.count("24 models, R² = 100.00 %") == 2
+    assert done.stdout.count("(Jacobian)") == done.stdout.count("(bootstrap)") == 2
+    report = json.loads(fits.read_text())
+    assert report["base"] == {"encoder_parameters": BASE[0], "decoder_parameters": BASE[1]}
+    for fit, family, slopes in zip(
+        report["fits"], ("float", "binary"), TABLE_3["Train Subset"], strict=True
     ):
-        assert one["family"] == family
-        estimates = [one["parameters"][name]["estimate"] for name in ("p_e", "p_d")]
+        assert fit["family"] == family
+        estimates = [fit["parameters"][name]["estimate"] for name in ("p_e", "p_d")]
         assert estimates == pytest.approx(slopes, abs=1e-4)
         for name in PARAMETERS:
             for kind in ("jacobian", "bootstrap"):
-                low, high = one["parameters"][name][kind]
+                low, high = fit["parameters"][name][kind]
                 assert low <= high
     for stem in ("law.1", "law.1-training"):
         assert (tmp_path / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
@@ -306,14 +311,18 @@ def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
     drawn = json.loads((tmp_path / "law.1.json").read_text())["groups"]
     assert [group["family"] for group in drawn] == ["float", "binary"]
     training = json.loads((tmp_path / "law.1-training.json").read_text())["groups"]
-    assert training[0]["train_and_test"][0] == pytest.approx([0.9 * chosen[0].loss, chosen[0].loss])
+    assert training[0]["train_and_test"][0] == pytest.approx(
+        [0.9 * trained_models[0].loss, trained_models[0].loss]
+    )
 
 
 def test_families_of_any_name_are_in_the_legends(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = []
     monkeypatch.setattr(scaling_plot, "save_picture", lambda figure, *_: figures.append(figure))
-    chosen = [Model(**{**vars(one), "family": "_x"}) for one in with_train_losses(models()[:24])]
-    groups = scaling_table.fit_groups(chosen, BASE, resamples=lambda _: range(100))
+    trained_models = [
+        Model(**{**vars(model), "family": "_x"}) for model in with_train_losses(models()[:24])
+    ]
+    groups = scaling_table.fit_groups(trained_models, BASE, resamples=lambda _: range(100))
     scaling_plot.plot_scaling(groups, BASE, "law")
     scaling_plot.plot_training(groups, "law-training")
     shown = [
@@ -336,14 +345,14 @@ def test_command_draws_no_second_picture_without_training_losses(tmp_path: Path)
 def test_command_refuses_with_one_line_and_writes_nothing(tmp_path: Path) -> None:
     table = write_table(tmp_path / "losses.csv", models()[:12])
     figure = tmp_path / "law.png"
-    said = run("fairseq-ext", "scaling-fit", table, "-o", figure, ok=False)
-    assert said.stderr.startswith("fairseq-ext: error: All models of `Train Subset, float`")
-    assert said.stderr.count("\n") == 1
-    said = run("fairseq-ext", "scaling-fit", table, "--bootstrap", 5, ok=False)
-    assert "`--bootstrap` must be at least 100, but is 5 instead." in said.stderr
-    said = run(
+    done = run("fairseq-ext", "scaling-fit", table, "-o", figure, ok=False)
+    assert done.stderr.startswith("fairseq-ext: error: All models of `Train Subset, float`")
+    assert done.stderr.count("\n") == 1
+    done = run("fairseq-ext", "scaling-fit", table, "--bootstrap", 5, ok=False)
+    assert "`--bootstrap` must be at least 100, but is 5 instead." in done.stderr
+    done = run(
         *("fairseq-ext", "scaling-fit", table, "-o", figure, "--json", tmp_path / "law.json"),
         ok=False,
     )
-    assert "`--json` must be another file" in said.stderr
+    assert "`--json` must be another file" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["losses.csv"]

@@ -54,7 +54,7 @@ class Model:
         self.held = False
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
-        return [len(one.split()) + 1 for one in sentences]
+        return [len(sentence.split()) + 1 for sentence in sentences]
 
     def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
         self.batches.append([*sentences])
@@ -63,7 +63,10 @@ class Model:
             self.go.acquire()
         if "poison" in sentences:
             raise ValueError("a fault")
-        return [[Candidate(f"{one.upper()} {rank}", 0.0) for rank in (0, 1)] for one in sentences]
+        return [
+            [Candidate(f"{sentence.upper()} {rank}", 0.0) for rank in (0, 1)]
+            for sentence in sentences
+        ]
 
     async def is_at_work(self) -> None:
         """Wait until another batch has begun."""
@@ -74,16 +77,16 @@ def run(test: Callable[[], Awaitable[object]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def batcher(**given: int) -> Batcher:
-    return Batcher(Metrics(), **{"room": 100, "batch_size": 4, "max_tokens": 100, **given})
+def batcher(**settings: int) -> Batcher:
+    return Batcher(Metrics(), **{"room": 100, "batch_size": 4, "max_tokens": 100, **settings})
 
 
 def sentences(*texts: str) -> list[Sentence]:
     return [Sentence(text, len(text.split()) + 1) for text in texts]
 
 
-def best(found: Sequence[Sequence[Candidate]]) -> list[str]:
-    return [some[0].tokens for some in found]
+def best(nbest_lists: Sequence[Sequence[Candidate]]) -> list[str]:
+    return [nbest[0].tokens for nbest in nbest_lists]
 
 
 async def waits(queue: Batcher, count: int) -> None:
@@ -129,13 +132,20 @@ def test_a_batch_has_at_most_so_many_tokens_and_is_of_one_model():
         async with queue.running():
             started = [asyncio.create_task(queue.translate(model, sentences("a")))]
             await model.is_at_work()
-            for one, texts in ((model, "b b"), (other, "c"), (model, "d d"), (model, "e " * 9)):
-                started.append(asyncio.create_task(queue.translate(one, sentences(texts.strip()))))
+            for translator, texts in (
+                (model, "b b"),
+                (other, "c"),
+                (model, "d d"),
+                (model, "e " * 9),
+            ):
+                started.append(
+                    asyncio.create_task(queue.translate(translator, sentences(texts.strip())))
+                )
             await waits(queue, 4)
             model.held = False
             model.go.release()
-            found = await asyncio.gather(*started)
-        assert [best(one)[0][0] for one in found] == [*"ABCDE"]
+            results = await asyncio.gather(*started)
+        assert [best(result)[0][0] for result in results] == [*"ABCDE"]
         assert model.batches == [["a"], ["b b", "d d"], [" ".join("e" * 9)]]
         assert other.batches == [["c"]]
 
@@ -147,14 +157,14 @@ def test_what_nobody_waits_for_is_not_translated():
         model, queue = Model(), batcher()
         async with at_work(model, queue) as first:
             left = asyncio.create_task(queue.translate(model, sentences("b", "c")))
-            kept = asyncio.create_task(queue.translate(model, sentences("d")))
+            pending = asyncio.create_task(queue.translate(model, sentences("d")))
             await waits(queue, 3)
             left.cancel()
             await waits(queue, 1)
             first.cancel()  # under way: its result is nobody's
             model.held = False
             model.go.release()
-            assert best(await kept) == ["D 0"]
+            assert best(await pending) == ["D 0"]
         assert model.batches == [["a"], ["d"]]
 
     run(test)
@@ -217,8 +227,8 @@ def test_a_batch_under_way_is_ended_before_the_end():
         model, queue = Model(), batcher()
         async with at_work(model, queue) as request:
             model.go.release()
-            found = await request
-        assert best(found) == ["A 0"]
+            result = await request
+        assert best(result) == ["A 0"]
 
     run(test)
 
@@ -256,32 +266,32 @@ def answers(
     *requests: Request, limits: Limits | None = None, keys: Sequence[str] = ()
 ) -> list[dict[str, Any] | Exception]:
     """What a service of two models makes of requests, one after another."""
-    found: list[dict[str, Any] | Exception] = []
+    replies: list[dict[str, Any] | Exception] = []
 
     async def test() -> None:
-        made, codec = limits or Limits(), TextCodec(plain, str.strip)
+        service_limits, codec = limits or Limits(), TextCodec(plain, str.strip)
         pairs = Pairs(
             {"a": Served(Model(), codec, 2), "b": Served(Model("fr", "en"), codec, 2)}
             | {"c": Served(Model("en", "de"), codec, 2)}
         )
-        queue = batcher(room=made.max_queue)
+        queue = batcher(room=service_limits.max_queue)
         with ThreadPoolExecutor(1) as thread:
             async with queue.running():
-                service = Service(pairs, made, keys, queue, thread)
-                for one in requests:
+                service = Service(pairs, service_limits, keys, queue, thread)
+                for incoming in requests:
                     try:
-                        found.append(await service.answer(one))
+                        replies.append(await service.answer(incoming))
                     except (Refusal, Gone) as error:
-                        found.append(error)
+                        replies.append(error)
 
     run(test)
-    return found
+    return replies
 
 
 def test_lines_are_translated_alone_and_empty_ones_kept():
     texts = ("a b\n\n c\r\n\u200b\nd", ["a", "", "b\nc"])
-    one, several = answers(*(asking(q=text, alternatives=1) for text in texts))
-    assert one == {
+    single, several = answers(*(asking(q=text, alternatives=1) for text in texts))
+    assert single == {
         "translatedText": "A B 0\n\nC 0\n\nD 0",
         "alternatives": ["A B 1\n\nC 1\n\nD 1"],
     }
@@ -312,20 +322,20 @@ def test_lines_are_translated_alone_and_empty_ones_kept():
     ],
 )
 def test_what_is_refused(fields: dict, status: int, words: str):
-    (found,) = answers(asking(**fields), limits=Limits(max_chars=50, max_sentences=10))
-    assert isinstance(found, Refusal)
-    assert found.status == status
-    assert words in found.text
+    (refusal,) = answers(asking(**fields), limits=Limits(max_chars=50, max_sentences=10))
+    assert isinstance(refusal, Refusal)
+    assert refusal.status == status
+    assert words in refusal.text
 
 
 def test_the_only_model_of_a_target_needs_no_source():
-    found, many = answers(
+    single, several = answers(
         asking(q="a", source="auto", target="de"),
         asking(q=["a", "b"], source="auto", target="de"),
     )
     detected = {"confidence": 0.0, "language": "en"}
-    assert found == {"translatedText": "A 0", "detectedLanguage": detected}
-    assert many == {"translatedText": ["A 0", "B 0"], "detectedLanguage": [detected] * 2}
+    assert single == {"translatedText": "A 0", "detectedLanguage": detected}
+    assert several == {"translatedText": ["A 0", "B 0"], "detectedLanguage": [detected] * 2}
 
 
 BODY = b'{"q": "a", "source": "de", "target": "en"}'
@@ -348,9 +358,12 @@ def test_what_takes_too_long_is_refused():
         with ThreadPoolExecutor(1) as thread:
             async with queue.running():
                 service = Service(Pairs({"a": Served(model, codec, 2)}), limits, (), queue, thread)
-                for one, status in ((request(BODY), 503), (request(BODY[:9], whole=False), 408)):
+                for incoming, status in (
+                    (request(BODY), 503),
+                    (request(BODY[:9], whole=False), 408),
+                ):
                     with pytest.raises(Refusal) as refused:
-                        await service.answer(one)
+                        await service.answer(incoming)
                     assert refused.value.status == status
                 model.go.release()
 
@@ -403,9 +416,9 @@ def test_a_full_queue_refuses_before_a_body_is_read():
 # ---- bodies --------------------------------------------------------------------------------------
 
 
-def read(one: Request, most: int = 100) -> bytes | Refusal:
+def read(incoming: Request, max_body: int = 100) -> bytes | Refusal:
     try:
-        return asyncio.run(read_body(one, Limits(max_body=most, timeout=60)))
+        return asyncio.run(read_body(incoming, Limits(max_body=max_body, timeout=60)))
     except Refusal as refusal:
         return refusal
 
@@ -417,20 +430,20 @@ def test_a_body_in_parts():
 
 def test_a_body_that_is_too_large_is_not_kept():
     endless = request(*[b"x" * (1 << 20)] * 40, whole=False)
-    for one in (request(b"x" * 60, b"x" * 41), request(b"x", content_length="101"), endless):
-        found = read(one)
-        assert isinstance(found, Refusal)
-        assert (found.status, found.headers) == (413, {"Connection": "close"})
+    for incoming in (request(b"x" * 60, b"x" * 41), request(b"x", content_length="101"), endless):
+        refusal = read(incoming)
+        assert isinstance(refusal, Refusal)
+        assert (refusal.status, refusal.headers) == (413, {"Connection": "close"})
     never = request(whole=False, content_length="101", expect="100-continue")
     assert read(never).status == 413  # before the client has sent anything
 
 
 def fields(body: bytes, kind: str = JSON) -> dict[str, Any] | Refusal:
-    async def both() -> dict[str, Any]:
+    async def parse() -> dict[str, Any]:
         return await parse_fields(request(body, kind=kind), body)
 
     try:
-        return asyncio.run(both())
+        return asyncio.run(parse())
     except Refusal as refusal:
         return refusal
 
@@ -438,11 +451,11 @@ def fields(body: bytes, kind: str = JSON) -> dict[str, Any] | Refusal:
 def test_json_and_both_forms_say_the_same():
     part = '--B\r\nContent-Disposition: form-data; name="q"\r\n\r\n{}\r\n'
     multipart = (part.format("ä b") + part.format("c") + "--B--\r\n").encode()
-    wanted = {"q": ["ä b", "c"]}
-    assert fields('{"q": ["ä b", "c"]}'.encode(), f"{JSON}; charset=utf-8") == wanted
-    assert fields(b"q=%C3%A4+b&q=c", FORM) == wanted
-    assert fields(multipart, "multipart/form-data; boundary=B") == wanted
-    assert fields("q=ä b&q=c".encode(), FORM) == wanted  # as curl sends it
+    expected = {"q": ["ä b", "c"]}
+    assert fields('{"q": ["ä b", "c"]}'.encode(), f"{JSON}; charset=utf-8") == expected
+    assert fields(b"q=%C3%A4+b&q=c", FORM) == expected
+    assert fields(multipart, "multipart/form-data; boundary=B") == expected
+    assert fields("q=ä b&q=c".encode(), FORM) == expected  # as curl sends it
     assert fields(b"q=a", FORM) == {"q": "a"}
 
 
@@ -474,10 +487,10 @@ def test_json_and_both_forms_say_the_same():
     ],
 )
 def test_bodies_that_are_damaged(body: bytes, kind: str, status: int):
-    found = fields(body, kind)
-    assert isinstance(found, Refusal), found
-    assert found.status == status
-    assert "\n" not in found.text
+    refusal = fields(body, kind)
+    assert isinstance(refusal, Refusal), refusal
+    assert refusal.status == status
+    assert "\n" not in refusal.text
 
 
 def test_half_of_a_surrogate_pair_from_a_form_is_refused():
@@ -489,9 +502,9 @@ def test_half_of_a_surrogate_pair_from_a_form_is_refused():
 def test_keys():
     check_key({}, ())
     check_key({"api_key": "b"}, ("a", "b"))
-    for given, status in (({}, 401), ({"api_key": ""}, 401), ({"api_key": "c"}, 403)):
+    for sent_fields, status in (({}, 401), ({"api_key": ""}, 401), ({"api_key": "c"}, 403)):
         with pytest.raises(Refusal) as refused:
-            check_key(given, ("a", "b"))
+            check_key(sent_fields, ("a", "b"))
         assert refused.value.status == status
     for odd in (7, ["a"], "\ud800"):
         with pytest.raises(Refusal) as refused:
@@ -520,30 +533,30 @@ def test_keys_that_no_request_could_hold(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_numbers_that_cannot_be():
-    for given in ({"max_chars": 0}, {"timeout": float("nan")}, {"max_queue": 5}):
-        with pytest.raises(ConfigError, match=f"`--{next(iter(given)).replace('_', '-')}`"):
-            Limits(**given).check()
+    for limits in ({"max_chars": 0}, {"timeout": float("nan")}, {"max_queue": 5}):
+        with pytest.raises(ConfigError, match=f"`--{next(iter(limits)).replace('_', '-')}`"):
+            Limits(**limits).check()
     Limits().check()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_process_that_only_watches_keeps_no_models(workers: int, monkeypatch: pytest.MonkeyPatch):
-    kept = []
+    references = []
 
     class Application:
         pass
 
-    def made(settings: server.Settings) -> Application:
+    def build(settings: server.Settings) -> Application:
         application = Application()
-        kept.append(weakref.ref(application))
+        references.append(weakref.ref(application))
         return application
 
-    def alive(made: Any, settings: Any, listener: socket.socket, **unused: int) -> bool:
+    def alive(factory: Any, settings: Any, listener: socket.socket, **unused: int) -> bool:
         listener.close()
         gc.collect()
-        return kept[0]() is not None
+        return references[0]() is not None
 
-    monkeypatch.setattr(server, "application", made)
+    monkeypatch.setattr(server, "application", build)
     monkeypatch.setattr(server, "serve", alive)
     request = serve_request("m", "--port", "0", "--workers", str(workers))
     assert serve.serve(request) == (workers == 1)
