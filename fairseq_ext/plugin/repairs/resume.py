@@ -316,28 +316,38 @@ def keep_best_until_full(original: Callable) -> Callable:
 
 
 def save_interval_at_end(original: Callable) -> Callable:
-    """Write the checkpoint of `--save-interval-updates` at the end of an epoch, too."""
+    """Write the checkpoint of `--save-interval-updates` at the end of an epoch, too.
+
+    It is written before all others: a training killed in between resumes from the former
+    `checkpoint_last.pt` and writes it again.
+    """
     from fairseq.checkpoint_utils import checkpoint_paths
     from fairseq.file_io import PathManager
 
     def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
-        # Asked before anything is saved: training may go on while it is.
-        at_end, updates, suffix = (
-            epoch_itr.end_of_epoch(),
-            trainer.get_num_updates(),
-            trainer.checkpoint_suffix,
+        interval, updates = cfg.save_interval_updates, trainer.get_num_updates()
+        if interval <= 0 or updates % interval or not epoch_itr.end_of_epoch():
+            return original(cfg, trainer, epoch_itr, val_loss)
+        suffix = trainer.checkpoint_suffix
+        interval_path = str(
+            Path(cfg.save_dir, f"checkpoint_{epoch_itr.epoch}_{updates}{suffix}.pt")
         )
-        name = f"checkpoint_{epoch_itr.epoch}_{updates}{suffix}.pt"
-        saved = original(cfg, trainer, epoch_itr, val_loss)
-        interval = cfg.save_interval_updates
-        if saved is None or not at_end or interval <= 0 or updates % interval:
-            return saved
-        PathManager.copy(saved, str(Path(cfg.save_dir, name)), overwrite=True)
-        if cfg.keep_interval_updates > 0 and cfg.keep_interval_updates_pattern == -1:
-            pattern = rf"checkpoint_\d+_(\d+){suffix}\.pt"
-            for path in checkpoint_paths(cfg.save_dir, pattern)[cfg.keep_interval_updates :]:
-                Path(path).unlink(missing_ok=True)
-        return saved
+        save = trainer.save_checkpoint
+
+        def save_interval_first(path: str, extra_state: dict[str, Any]) -> Any:
+            save(interval_path, extra_state)
+            if cfg.keep_interval_updates > 0 and cfg.keep_interval_updates_pattern == -1:
+                pattern = rf"checkpoint_\d+_(\d+){suffix}\.pt"
+                for old in checkpoint_paths(cfg.save_dir, pattern)[cfg.keep_interval_updates :]:
+                    Path(old).unlink(missing_ok=True)
+            PathManager.copy(interval_path, path, overwrite=True)
+            return path
+
+        trainer.save_checkpoint = save_interval_first
+        try:
+            return original(cfg, trainer, epoch_itr, val_loss)
+        finally:
+            trainer.save_checkpoint = save
 
     return save_checkpoint
 
