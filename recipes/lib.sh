@@ -369,7 +369,7 @@ training_progress() {
     sed -un -e "/$hypothesis/{N;s/$hypothesis\n$reference/      \1   (reference: \2)/;T;h;d}" \
         -e "s/$step.* left=\([0-9:]*\).*/  \1, \2, \3 left/p" -e "s/$step.*/  \1, \2/p" -e 't' \
         -e "s/$valid.*\(bleu [0-9.]*\) .*$last/  update \4: \1 \2, \3/p" \
-        -e "s/$valid.*$last/  update \3: \1 \2/p" -e 'T' -e 'x;/./p' >&2
+        -e "s/$valid.*$last/  update \3: \1 \2/p" -e 'T' -e 'x;/./p;s/.*//;h' >&2
 }
 
 # generate CHECKPOINT FILE FLAG...: translates the test set of bin/, or of the folder DATA_BIN; FILE
