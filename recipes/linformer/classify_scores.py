@@ -103,7 +103,13 @@ def report(folder: Path, title: str) -> str:
         ValueError: predictions do not belong to the test set, or fairseq-validate disagrees.
     """
     truth = _lines(folder / "text" / "test.label")
-    scores = score(truth, _lines(folder / "predicted.label"))
+    predictions = _lines(folder / "predicted.label")
+    if len(predictions) != len(truth):
+        raise ValueError(
+            f"`{folder}/predicted.label` must have a line for each of the {len(truth)} test "
+            f"sentences, but has {len(predictions)} lines."
+        )
+    scores = score(truth, predictions)
     validated = VALIDATED.findall((folder / "validate.log").read_text(encoding="utf-8"))
     if not validated or abs(float(validated[-1]) - scores["accuracy"]) > 0.051:
         raise ValueError(
