@@ -76,18 +76,18 @@ def compile_model(model: BaseFairseqModel, target: Dictionary) -> Program:
 
 
 def found(
-    table: dict[type, Callable], thing: nn.Module, methods: Sequence[str] = unmodified.LAYER
+    table: dict[type, Callable], module: nn.Module, methods: Sequence[str] = unmodified.LAYER
 ) -> Callable:
-    """The entry of the nearest class of ``thing``, which must have that class's methods.
+    """Return the entry of the nearest class of ``module``, which must have that class's methods.
 
     Raises:
-        ConfigError: there is none, or ``thing`` computes something else.
+        ConfigError: there is none, or ``module`` computes something else.
     """
-    for kind in type(thing).__mro__:
+    for kind in type(module).__mro__:
         if kind in table:
-            unmodified.require_methods(thing, kind, methods)
+            unmodified.require_methods(module, kind, methods)
             return table[kind]
-    raise ConfigError(f"the engine has no {type(thing).__name__}.")
+    raise ConfigError(f"the engine has no {type(module).__name__}.")
 
 
 # ---- what all models share -----------------------------------------------------------------------
@@ -99,7 +99,7 @@ def linear(layer: nn.Module, x: Columns, program: Writer, **how: Any) -> Columns
 
 
 def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> Columns:
-    """torch's own layer."""
+    """Compute a linear layer of torch's."""
     return program.linear(x, program.array(layer.weight), program.array(layer.bias), **how)
 
 
@@ -187,7 +187,7 @@ def encoder_layer(layer: TransformerEncoderLayerBase, x: Columns, program: Write
 def decoder_layer(
     layer: TransformerDecoderLayerBase, y: Columns, source: Columns, last: bool, program: Writer
 ) -> Columns:
-    """As :func:`encoder_layer`, with attention over the source between its two parts."""
+    """Self-attention, attention over the source and feed-forward network, each in a residual."""
     require_fairseqs(layer, TransformerDecoderLayerBase)
     require(not layer.cross_self_attention, "cross-self-attention")
     require(layer.encoder_attn is not None, "decoder without a source")

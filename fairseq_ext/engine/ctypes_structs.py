@@ -71,7 +71,7 @@ def address(array: np.ndarray | None) -> int | None:
 
 
 def weight(packed: Packed) -> Weight:
-    """A weight; its arrays must be kept as long as it is used."""
+    """Describe a weight; its arrays must live as long as the structure is used."""
     scales, sums = map(address, (packed.scales, packed.sums))
     how, bound, divisor = packed.reading
     return Weight(
@@ -80,36 +80,38 @@ def weight(packed: Packed) -> Weight:
     )
 
 
-def operation(one: program.Operation) -> Operation:
-    """An operation, its operands filled up."""
-    made = Operation(one.code, Columns(*one.out))
+def operation(source: program.Operation) -> Operation:
+    """Describe an operation; missing operands become NOTHING, -1 or 0."""
+    struct = Operation(source.code, Columns(*source.out))
     for i in range(3):
-        made.inputs[i] = Columns(*(one.inputs[i] if i < len(one.inputs) else program.NOTHING))
-        made.weights[i] = one.weights[i] if i < len(one.weights) else -1
-    for i, value in enumerate(one.ints):
-        made.ints[i] = value
-    for i, value in enumerate(one.reals):
-        made.reals[i] = value
-    return made
+        struct.inputs[i] = Columns(
+            *(source.inputs[i] if i < len(source.inputs) else program.NOTHING)
+        )
+        struct.weights[i] = source.weights[i] if i < len(source.weights) else -1
+    for i, value in enumerate(source.ints):
+        struct.ints[i] = value
+    for i, value in enumerate(source.reals):
+        struct.reals[i] = value
+    return struct
 
 
-def whole(what: program.Program, weights: Sequence[Packed]) -> Program:
-    """A program with its weights, whose arrays must be kept as long as it is used."""
+def whole(source: program.Program, weights: Sequence[Packed]) -> Program:
+    """Describe a program and its weights, whose arrays must live as long as it is used."""
     lists = (
         (Weight * len(weights))(*map(weight, weights)),
-        (Shape * len(what.shapes))(*(Shape(*shape) for shape in what.shapes)),
-        (Operation * len(what.encoder))(*map(operation, what.encoder)),
-        (Operation * len(what.decoder))(*map(operation, what.decoder)),
-        (Output * len(what.outputs))(
-            *(Output(Columns(*one.result), one.weight, one.bias) for one in what.outputs)
+        (Shape * len(source.shapes))(*(Shape(*shape) for shape in source.shapes)),
+        (Operation * len(source.encoder))(*map(operation, source.encoder)),
+        (Operation * len(source.decoder))(*map(operation, source.decoder)),
+        (Output * len(source.outputs))(
+            *(Output(Columns(*layer.result), layer.weight, layer.bias) for layer in source.outputs)
         ),
     )
-    symbols = what.symbols
-    made = Program(
+    symbols = source.symbols
+    struct = Program(
         *map(ctypes.addressof, lists),
-        *(len(what.encoder), len(what.decoder), len(what.shapes), what.caches),
-        len(what.outputs),
+        *(len(source.encoder), len(source.decoder), len(source.shapes), source.caches),
+        len(source.outputs),
         *(symbols.begin, symbols.end, symbols.pad, symbols.unknown),
     )
-    made.lists = lists  # which it points to
-    return made
+    struct.lists = lists  # the structure points to them
+    return struct

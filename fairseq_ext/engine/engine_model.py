@@ -81,14 +81,14 @@ class EngineModel:
 
 
 def voting(models: Sequence[EngineModel]) -> EngineModel:
-    """Several models as one, with the mean of their probabilities.
+    """Join models into one, which takes the mean of their probabilities.
 
     Args:
         models: for the same dictionaries and languages, whatever their numbers. Text, defaults and
             shortlist are the first one's.
 
     Raises:
-        ConfigError: one is of others.
+        ConfigError: one has other dictionaries or languages.
     """
     first, *rest = models
     for model in rest:
@@ -98,8 +98,8 @@ def voting(models: Sequence[EngineModel]) -> EngineModel:
             numbers=first.settings.numbers,
             search=first.settings.search,
         )
-        same = settings == first.settings and model.source == first.source
-        if not same or model.target != first.target:
+        matches = settings == first.settings and model.source == first.source
+        if not matches or model.target != first.target:
             raise ConfigError(
                 f"{first.path} and {model.path} cannot vote: they have different dictionaries, "
                 "languages or rules for sources."
@@ -110,7 +110,7 @@ def voting(models: Sequence[EngineModel]) -> EngineModel:
 
 
 def is_search(defaults: Any) -> bool:
-    """Whether it is a dictionary of search options that a model may have defaults for."""
+    """Whether ``defaults`` holds only search options that a model may set."""
     return isinstance(defaults, dict) and all(
         name in SEARCH and isinstance(value, SEARCH[name]) and type(value) is not bool
         for name, value in defaults.items()

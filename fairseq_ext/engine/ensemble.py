@@ -16,40 +16,40 @@ CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS)
 
 
 def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) -> Program:
-    """The program of several models.
+    """Join the programs of several models.
 
     Args:
-        programs: with the same target; one alone stays as it is.
-        weights: how many each of them has, if they are not its matrices. The whole numbers them
-            as they come, program by program.
+        programs: with the same target symbols; a single program is returned as it is.
+        weights: the number of weights of each program, where these are kept outside its
+            ``matrices``. The ensemble numbers them program by program.
 
     Raises:
         ConfigError: they write different tokens.
     """
-    first, *others = programs
-    if not others:
+    first, *rest = programs
+    if not rest:
         return first
     sizes = {  # a file's weights are verified later
-        len(one.matrices[layer.weight].values)
-        for one in programs
-        if one.matrices
-        for layer in one.outputs
+        len(model.matrices[layer.weight].values)
+        for model in programs
+        if model.matrices
+        for layer in model.outputs
     }
-    if len(sizes) > 1 or any(one.symbols != first.symbols for one in others):
+    if len(sizes) > 1 or any(model.symbols != first.symbols for model in rest):
         raise ConfigError("the engine has no ensembles of models with different target tokens.")
-    source = min(one.longest_source for one in programs)
-    target = min(one.longest_target for one in programs)
-    whole, number = Program(first.symbols, source, target), 0
-    counts = weights or [len(one.matrices) for one in programs]
-    for one, count in zip(programs, counts, strict=True):
-        _append(whole, one, number)
+    source = min(model.longest_source for model in programs)
+    target = min(model.longest_target for model in programs)
+    ensemble, number = Program(first.symbols, source, target), 0
+    counts = weights or [len(model.matrices) for model in programs]
+    for model, count in zip(programs, counts, strict=True):
+        _append(ensemble, model, number)
         number += count
-    return whole
+    return ensemble
 
 
-def _append(whole: Program, one: Program, weights: int) -> None:
-    """Add a model, whose weights become those from number ``weights`` on."""
-    registers, caches = len(whole.shapes), whole.caches
+def _append(ensemble: Program, model: Program, weights: int) -> None:
+    """Add a model to an ensemble; its weights are numbered from ``weights`` on."""
+    registers, caches = len(ensemble.shapes), ensemble.caches
 
     def place(old: Columns) -> Columns:
         return old if old == NOTHING else old._replace(register=old.register + registers)
@@ -68,12 +68,12 @@ def _append(whole: Program, one: Program, weights: int) -> None:
             ints=tuple(ints),
         )
 
-    whole.matrices += one.matrices
-    whole.shapes += one.shapes
-    whole.encoder += map(operation, one.encoder)
-    whole.decoder += map(operation, one.decoder)
-    whole.caches += one.caches
-    whole.outputs += [
+    ensemble.matrices += model.matrices
+    ensemble.shapes += model.shapes
+    ensemble.encoder += map(operation, model.encoder)
+    ensemble.decoder += map(operation, model.decoder)
+    ensemble.caches += model.caches
+    ensemble.outputs += [
         Output(place(layer.result), weight(layer.weight), weight(layer.bias))
-        for layer in one.outputs
+        for layer in model.outputs
     ]

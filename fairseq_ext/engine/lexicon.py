@@ -1,14 +1,14 @@
-"""Which target words translate a source word: IBM model 1 (numpy only).
+"""Probable translations of source words, by IBM model 1 (numpy only).
 
 Brown, Della Pietra, Della Pietra and Mercer (1993), section 4.2. In a pair of sentences each target
-word f comes from one source word e, or from an empty one, with probability t(f | e). These are
-found by EM, from equal ones on:
+word f comes from one source word e, or from an empty one, with probability t(f | e). The
+probabilities are estimated by EM, starting from equal ones:
 
     p(e | f) = t(f | e) / sum of t(f | e') over the source words e' of the sentence
     t(f | e) = sum of p(e | f) over all pairs of f and e in a sentence, divided by that of all f
 
-Only pairs that occur in a sentence have a place in the table, and of too many of them the most
-probable ones.
+The table holds only pairs that occur in a sentence, and if these are too many, the most probable
+ones.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Side(NamedTuple):
     vocabulary: int
 
     def words(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """Words of sentences ``first`` to ``last - 1`` without ``</s>``, and how many in each."""
+        """Return words of sentences ``first`` to ``last - 1``, without ``</s>``, and counts."""
         begins = self.begins[first : last + 1]
         tokens = np.asarray(self.tokens[begins[0] : begins[-1]], np.int64)
-        kept = tokens != END
-        ends = np.concatenate([[0], np.cumsum(kept)])[begins - begins[0]]
-        return tokens[kept], np.diff(ends)
+        is_word = tokens != END
+        ends = np.concatenate([[0], np.cumsum(is_word)])[begins - begins[0]]
+        return tokens[is_word], np.diff(ends)
 
 
 class Table(NamedTuple):
@@ -62,7 +62,7 @@ class Table(NamedTuple):
 
 
 def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table:
-    """Probabilities of translations after ``iterations`` of EM, at least one.
+    """Estimate probabilities of translations by ``iterations`` of EM, at least one.
 
     Args:
         source, target: the same sentences.
@@ -83,38 +83,38 @@ def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table
     return table
 
 
-def _first(source: Side, target: Side, most: int) -> Table:
-    """The first iteration, in which all source words of a sentence are equally probable."""
-    whole, waiting = Table(np.empty(0, np.int64), np.empty(0)), []
+def _first(source: Side, target: Side, limit: int) -> Table:
+    """Run the first iteration, in which all source words of a sentence are equally probable."""
+    total, waiting = Table(np.empty(0, np.int64), np.empty(0)), []
     for keys, widths in _blocks(source, target):
-        found, places = np.unique(keys, return_inverse=True)
+        pairs, places = np.unique(keys, return_inverse=True)
         shares = np.repeat(1 / widths, widths)
-        waiting.append(Table(found, np.bincount(places, shares)))
-        if sum(len(one.keys) for one in waiting) > max(BLOCK, len(whole.keys)):
-            whole, waiting = _merged([whole, *waiting], most, target.vocabulary), []
-    return _normalized(_merged([whole, *waiting], most, target.vocabulary), target.vocabulary)
+        waiting.append(Table(pairs, np.bincount(places, shares)))
+        if sum(len(table.keys) for table in waiting) > max(BLOCK, len(total.keys)):
+            total, waiting = _merged([total, *waiting], limit, target.vocabulary), []
+    return _normalized(_merged([total, *waiting], limit, target.vocabulary), target.vocabulary)
 
 
-def _merged(tables: list[Table], most: int, vocabulary: int) -> Table:
-    """Sums of counts; of more than ``most`` pairs those that are half as many and most probable."""
-    keys, places = np.unique(np.concatenate([one.keys for one in tables]), return_inverse=True)
-    counts = np.bincount(places, np.concatenate([one.values for one in tables]), len(keys))
-    if len(keys) > most:
+def _merged(tables: list[Table], limit: int, vocabulary: int) -> Table:
+    """Add up counts; of more than ``limit`` pairs keep the ``limit / 2`` most probable ones."""
+    keys, places = np.unique(np.concatenate([table.keys for table in tables]), return_inverse=True)
+    counts = np.bincount(places, np.concatenate([table.values for table in tables]), len(keys))
+    if len(keys) > limit:
         shares = _normalized(Table(keys, counts), vocabulary).values
-        kept = np.sort(np.argpartition(-shares, most // 2)[: most // 2])
-        keys, counts = keys[kept], counts[kept]
+        best = np.sort(np.argpartition(-shares, limit // 2)[: limit // 2])
+        keys, counts = keys[best], counts[best]
     return Table(keys, counts)
 
 
 def _normalized(counts: Table, vocabulary: int) -> Table:
-    """Counts as shares of all those of a source word."""
+    """Divide counts by the sum of their source word."""
     words = counts.keys // vocabulary
     totals = np.bincount(words, counts.values, 1)
     return Table(counts.keys, counts.values / np.maximum(totals, np.finfo(float).tiny)[words])
 
 
 def _blocks(source: Side, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Keys of all pairs of words, by target word; and how many pairs each target word has."""
+    """Yield keys of all pairs of words by target word, and the number of pairs of each."""
     sizes = np.diff(source.begins) * np.diff(target.begins)
     ends = np.cumsum(sizes)
     first = 0
@@ -138,10 +138,10 @@ def _pairs(source: Side, target: Side, first: int, last: int) -> tuple[np.ndarra
 
 
 def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndarray]:
-    """For each source word its most probable target words, at most ``count``, best first."""
+    """List each source word's most probable target words, at most ``count``, best first."""
     origins, words = np.divmod(table.keys, target.vocabulary)
-    kept = (origins < source.vocabulary) & (table.values > 0) & ~np.isin(words, NEVER)
-    origins, words, values = origins[kept], words[kept], table.values[kept]
+    usable = (origins < source.vocabulary) & (table.values > 0) & ~np.isin(words, NEVER)
+    origins, words, values = origins[usable], words[usable], table.values[usable]
     order = np.lexsort((words, -values, origins))
     origins, words = origins[order], words[order]
     begins = np.searchsorted(origins, np.arange(source.vocabulary + 1))
@@ -149,7 +149,7 @@ def likely(table: Table, source: Side, target: Side, count: int) -> list[np.ndar
 
 
 def frequent(target: Side, count: int) -> np.ndarray:
-    """The most frequent words, at most ``count``, most frequent first."""
+    """Return the most frequent words, at most ``count``, most frequent first."""
     counts = np.zeros(target.vocabulary, np.int64)
     for first in range(0, len(target.tokens), BLOCK):
         block = np.asarray(target.tokens[first : first + BLOCK], np.int64)

@@ -35,22 +35,22 @@ COPIES = 1 << 26  # bytes of the output layer that are copied for sentences with
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled machine; None if it was not built, or is of another version."""
+    """Load the compiled machine; None if it was not built, or is of another version."""
     spec = importlib.util.find_spec("fairseq_ext.engine._machine")
     if spec is None or spec.origin is None:
         return None
     try:
-        found = ctypes.CDLL(spec.origin)
-        if found.engine_interface() != INTERFACE:
+        machine = ctypes.CDLL(spec.origin)
+        if machine.engine_interface() != INTERFACE:
             return None
     except (OSError, AttributeError):
         return None
-    found.engine_open.restype = POINTER
-    found.engine_open.argtypes = [POINTER, ctypes.c_int]
-    found.engine_close.argtypes = [POINTER]
-    found.engine_translate.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 6]
-    found.engine_forget.argtypes = [POINTER]
-    found.engine_product.argtypes = [
+    machine.engine_open.restype = POINTER
+    machine.engine_open.argtypes = [POINTER, ctypes.c_int]
+    machine.engine_close.argtypes = [POINTER]
+    machine.engine_translate.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 6]
+    machine.engine_forget.argtypes = [POINTER]
+    machine.engine_product.argtypes = [
         ctypes.c_int,
         POINTER,
         POINTER,
@@ -59,7 +59,7 @@ def library() -> ctypes.CDLL | None:
         ctypes.c_int,
         POINTER,
     ]
-    return found
+    return machine
 
 
 @functools.cache
@@ -70,7 +70,7 @@ def available_paths() -> tuple[str, ...]:
 
 
 def active_path() -> str:
-    """The one of :data:`PATHS` that is used: the last available one, or ``FAIRSEQ_EXT_ENGINE``'s.
+    """Return the path in use: ``FAIRSEQ_EXT_ENGINE``, or the last one that is available.
 
     Raises:
         ConfigError: it is not available, or the machine was not compiled.
@@ -129,10 +129,10 @@ class Machine:
         self._path = PATHS.index(path or active_path())
         self._packed = packed or pack_all(program.matrices, numbers)
         verify(program, self._packed)
-        self.source_vocabulary = min(self._packed[one].outputs for one in program.source_tables)
-        layers = [self._packed[one.weight] for one in program.outputs]
+        self.source_vocabulary = min(self._packed[table].outputs for table in program.source_tables)
+        layers = [self._packed[layer.weight] for layer in program.outputs]
         self.target_vocabulary = layers[0].outputs
-        copied = sum(one.values.nbytes for one in layers) // self.target_vocabulary
+        copied = sum(weight.values.nbytes for weight in layers) // self.target_vocabulary
         self._most_listed = COPIES // max(1, copied)
         if shortlist is not None:
             shortlist.check(self.target_vocabulary)
@@ -141,7 +141,7 @@ class Machine:
     def lists(
         self, sentences: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None
     ) -> list[np.ndarray] | None:
-        """The tokens that translations of each sentence may have; None: all.
+        """List the tokens that translations of each sentence may have; None for all.
 
         Raises:
             DataError: a prefix that is not of the target vocabulary.
@@ -157,7 +157,7 @@ class Machine:
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
-        """Sentences whose parts of the output layer are not too large to be copied together."""
+        """Yield slices of sentences whose parts of the output layer can be copied together."""
         first = count = 0
         for place, tokens in enumerate(lists):
             if place > first and count + len(tokens) > self._most_listed:
@@ -167,7 +167,7 @@ class Machine:
         yield slice(first, len(lists))
 
     def worker(self) -> Worker:
-        """Memory for one thread."""
+        """Allocate the memory of one thread."""
         return Worker(self)
 
 
@@ -194,7 +194,7 @@ class Worker:
         prefixes: Sequence[Sequence[int]] | None = None,
         numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
-        """Translations of each sentence, best first, at most ``rules.beam``.
+        """Translate each sentence: hypotheses, best first, at most ``rules.beam``.
 
         Args:
             sentences: numbers of source tokens, ``</s>`` included.
@@ -213,11 +213,13 @@ class Worker:
             check_prefixes(prefixes, self._machine.target_vocabulary)
             return self._together(sentences, rules, prefixes, numbers, None)
         self._machine.shortlist.require(rules.followed + 2)
-        numbers, found = range(len(sentences)) if numbers is None else numbers, []
+        numbers, translations = range(len(sentences)) if numbers is None else numbers, []
         for part in self._machine.parts(lists):
             forced = None if prefixes is None else prefixes[part]
-            found += self._together(sentences[part], rules, forced, numbers[part], lists[part])
-        return found
+            translations += self._together(
+                sentences[part], rules, forced, numbers[part], lists[part]
+            )
+        return translations
 
     def _together(
         self,
@@ -245,19 +247,32 @@ class Worker:
         )
         if failed:
             raise MemoryError(f"No memory to translate {len(words):,} tokens at once.")
-        found: list[list[Found]] = [[] for _ in sentences]
-        for one in self._results.found[: self._results.count]:
-            found[one.sentence].append(self._found(one))
-        return [sorted(some, key=lambda one: -one.score) for some in found]
+        translations: list[list[Found]] = [[] for _ in sentences]
+        for translation in self._results.found[: self._results.count]:
+            translations[translation.sentence].append(self._found(translation))
+        return [
+            sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+            for hypotheses in translations
+        ]
 
-    def _found(self, one: ctypes_structs.Translation) -> Found:
-        results, span = self._results, slice(one.first, one.first + one.length)
+    def _found(self, translation: ctypes_structs.Translation) -> Found:
+        results, span = (
+            self._results,
+            slice(translation.first, translation.first + translation.length),
+        )
         attention = None
-        if one.columns:
-            cells = slice(one.attention, one.attention + one.length * one.columns)
-            attention = np.array(results.attention[cells], np.float32).reshape(one.length, -1)
+        if translation.columns:
+            cells = slice(
+                translation.attention,
+                translation.attention + translation.length * translation.columns,
+            )
+            attention = np.array(results.attention[cells], np.float32).reshape(
+                translation.length, -1
+            )
         tokens = np.array(results.tokens[span], np.int64)
-        return Found(tokens, one.score, np.array(results.scores[span], np.float32), attention)
+        return Found(
+            tokens, translation.score, np.array(results.scores[span], np.float32), attention
+        )
 
 
 class Team:
@@ -295,7 +310,7 @@ class Team:
         prefixes: Sequence[Sequence[int]] | None = None,
         numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
-        """As :meth:`Worker.translate`; several threads may call it."""
+        """Translate like :meth:`Worker.translate`; several threads may call this."""
         with self._free:
             return self._shared_out(sentences, rules, prefixes, numbers)
 
@@ -317,13 +332,13 @@ class Team:
             )
             for worker, part in zip(self._workers, parts, strict=False)
         ]
-        found: list[list[Found]] = [[]] * len(sentences)
+        translations: list[list[Found]] = [[]] * len(sentences)
         try:
-            for part, one in zip(parts, started, strict=True):
-                found[part] = one.result()
+            for part, future in zip(parts, started, strict=True):
+                translations[part] = future.result()
         finally:
             wait(started)  # also after an error: the next call takes the same workers
-        return found
+        return translations
 
 
 _TEAMS: weakref.WeakSet[Team] = weakref.WeakSet()
@@ -339,11 +354,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, size: int) -> None:
-    """Refuse sentences that a program cannot read: what runs it checks nothing.
+    """Refuse sentences that a program cannot read; the machine checks nothing.
 
     Args:
-        words, begins: as :func:`joined` gives them.
-        program: what will read them.
+        words, begins: from :func:`joined`.
+        program: that will read them.
         size: of the source's vocabulary.
 
     Raises:
@@ -371,11 +386,11 @@ def check_prefixes(prefixes: Sequence[Sequence[int]] | None, size: int) -> None:
 
 
 def joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """All numbers in a row, int32, and where each list begins (and the last one ends), int64."""
+    """Concatenate lists: the numbers, int32; where each list begins and the last ends, int64."""
     begins = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum([len(one) for one in lists], out=begins[1:])
-    parts = [np.asarray(one, getattr(one, "dtype", np.int64)) for one in lists]
-    whole = np.concatenate([*parts, np.empty(0, np.int32)])
-    if whole.dtype != np.int32:  # a number that does not fit is no token's; it must not become one
-        whole = whole.clip(-1, np.iinfo(np.int32).max).astype(np.int32)
-    return whole, begins
+    np.cumsum([len(numbers) for numbers in lists], out=begins[1:])
+    parts = [np.asarray(numbers, getattr(numbers, "dtype", np.int64)) for numbers in lists]
+    values = np.concatenate([*parts, np.empty(0, np.int32)])
+    if values.dtype != np.int32:  # a number that does not fit is no token, and must not wrap to one
+        values = values.clip(-1, np.iinfo(np.int32).max).astype(np.int32)
+    return values, begins

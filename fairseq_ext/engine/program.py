@@ -155,7 +155,7 @@ class Reading(NamedTuple):
     Attributes:
         how: as ``floats``, or as signs, whose level is half of the row's ``largest`` number, the
             ``mean`` number (signs left out), or half of a given ``bound``.
-        bound: that one.
+        bound: the given bound.
         divisor: of the level.
     """
 
@@ -202,15 +202,15 @@ class Output(NamedTuple):
 
 @dataclass
 class Program:
-    """A model; :class:`fairseq_ext.engine.writer.Writer` is one that is being written.
+    """The computation of a model; :class:`fairseq_ext.engine.writer.Writer` builds one.
 
     Attributes:
         matrices: weights, by number.
         shapes: of the registers, by number.
         encoder, decoder: operations.
         caches: how many of the decoder's attentions keep the past.
-        outputs: the output layer; of several models (see :mod:`fairseq_ext.engine.ensemble`) one of
-            each, and probabilities are the mean of theirs.
+        outputs: the output layer; in an ensemble (:mod:`fairseq_ext.engine.ensemble`) one of each
+            model, and probabilities are the mean over models.
         symbols: of the target.
         longest_source, longest_target: tokens, ``</s>`` included.
     """
@@ -228,10 +228,12 @@ class Program:
     @property
     def source_tables(self) -> set[int]:
         """Numbers of the matrices that have a row for each source token."""
-        return {one.weights[0] for one in self.encoder if one.code is Code.EMBED}
+        return {operation.weights[0] for operation in self.encoder if operation.code is Code.EMBED}
 
     @property
     def has_alignment(self) -> bool:
-        """Whether some attention over the source is shown."""
+        """Whether the decoder shows weights of an attention over the source."""
         over_source = (Code.ATTEND_SOURCE, Code.ADDITIVE)
-        return any(one.code in over_source and one.ints[1] for one in self.decoder)
+        return any(
+            operation.code in over_source and operation.ints[1] for operation in self.decoder
+        )

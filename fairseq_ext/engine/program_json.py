@@ -23,42 +23,45 @@ NUMBERS = ("longest_source", "longest_target", "caches")
 
 
 def encode(program: Program) -> dict[str, Any]:
-    """The program of one model, without its weights."""
+    """Encode the program of one model, without its weights."""
     (layer,) = program.outputs
     return {
         "symbols": program.symbols,
         **{name: getattr(program, name) for name in NUMBERS},
-        "shapes": [(one.width, Phase(one.phase).name, one.rows) for one in program.shapes],
-        **{name: [(one.code.name, *one[1:]) for one in getattr(program, name)] for name in LISTS},
+        "shapes": [(shape.width, Phase(shape.phase).name, shape.rows) for shape in program.shapes],
+        **{
+            name: [(operation.code.name, *operation[1:]) for operation in getattr(program, name)]
+            for name in LISTS
+        },
         "result": layer.result,
         "output": (layer.weight, layer.bias),
     }
 
 
-def decode(found: dict[str, Any]) -> Program:
-    """Undo :func:`encode`; nothing but the types of its parts is checked.
+def decode(encoded: dict[str, Any]) -> Program:
+    """Undo :func:`encode`; only the types of the parts are checked.
 
     Raises:
         DataError: a number that is not whole where it must be, or too large for the machine.
-        KeyError, TypeError, ValueError: something else in its place.
+        KeyError, TypeError, ValueError: a part is missing or of another type.
     """
     return Program(
-        symbols=Symbols(*_whole_numbers(found["symbols"])),
-        **dict(zip(NUMBERS, _whole_numbers([found[name] for name in NUMBERS]), strict=True)),
+        symbols=Symbols(*_whole_numbers(encoded["symbols"])),
+        **dict(zip(NUMBERS, _whole_numbers([encoded[name] for name in NUMBERS]), strict=True)),
         shapes=[
             Shape(whole_number(w), Phase[phase], whole_number(rows))
-            for w, phase, rows in found["shapes"]
+            for w, phase, rows in encoded["shapes"]
         ],
-        **{name: [_operation(*one) for one in found[name]] for name in LISTS},
-        outputs=[Output(Columns(*_whole_numbers(found["result"])), *_pair(found["output"]))],
+        **{name: [_operation(*operation) for operation in encoded[name]] for name in LISTS},
+        outputs=[Output(Columns(*_whole_numbers(encoded["result"])), *_pair(encoded["output"]))],
     )
 
 
 def whole_number(value: Any) -> int:
-    """A whole number that the machine has.
+    """Return a whole number that fits into the machine's int32.
 
     Raises:
-        DataError: it has not.
+        DataError: it is not whole, or does not fit.
     """
     if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
         raise DataError("a number is not whole, or too large")
@@ -66,10 +69,10 @@ def whole_number(value: Any) -> int:
 
 
 def number(value: Any) -> int | float:
-    """A number that the machine has.
+    """Return a number that fits into the machine's int32 or fp32.
 
     Raises:
-        DataError: it has not.
+        DataError: it does not fit.
     """
     if type(value) is not float:
         return whole_number(value)
@@ -80,8 +83,8 @@ def number(value: Any) -> int | float:
 
 
 def _operation(code: str, out: Any, inputs: Any, weights: Any, ints: Any, reals: Any) -> Operation:
-    read = tuple(Columns(*_whole_numbers(one)) for one in inputs)
-    factors = tuple(number(one) for one in reals)
+    read = tuple(Columns(*_whole_numbers(columns)) for columns in inputs)
+    factors = tuple(number(factor) for factor in reals)
     return Operation(
         Code[code],
         Columns(*_whole_numbers(out)),

@@ -1,9 +1,8 @@
 """Recipes: how the arrays of a program are made of the named weights of a model (numpy only).
 
 A recipe is the name of a weight, or an operation of :data:`OPERATIONS` with its operands, which are
-recipes and whole numbers: ``["rows", "q_proj.weight", "k_proj.weight"]``. A program that is being
-compiled and one that is read from a bundle compute their arrays by the same functions, so that both
-have the same numbers.
+recipes and whole numbers: ``["rows", "q_proj.weight", "k_proj.weight"]``. The compiler and the
+reader of a bundle compute arrays by the same functions, so that both get the same numbers.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def taps(kernel: np.ndarray) -> np.ndarray:
 def sinusoids(frequencies: np.ndarray, count: int, width: int, padding: int) -> np.ndarray:
     """Sines and cosines of ``count`` positions, ``[count, width]``; that of ``padding`` is 0.
 
-    The same numbers as those of fairseq's ``SinusoidalPositionalEmbedding``.
+    They equal those of fairseq's ``SinusoidalPositionalEmbedding``.
     """
     if not (0 <= padding < count <= 1 << 20 and 0 <= width - 2 * frequencies.size <= 1):
         raise DataError("a table of positions has another size")
@@ -77,7 +76,8 @@ def sinusoids(frequencies: np.ndarray, count: int, width: int, padding: int) -> 
 
 
 OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
-    one.__name__: one for one in (rows, beside, columns, part, flat, total, taps, sinusoids)
+    operation.__name__: operation
+    for operation in (rows, beside, columns, part, flat, total, taps, sinusoids)
 }
 
 
@@ -85,7 +85,7 @@ class Evaluator:
     """Compute arrays by their recipes.
 
     Args:
-        weight: from the name of a weight to its numbers in fp32.
+        weight: returns the numbers of a named weight in fp32.
         budget: bytes that all results may have together; a recipe of a few words could otherwise
             ask for any amount of memory.
     """
@@ -94,7 +94,7 @@ class Evaluator:
         self._weight, self._budget = weight, budget
 
     def array(self, recipe: Recipe, depth: int = 0) -> np.ndarray:
-        """The array of a recipe, in fp32 and contiguous.
+        """Compute the array of a recipe, in fp32 and contiguous.
 
         Raises:
             DataError: it is no recipe, or needs too much memory.
@@ -114,11 +114,14 @@ class Evaluator:
         if not (fits and isinstance(recipe[0], str) and recipe[0] in OPERATIONS):
             raise DataError("a recipe has an unknown operation")
         name, *operands = recipe
-        values = [one if type(one) is int else self.array(one, depth + 1) for one in operands]
+        values = [
+            operand if type(operand) is int else self.array(operand, depth + 1)
+            for operand in operands
+        ]
         if name == "sinusoids":
-            count, width, _ = (one for one in values if isinstance(one, int))
+            count, width, _ = (value for value in values if isinstance(value, int))
             self._spend(4 * max(0, count) * max(0, width))
-        self._spend(sum(one.nbytes for one in values if isinstance(one, np.ndarray)))
+        self._spend(sum(value.nbytes for value in values if isinstance(value, np.ndarray)))
         return OPERATIONS[name](*values)
 
     def _spend(self, size: int) -> None:

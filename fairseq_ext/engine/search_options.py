@@ -1,4 +1,4 @@
-"""How to search or to sample, for the machine."""
+"""Options of the search and of sampling, for the machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Rules:
-    """How to search; names and defaults are those of fairseq-generate's options.
+    """Options of a search; names and defaults are those of fairseq-generate's.
 
     Attributes:
         lenpen: None leaves scores as sums of log-probabilities.
@@ -71,14 +71,14 @@ class Rules:
 
     @property
     def followed(self) -> int:
-        """How many tokens may be asked for after a hypothesis."""
+        """The number of tokens that may be asked for after a hypothesis."""
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:
-        """The most tokens of a translation of ``source`` tokens, without ``</s>``."""
-        a, b = (min(one, program.longest_target) for one in (self.max_len_a, self.max_len_b))
-        most = source if self.match_source_len else int(a * source + b)
-        return min(most, program.longest_target - 1)
+        """Return the most tokens of a translation of ``source`` tokens, without ``</s>``."""
+        a, b = (min(bound, program.longest_target) for bound in (self.max_len_a, self.max_len_b))
+        limit = source if self.match_source_len else int(a * source + b)
+        return min(limit, program.longest_target - 1)
 
     def score(self, total: float, length: int) -> float:
         """Return the score of ``length`` tokens whose log-probabilities sum to ``total``."""
@@ -87,11 +87,11 @@ class Rules:
         return total / ((self.length_offset + length) / (self.length_offset + 1)) ** self.lenpen
 
     def settings(self, program: Program) -> ctypes.Structure:
-        """These rules as the C structure that the engine reads."""
+        """Return these rules as the C structure that the engine reads."""
         drawn = self.sampling or Sampling()
-        # Larger numbers mean the same, and would not fit into the machine's.
+        # Larger numbers would not fit into the machine's types, and have the same effect.
         lengths = (self.min_len, self.max_len_a, self.max_len_b, self.no_repeat_ngram_size)
-        min_len, a, b, no_repeat = (min(one, program.longest_target) for one in lengths)
+        min_len, a, b, no_repeat = (min(value, program.longest_target) for value in lengths)
         top_k = min(drawn.top_k, INT32)
         return _Rules(
             *(self.beam, min_len, b, program.longest_target - 1),

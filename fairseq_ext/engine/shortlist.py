@@ -1,7 +1,7 @@
-"""Which target tokens the translations of a sentence may have (numpy only).
+"""The target tokens that translations of a sentence may have (numpy only).
 
 A shortlist has the most frequent target tokens and, for each source token, those that translate it
-most often. Of a sentence they are put together, so that the output layer and the softmax are
+most often. For a sentence they are joined, so that the output layer and the softmax are
 computed for some hundreds of tokens instead of tens of thousands. As a file it is UTF-8 text::
 
     fairseq-ext shortlist 1<TAB>number of source symbols that follow
@@ -34,9 +34,9 @@ class Shortlist:
     """Numbers of target tokens, int32.
 
     Attributes:
-        frequent: those that every sentence may have.
-        counts: of each source token, how many it has of its own.
-        tokens: these, one source token after another.
+        frequent: tokens that every sentence may have.
+        counts: for each source token, how many target tokens it lists.
+        tokens: the listed ones, one source token after another.
     """
 
     frequent: np.ndarray
@@ -54,10 +54,10 @@ class Shortlist:
             ConfigError: a token id outside the vocabulary, or counts that do not match its tokens.
         """
         arrays = (self.frequent, self.counts, self.tokens)
-        fits = all(one.dtype == np.int32 and one.ndim == 1 for one in arrays)
+        fits = all(array.dtype == np.int32 and array.ndim == 1 for array in arrays)
         fits = fits and (self.counts >= 0).all() and self._begins[-1] == len(self.tokens)
-        for some in (self.frequent, self.tokens):
-            fits = fits and ((some >= 0) & (some < vocabulary)).all()
+        for tokens in (self.frequent, self.tokens):
+            fits = fits and ((tokens >= 0) & (tokens < vocabulary)).all()
         if not fits:
             raise ConfigError("the shortlist is of another vocabulary, or damaged.")
 
@@ -65,7 +65,7 @@ class Shortlist:
         """Refuse to search with too few tokens.
 
         Raises:
-            ConfigError: fewer are frequent.
+            ConfigError: fewer than ``count`` are frequent.
         """
         if len(np.unique(self.frequent)) < count:
             raise ConfigError(
@@ -73,28 +73,28 @@ class Shortlist:
                 f"search needs {count:,}; make it with a larger `--frequent`, or lower `--beam`."
             )
 
-    def of(self, sentence: Sequence[int], more: Sequence[int], vocabulary: int) -> np.ndarray:
-        """The tokens of a sentence and ``more``, ascending, int32.
+    def of(self, sentence: Sequence[int], extra: Sequence[int], vocabulary: int) -> np.ndarray:
+        """Return the tokens of a sentence and ``extra``, ascending, int32.
 
         Args:
             sentence: numbers of source tokens; those without an entry have no tokens of their own.
-            more: numbers of target tokens.
-            vocabulary: of the target.
+            extra: numbers of target tokens that are added.
+            vocabulary: size of the target's.
         """
-        chosen = np.zeros(vocabulary, bool)
-        chosen[self.frequent] = chosen[np.asarray(more, np.int64)] = True
+        listed = np.zeros(vocabulary, bool)
+        listed[self.frequent] = listed[np.asarray(extra, np.int64)] = True
         for token in set(sentence):
             if token < len(self.counts):
-                chosen[self.tokens[self._begins[token] : self._begins[token + 1]]] = True
-        return np.flatnonzero(chosen).astype(np.int32)
+                listed[self.tokens[self._begins[token] : self._begins[token + 1]]] = True
+        return np.flatnonzero(listed).astype(np.int32)
 
 
 def made(frequent: Iterable[int], lists: Sequence[Iterable[int]]) -> Shortlist:
-    """A shortlist of numbers: the frequent tokens, and a list for each source token."""
-    lists = [np.fromiter(one, np.int32) for one in lists]
+    """Build a shortlist from the frequent tokens and a list for each source token."""
+    lists = [np.fromiter(tokens, np.int32) for tokens in lists]
     return Shortlist(
         np.fromiter(frequent, np.int32),
-        np.array([len(one) for one in lists], np.int32),
+        np.array([len(tokens) for tokens in lists], np.int32),
         np.concatenate([np.empty(0, np.int32), *lists]),
     )
 
@@ -108,7 +108,7 @@ def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequenc
 
 
 def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shortlist:
-    """A shortlist from its file.
+    """Read a shortlist from its file.
 
     Args:
         path: of `fairseq-ext shortlist`.
@@ -141,23 +141,23 @@ def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shor
     return made(_numbers(path, 2, lines[1], numbers[1]), lists)
 
 
-def _numbers(path: str | Path, place: int, line: str, known: Mapping[str, int]) -> list[int]:
-    """Numbers of the symbols in a line, of which there is at least one."""
+def _numbers(path: str | Path, place: int, line: str, vocabulary: Mapping[str, int]) -> list[int]:
+    """Return the numbers of the symbols in a line, at least one."""
     symbols = line.split(" ")
     for symbol in symbols:
-        if symbol not in known:
+        if symbol not in vocabulary:
             raise _fault(path, place, f"has `{symbol:.40}`, which is not in the target dictionary")
-    return [known[symbol] for symbol in symbols]
+    return [vocabulary[symbol] for symbol in symbols]
 
 
-def _fault(path: str | Path, place: int, what: str) -> DataError:
-    return DataError(f"{path}, line {place:,}: the line {what}. {CURE}")
+def _fault(path: str | Path, place: int, fault: str) -> DataError:
+    return DataError(f"{path}, line {place:,}: the line {fault}. {CURE}")
 
 
 def coverage(
     shortlist: Shortlist, source: Side, target: Side, sentences: int = 1000
 ) -> tuple[float, float]:
-    """How good a shortlist is for sentences from all over a parallel text.
+    """Measure a shortlist on sentences from all over a parallel text.
 
     Returns:
         The share of target tokens that are listed for their sentence, and how many are listed for
@@ -166,8 +166,8 @@ def coverage(
     step = max(1, (len(source.begins) - 1) // sentences)
     listed = hits = tokens = count = 0
     for place in range(0, len(source.begins) - 1, step):
-        (words, _), (wanted, _) = source.words(place, place + 1), target.words(place, place + 1)
-        own = shortlist.of(words.tolist(), (), target.vocabulary)
-        hits, tokens = hits + np.isin(wanted, own).sum(), tokens + len(wanted)
-        listed, count = listed + len(own), count + 1
+        (words, _), (expected, _) = source.words(place, place + 1), target.words(place, place + 1)
+        listed_tokens = shortlist.of(words.tolist(), (), target.vocabulary)
+        hits, tokens = hits + np.isin(expected, listed_tokens).sum(), tokens + len(expected)
+        listed, count = listed + len(listed_tokens), count + 1
     return hits / max(1, tokens), listed / count

@@ -126,12 +126,17 @@ class Tensors:
         return stored.astype(np.float32, copy=False) if kind in FLOATS else stored
 
     def _of_int8(self, name: str) -> np.ndarray:
-        whole = self.stored(name + INT8)
+        rounded = self.stored(name + INT8)
         scale = self.stored(name + SCALE) if name + SCALE in self else np.empty(())
         floats = scale.dtype == np.float32
-        if whole.dtype != np.int8 or whole.ndim != 2 or not floats or scale.shape != (len(whole),):
+        if (
+            rounded.dtype != np.int8
+            or rounded.ndim != 2
+            or not floats
+            or scale.shape != (len(rounded),)
+        ):
             raise DataError(f"{name}.int8 and its scale do not fit")
-        return whole * scale[:, None]
+        return rounded * scale[:, None]
 
     def signs(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Signs of a weight as bits, and their levels if it is kept in bits.

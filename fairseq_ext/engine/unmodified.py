@@ -1,7 +1,7 @@
-"""Whether a model is what its classes say: no code of its own, nothing hooked on, finite weights.
+"""Refuse models with code of their own, hooks, or weights that are not finite.
 
-A program is made of a model's weights and options alone. What else changes its results, such as an
-adapter in a subclass of ``nn.Linear``, would be left out without a word.
+A program is made of a model's weights and options alone. Anything else that changes its results,
+such as an adapter in a subclass of ``nn.Linear``, would be left out without a word.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ LIBRARIES = ("torch", "fairseq", "apex", OURS)
 QUANT_NOISE = "fairseq.modules.quant_noise"  # its hook does nothing outside training
 
 
-def require(condition: bool, what: str) -> None:
+def require(condition: bool, feature: str) -> None:
     """Refuse a model that uses something the engine does not support.
 
     Raises:
         ConfigError: the condition does not hold.
     """
     if not condition:
-        raise ConfigError(f"the engine has no {what}.")
+        raise ConfigError(f"the engine has no {feature}.")
 
 
 def require_methods(module: nn.Module, base: type, names: Sequence[str]) -> None:
     """Refuse a module with methods that are neither those of ``base`` nor this package's.
 
     Raises:
-        ConfigError: it has one.
+        ConfigError: it has such a method.
     """
     for name in names:
         method = _method(module, name)
-        same = method is getattr(base, name, None) or _package(method) == OURS
-        require(same, type(module).__name__)
+        unchanged = method is getattr(base, name, None) or _package(method) == OURS
+        require(unchanged, type(module).__name__)
 
 
 def require_no_additions(model: nn.Module) -> None:
-    """Refuse a model that others than its libraries have added something to.
+    """Refuse a model with code, hooks or parametrizations from outside its libraries.
 
     Raises:
         ConfigError: a part with code of its own, a hook or a parametrization.
@@ -71,7 +71,7 @@ def require_no_additions(model: nn.Module) -> None:
 
 
 def _method(module: nn.Module, name: str) -> Any:
-    """The function that a call ends in; activation checkpoints only wrap it."""
+    """Return the function that a call ends in; activation checkpoints only wrap it."""
     if name == "forward" and hasattr(module, "precheckpoint_forward"):
         name = "precheckpoint_forward"
     method = getattr(module, name, None)
@@ -79,7 +79,7 @@ def _method(module: nn.Module, name: str) -> Any:
 
 
 def _package(method: Any) -> str | None:
-    """That it was written in; None without a method."""
+    """Return the top-level package that defines a method; None without a method."""
     return None if method is None else str(method.__module__).partition(".")[0]
 
 
@@ -88,14 +88,19 @@ def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None
 
     Args:
         matrices: the weights of a program.
-        model: that it was made of, whose parameters the message names.
+        model: the model of the program; the message names its parameters.
 
     Raises:
-        CheckpointError: there is one.
+        CheckpointError: a weight is not finite.
     """
-    if all(_finite(one.levels if isinstance(one, Signs) else one.values) for one in matrices):
+    if all(
+        _finite(matrix.levels if isinstance(matrix, Signs) else matrix.values)
+        for matrix in matrices
+    ):
         return
-    broken = [name for name, one in model.named_parameters() if not one.isfinite().all()]
+    broken = [
+        name for name, parameter in model.named_parameters() if not parameter.isfinite().all()
+    ]
     where = f" ({broken[0]})" if broken else ""
     raise CheckpointError(
         f"weights of the model{where} are not finite; the training has diverged. Take an earlier "
@@ -104,6 +109,6 @@ def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None
 
 
 def _finite(values: np.ndarray) -> bool:
-    """Whether all numbers are; their sum, which is quick, may overflow without need."""
+    """Whether all numbers are finite; the quick sum may overflow although they are."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum()) or np.isfinite(values).all())

@@ -1,9 +1,9 @@
-"""Whether a program and its weights can be run: the machine itself checks nothing (numpy only).
+"""Check that a program and its weights can be run (numpy only).
 
-``native/machine.c`` reads and writes memory as the program says. So everything it relies on is
-proven first: that an operation has its operands, that they lie within registers that hold
-something by then, that the rows of registers are of the same things, and that each weight has the
-size and the kind with which the operation reads it.
+``native/machine.c`` reads and writes memory as the program says, and checks nothing. So everything
+it relies on is proven first: that an operation has its operands, that they lie within registers
+that were written before, that rows of registers stand for the same things, and that each weight
+has the size and the kind with which the operation reads it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ OF_DECODER = {Code.ATTEND_PAST, Code.ATTEND_SOURCE, Code.RECALL, Code.GRU, Code.
 
 
 def verify(program: Program, weights: Sequence[Packed]) -> None:
-    """Refuse a program that would read or write what is not there.
+    """Refuse a program that would read or write outside its memory.
 
     Args:
         program: its ``matrices`` are not looked at.
-        weights: in their place, as they are laid out.
+        weights: the matrices as they are laid out.
 
     Raises:
         ConfigError: the first fault.
@@ -64,72 +64,74 @@ class _Verifier:
         self.decoding = False
 
     def run(self) -> None:
-        """Encoder, decoder, and what is around them."""
+        """Check encoder, decoder, output layers and symbols."""
         self._check_numbers()
         program = self.program
         for self.decoding, operations in ((False, program.encoder), (True, program.decoder)):
             side = "decoder" if self.decoding else "encoder"
-            for place, one in enumerate(operations):
+            for place, operation in enumerate(operations):
                 try:
-                    self._check(one)
+                    self._check(operation)
                 except ConfigError as error:
                     raise ConfigError(
-                        f"operation {place} of the {side} ({Code(one.code).name}): {error}"
+                        f"operation {place} of the {side} ({Code(operation.code).name}): {error}"
                     ) from None
-            for one in operations:
-                if one.code is Code.RECALL:  # by now it is written
-                    self.read(one.inputs[0], Phase.HYPOTHESES)
+            for operation in operations:
+                if operation.code is Code.RECALL:  # by now it is written
+                    self.read(operation.inputs[0], Phase.HYPOTHESES)
         vocabulary = self._vocabulary()
         for layer in program.outputs:
             self.read(layer.result, Phase.HYPOTHESES)
             self.product(layer.weight, layer.result.width, vocabulary)
             self.vector(layer.bias, vocabulary, optional=True)
-        _require(all(0 <= one < vocabulary for one in program.symbols), "a symbol is no token")
-        every = sorted(self.caches.elements())
-        _require(every == list(range(program.caches)), "its caches are not one for each operation")
-        embeds = any(one.code is Code.EMBED for one in program.encoder)
+        _require(
+            all(0 <= symbol < vocabulary for symbol in program.symbols), "a symbol is no token"
+        )
+        caches = sorted(self.caches.elements())
+        _require(caches == list(range(program.caches)), "its caches are not one for each operation")
+        embeds = any(operation.code is Code.EMBED for operation in program.encoder)
         _require(embeds, "its encoder reads no tokens")
 
     def _vocabulary(self) -> int:
         layers = self.program.outputs
-        there = layers and 0 <= layers[0].weight < len(self.weights)
-        _require(there, "it has no output layer")
+        has_layer = layers and 0 <= layers[0].weight < len(self.weights)
+        _require(has_layer, "it has no output layer")
         return self.weights[layers[0].weight].outputs
 
     def _check_numbers(self) -> None:
-        """Check what does not belong to a single operation."""
+        """Check limits of length and registers, which belong to no single operation."""
         program = self.program
         for name in ("longest_source", "longest_target"):
             _require(1 <= getattr(program, name) < 1 << 31, f"its `{name}` is out of range")
-        most = sum(one.outputs + one.inputs for one in self.weights)
+        widest = sum(weight.outputs + weight.inputs for weight in self.weights)
         for width, phase, rows in program.shapes:
-            _require(1 <= width <= most, "a register is too wide")
+            _require(1 <= width <= widest, "a register is too wide")
             _require(phase in iter(Phase), "a register has an unknown phase")
             _require(rows == 0 or phase == Phase.SLOTS, "a register has a number of rows")
             _require(0 <= rows <= MOST, "a register has too many rows")
             _require(rows or phase != Phase.SLOTS, "a register has no rows")
         columns = sum(shape.width for shape in program.shapes)
-        _require(columns <= MOST_COLUMNS * most, "its registers are too many")
+        _require(columns <= MOST_COLUMNS * widest, "its registers are too many")
         self.written = [np.zeros(shape.width, bool) for shape in program.shapes]
 
-    def _check(self, one: Operation) -> None:
-        _require(one.code in OPERANDS, "it is unknown")
-        counts = tuple(map(len, (one.inputs, one.weights, one.ints, one.reals)))
-        _require(counts == OPERANDS[one.code], "it has other operands")
-        _require(one.code not in (OF_ENCODER if self.decoding else OF_DECODER), "not here")
-        _require(all(-1 <= number <= MOST for number in one.ints), "a number is out of range")
+    def _check(self, op: Operation) -> None:
+        _require(op.code in OPERANDS, "it is unknown")
+        counts = tuple(map(len, (op.inputs, op.weights, op.ints, op.reals)))
+        _require(counts == OPERANDS[op.code], "it has other operands")
+        _require(op.code not in (OF_ENCODER if self.decoding else OF_DECODER), "not here")
+        _require(all(-1 <= number <= MOST for number in op.ints), "a number is out of range")
         with np.errstate(over="ignore"):
-            _require(np.isfinite(np.float32(one.reals)).all(), "a factor is not finite")
-        out = self.within(one.out)
+            _require(np.isfinite(np.float32(op.reals)).all(), "a factor is not finite")
+        out = self.within(op.out)
         _require((out.phase == Phase.HYPOTHESES) == self.decoding, "it writes into the other part")
-        _require(one.out.register not in self.heads, "it writes into transposed keys")
-        RULES[one.code](self, one)
-        self.written[one.out.register][one.out.offset :][: one.out.width] = True
+        _require(op.out.register not in self.heads, "it writes into transposed keys")
+        RULES[op.code](self, op)
+        self.written[op.out.register][op.out.offset :][: op.out.width] = True
 
     # ---- operands --------------------------------------------------------------------------------
 
     def within(self, place: Columns) -> Shape:
-        """The shape of an operand's register; the operand lies in it."""
+        """Return the shape of an operand's register, in which the operand must lie."""
         _require(0 <= place.register < len(self.program.shapes), "a register is missing")
         shape = self.program.shapes[place.register]
         inside = place.offset >= 0 and 1 <= place.width <= shape.width - place.offset
@@ -137,7 +139,7 @@ class _Verifier:
         return shape
 
     def read(self, place: Columns, *phases: Phase, width: int | None = None) -> Shape:
-        """The same of an input, which must hold something, in rows of one of these phases."""
+        """Check an input register: in bounds, already written, in an allowed phase."""
         shape = self.within(place)
         held = self.written[place.register][place.offset :][: place.width]
         _require(held.all() and place.register not in self.heads, "it reads what is not written")
@@ -146,216 +148,219 @@ class _Verifier:
         return shape
 
     def beside(self, place: Columns, out: Columns, width: int | None = None) -> None:
-        """An input with a row for each row of the output."""
-        shape, wanted = self.read(place, *Phase, width=width), self.within(out)
-        _require(shape[1:] == wanted[1:], "its rows are of other things")
+        """Check an input that has a row for each row of the output."""
+        shape, rows = self.read(place, *Phase, width=width), self.within(out)
+        _require(shape[1:] == rows[1:], "its rows are of other things")
 
     def weight(self, number: int) -> Packed:
-        """A weight that is there."""
+        """Return a weight, which must exist."""
         _require(0 <= number < len(self.weights), "a weight is missing")
         return self.weights[number]
 
     def product(self, number: int, inputs: int, outputs: int) -> None:
-        """A weight in panels."""
-        one = self.weight(number)
-        fits = one.kind != PLAIN and (one.inputs, one.outputs) == (inputs, outputs)
+        """Check the weight of a product, in panels."""
+        weight = self.weight(number)
+        fits = weight.kind != PLAIN and (weight.inputs, weight.outputs) == (inputs, outputs)
         _require(fits, "its weight has another size or kind")
 
     def plain(self, number: int, rows: int, columns: int = 1) -> np.ndarray:
-        """A table of at least this many rows that is read in fp32: ``[rows, columns]``."""
-        one = self.weight(number)
-        fits = one.kind == PLAIN and one.inputs == columns and one.outputs >= rows
+        """Return a table in fp32, ``[rows, columns]``, of at least this many rows."""
+        weight = self.weight(number)
+        fits = weight.kind == PLAIN and weight.inputs == columns and weight.outputs >= rows
         _require(fits, "its vector or table has another size or kind")
-        return one.values.reshape(-1, columns)
+        return weight.values.reshape(-1, columns)
 
     def vector(self, number: int, size: int, *, optional: bool = False) -> None:
-        """A gain or a bias."""
+        """Check a gain or a bias."""
         if number != -1 or not optional:
             self.plain(number, size)
 
     def activation(self, number: int) -> None:
-        """The number of a function."""
+        """Check the number of an activation function."""
         _require(number in ACTIVATIONS.values(), "its activation is unknown")
 
     def cache(self, number: int) -> None:
-        """A memory of past steps, in the decoder."""
+        """Count a memory of past steps, in the decoder."""
         if self.decoding:
             self.caches[number] += 1
 
     def divides(self, parts: int, *widths: int) -> None:
-        """Widths that can be cut into heads or groups."""
+        """Check that widths can be cut into this many heads or groups."""
         equal = parts >= 1 and not any(width % parts for width in widths)
         _require(equal, "a width cannot be cut into equal parts")
 
-    def memory(self, one: Operation) -> None:
-        """Query, transposed keys and values of an attention over a sentence."""
-        (query, keys, values), heads = one.inputs, one.ints[0]
-        self.beside(query, one.out, width=keys.width)
+    def memory(self, op: Operation) -> None:
+        """Check query, transposed keys and values of an attention over a sentence."""
+        (query, keys, values), heads = op.inputs, op.ints[0]
+        self.beside(query, op.out, width=keys.width)
         shape = self.within(keys)
         _require(self.heads.get(keys.register) == heads, "its keys are not transposed for it")
         _require((keys.offset, keys.width) == (0, shape.width), "it does not read whole keys")
-        found = self.read(values, Phase.TOKENS, Phase.SLOTS, width=one.out.width)
-        _require(found[1:] == shape[1:], "its keys and values are of other things")
+        value_shape = self.read(values, Phase.TOKENS, Phase.SLOTS, width=op.out.width)
+        _require(value_shape[1:] == shape[1:], "its keys and values are of other things")
         self.divides(heads, query.width, values.width)
-        self.binary(one.ints[2])
+        self.binary(op.ints[2])
 
     def binary(self, how: int) -> None:
-        """How the weights of an attention's sum are read."""
+        """Check the number that says how an attention's weights are binarized."""
         _require(how in WEIGHTS.values(), "its sum is of an unknown kind")
 
 
 # ---- operations; machine.h says what each computes -----------------------------------------------
 
 
-def _embed(check: _Verifier, one: Operation) -> None:
-    (table, positions), (first,) = one.weights, one.ints
+def _embed(check: _Verifier, op: Operation) -> None:
+    (table, positions), (first,) = op.weights, op.ints
     tokens = Phase.HYPOTHESES if check.decoding else Phase.TOKENS
-    _require(check.within(one.out).phase == tokens, "its rows are no tokens")
-    known = check._vocabulary() if check.decoding else 1
-    found = check.weight(table)
-    fits = found.inputs == one.out.width and found.outputs >= known
-    _require(fits and found.kind in EMBEDDINGS, "its table has another size or kind")
+    _require(check.within(op.out).phase == tokens, "its rows are no tokens")
+    fewest = check._vocabulary() if check.decoding else 1
+    embedding = check.weight(table)
+    fits = embedding.inputs == op.out.width and embedding.outputs >= fewest
+    _require(fits and embedding.kind in EMBEDDINGS, "its table has another size or kind")
     _require(first >= 0, "its first position is negative")
     if positions != -1:
         program = check.program
         longest = program.longest_target if check.decoding else program.longest_source
-        check.plain(positions, longest + first, one.out.width)
+        check.plain(positions, longest + first, op.out.width)
 
 
-def _linear(check: _Verifier, one: Operation) -> None:
-    (x, added), (weight, bias), (activation,) = one.inputs, one.weights, one.ints
-    check.beside(x, one.out)
-    check.product(weight, x.width, one.out.width)
-    check.vector(bias, one.out.width, optional=True)
+def _linear(check: _Verifier, op: Operation) -> None:
+    (x, added), (weight, bias), (activation,) = op.inputs, op.weights, op.ints
+    check.beside(x, op.out)
+    check.product(weight, x.width, op.out.width)
+    check.vector(bias, op.out.width, optional=True)
     check.activation(activation)
     if added != NOTHING:
-        check.beside(added, one.out, one.out.width)
+        check.beside(added, op.out, op.out.width)
         simple = activation in (ACTIVATIONS["linear"], ACTIVATIONS["relu"])
         _require(simple, "something is added to its activation")
 
 
-def _norm(check: _Verifier, one: Operation) -> None:
-    (groups,), (eps,) = one.ints, one.reals
-    check.beside(one.inputs[0], one.out, one.out.width)
-    check.divides(groups, one.out.width)
-    for number in one.weights:
-        check.vector(number, one.out.width // groups)
+def _norm(check: _Verifier, op: Operation) -> None:
+    (groups,), (eps,) = op.ints, op.reals
+    check.beside(op.inputs[0], op.out, op.out.width)
+    check.divides(groups, op.out.width)
+    for number in op.weights:
+        check.vector(number, op.out.width // groups)
     _require(eps >= 0, "its epsilon is negative")
 
 
-def _binarize(check: _Verifier, one: Operation) -> None:
-    check.beside(one.inputs[0], one.out, one.out.width)
-    check.divides(one.ints[0], one.out.width)
+def _binarize(check: _Verifier, op: Operation) -> None:
+    check.beside(op.inputs[0], op.out, op.out.width)
+    check.divides(op.ints[0], op.out.width)
 
 
-def _add(check: _Verifier, one: Operation) -> None:
-    for x in one.inputs:
-        check.beside(x, one.out, one.out.width)
+def _add(check: _Verifier, op: Operation) -> None:
+    for x in op.inputs:
+        check.beside(x, op.out, op.out.width)
 
 
-def _activate(check: _Verifier, one: Operation) -> None:
-    check.beside(one.inputs[0], one.out, one.out.width)
-    check.activation(one.ints[0])
+def _activate(check: _Verifier, op: Operation) -> None:
+    check.beside(op.inputs[0], op.out, op.out.width)
+    check.activation(op.ints[0])
 
 
-def _transpose(check: _Verifier, one: Operation) -> None:
-    (keys,), (heads,) = one.inputs, one.ints
+def _transpose(check: _Verifier, op: Operation) -> None:
+    (keys,), (heads,) = op.inputs, op.ints
     check.read(keys, Phase.TOKENS, Phase.SLOTS)
-    check.beside(keys, one.out, one.out.width)
+    check.beside(keys, op.out, op.out.width)
     check.divides(heads, keys.width)
-    whole = (one.out.offset, one.out.width) == (0, check.within(one.out).width)
-    _require(whole and not check.written[one.out.register].any(), "it needs a register of its own")
-    check.heads[one.out.register] = heads
+    fills_register = (op.out.offset, op.out.width) == (0, check.within(op.out).width)
+    _require(
+        fills_register and not check.written[op.out.register].any(),
+        "it needs a register of its own",
+    )
+    check.heads[op.out.register] = heads
 
 
-def _attend(check: _Verifier, one: Operation) -> None:
-    check.memory(one)
-    _require(check.within(one.out).phase == Phase.TOKENS, "its rows are no tokens")
+def _attend(check: _Verifier, op: Operation) -> None:
+    check.memory(op)
+    _require(check.within(op.out).phase == Phase.TOKENS, "its rows are no tokens")
 
 
-def _attend_past(check: _Verifier, one: Operation) -> None:
-    heads, cache, how = one.ints
+def _attend_past(check: _Verifier, op: Operation) -> None:
+    heads, cache, how = op.ints
     check.binary(how)
-    for x in one.inputs:
-        check.beside(x, one.out, one.out.width)
-    check.divides(heads, one.out.width)
+    for x in op.inputs:
+        check.beside(x, op.out, op.out.width)
+    check.divides(heads, op.out.width)
     check.cache(cache)
 
 
-def _attend_source(check: _Verifier, one: Operation) -> None:
-    check.memory(one)
-    shown = one.ints[1] != 0  # there is room for a weight of each token
-    tokens = check.within(one.inputs[2]).phase == Phase.TOKENS
+def _attend_source(check: _Verifier, op: Operation) -> None:
+    check.memory(op)
+    shown = op.ints[1] != 0  # there is room for a weight of each token
+    tokens = check.within(op.inputs[2]).phase == Phase.TOKENS
     _require(tokens or not shown, "its alignment is not with tokens")
 
 
-def _mix(check: _Verifier, one: Operation) -> None:
-    check.read(one.inputs[0], Phase.TOKENS, width=one.out.width)
-    out, matrix = check.within(one.out), check.weight(one.weights[0])
+def _mix(check: _Verifier, op: Operation) -> None:
+    check.read(op.inputs[0], Phase.TOKENS, width=op.out.width)
+    out, matrix = check.within(op.out), check.weight(op.weights[0])
     fits = matrix.kind == PLAIN and matrix.outputs == out.rows
     _require(fits and out.phase == Phase.SLOTS, "its matrix has another size or kind")
     _require(matrix.inputs >= check.program.longest_source, "its matrix is too short for sentences")
 
 
-def _convolve(check: _Verifier, one: Operation) -> None:
-    (logits, values), (heads, cache) = one.inputs, one.ints
-    check.beside(logits, one.out)
-    check.beside(values, one.out, one.out.width)
-    check.divides(heads, one.out.width)
-    sizes = check.plain(one.weights[0], 1, 2)[:, 0]
+def _convolve(check: _Verifier, op: Operation) -> None:
+    (logits, values), (heads, cache) = op.inputs, op.ints
+    check.beside(logits, op.out)
+    check.beside(values, op.out, op.out.width)
+    check.divides(heads, op.out.width)
+    sizes = check.plain(op.weights[0], 1, 2)[:, 0]
     _require(np.isin(sizes, np.arange(1, logits.width + 1)).all(), "a kernel has no such size")
     taps = int(sizes.astype(np.int64).sum())  # float32 loses ones beside 2^24
     _require(logits.width == heads * taps, "its logits are not one for each tap")
-    _window(check, one, cache)
+    _window(check, op, cache)
 
 
-def _taps(check: _Verifier, one: Operation) -> None:
-    (x,), (_, cache, count) = one.inputs, one.ints
-    check.beside(x, one.out)
-    _require(count >= 1 and one.out.width == count * x.width, "its width is not one for each tap")
-    _window(check, one, cache)
+def _taps(check: _Verifier, op: Operation) -> None:
+    (x,), (_, cache, count) = op.inputs, op.ints
+    check.beside(x, op.out)
+    _require(count >= 1 and op.out.width == count * x.width, "its width is not one for each tap")
+    _window(check, op, cache)
 
 
-def _window(check: _Verifier, one: Operation, cache: int) -> None:
+def _window(check: _Verifier, op: Operation, cache: int) -> None:
     tokens = (Phase.HYPOTHESES, Phase.TOKENS)
-    _require(check.within(one.out).phase in tokens, "its rows are no tokens")
+    _require(check.within(op.out).phase in tokens, "its rows are no tokens")
     check.cache(cache)
 
 
-def _recur(check: _Verifier, one: Operation) -> None:
-    width = one.out.width
-    check.read(one.inputs[0], Phase.TOKENS, width=3 * width)
-    check.beside(one.inputs[0], one.out)
-    check.product(one.weights[0], width, 3 * width)
-    check.vector(one.weights[1], 3 * width, optional=True)
+def _recur(check: _Verifier, op: Operation) -> None:
+    width = op.out.width
+    check.read(op.inputs[0], Phase.TOKENS, width=3 * width)
+    check.beside(op.inputs[0], op.out)
+    check.product(op.weights[0], width, 3 * width)
+    check.vector(op.weights[1], 3 * width, optional=True)
 
 
-def _pick(check: _Verifier, one: Operation) -> None:
-    check.read(one.inputs[0], Phase.TOKENS, width=one.out.width)
-    _require(check.within(one.out).phase == Phase.SENTENCES, "its rows are no sentences")
+def _pick(check: _Verifier, op: Operation) -> None:
+    check.read(op.inputs[0], Phase.TOKENS, width=op.out.width)
+    _require(check.within(op.out).phase == Phase.SENTENCES, "its rows are no sentences")
 
 
-def _recall(check: _Verifier, one: Operation) -> None:
-    state, initial = one.inputs
-    fits = check.within(state).phase == Phase.HYPOTHESES and state.width == one.out.width
-    own = state.register != one.out.register and not check.written[state.register].any()
-    _require(fits and own, "it cannot recall what this step has written")
+def _recall(check: _Verifier, op: Operation) -> None:
+    state, initial = op.inputs
+    fits = check.within(state).phase == Phase.HYPOTHESES and state.width == op.out.width
+    unwritten = state.register != op.out.register and not check.written[state.register].any()
+    _require(fits and unwritten, "it cannot recall what this step has written")
     if initial != NOTHING:
-        check.read(initial, Phase.SENTENCES, width=one.out.width)
+        check.read(initial, Phase.SENTENCES, width=op.out.width)
 
 
-def _gru(check: _Verifier, one: Operation) -> None:
-    width = one.out.width
-    for x, wanted in zip(one.inputs, (3 * width, 3 * width, width), strict=True):
-        check.beside(x, one.out, wanted)
+def _gru(check: _Verifier, op: Operation) -> None:
+    width = op.out.width
+    for x, input_width in zip(op.inputs, (3 * width, 3 * width, width), strict=True):
+        check.beside(x, op.out, input_width)
 
 
-def _additive(check: _Verifier, one: Operation) -> None:
-    query, keys, values = one.inputs
-    check.beside(query, one.out)
+def _additive(check: _Verifier, op: Operation) -> None:
+    query, keys, values = op.inputs
+    check.beside(query, op.out)
     check.read(keys, Phase.TOKENS, width=query.width)
-    check.read(values, Phase.TOKENS, width=one.out.width)
-    check.vector(one.weights[0], query.width)
+    check.read(values, Phase.TOKENS, width=op.out.width)
+    check.vector(op.weights[0], query.width)
 
 
 RULES: dict[Code, Callable[[_Verifier, Operation], None]] = {

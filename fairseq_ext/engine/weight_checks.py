@@ -1,4 +1,4 @@
-"""Whether a weight has the arrays that the machine reads of its kind (numpy only)."""
+"""Checks of the arrays of a weight, which the machine reads without looking (numpy only)."""
 
 from __future__ import annotations
 
@@ -60,12 +60,14 @@ def _sums_fit(weight: Packed) -> bool:
     """Whether no sum of products of bytes is out of int32's range."""
     if weight.sums is None:
         return True
-    most = weight.inputs * 128 * 128
-    return weight.inputs <= LONGEST_SUM and -most <= weight.sums.min() <= weight.sums.max() <= most
+    bound = weight.inputs * 128 * 128
+    return (
+        weight.inputs <= LONGEST_SUM and -bound <= weight.sums.min() <= weight.sums.max() <= bound
+    )
 
 
 def _can_be_read(weight: Packed) -> bool:
-    """Whether inputs are read in a known way."""
+    """Whether the reading of inputs is known and its numbers are finite."""
     how, bound, divisor = weight.reading
     with np.errstate(over="ignore"):
         return how in READINGS and bool(np.isfinite(np.float32([bound, divisor])).all())

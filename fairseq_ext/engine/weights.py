@@ -1,8 +1,8 @@
-"""How the machine's products read their weights (numpy only).
+"""Weights in the layout that the machine's products read (numpy only).
 
 Panels of 64 outputs, ``[panel][k][64]``; int8 ``[panel][k / 4][64][4]``. Signs are bits in int8's
-order or, ``[panel][k / 32][64][32]``, in that of the kernels of binary products. engine.h has the
-other side of it.
+order or, ``[panel][k / 32][64][32]``, in that of the kernels of binary products. engine.h reads
+this layout.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32") -> Packed:
         return Packed(0, outputs, inputs, _panels(values))
     if numbers == "bf16":
         return Packed(1, outputs, inputs, _panels(to_bf16(values)))
-    whole, units = to_int8(values)
+    rounded, units = to_int8(values)
     padded = np.zeros((outputs, -(-inputs // 4) * 4), np.int8)
-    padded[:, :inputs] = whole
-    sums = 128 * whole.sum(1, dtype=np.int32)
+    padded[:, :inputs] = rounded
+    sums = 128 * rounded.sum(1, dtype=np.int32)
     return Packed(2, outputs, inputs, _panels(padded, 4), _whole(units), _whole(sums))
 
 
@@ -84,15 +84,15 @@ def pack_all(matrices: Iterable[Matrix | Signs], numbers: str = "fp32") -> list[
     Raises:
         ConfigError: as for :func:`pack`.
     """
-    found, free = [], np.empty(0, np.uint8)
+    packed, free = [], np.empty(0, np.uint8)
     for matrix in matrices:
         weight = pack(matrix, numbers)
         size = -(-weight.values.nbytes // LINE) * LINE
         if size > len(free):
             free = _memory(max(size, PIECE))
-        found.append(weight._replace(values=_copied(weight.values, free)))
+        packed.append(weight._replace(values=_copied(weight.values, free)))
         free = free[size:]
-    return found
+    return packed
 
 
 def _pack_signs(matrix: Signs, numbers: str) -> Packed:
@@ -113,7 +113,7 @@ def _pack_signs(matrix: Signs, numbers: str) -> Packed:
 
 
 def _whole(values: np.ndarray) -> np.ndarray:
-    """One number for each output, and zeros up to a whole panel."""
+    """Append zeros to the outputs' numbers up to a full panel."""
     padded = np.zeros(-(-len(values) // PANEL) * PANEL, values.dtype)
     padded[: len(values)] = values
     return padded
@@ -147,14 +147,14 @@ def aligned(values: np.ndarray) -> np.ndarray:
 
 
 def _memory(size: int) -> np.ndarray:
-    """So many bytes, the first at a multiple of 64."""
+    """Allocate bytes, the first at a multiple of 64."""
     memory = np.empty(size + LINE, np.uint8)
     begin = -memory.ctypes.data % LINE
     return memory[begin : begin + size]
 
 
 def _copied(values: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """A contiguous copy in the first bytes of the memory."""
+    """Copy values contiguously into the first bytes of the memory."""
     copy = memory[: values.nbytes].view(values.dtype).reshape(values.shape)
     copy[...] = values
     return copy

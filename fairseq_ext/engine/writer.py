@@ -86,8 +86,8 @@ class Writer(Program):
         """The number of a weight; -1 for None. The same array gets the same number."""
         if values is None:
             return -1
-        for number, known in enumerate(self.matrices):
-            if known.plain == plain and known.values is values:
+        for number, matrix in enumerate(self.matrices):
+            if matrix.plain == plain and matrix.values is values:
                 return number
         self.matrices.append(Matrix(values, plain, self.recipe(values)))
         return len(self.matrices) - 1
@@ -225,7 +225,7 @@ class Writer(Program):
         binary: str | None = None,
         out: Columns | None = None,
     ) -> Columns:
-        """The same over this step and those before, whose keys and values are kept."""
+        """Attend over this step and earlier ones, whose keys and values are kept."""
         ints = (heads, self.cache(), WEIGHTS[binary])
         return self._attend(Code.ATTEND_PAST, (q, k, v), ints, None, out)
 
@@ -241,7 +241,7 @@ class Writer(Program):
         binary: str | None = None,
         out: Columns | None = None,
     ) -> Columns:
-        """The same over the sentence's source; ``shown``: these weights are the alignment."""
+        """Attend over the sentence's source; ``shown``: these weights are the alignment."""
         ints = (heads, int(shown), WEIGHTS[binary])
         return self._attend(Code.ATTEND_SOURCE, (q, keys, values), ints, scale, out)
 

@@ -35,7 +35,7 @@ class Stage:
         self.sizes = sizes
         attention = rules.attention and model.program.has_alignment
         self.state = allocate(model.program, attention, sizes, model.device, model.dtype)
-        self.bytes = sum(one.nbytes for one in self.state.values())
+        self.bytes = sum(tensor.nbytes for tensor in self.state.values())
         symbols, state = model.program.symbols, self.state
 
         def step() -> None:
@@ -52,8 +52,8 @@ class Executor:
         program: of a model.
         device: any.
         dtype: of the model's weights.
-        capture: makes a step that is launched at once of one that works in place; called when
-            memory of the same sizes is needed for the second time, as it takes its time.
+        capture: turns a step that works in place into one that is launched at once. It takes
+            long, so it is called when memory of equal sizes is needed for the second time.
         every: steps between two synchronizations with the device, which tell whether sentences
             are finished.
     """
@@ -68,7 +68,7 @@ class Executor:
     ) -> None:
         self._model, self._capture = Model(program, device, dtype), capture
         tables, output = program.source_tables, program.outputs[0].weight
-        self._source_vocabulary = min(len(program.matrices[one].values) for one in tables)
+        self._source_vocabulary = min(len(program.matrices[table].values) for table in tables)
         self._target_vocabulary = len(program.matrices[output].values)
         self._every = every or (1 if device.type == "cpu" else 4)
         self._stages: dict[tuple[Rules, Sizes], Stage] = {}
@@ -81,7 +81,7 @@ class Executor:
         prefixes: Sequence[Sequence[int]] | None = None,
         numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
-        """As :meth:`fairseq_ext.engine.library.Worker.translate`, for rules that draw nothing.
+        """Translate like :meth:`fairseq_ext.engine.library.Worker.translate`, without sampling.
 
         Nothing depends on the numbers of the sentences.
         """
@@ -99,8 +99,8 @@ class Executor:
         prefixes: Sequence[Sequence[int]],
     ) -> list[list[Found]]:
         stage = self._begin(sentences, rules, prefixes)
-        lengths = [len(one) for one in sentences]
-        found: list[list[Found]] = [[] for _ in sentences]
+        lengths = [len(sentence) for sentence in sentences]
+        translations: list[list[Found]] = [[] for _ in sentences]
         places, steps = list(range(len(sentences))), 0
         while places:
             for _ in range(self._every):
@@ -113,16 +113,16 @@ class Executor:
             going = [row for row, is_open in enumerate(still) if is_open]
             if 2 * len(going) > stage.sizes.sentences:
                 continue
-            gone = [row for row, is_open in enumerate(still) if not is_open]
-            of_gone = [lengths[places[row]] for row in gone]
-            results = collect(self._model.program, rules, stage.state, gone, of_gone)
-            for row, some in zip(gone, results, strict=True):
-                found[places[row]] = some
+            finished = [row for row, is_open in enumerate(still) if not is_open]
+            finished_lengths = [lengths[places[row]] for row in finished]
+            results = collect(self._model.program, rules, stage.state, finished, finished_lengths)
+            for row, hypotheses in zip(finished, results, strict=True):
+                translations[places[row]] = hypotheses
             places = [places[row] for row in going]
             if places:
                 smaller = stage.sizes._replace(sentences=rounded(len(places)))
                 stage = self._moved(stage, rules, smaller, going)
-        return found
+        return translations
 
     def _stage(self, rules: Rules, sizes: Sizes) -> Stage:
         key = rules, sizes
@@ -130,17 +130,19 @@ class Executor:
         if stage is None:
             stage = Stage(self._model, rules, sizes)
         elif not stage.captured:
-            empty(stage.state)  # it runs a few times from the first step on
+            empty(stage.state)  # capturing runs the step a few times, from the first on
             stage.run, stage.captured = self._capture(stage.run, self._model.device), True
         self._stages[key] = stage  # the newest is the last
-        while len(self._stages) > 1 and sum(one.bytes for one in self._stages.values()) > KEPT:
+        while (
+            len(self._stages) > 1 and sum(cached.bytes for cached in self._stages.values()) > KEPT
+        ):
             del self._stages[next(iter(self._stages))]
         return stage
 
     def _moved(self, stage: Stage, rules: Rules, sizes: Sizes, rows: Sequence[int]) -> Stage:
-        there = self._stage(rules, sizes)
-        move(there.state, stage.state, torch.tensor(rows, device=self._model.device))
-        return there
+        destination = self._stage(rules, sizes)
+        move(destination.state, stage.state, torch.tensor(rows, device=self._model.device))
+        return destination
 
     def _begin(
         self,
@@ -149,7 +151,7 @@ class Executor:
         prefixes: Sequence[Sequence[int]],
     ) -> Stage:
         program, device = self._model.program, self._model.device
-        lengths = [len(one) for one in sentences]
+        lengths = [len(sentence) for sentence in sentences]
         words = padded(sentences, program.symbols.pad).to(device)
         real = padded([[1] * n for n in lengths], 0).bool().to(device)
         longest_prefix = max(map(len, prefixes))
@@ -161,16 +163,16 @@ class Executor:
         )
         stage = self._stage(rules, sizes)
         state, count = stage.state, len(sentences)
-        begun = {
+        initial = {
             "open": torch.ones(count, dtype=torch.bool),
             "real": real,
             "limit": torch.tensor([rules.longest(n, program) for n in lengths]),
-            "forced": padded([[token + 1 for token in one] for one in prefixes], 0),
+            "forced": padded([[token + 1 for token in prefix] for prefix in prefixes], 0),
         }
         for number, register in encode(self._model, words, real).items():
-            begun[f"source {number}"] = register
+            initial[f"source {number}"] = register
         empty(state)
-        fill(state, {name: part for name, part in begun.items() if name in state})
+        fill(state, {name: part for name, part in initial.items() if name in state})
         tokens = torch.full((sizes.sentences, rules.beam), program.symbols.begin, device=device)
         totals = torch.full(tokens.shape, search.NEVER, device=device)
         totals[:, 0] = 0  # the first step goes on from one row
@@ -179,11 +181,11 @@ class Executor:
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
-    """``[B, longest]``, with pads at the right."""
-    whole = torch.full((len(rows), max(map(len, rows))), pad)
-    for row, one in zip(whole, rows, strict=True):
-        row[: len(one)] = torch.as_tensor(one)
-    return whole
+    """Pad rows at the right to ``[B, longest]``."""
+    matrix = torch.full((len(rows), max(map(len, rows))), pad)
+    for row, numbers in zip(matrix, rows, strict=True):
+        row[: len(numbers)] = torch.as_tensor(numbers)
+    return matrix
 
 
 def collect(
@@ -193,10 +195,10 @@ def collect(
     rows: Sequence[int],
     lengths: Sequence[int],
 ) -> list[list[Found]]:
-    """The finished hypotheses of some sentences, best first.
+    """Return the finished hypotheses of some sentences, best first.
 
     Args:
-        program: whose.
+        program: the model's.
         rules: of the search.
         state: of the search.
         rows: places of the sentences in it.
@@ -205,19 +207,19 @@ def collect(
     where = torch.tensor(rows, dtype=torch.long, device=state["open"].device)
     names = ("count", "ended lines", "ended steps", "ended totals", "tokens", "totals")
     names += ("attention",) if "attention" in state else ()
-    here = {name: state[name].index_select(0, where).cpu().numpy() for name in names}
-    found: list[list[Found]] = []
+    arrays = {name: state[name].index_select(0, where).cpu().numpy() for name in names}
+    translations: list[list[Found]] = []
     for row, length in enumerate(lengths):
-        some = []
-        for place in range(here["count"][row]):
-            end, total = here["ended steps"][row, place], here["ended totals"][row, place]
-            times, line = np.arange(end + 1), here["ended lines"][row, place, : end + 1]
-            tokens = np.append(here["tokens"][row, times, line][1:], program.symbols.end)
-            scores = np.diff(np.append(here["totals"][row, times, line], total))
+        hypotheses = []
+        for place in range(arrays["count"][row]):
+            end, total = arrays["ended steps"][row, place], arrays["ended totals"][row, place]
+            times, line = np.arange(end + 1), arrays["ended lines"][row, place, : end + 1]
+            tokens = np.append(arrays["tokens"][row, times, line][1:], program.symbols.end)
+            scores = np.diff(np.append(arrays["totals"][row, times, line], total))
             attention = None
-            if "attention" in here:
-                attention = here["attention"][row, times, line, :length]
+            if "attention" in arrays:
+                attention = arrays["attention"][row, times, line, :length]
             score = rules.score(float(total), len(tokens))
-            some.append(Found(tokens, score, scores, attention))
-        found.append(sorted(some, key=lambda one: -one.score))
-    return found
+            hypotheses.append(Found(tokens, score, scores, attention))
+        translations.append(sorted(hypotheses, key=lambda hypothesis: -hypothesis.score))
+    return translations

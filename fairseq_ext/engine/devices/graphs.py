@@ -17,7 +17,7 @@ Step = Callable[[], None]
 
 
 def captured(step: Step, device: torch.device) -> Step:
-    """The same step, launched at once on CUDA; as it is elsewhere, or where the capture fails.
+    """Capture a step as a CUDA graph; return it unchanged elsewhere, or if that fails.
 
     Args:
         step: works in place on tensors that stay where they are, and asks the device nothing. It

@@ -28,82 +28,84 @@ class Sizes(NamedTuple):
 
 
 def rounded(count: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, …: so few sizes that each can have its graph."""
+    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, …, so that each size can have its graph."""
     power = 1 << max(0, count - 1).bit_length()
     return 3 * power // 4 if power > 2 and count <= 3 * power // 4 else power
 
 
 def layout(program: Program, attention: bool) -> dict[str, tuple[Dimensions, torch.dtype | None]]:
-    """Names, shapes and types; None is the model's type.
+    """Return the tensors' names, shapes and types; None is the model's type.
 
     ``line [b, w, t]`` is the row at step t that hypothesis w descends from; what hypotheses had at
     each step stays as it was, ``[B, T, W, …]``. Finished hypotheses have a place each, and one
-    that nobody reads. A sentence that is 0 in all of this is no sentence.
+    more place is never read. A sentence whose numbers are all 0 is empty.
     """
-    whole, number = torch.int64, torch.float32
-    found: dict[str, tuple[Dimensions, torch.dtype | None]] = {
-        "step": ((1,), whole),
+    integer, number = torch.int64, torch.float32
+    shapes: dict[str, tuple[Dimensions, torch.dtype | None]] = {
+        "step": ((1,), integer),
         "open": (("B",), torch.bool),
         "real": (("B", "S"), torch.bool),
-        "limit": (("B",), whole),
-        "forced": (("B", "T"), whole),  # the token + 1, or 0
-        "line": (("B", "W", "T"), whole),
-        "tokens": (("B", "T", "W"), whole),
+        "limit": (("B",), integer),
+        "forced": (("B", "T"), integer),  # the token + 1, or 0
+        "line": (("B", "W", "T"), integer),
+        "tokens": (("B", "T", "W"), integer),
         "totals": (("B", "T", "W"), number),
-        "count": (("B",), whole),
-        "ended lines": (("B", "W+1", "T"), whole),
-        "ended steps": (("B", "W+1"), whole),
+        "count": (("B",), integer),
+        "ended lines": (("B", "W+1", "T"), integer),
+        "ended steps": (("B", "W+1"), integer),
         "ended totals": (("B", "W+1"), number),
     }
     if attention:
-        found["attention"] = ("B", "T", "W", "S"), number
-    for one in program.decoder:
-        if one.code is Code.RECALL:
-            register = one.inputs[0].register
-            found[f"recalled {register}"] = ("B", "W", program.shapes[register].width), None
-        elif one.code is Code.ATTEND_PAST:
-            for part, place in zip(("keys", "values"), one.inputs[1:], strict=True):
-                found[f"{part} {one.ints[1]}"] = ("B", "T", "W", place.width), None
-        elif one.code in (Code.CONVOLVE, Code.TAPS):
-            place = one.inputs[one.code is Code.CONVOLVE]
-            found[f"rows {one.ints[1]}"] = ("B", "T", "W", place.width), None
-        for place in one.inputs:
+        shapes["attention"] = ("B", "T", "W", "S"), number
+    for operation in program.decoder:
+        if operation.code is Code.RECALL:
+            register = operation.inputs[0].register
+            shapes[f"recalled {register}"] = ("B", "W", program.shapes[register].width), None
+        elif operation.code is Code.ATTEND_PAST:
+            for part, place in zip(("keys", "values"), operation.inputs[1:], strict=True):
+                shapes[f"{part} {operation.ints[1]}"] = ("B", "T", "W", place.width), None
+        elif operation.code in (Code.CONVOLVE, Code.TAPS):
+            place = operation.inputs[operation.code is Code.CONVOLVE]
+            shapes[f"rows {operation.ints[1]}"] = ("B", "T", "W", place.width), None
+        for place in operation.inputs:
             width, phase, rows = program.shapes[place.register]
             if place.register >= 0 and phase is not Phase.HYPOTHESES:
                 between = {Phase.TOKENS: ("S",), Phase.SENTENCES: (), Phase.SLOTS: (rows,)}[phase]
-                found[f"source {place.register}"] = ("B", *between, width), None
-    return found
+                shapes[f"source {place.register}"] = ("B", *between, width), None
+    return shapes
 
 
 def allocate(
     program: Program, attention: bool, sizes: Sizes, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Such tensors, all 0."""
-    known = {"B": sizes.sentences, "S": sizes.source, "T": sizes.steps, "W": sizes.beam}
-    known["W+1"] = sizes.beam + 1
+    """Allocate the tensors of :func:`layout`, all 0."""
+    dimensions = {"B": sizes.sentences, "S": sizes.source, "T": sizes.steps, "W": sizes.beam}
+    dimensions["W+1"] = sizes.beam + 1
     return {
         name: torch.zeros(
-            [known.get(one, one) for one in shape], dtype=kind or dtype, device=device
+            [dimensions.get(dimension, dimension) for dimension in shape],
+            dtype=kind or dtype,
+            device=device,
         )
         for name, (shape, kind) in layout(program, attention).items()
     }
 
 
 def empty(state: dict[str, Tensor]) -> None:
-    """No sentences, at the first step."""
-    for one in state.values():
-        one.zero_()
+    """Clear the state: no sentences, the first step."""
+    for tensor in state.values():
+        tensor.zero_()
 
 
 def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
-    """Put smaller tensors into the first places of those with their names."""
+    """Copy smaller tensors into the first places of the state's tensors of that name."""
     for name, part in parts.items():
         state[name][tuple(map(slice, part.shape))].copy_(part)
 
 
-def move(there: dict[str, Tensor], here: dict[str, Tensor], sentences: Tensor) -> None:
-    """Some sentences to another memory, which has no others then."""
-    empty(there)
-    step = {"step": here["step"]}
-    rest = here.keys() - step
-    fill(there, step | {name: here[name].index_select(0, sentences) for name in rest})
+def move(target: dict[str, Tensor], source: dict[str, Tensor], sentences: Tensor) -> None:
+    """Move some sentences to another memory, which is cleared first."""
+    empty(target)
+    step = {"step": source["step"]}
+    rest = source.keys() - step
+    fill(target, step | {name: source[name].index_select(0, sentences) for name in rest})

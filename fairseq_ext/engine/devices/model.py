@@ -32,15 +32,15 @@ class Model:
 
     def __init__(self, program: Program, device: torch.device, dtype: torch.dtype) -> None:
         self.program, self.device, self.dtype = program, device, dtype
-        self.weights = [self._moved(one) for one in program.matrices]
+        self.weights = [self._moved(matrix) for matrix in program.matrices]
 
     def _moved(self, matrix: Matrix | Signs) -> Tensor | BinaryWeight:
-        there = {"device": self.device, "dtype": self.dtype}
+        placement = {"device": self.device, "dtype": self.dtype}
         if isinstance(matrix, Matrix):
-            return torch.as_tensor(matrix.values).to(**there)
+            return torch.as_tensor(matrix.values).to(**placement)
         bits = np.unpackbits(matrix.values, axis=1, count=matrix.inputs, bitorder="little")
-        signs = torch.from_numpy(bits).to(**there) * 2 - 1
-        return BinaryWeight(signs, torch.as_tensor(matrix.levels).to(**there), matrix.reading)
+        signs = torch.from_numpy(bits).to(**placement) * 2 - 1
+        return BinaryWeight(signs, torch.as_tensor(matrix.levels).to(**placement), matrix.reading)
 
 
 @dataclass
@@ -66,39 +66,39 @@ class Frame:
     shown: list[Tensor] = field(default_factory=list)
 
     def read(self, place: Columns) -> Tensor:
-        """Columns of a register, ``[..., width]``."""
+        """Return columns of a register, ``[..., width]``."""
         return self.registers[place.register].narrow(-1, place.offset, place.width)
 
     def write(self, place: Columns, values: Tensor) -> None:
-        """The same columns."""
+        """Write columns of a register."""
         width = self.model.program.shapes[place.register].width
         if values.size(-1) == width:
             self.registers[place.register] = values
             return
         if place.register not in self.registers:
-            whole = values.new_zeros(*values.shape[:-1], width)
-            self.registers[place.register] = whole
+            register = values.new_zeros(*values.shape[:-1], width)
+            self.registers[place.register] = register
         self.read(place).copy_(values)
 
     def weight(self, number: int) -> Tensor | BinaryWeight | None:
-        """A weight; None for -1."""
+        """Return a weight; None for -1."""
         return None if number < 0 else self.model.weights[number]
 
     # ---- the past, in the decoder ----
 
     @property
     def step(self) -> Tensor:
-        """``[1]``, from 0."""
+        """The number of the step, ``[1]``, from 0."""
         return self.state["step"]
 
     def keep(self, name: str, values: Tensor) -> Tensor:
-        """All steps so far ``[B, T, W, …]``, with this one's values ``[B, W, …]``."""
-        kept = self.state[name]
-        return kept.index_copy_(1, self.step, values.unsqueeze(1).to(kept))
+        """Store this step's values ``[B, W, …]``; return those of all steps ``[B, T, W, …]``."""
+        past = self.state[name]
+        return past.index_copy_(1, self.step, values.unsqueeze(1).to(past))
 
     @cached_property
     def own_past(self) -> Tensor:
-        """Which of all hypotheses of all steps each one descends from, or is: ``[B, W, T W]``.
+        """The hypotheses of all steps that each one descends from, or is: ``[B, W, T W]``.
 
         The engine's lines of ancestors as a mask. Attention of a sentence's hypotheses over all
         that it ever had is one product that reads each key once, and nothing is ever reordered.
@@ -107,9 +107,9 @@ class Frame:
         rows, times = (torch.arange(n, device=line.device) for n in line.shape[1:])
         return (line.unsqueeze(3).eq(rows) & times.le(self.step).unsqueeze(1)).flatten(2)
 
-    def own_rows(self, kept: Tensor, times: Tensor) -> Tensor:
+    def own_rows(self, past: Tensor, times: Tensor) -> Tensor:
         """Return each hypothesis's own rows of :meth:`keep` at some steps: ``[B, W, n, …]``."""
         rows = self.state["line"].index_select(2, times)
         sentences = torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
-        places = (sentences * kept.size(1) + times) * kept.size(2) + rows
-        return kept.flatten(0, 2).index_select(0, places.flatten()).unflatten(0, places.shape)
+        places = (sentences * past.size(1) + times) * past.size(2) + rows
+        return past.flatten(0, 2).index_select(0, places.flatten()).unflatten(0, places.shape)

@@ -57,171 +57,173 @@ def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
 # ---- row by row ----------------------------------------------------------------------------------
 
 
-def embed(op: Operation, at: Frame) -> Tensor:
-    table, positions = (at.weight(number) for number in op.weights)
-    y = F.embedding(at.tokens, table) * op.reals[0]
+def embed(op: Operation, frame: Frame) -> Tensor:
+    table, positions = (frame.weight(number) for number in op.weights)
+    y = F.embedding(frame.tokens, table) * op.reals[0]
     if positions is None:
         return y
-    places = (at.positions + op.ints[0]).clamp(max=len(positions) - 1)
+    places = (frame.positions + op.ints[0]).clamp(max=len(positions) - 1)
     return y + positions.index_select(0, places)
 
 
-def linear(op: Operation, at: Frame) -> Tensor:
-    weight, bias = (at.weight(number) for number in op.weights)
-    y = FUNCTIONS[op.ints[0]](product(at.read(op.inputs[0]), weight, bias))
-    return y if op.inputs[1] == NOTHING else y + at.read(op.inputs[1])
+def linear(op: Operation, frame: Frame) -> Tensor:
+    weight, bias = (frame.weight(number) for number in op.weights)
+    y = FUNCTIONS[op.ints[0]](product(frame.read(op.inputs[0]), weight, bias))
+    return y if op.inputs[1] == NOTHING else y + frame.read(op.inputs[1])
 
 
-def norm(op: Operation, at: Frame) -> Tensor:
-    gain, shift = (at.weight(number) for number in op.weights)
-    groups = at.read(op.inputs[0]).unflatten(-1, (op.ints[0], -1))
+def norm(op: Operation, frame: Frame) -> Tensor:
+    gain, shift = (frame.weight(number) for number in op.weights)
+    groups = frame.read(op.inputs[0]).unflatten(-1, (op.ints[0], -1))
     return F.layer_norm(groups, gain.shape, gain, shift, op.reals[0]).flatten(-2)
 
 
-def binarize(op: Operation, at: Frame) -> Tensor:
-    groups = at.read(op.inputs[0]).unflatten(-1, (op.ints[0], -1))
+def binarize(op: Operation, frame: Frame) -> Tensor:
+    groups = frame.read(op.inputs[0]).unflatten(-1, (op.ints[0], -1))
     return (signs_of(groups) * (0.5 * groups.abs().amax(-1, keepdim=True))).flatten(-2)
 
 
-def add(op: Operation, at: Frame) -> Tensor:
-    x, z = (at.read(one) for one in op.inputs)
+def add(op: Operation, frame: Frame) -> Tensor:
+    x, z = (frame.read(columns) for columns in op.inputs)
     return op.reals[0] * x + op.reals[1] * z
 
 
-def activate(op: Operation, at: Frame) -> Tensor:
-    return FUNCTIONS[op.ints[0]](at.read(op.inputs[0]))
+def activate(op: Operation, frame: Frame) -> Tensor:
+    return FUNCTIONS[op.ints[0]](frame.read(op.inputs[0]))
 
 
-def gru(op: Operation, at: Frame) -> Tensor:
-    return gru_state(*(at.read(one) for one in op.inputs))
+def gru(op: Operation, frame: Frame) -> Tensor:
+    return gru_state(*(frame.read(columns) for columns in op.inputs))
 
 
 # ---- within a sentence ---------------------------------------------------------------------------
 
 
 def attention(
-    op: Operation, at: Frame, keys: Tensor, values: Tensor, seen: Tensor | None
+    op: Operation, frame: Frame, keys: Tensor, values: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """``softmax(scale Q K^T) V`` where ``seen`` ``[B, 1 or Q, N]``, and the mean of its weights.
+    """``softmax(scale Q K^T) V`` where ``mask`` ``[B, 1 or Q, N]``, and the mean of its weights.
 
     The weights are None if nothing needs them.
     """
     heads, shown, binary = op.ints
     q, k, v = (
-        x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (at.read(op.inputs[0]), keys, values)
+        x.unflatten(-1, (heads, -1)).transpose(1, 2)
+        for x in (frame.read(op.inputs[0]), keys, values)
     )
-    seen = None if seen is None else seen.unsqueeze(1)
+    mask = None if mask is None else mask.unsqueeze(1)
     if not binary and not (shown and op.code is Code.ATTEND_SOURCE):
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=op.reals[0])
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=op.reals[0])
         return y.transpose(1, 2).flatten(2), None
-    weights = softmax(q * op.reals[0] @ k.transpose(-1, -2), seen)
-    y = binary_sum(weights, v, seen, binary) if binary else weights.to(v.dtype) @ v
+    weights = softmax(q * op.reals[0] @ k.transpose(-1, -2), mask)
+    y = binary_sum(weights, v, mask, binary) if binary else weights.to(v.dtype) @ v
     return y.transpose(1, 2).flatten(2), weights.mean(1)
 
 
-def softmax(scores: Tensor, seen: Tensor | None) -> Tensor:
-    """In fp32, over what is seen."""
+def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Compute a softmax in fp32 over the keys where ``mask`` is true."""
     scores = scores.float()
-    if seen is not None:
-        scores = scores.masked_fill(seen.logical_not(), -torch.inf)
+    if mask is not None:
+        scores = scores.masked_fill(mask.logical_not(), -torch.inf)
     return scores.softmax(-1)
 
 
-def binary_sum(weights: Tensor, values: Tensor, seen: Tensor | None, how: int) -> Tensor:
+def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -> Tensor:
     """``Σ_j weights_j values_j`` where both become signs times levels; ``mix`` in machine.c."""
     counted = weights * (2 * values.select(-1, 0).abs().float()).unsqueeze(-2)
-    most = counted.amax(-1, keepdim=True)
+    largest = counted.amax(-1, keepdim=True)
     unsigned = how == WEIGHTS["unsigned"]
-    share = counted >= 0.5 * most if unsigned else torch.ones_like(counted, dtype=torch.bool)
-    if seen is not None:
-        share = share & seen
+    share = counted >= 0.5 * largest if unsigned else torch.ones_like(counted, dtype=torch.bool)
+    if mask is not None:
+        share = share & mask
     sums = share.to(values.dtype) @ signs_of(values)
-    return (sums * (0.5 * most if unsigned else 0.25 * most)).to(values.dtype)
+    return (sums * (0.5 * largest if unsigned else 0.25 * largest)).to(values.dtype)
 
 
-def source_mask(at: Frame, place: Columns) -> Tensor | None:
-    """Which keys ``[B, 1, N]`` are no pads; None where all are slots."""
-    slots = at.model.program.shapes[place.register].rows
-    return None if slots else at.real.unsqueeze(1)
+def source_mask(frame: Frame, place: Columns) -> Tensor | None:
+    """Return the mask of keys that are no pads, ``[B, 1, N]``; None for slots."""
+    slots = frame.model.program.shapes[place.register].rows
+    return None if slots else frame.real.unsqueeze(1)
 
 
-def attend(op: Operation, at: Frame) -> Tensor:
-    keys, values = (at.read(one) for one in op.inputs[1:])
-    y, weights = attention(op, at, keys, values, source_mask(at, op.inputs[2]))
+def attend(op: Operation, frame: Frame) -> Tensor:
+    keys, values = (frame.read(columns) for columns in op.inputs[1:])
+    y, weights = attention(op, frame, keys, values, source_mask(frame, op.inputs[2]))
     if weights is not None and op.code is Code.ATTEND_SOURCE and op.ints[1]:
-        show(at, weights)
+        show(frame, weights)
     return y
 
 
-def show(at: Frame, weights: Tensor) -> None:
-    if "attention" in at.state:
-        at.shown.append(weights)
+def show(frame: Frame, weights: Tensor) -> None:
+    if "attention" in frame.state:
+        frame.shown.append(weights)
 
 
-def attend_past(op: Operation, at: Frame) -> Tensor:
+def attend_past(op: Operation, frame: Frame) -> Tensor:
     keys, values = (
-        at.keep(f"{part} {op.ints[1]}", at.read(one)).flatten(1, 2)
-        for part, one in zip(("keys", "values"), op.inputs[1:], strict=True)
+        frame.keep(f"{part} {op.ints[1]}", frame.read(columns)).flatten(1, 2)
+        for part, columns in zip(("keys", "values"), op.inputs[1:], strict=True)
     )
-    return attention(op, at, keys, values, at.own_past)[0]
+    return attention(op, frame, keys, values, frame.own_past)[0]
 
 
-def additive(op: Operation, at: Frame) -> Tensor:
-    query, keys, values = (at.read(one) for one in op.inputs)
-    scores = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ at.weight(op.weights[0])
-    weights = softmax(scores, at.real.unsqueeze(1))
+def additive(op: Operation, frame: Frame) -> Tensor:
+    query, keys, values = (frame.read(columns) for columns in op.inputs)
+    scores = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ frame.weight(op.weights[0])
+    weights = softmax(scores, frame.real.unsqueeze(1))
     if op.ints[1]:
-        show(at, weights)
+        show(frame, weights)
     return weights.to(values.dtype) @ values
 
 
-def mix(op: Operation, at: Frame) -> Tensor:
-    x = at.read(op.inputs[0])
-    return at.weight(op.weights[0]).narrow(1, 0, x.size(1)) @ (x * at.real.unsqueeze(2))
+def mix(op: Operation, frame: Frame) -> Tensor:
+    x = frame.read(op.inputs[0])
+    return frame.weight(op.weights[0]).narrow(1, 0, x.size(1)) @ (x * frame.real.unsqueeze(2))
 
 
-def window(op: Operation, at: Frame, place: Columns, cache: int, taps: int) -> Tensor:
+def window(op: Operation, frame: Frame, place: Columns, cache: int, taps: int) -> Tensor:
     """The rows that a kernel of width ``taps`` reads, 0 outside the sentence: ``[…, taps, D]``."""
-    x = at.read(place)
-    if at.state is None:
-        left = left_of(at, taps)
+    x = frame.read(place)
+    if frame.state is None:
+        left = left_of(frame, taps)
         around = (0, 0, left, taps - 1 - left)
-        x = F.pad(x * at.real.unsqueeze(2), around)
+        x = F.pad(x * frame.real.unsqueeze(2), around)
         return x.unfold(1, taps, 1).transpose(2, 3)
-    kept = at.keep(f"rows {cache}", x)
-    times = at.step + torch.arange(1 - taps, 1, device=x.device)
-    return at.own_rows(kept, times.clamp(min=0)) * times.ge(0).unsqueeze(1)
+    past = frame.keep(f"rows {cache}", x)
+    times = frame.step + torch.arange(1 - taps, 1, device=x.device)
+    return frame.own_rows(past, times.clamp(min=0)) * times.ge(0).unsqueeze(1)
 
 
-def left_of(at: Frame, taps: int) -> int:
-    """How many positions to the left of its own a kernel reads."""
-    return (taps + 2) // 2 - 1 if at.state is None else taps - 1
+def left_of(frame: Frame, taps: int) -> int:
+    """Return how many positions to the left of its own a kernel reads."""
+    return (taps + 2) // 2 - 1 if frame.state is None else taps - 1
 
 
-def convolve(op: Operation, at: Frame) -> Tensor:
+def convolve(op: Operation, frame: Frame) -> Tensor:
     heads, cache = op.ints
     kernels = [
-        (int(taps), float(share)) for taps, share in at.model.program.matrices[op.weights[0]].values
+        (int(taps), float(share))
+        for taps, share in frame.model.program.matrices[op.weights[0]].values
     ]
     widest = max(taps for taps, _ in kernels)
-    rows = window(op, at, op.inputs[1], cache, widest).unflatten(-1, (heads, -1))
-    logits = at.read(op.inputs[0]).unflatten(-1, (heads, -1))
+    rows = window(op, frame, op.inputs[1], cache, widest).unflatten(-1, (heads, -1))
+    logits = frame.read(op.inputs[0]).unflatten(-1, (heads, -1))
     parts = logits.float().split([taps for taps, _ in kernels], -1)
     kernel = 0.0
     for (taps, share), part in zip(kernels, parts, strict=True):
-        before = left_of(at, widest) - left_of(at, taps)
+        before = left_of(frame, widest) - left_of(frame, taps)
         kernel = kernel + F.pad(share * part.softmax(-1), (before, widest - taps - before))
     return torch.einsum("...hk,...khd->...hd", kernel.to(rows.dtype), rows).flatten(-2)
 
 
-def taps(op: Operation, at: Frame) -> Tensor:
+def taps(op: Operation, frame: Frame) -> Tensor:
     _, cache, count = op.ints
-    return window(op, at, op.inputs[0], cache, count).flatten(-2)
+    return window(op, frame, op.inputs[0], cache, count).flatten(-2)
 
 
-def recur(op: Operation, at: Frame) -> Tensor:
-    weight, bias = (at.weight(number) for number in op.weights)
-    gates, real = at.read(op.inputs[0]).unbind(1), at.real.unsqueeze(2).unbind(1)
+def recur(op: Operation, frame: Frame) -> Tensor:
+    weight, bias = (frame.weight(number) for number in op.weights)
+    gates, real = frame.read(op.inputs[0]).unbind(1), frame.real.unsqueeze(2).unbind(1)
     state, states = gates[0].new_zeros(len(gates[0]), op.out.width), {}
     for t in reversed(range(len(gates))) if op.ints[0] else range(len(gates)):
         after = gru_state(gates[t], product(state, weight, bias), state)
@@ -229,21 +231,21 @@ def recur(op: Operation, at: Frame) -> Tensor:
     return torch.stack([states[t] for t in range(len(gates))], 1)
 
 
-def pick(op: Operation, at: Frame) -> Tensor:
-    x = at.read(op.inputs[0])
+def pick(op: Operation, frame: Frame) -> Tensor:
+    x = frame.read(op.inputs[0])
     if op.ints[0]:
         return x.select(1, 0)
-    last = (at.real.sum(1) - 1).view(-1, 1, 1).expand(-1, 1, x.size(2))
+    last = (frame.real.sum(1) - 1).view(-1, 1, 1).expand(-1, 1, x.size(2))
     return x.gather(1, last).squeeze(1)
 
 
-def recall(op: Operation, at: Frame) -> Tensor:
+def recall(op: Operation, frame: Frame) -> Tensor:
     x, initial = op.inputs
-    before = at.state[f"recalled {x.register}"].narrow(-1, x.offset, x.width)
-    parents = at.state["line"].index_select(2, (at.step - 1).clamp(min=0))
+    before = frame.state[f"recalled {x.register}"].narrow(-1, x.offset, x.width)
+    parents = frame.state["line"].index_select(2, (frame.step - 1).clamp(min=0))
     y = before.gather(1, parents.expand(-1, -1, x.width))
-    first = torch.zeros_like(y) if initial == NOTHING else at.read(initial).unsqueeze(1)
-    return torch.where(at.step.eq(0), first, y)
+    first = torch.zeros_like(y) if initial == NOTHING else frame.read(initial).unsqueeze(1)
+    return torch.where(frame.step.eq(0), first, y)
 
 
 OPERATIONS: dict[Code, Callable[[Operation, Frame], Tensor]] = {
@@ -252,7 +254,7 @@ OPERATIONS: dict[Code, Callable[[Operation, Frame], Tensor]] = {
     Code.NORM: norm,
     Code.ADD: add,
     Code.ACTIVATE: activate,
-    Code.TRANSPOSE: lambda op, at: at.read(op.inputs[0]),
+    Code.TRANSPOSE: lambda op, frame: frame.read(op.inputs[0]),
     Code.ATTEND: attend,
     Code.ATTEND_PAST: attend_past,
     Code.ATTEND_SOURCE: attend,
@@ -268,19 +270,19 @@ OPERATIONS: dict[Code, Callable[[Operation, Frame], Tensor]] = {
 }
 
 
-def run(operations: Sequence[Operation], at: Frame) -> None:
-    """Operations, one after another."""
-    for one in operations:
-        at.write(one.out, OPERATIONS[one.code](one, at))
+def run(operations: Sequence[Operation], frame: Frame) -> None:
+    """Run operations one after another."""
+    for operation in operations:
+        frame.write(operation.out, OPERATIONS[operation.code](operation, frame))
 
 
 def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
-    """All registers that the encoder writes.
+    """Run the encoder; return all registers that it writes.
 
     Args:
         model: the weights.
         tokens: ``[B, S]``, with pads at the right.
-        real: which are none.
+        real: true where a token is no pad.
     """
     positions = torch.arange(tokens.size(1), device=tokens.device)
     frame = Frame(model, tokens, positions, real)
@@ -289,19 +291,19 @@ def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
 
 
 def decode(model: Model, state: dict[str, Tensor]) -> list[Tensor]:
-    """The next step: each model's logits ``[B, W, V]`` in fp32; the state is kept for the next."""
+    """Run one step and update the state; return each model's logits ``[B, W, V]`` in fp32."""
     program, step = model.program, state["step"]
     tokens = state["tokens"].index_select(1, step).squeeze(1)
     frame = Frame(model, tokens, step, state["real"], state)
-    for name, kept in state.items():
+    for name, tensor in state.items():
         kind, _, number = name.partition(" ")
         if kind == "source":
-            frame.registers[int(number)] = kept
+            frame.registers[int(number)] = tensor
     run(program.decoder, frame)
-    for name, kept in state.items():
+    for name, tensor in state.items():
         kind, _, number = name.partition(" ")
         if kind == "recalled":
-            kept.copy_(frame.registers[int(number)])
+            tensor.copy_(frame.registers[int(number)])
     if frame.shown:
         frame.keep("attention", torch.stack(frame.shown).sum(0) / len(program.outputs))
     return [

@@ -20,7 +20,7 @@ def advance(
     """Go one step on; the equations are those of ``native/search.c``.
 
     Args:
-        rules: how; nothing is drawn.
+        rules: of the search; nothing is drawn.
         symbols: of the target.
         state: changed in place.
         logits: ``[B, W, V]`` of the tokens that may follow, of each model.
@@ -34,7 +34,7 @@ def advance(
     parents, tokens = places // (2 * beam), tokens.flatten(1).gather(1, places)
 
     ends = tokens.eq(symbols.end)
-    ended = (one.narrow(1, 0, beam) for one in (ends & best.gt(NEVER), best, parents))
+    ended = (candidates.narrow(1, 0, beam) for candidates in (ends & best.gt(NEVER), best, parents))
     finish(state, *ended)
     best, places = best.masked_fill(ends, NEVER).topk(beam)
     parents, tokens = parents.gather(1, places), tokens.gather(1, places)
@@ -46,33 +46,33 @@ def advance(
 
 
 def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
-    """Hypotheses ``[B, W]`` before this step: their newest token and their sum."""
+    """Store the hypotheses ``[B, W]`` before a step: their newest tokens and their sums."""
     step, line = state["step"], state["line"]
-    own = torch.arange(line.size(1), device=line.device).view(1, -1, 1)
-    line.index_copy_(2, step, own.expand(len(line), -1, 1))
+    rows = torch.arange(line.size(1), device=line.device).view(1, -1, 1)
+    line.index_copy_(2, step, rows.expand(len(line), -1, 1))
     state["tokens"].index_copy_(1, step, tokens.unsqueeze(1))
     state["totals"].index_copy_(1, step, totals.unsqueeze(1))
 
 
 def lines_of(line: Tensor, rows: Tensor) -> Tensor:
-    """The lines of some rows ``[B, n]`` of each sentence: ``[B, n, T]``."""
+    """Return the lines ``[B, n, T]`` of some rows ``[B, n]`` of each sentence."""
     return line.gather(1, rows.unsqueeze(2).expand(-1, -1, line.size(2)))
 
 
 def voted(rules: Rules, logits: Sequence[Tensor]) -> Tensor:
-    """A model's logits; of several the logarithm of the mean of their probabilities."""
+    """Return a model's logits, or the logarithm of the mean of several models' probabilities."""
     if rules.temperature != 1:
-        logits = [one / rules.temperature for one in logits]
+        logits = [model_logits / rules.temperature for model_logits in logits]
     if len(logits) == 1:
         return logits[0]
-    every = torch.stack([one.log_softmax(2) for one in logits])
-    return every.logsumexp(0) - math.log(len(logits))
+    log_probabilities = torch.stack([model_logits.log_softmax(2) for model_logits in logits])
+    return log_probabilities.logsumexp(0) - math.log(len(logits))
 
 
 def ranked(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities ``[B, W, 2 W]`` of the tokens that may follow, and these tokens."""
+    """Return the tokens that may follow ``[B, W, 2 W]``, after their log-probabilities."""
     step = state["step"]
     normalizers = logits.logsumexp(2, keepdim=True)
     logits.select(2, symbols.unknown).sub_(rules.unkpen)
@@ -90,8 +90,8 @@ def ranked(
         bar_repetitions(rules.no_repeat_ngram_size, symbols.pad, state, logits)
     values, tokens = logits.topk(2 * rules.beam)
     values, free = values - normalizers, forced.lt(0)
-    others = only.new_full((), NEVER).expand(*values.shape[:2], values.size(2) - 1)
-    values = torch.where(free, values, torch.cat([only, others], 2))
+    never = only.new_full((), NEVER).expand(*values.shape[:2], values.size(2) - 1)
+    values = torch.where(free, values, torch.cat([only, never], 2))
     return values, torch.where(free, tokens, forced)
 
 
@@ -100,11 +100,11 @@ def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tenso
     step, line = state["step"], state["line"]
     words = state["tokens"].transpose(1, 2).gather(1, line)  # of each hypothesis [B, W, T]
     ends = torch.arange(words.size(2), device=words.device)
-    again = (ends.ge(size) & ends.le(step)).expand_as(words)
+    repeats = (ends.ge(size) & ends.le(step)).expand_as(words)
     for back in range(1, size):
         newest = words.index_select(2, (step + 1 - back).clamp(min=0))
-        again = again & words.roll(back, 2).eq(newest)
-    logits.scatter_(2, torch.where(again, words, pad), NEVER)
+        repeats = repeats & words.roll(back, 2).eq(newest)
+    logits.scatter_(2, torch.where(repeats, words, pad), NEVER)
 
 
 def finish(state: dict[str, Tensor], ends: Tensor, totals: Tensor, parents: Tensor) -> None:
