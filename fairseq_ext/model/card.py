@@ -62,8 +62,8 @@ class Card:
 
     @classmethod
     def read(cls, text: str) -> Card:
-        """That of a rendered card; of one written by hand, its licence and all its text."""
-        licence, about, numbers = (one.search(text) for one in (_LICENCE, _ABOUT, _IN))
+        """Parse a card: all fields of one that we rendered; of others the licence and the text."""
+        licence, about, numbers = (pattern.search(text) for pattern in (_LICENCE, _ABOUT, _IN))
         return cls(
             about[1] if about else text.rpartition("\n---\n")[2].strip(),
             licence[1] if licence else cls.licence,
@@ -82,22 +82,24 @@ class Card:
         updates: int | None,
         text: str,
     ) -> str:
-        """The card, in Markdown.
+        """Render the card in Markdown.
 
         Args:
             src, tgt: languages.
             architecture: its name in fairseq.
-            parameters: how many.
+            parameters: their number.
             numbers: of the weights.
             updates: of the training, or None.
             text: the steps between text and tokens.
         """
-        known = {name.lower() for name in ("BLEU", "chrF") if name in self._names()}
+        metrics = {name.lower() for name in ("BLEU", "chrF") if name in self._names()}
         return _CARD.format(
             src=src,
             tgt=tgt,
             licence=self.licence,
-            metrics="".join(["metrics:\n", *(f"- {one}\n" for one in sorted(known))] * bool(known)),
+            metrics="".join(
+                ["metrics:\n", *(f"- {metric}\n" for metric in sorted(metrics))] * bool(metrics)
+            ),
             architecture=architecture,
             about=self.about,
             parameters=parameters,
@@ -108,15 +110,15 @@ class Card:
         )
 
     def _names(self) -> set[str]:
-        return {one.name for one in self.scores}
+        return {score.name for score in self.scores}
 
     def _table(self) -> str:
-        """The scores, a row each."""
+        """Return the table of scores, one row each."""
         if not self.scores:
             return ""
         cells = [
-            (one.name, shown(one.name, one.value), one.detail, f"`{one.signature}`")
-            for one in self.scores
+            (score.name, shown(score.name, score.value), score.detail, f"`{score.signature}`")
+            for score in self.scores
         ]
         rows = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in cells]
         return "\n".join(

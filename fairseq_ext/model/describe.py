@@ -31,11 +31,13 @@ def describe(path: str | Path) -> dict[str, Any]:
         CheckpointError: the bundle cannot be used.
         DataError: its text pipeline cannot be used.
     """
-    found = bundle.read(path)
-    found.check()
-    tensors = Tensors(found.folder / bundle.WEIGHTS)
-    text = pipeline.find([found.folder])
-    sizes = {name: (found.folder / name).stat().st_size for name in (*found.files, bundle.MANIFEST)}
+    manifest = bundle.read(path)
+    manifest.check()
+    tensors = Tensors(manifest.folder / bundle.WEIGHTS)
+    text = pipeline.find([manifest.folder])
+    sizes = {
+        name: (manifest.folder / name).stat().st_size for name in (*manifest.files, bundle.MANIFEST)
+    }
     weights = _weights(tensors)
     parts = Counter({f"weights, {kind}": size for kind, size in weights.items()})
     parts["weights, names"] = sizes.pop(bundle.WEIGHTS) - parts.total()
@@ -44,15 +46,15 @@ def describe(path: str | Path) -> dict[str, Any]:
     report = {
         "bundle": str(path),
         "format_version": bundle.VERSION,
-        "architecture": found.architecture,
-        "numbers": found.numbers,
-        "languages": [found.src, found.tgt],
+        "architecture": manifest.architecture,
+        "numbers": manifest.numbers,
+        "languages": [manifest.src, manifest.tgt],
         "text": text and text.describe(),
-        "search": dict(found.search),
-        "parameters": _parameters(tensors, found),
+        "search": dict(manifest.search),
+        "parameters": _parameters(tensors, manifest),
         "bytes": {**parts, "all": parts.total()},
     }
-    if bundle.PROGRAM in found.files:
+    if bundle.PROGRAM in manifest.files:
         model = program_file.read(path)
         report |= _of_program(model.program)
         report["symbols"] = [len(model.source), len(model.target)]
@@ -69,9 +71,9 @@ def _of_program(program: Program) -> dict[str, Any]:
     }
 
 
-def _parameters(tensors: Tensors, found: bundle.Bundle) -> int:
+def _parameters(tensors: Tensors, manifest: bundle.Bundle) -> int:
     """Numbers in floating-point weights; a bit counts as one."""
-    inputs = bundle.configuration(found).get("binary", {}).get("inputs", {})
+    inputs = bundle.configuration(manifest).get("binary", {}).get("inputs", {})
     count = 0
     for name in tensors.names():
         if name in inputs:
@@ -111,7 +113,7 @@ def _kind(name: str) -> str:
 
 
 def as_table(report: dict[str, Any]) -> str:
-    """The result of :func:`describe` for people."""
+    """Format the result of :func:`describe` for people."""
     total = report["bytes"]["all"]
     search = ", ".join(f"{name} {value}" for name, value in report["search"].items())
     lines = [

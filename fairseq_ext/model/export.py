@@ -1,4 +1,4 @@
-"""Make a checkpoint of a bundle again, that fairseq trains on, generates with and averages."""
+"""Turn a bundle back into a checkpoint that fairseq can train, generate with and average."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def export(path: Path, output: Path) -> tuple[int, str]:
         output: of the checkpoint; it has no optimizer state.
 
     Returns:
-        How many tensors it has, and what they are compared with the trained ones.
+        The number of tensors, and how near they are to the trained ones, in words.
 
     Raises:
         CheckpointError: the bundle is missing or damaged.
         EnvironmentProblem: the checkpoint cannot be written.
     """
-    found = bundle.read(path)
+    manifest = bundle.read(path)
     checkpoint = storage.load(path)
     storage.save(checkpoint, output)
-    return len(checkpoint["model"]), EXACTNESS[found.numbers]
+    return len(checkpoint["model"]), EXACTNESS[manifest.numbers]

@@ -43,16 +43,16 @@ class Name(NamedTuple):
 
 
 def name(path: str | Path) -> Name | None:
-    """The name on the Hub that a path is; None for what is, or can only be, a path.
+    """Read a path as a name on the Hub; None if it exists or cannot be a name.
 
-    A path whose first folder is here is one, so that mistyped paths are not sent to the Hub.
+    A path whose first folder exists is no name, so that mistyped paths are not sent to the Hub.
     """
-    found = _NAME.fullmatch(str(path))
-    if found is None or found[1].endswith(_OF_FILES):
+    match = _NAME.fullmatch(str(path))
+    if match is None or match[1].endswith(_OF_FILES):
         return None
-    if os.path.lexists(path) or Path(found[1].partition("/")[0]).exists():
+    if os.path.lexists(path) or Path(match[1].partition("/")[0]).exists():
         return None
-    return Name(found[1], found[2])
+    return Name(match[1], match[2])
 
 
 def fetched(path: Path) -> Path:
@@ -62,39 +62,39 @@ def fetched(path: Path) -> Path:
         CheckpointError: there is no such bundle, or it is damaged.
         EnvironmentProblem: the Hub's library is missing, or the Hub cannot be reached.
     """
-    found = name(path)
-    return path if found is None else _fetch(found)
+    hub_name = name(path)
+    return path if hub_name is None else _fetch(hub_name)
 
 
 @functools.cache
-def _fetch(wanted: Name) -> Path:
+def _fetch(hub_name: Name) -> Path:
     if importlib.util.find_spec(LIBRARY) is None:
         raise EnvironmentProblem(
-            f"{wanted.repo} is not here; to look for it on the Hugging Face Hub, "
+            f"{hub_name.repo} is not here; to look for it on the Hugging Face Hub, "
             f"{extras.missing(LIBRARY)}"
         )
-    with _one_line(wanted):
-        folder = _download(wanted, again=False)
+    with _one_line(hub_name):
+        folder = _download(hub_name, again=False)
         try:
             bundle.read(folder).check()
         except CheckpointError:  # a copy can be damaged where it is kept
-            folder = _download(Name(wanted.repo, folder.name), again=True)
+            folder = _download(Name(hub_name.repo, folder.name), again=True)
             bundle.read(folder).check()
-    if not _COMMIT.fullmatch(wanted.revision or ""):
+    if not _COMMIT.fullmatch(hub_name.revision or ""):
         logger.warning(
             "%s is at commit %s; `%s@%s` stays with it.",
-            *(wanted.repo, folder.name, wanted.repo, folder.name),
+            *(hub_name.repo, folder.name, hub_name.repo, folder.name),
         )
     return folder
 
 
-def _download(wanted: Name, *, again: bool) -> Path:
-    """All files that a bundle lists, of one commit; its folder in the cache."""
+def _download(hub_name: Name, *, again: bool) -> Path:
+    """Download the files that a bundle lists, of one commit; return their folder in the cache."""
     from huggingface_hub import hf_hub_download
 
-    options = {"repo_id": wanted.repo, "force_download": again}
-    found = hf_hub_download(filename=bundle.MANIFEST, revision=wanted.revision, **options)
-    folder = Path(found).parent  # its name is the commit
+    options = {"repo_id": hub_name.repo, "force_download": again}
+    manifest_path = hf_hub_download(filename=bundle.MANIFEST, revision=hub_name.revision, **options)
+    folder = Path(manifest_path).parent  # its name is the commit
     for file in bundle.read(folder).files:
         hf_hub_download(filename=file, revision=folder.name, **options)
     return folder
@@ -121,41 +121,51 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
         raise ConfigError(f"the name on the Hub must be as org/name, but is `{repo}`.")
     if not bundle.is_bundle(path):
         raise ConfigError(f"{path} is not a bundle; make one with `fairseq-ext bundle`.")
-    found = bundle.read(path)
-    found.check()
+    manifest = bundle.read(path)
+    manifest.check()
     extras.need(LIBRARY)
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-    card = [one for one in ("README.md",) if (found.folder / one).is_file()]
-    files = [*found.files, *card, bundle.MANIFEST]
+    card = [card_name for card_name in ("README.md",) if (manifest.folder / card_name).is_file()]
+    files = [*manifest.files, *card, bundle.MANIFEST]
     with _one_line(Name(repo, None)):
         api = HfApi()
         api.create_repo(repo, private=private or None, exist_ok=True)
-        added = [CommitOperationAdd(one, str((found.folder / one).resolve())) for one in files]
-        title = message or f"{found.architecture}, {found.src} to {found.tgt}, {found.numbers}"
-        gone = [CommitOperationDelete(one) for one in _stale(repo, files)]
-        return api.create_commit(repo, [*added, *gone], commit_message=title).oid
+        added = [
+            CommitOperationAdd(file_name, str((manifest.folder / file_name).resolve()))
+            for file_name in files
+        ]
+        title = (
+            message
+            or f"{manifest.architecture}, {manifest.src} to {manifest.tgt}, {manifest.numbers}"
+        )
+        deleted = [CommitOperationDelete(file_name) for file_name in _stale(repo, files)]
+        return api.create_commit(repo, [*added, *deleted], commit_message=title).oid
 
 
-def _stale(repo: str, kept: Collection[str]) -> list[str]:
-    """Return the files of the bundle on the Hub that are not in ``kept``.
+def _stale(repo: str, current: Collection[str]) -> list[str]:
+    """Return the files of the bundle on the Hub that are not in ``current``.
 
-    Files that others added are left out.
+    Files that the bundle there does not list are left out.
     """
     from huggingface_hub import HfApi, errors, hf_hub_download
 
     try:
-        found = bundle.read(Path(hf_hub_download(repo, bundle.MANIFEST)).parent)
+        manifest = bundle.read(Path(hf_hub_download(repo, bundle.MANIFEST)).parent)
     except errors.LocalEntryNotFoundError:  # the Hub cannot be reached
         raise
     except (errors.EntryNotFoundError, errors.RevisionNotFoundError, CheckpointError, DataError):
         return []  # an empty repository, or not a bundle of ours
     api = HfApi()
-    return [one for one in found.files if one not in kept and api.file_exists(repo, one)]
+    return [
+        file_name
+        for file_name in manifest.files
+        if file_name not in current and api.file_exists(repo, file_name)
+    ]
 
 
 @contextmanager
-def _one_line(wanted: Name) -> Iterator[None]:
+def _one_line(hub_name: Name) -> Iterator[None]:
     """Turn the library's errors into ours.
 
     Raises:
@@ -163,29 +173,29 @@ def _one_line(wanted: Name) -> Iterator[None]:
     """
     from huggingface_hub import constants, errors
 
-    where = f"{wanted.repo} on {constants.ENDPOINT}"
+    where = f"{hub_name.repo} on {constants.ENDPOINT}"
     try:
         yield
     except FairseqExtError as error:
         kind = CheckpointError if isinstance(error, CheckpointError | DataError) else type(error)
         raise kind(f"{where}: {error}") from None
     except errors.RevisionNotFoundError:
-        raise CheckpointError(f"{where} has no revision `{wanted.revision}`.") from None
+        raise CheckpointError(f"{where} has no revision `{hub_name.revision}`.") from None
     except errors.RepositoryNotFoundError:
         raise CheckpointError(
-            f"{wanted.repo} is not here, and no model on {constants.ENDPOINT} that you may use; "
+            f"{hub_name.repo} is not here, and no model on {constants.ENDPOINT} that you may use; "
             f"check the name, or {LOGIN}."
         ) from None
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
         raise EnvironmentProblem(
-            f"{wanted.repo} is not here, and {constants.ENDPOINT} cannot be reached; check the "
+            f"{hub_name.repo} is not here, and {constants.ENDPOINT} cannot be reached; check the "
             "name, or the network and HF_HUB_OFFLINE."
         ) from None
     except errors.EntryNotFoundError:
         raise CheckpointError(
             f"{where} is not a bundle, or not all of one; `fairseq-ext push` puts bundles there."
         ) from None
-    except Exception as error:  # of the library, and of the one that it asks the network with
+    except Exception as error:  # of the library, or of the network library below it
         status = getattr(getattr(error, "response", None), "status_code", None)
         cure = f" ({LOGIN})" if status in (401, 403) else ""
         reason = str(error).strip().partition("\n")[0] or type(error).__name__

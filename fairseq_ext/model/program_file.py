@@ -1,4 +1,4 @@
-"""``program.json`` of a bundle: what the engine computes, and of which weights (no torch).
+"""The file ``program.json`` of a bundle, with the engine's computation (no torch).
 
 The file is an object with ``format`` and ``version``; ``begins`` and ``cut``, how the model's task
 treats a source (:class:`fairseq_ext.engine.engine_model.Settings`); ``program``, as
@@ -38,11 +38,11 @@ GROWTH, SPARE = 32, 1 << 27
 def encode(
     program: Program, begins: bool, cut: int, in_bits: Collection[str] = ()
 ) -> tuple[str, dict[str, np.ndarray]]:
-    """The content of the file, and the constants that belong to the weights' file, by name.
+    """Return the content of the file, and the constants for the file of weights, by name.
 
     Args:
         program: of one model.
-        begins, cut: how its task treats a source.
+        begins, cut: the task's treatment of a source.
         in_bits: names of the weights that are kept as bits with their levels.
     """
     constants: dict[str, np.ndarray] = {}
@@ -75,7 +75,7 @@ def encode(
 
 
 def read(path: str | Path, numbers: str | None = None) -> EngineModel:
-    """A bundle laid out for the engine, after all of it has been checked.
+    """Check a bundle and lay it out for the engine.
 
     Args:
         path: of the bundle.
@@ -84,45 +84,45 @@ def read(path: str | Path, numbers: str | None = None) -> EngineModel:
     Raises:
         CheckpointError: a file is missing or damaged, or it has no program that could run.
     """
-    found = bundle.read(path)
-    found.check()
-    if bundle.PROGRAM not in found.files:
+    manifest = bundle.read(path)
+    manifest.check()
+    if bundle.PROGRAM not in manifest.files:
         raise CheckpointError(f"{path} has no program for the engine.")
     try:
-        return _model(found, numbers or bundle.ENGINE_NUMBERS[found.numbers])
+        return _model(manifest, numbers or bundle.ENGINE_NUMBERS[manifest.numbers])
     except (
         *(KeyError, ValueError, TypeError, AttributeError, IndexError),
         *(RecursionError, MemoryError, OverflowError),
     ) as error:
-        if isinstance(error, FairseqExtError) and str(found.folder) in str(error):
+        if isinstance(error, FairseqExtError) and str(manifest.folder) in str(error):
             raise CheckpointError(str(error)) from None
         reason = str(error) if isinstance(error, FairseqExtError) else type(error).__name__
         raise CheckpointError(
-            f"{found.folder / bundle.PROGRAM} is no program that could be used "
+            f"{manifest.folder / bundle.PROGRAM} is no program that could be used "
             f"({reason.rstrip('.'):.200}). Make the bundle again."
         ) from None
 
 
-def _model(found: bundle.Bundle, numbers: str) -> EngineModel:
-    content = read_json(found.folder / bundle.PROGRAM)
+def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
+    content = read_json(manifest.folder / bundle.PROGRAM)
     if (content["format"], content["version"]) != (FORMAT, VERSION):
         raise DataError("it is of another version; update fairseq-ext")
     program = program_json.decode(content["program"])
-    tensors = Tensors(found.folder / bundle.WEIGHTS)
+    tensors = Tensors(manifest.folder / bundle.WEIGHTS)
     weights = pack_all(_matrices(content["weights"], tensors), numbers)
     source, target = (
-        dictionaries.symbols(found.folder / f"dict.{language}.txt")
-        for language in (found.src, found.tgt)
+        dictionaries.symbols(manifest.folder / f"dict.{language}.txt")
+        for language in (manifest.src, manifest.tgt)
     )
     listed = None
-    if bundle.SHORTLIST in found.files:
-        listed = shortlist.read(found.folder / bundle.SHORTLIST, source, target)
+    if bundle.SHORTLIST in manifest.files:
+        listed = shortlist.read(manifest.folder / bundle.SHORTLIST, source, target)
     settings = Settings(
-        *(found.architecture, numbers, found.src, found.tgt),
-        **{"begins": content["begins"], "cut": content["cut"], "search": found.search},
+        *(manifest.architecture, numbers, manifest.src, manifest.tgt),
+        **{"begins": content["begins"], "cut": content["cut"], "search": manifest.search},
     )
     verify(program, weights)
-    model = EngineModel(program, weights, settings, source, target, listed, found.folder)
+    model = EngineModel(program, weights, settings, source, target, listed, manifest.folder)
     model.check()
     return model
 

@@ -85,7 +85,7 @@ def write(
 
 
 def copy(source: bundle.Bundle, output: Path) -> bundle.Bundle:
-    """The same bundle as another folder or archive, its card and all; whole or not at all.
+    """Copy a bundle with its card to another folder or archive, whole or not at all.
 
     Args:
         source: what is copied.
@@ -129,7 +129,7 @@ def _becoming(output: Path) -> Iterator[Path]:
 def _write_files(
     checkpoint: Path, data: Path, folder: Path, numbers: str, search: dict[str, Any], card: Card
 ) -> None:
-    """All of a bundle but its shortlist, which is there already if there is one."""
+    """Write all files of a bundle except the shortlist, which is written before."""
     (model,), cfg, task = trained.load(data, [checkpoint])
     if numbers in ("bf16", "int8") and layout.BINARY_STAGE in model.state_dict():
         raise ConfigError(
@@ -160,7 +160,7 @@ def _write_files(
     (folder / bundle.MANIFEST).write_text(_as_json(content), encoding="utf-8")
     card_text = card.render(
         **{"src": src, "tgt": tgt, "architecture": name, "numbers": numbers, "updates": updates},
-        parameters=sum(one.numel() for one in model.parameters()),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
         text=text.describe() if text else "tokens, as they are",
     )
     (folder / CARD).write_text(card_text, encoding="utf-8")
@@ -176,7 +176,7 @@ def _updates(checkpoint: Path) -> int | None:
 def _write_model(
     model: BaseFairseqModel, cfg: Any, task: TranslationTask, folder: Path, numbers: str
 ) -> None:
-    """Options, weights, and the engine's program if the engine has such a model.
+    """Write options, weights, and the engine's program if the engine supports the model.
 
     Raises:
         CheckpointError: nothing in it is binary. The message is the end of a sentence.
@@ -201,7 +201,7 @@ def _write_model(
     (folder / bundle.CONFIG).write_text(_as_json(config), encoding="utf-8")
     # save_file would make a file that nobody else may read.
     (folder / bundle.WEIGHTS).write_bytes(save(stored))
-    if numbers in NUMBERS[1:]:  # the program's constants come of the same numbers
+    if numbers in NUMBERS[1:]:  # the program's constants are computed from the rounded weights
         tensors = Tensors(folder / bundle.WEIGHTS)
         rounded = {name: torch.tensor(tensors.array(name)) for name in tensors.names()}
         for name, first in {**{name: name for name in rounded}, **tied}.items():
@@ -228,7 +228,7 @@ def _write_program(
 
 
 def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
-    """The program of a trained model, whether a source begins with ``<s>``, and its longest one.
+    """Compile a model: its program, whether a source begins with ``<s>``, and where it is cut.
 
     Raises:
         CheckpointError: weights that are not finite. The message is the end of a sentence.
@@ -250,7 +250,7 @@ def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, b
 
 
 def _in_bits(model: BaseFairseqModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Binary weights with a bit each: what the configuration says of them, and the tensors.
+    """Pack binary weights, a bit each: their entry in the configuration, and the tensors.
 
     Raises:
         CheckpointError: there are none. The message is the end of a sentence.
@@ -265,15 +265,15 @@ def _in_bits(model: BaseFairseqModel) -> tuple[dict[str, Any], dict[str, Tensor]
 
 
 def _rounded(name: str, tensor: Tensor, numbers: str) -> dict[str, Tensor]:
-    """A tensor as it is stored."""
+    """Return the form in which a tensor is stored, by name."""
     if not tensor.is_floating_point() or not tensor.numel():
         return {name: tensor}
     if numbers == "bf16":
         return {name: tensor.bfloat16()}
     in_int8 = numbers == "int8" or (numbers == bundle.BITS_INT8 and name.endswith(TABLES))
     if in_int8 and tensor.dim() == 2:
-        whole, units = map(torch.from_numpy, to_int8(tensor.float().numpy()))
-        return {name + INT8: whole, name + SCALE: units}
+        rounded, units = map(torch.from_numpy, to_int8(tensor.float().numpy()))
+        return {name + INT8: rounded, name + SCALE: units}
     return {name: tensor.float()}
 
 
