@@ -29,8 +29,8 @@ Check = Callable[[Path], None]
 
 
 def suffix(path: str | Path) -> str:
-    """The one of :data:`SUFFIXES` with which a name ends, or nothing."""
-    return next((one for one in SUFFIXES if Path(path).name.endswith(one)), "")
+    """Return the suffix of :data:`SUFFIXES` with which a name ends, or ""."""
+    return next((ending for ending in SUFFIXES if Path(path).name.endswith(ending)), "")
 
 
 def require_kind(path: Path) -> None:
@@ -42,7 +42,7 @@ def require_kind(path: Path) -> None:
     for other in OTHERS:
         if path.name.lower().endswith(other):
             stem = path.with_name(path.name[: -len(other)])
-            names = " or ".join(f"{stem}{one}" for one in SUFFIXES)
+            names = " or ".join(f"{stem}{ending}" for ending in SUFFIXES)
             raise ConfigError(
                 f"`--output {path}`: no archive of this kind is written; use {names}."
             )
@@ -61,16 +61,18 @@ def write(folder: Path, path: Path, first: str) -> None:
     """
     kind = suffix(path)
     home = path.name.removesuffix(kind)
-    found = sorted(folder.iterdir(), key=lambda one: (one.name != first, one.name))
-    members = {f"{home}/{one.name}": one for one in found}
+    file_paths = sorted(folder.iterdir(), key=lambda file: (file.name != first, file.name))
+    members = {f"{home}/{file_path.name}": file_path for file_path in file_paths}
     with files.atomic_write(path, "wb") as out:
         if kind == ".zip":
             with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-                for name, one in members.items():
-                    entry = zipfile.ZipInfo(name)  # of 1980, whenever it is made
+                for name, file_path in members.items():
+                    entry = zipfile.ZipInfo(
+                        name
+                    )  # dated 1980, so that equal files give equal bytes
                     entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
-                    entry.file_size = one.stat().st_size  # above 2 GB it needs other headers
-                    with one.open("rb") as file, archive.open(entry, "w") as member:
+                    entry.file_size = file_path.stat().st_size  # above 2 GB it needs other headers
+                    with file_path.open("rb") as file, archive.open(entry, "w") as member:
                         shutil.copyfileobj(file, member, 1 << 20)
             return
         extras.need("zstandard")
@@ -81,10 +83,10 @@ def write(folder: Path, path: Path, first: str) -> None:
             compressor.stream_writer(out, closefd=False) as stream,
             tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):
-            for name, one in members.items():
+            for name, file_path in members.items():
                 entry = tarfile.TarInfo(name)
-                entry.size, entry.mode = one.stat().st_size, 0o644
-                with one.open("rb") as file:
+                entry.size, entry.mode = file_path.stat().st_size, 0o644
+                with file_path.open("rb") as file:
                     tar.addfile(entry, file)
 
 
@@ -92,7 +94,7 @@ def unpacked(path: str | Path, manifest: str, check: Check) -> Path | None:
     """Unpack an archived bundle into the cache and return its folder; None if it is not an archive.
 
     Args:
-        path: by its name an archive, or any other path.
+        path: any path; its name tells whether it is an archive.
         manifest: a file that the folder must have.
         check: raises :class:`CheckpointError` where a folder's files are damaged.
 
@@ -110,20 +112,20 @@ def unpacked(path: str | Path, manifest: str, check: Check) -> Path | None:
 
 @functools.cache
 def _unpacked(path: Path, version: tuple[int, ...], manifest: str, check: Check) -> Path | None:
-    """The same, once for each version of a file."""
+    """Unpack an archive, once for each version of the file."""
     if suffix(path) == ".zip" and not _zip_has(path, manifest):
         return None
     folder = _cache(path) / files.sha256(path)
-    found = _inside(folder, manifest)
-    if found is not None:
+    home = _inside(folder, manifest)
+    if home is not None:
         with suppress(CheckpointError):
-            check(found)
-            return found
+            check(home)
+            return home
         shutil.rmtree(folder, ignore_errors=True)  # damaged since; the archive is there
     try:
         with files.whole_folder(folder) as stage:
             safe_extract(path, stage, MOST_TIMES * version[0] + SPARE)
-            if any(one.is_symlink() for one in stage.rglob("*")):
+            if any(entry.is_symlink() for entry in stage.rglob("*")):
                 raise DataError(f"{path} is unsafe: it has links.")
             inside = _inside(stage, manifest)
             if inside is None:
@@ -135,7 +137,7 @@ def _unpacked(path: Path, version: tuple[int, ...], manifest: str, check: Check)
     except DataError as error:
         raise CheckpointError(str(error)) from None
     except EnvironmentProblem:
-        if _inside(folder, manifest) is None:  # else another process was quicker
+        if _inside(folder, manifest) is None:  # otherwise another process was quicker
             raise
     return _inside(folder, manifest)
 
@@ -150,22 +152,22 @@ def _cache(path: Path) -> Path:
 
 
 def _within(error: Exception, folder: Path) -> str:
-    """A message on a file of a folder, without the folder."""
+    """Return an error's message without the folder's path."""
     return str(error).replace(f"{folder}/", "")
 
 
 def _zip_has(path: Path, name: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
-            return any(one.rpartition("/")[2] == name for one in archive.namelist())
+            return any(member.rpartition("/")[2] == name for member in archive.namelist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, UnicodeDecodeError):
         return False
 
 
 def _inside(folder: Path, manifest: str) -> Path | None:
-    """The folder itself or the only one in it, if it has the manifest."""
+    """Return the folder, or the only folder in it, if the manifest is there; else None."""
     if not folder.is_dir():
         return None
     top = [*folder.iterdir()]
-    found = top[0] if len(top) == 1 and top[0].is_dir() else folder
-    return found if (found / manifest).is_file() else None
+    home = top[0] if len(top) == 1 and top[0].is_dir() else folder
+    return home if (home / manifest).is_file() else None

@@ -88,14 +88,14 @@ class Bundle:
         """Check every file.
 
         Raises:
-            CheckpointError: one is missing or changed, or one that would be used is not listed.
+            CheckpointError: a file is missing or changed, or an unlisted one would be used.
         """
-        for name, wanted in self.files.items():
+        for name, expected in self.files.items():
             try:
-                found = files.sha256(files.require_file(self.folder / name))
+                checksum = files.sha256(files.require_file(self.folder / name))
             except DataError as error:
                 raise CheckpointError(str(error)) from None
-            if found != wanted:
+            if checksum != expected:
                 raise CheckpointError(
                     f"{self.folder / name} is damaged: its checksum is wrong. Copy or download the "
                     "bundle again."
@@ -125,12 +125,12 @@ def _check(folder: Path) -> None:
 
 
 def home(path: str | Path) -> Path:
-    """The folder of a bundle, or of the file that a checkpoint is: its ``text.json`` is there."""
+    """Return the folder of a bundle or of a checkpoint's file; ``text.json`` is there."""
     return _folder(path) or Path(path).parent
 
 
 def as_file(path: str | Path) -> Path:
-    """A bundle's ``bundle.json``, which has the checksums of all else; a checkpoint is itself."""
+    """Return a bundle's ``bundle.json``, which has all checksums; a checkpoint's own path."""
     folder = _folder(path)
     return Path(path) if folder is None else folder / MANIFEST
 
@@ -141,7 +141,7 @@ def has_program(path: str | Path) -> bool:
 
 
 def read(path: str | Path) -> Bundle:
-    """A bundle's ``bundle.json``; the other files are left to :meth:`Bundle.check`.
+    """Read a bundle's ``bundle.json``; the other files are left to :meth:`Bundle.check`.
 
     Raises:
         CheckpointError: it cannot be used, or is of a later version.
@@ -175,32 +175,35 @@ def read(path: str | Path) -> Bundle:
 
 
 def _are_sums(listed: Any, words: list[str]) -> bool:
-    """Whether it names files of a folder, those that are needed and ``words`` among them."""
+    """Whether ``listed`` maps file names, the required ones included, to SHA-256 sums."""
     return (
         isinstance(listed, dict)
         and {CONFIG, WEIGHTS, *words} <= listed.keys()
         and all(files.is_name(name) and name != MANIFEST for name in listed)
-        and all(isinstance(one, str) and _SHA256.fullmatch(one) for one in listed.values())
+        and all(
+            isinstance(checksum, str) and _SHA256.fullmatch(checksum)
+            for checksum in listed.values()
+        )
     )
 
 
-def configuration(found: Bundle) -> dict[str, Any]:
-    """The content of a bundle's ``config.json``.
+def configuration(manifest: Bundle) -> dict[str, Any]:
+    """Read a bundle's ``config.json``.
 
     Raises:
         CheckpointError: it cannot be used.
     """
-    content = _json(found.folder / CONFIG)
+    content = _json(manifest.folder / CONFIG)
     binary = content.get("binary", {})
     if not (isinstance(binary, dict) and isinstance(binary.get("inputs", {}), dict)):
-        raise _unusable(found.folder / CONFIG)
+        raise _unusable(manifest.folder / CONFIG)
     if any(type(size) is not int for size in binary.get("inputs", {}).values()):
-        raise _unusable(found.folder / CONFIG)
+        raise _unusable(manifest.folder / CONFIG)
     return content
 
 
 def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
-    """A bundle as a checkpoint of fairseq, its weights in fp32, that was never trained.
+    """Read a bundle as an untrained checkpoint of fairseq, with its weights in fp32.
 
     Args:
         path: of the bundle.
@@ -209,23 +212,25 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     Raises:
         CheckpointError: a file is missing or damaged, or they do not fit each other.
     """
-    found = read(path)
+    manifest = read(path)
     if checksums:
-        found.check()
-    words = dictionaries.record(*(_symbols(found.folder, code) for code in (found.src, found.tgt)))
-    config = configuration(found)
+        manifest.check()
+    words = dictionaries.record(
+        *(_symbols(manifest.folder, code) for code in (manifest.src, manifest.tgt))
+    )
+    config = configuration(manifest)
     cfg, tied = config.get("cfg"), config.get("tied")
     if not (isinstance(cfg, dict) and isinstance(tied, dict)):
-        raise _unusable(found.folder / CONFIG)
+        raise _unusable(manifest.folder / CONFIG)
     if not all(isinstance(cfg.get(part), dict) for part in ("model", "task")):
-        raise _unusable(found.folder / CONFIG)
+        raise _unusable(manifest.folder / CONFIG)
     if config.get("namespace"):  # architectures of fairseq that have no dataclass
         cfg["model"] = Namespace(**cfg["model"])
-    state = _weights(found.folder / WEIGHTS, config.get("binary"))
+    state = _weights(manifest.folder / WEIGHTS, config.get("binary"))
     try:
         model = {**state, **{name: state[first] for name, first in tied.items()}}
     except (KeyError, TypeError):
-        raise _unusable(found.folder / CONFIG) from None
+        raise _unusable(manifest.folder / CONFIG) from None
     start = before_training()
     extra = {**start["extra_state"], DICTIONARIES: words}
     cfg = {**cfg, "criterion": PLAIN_LOSS}

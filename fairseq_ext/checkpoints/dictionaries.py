@@ -4,7 +4,7 @@ A model knows words by their numbers alone. With a dictionary of the same size i
 still runs, and translates into other words. So a checkpoint keeps the words of both dictionaries
 in their order, in ``extra_state``: all of them, since only the words themselves can say where two
 dictionaries differ and what stood there. 37,000 subwords take some 0.3 MB, beside 250 MB and more
-of such a model; of two equal dictionaries one is stored.
+of such a model; if both dictionaries are equal, one copy is stored.
 
 Nothing here needs fairseq or torch.
 """
@@ -37,7 +37,7 @@ def symbols(path: str | Path) -> list[str]:
     except UnicodeDecodeError:
         raise DataError(f"{path} is damaged: it is not UTF-8. Use another copy.") from None
     entries = lines.removesuffix("\n").split("\n")
-    return [*SPECIAL, *(one.removesuffix(OVERWRITES).rpartition(" ")[0] for one in entries)]
+    return [*SPECIAL, *(entry.removesuffix(OVERWRITES).rpartition(" ")[0] for entry in entries)]
 
 
 def record(source: Sequence[str], target: Sequence[str]) -> dict[str, str]:
@@ -51,17 +51,17 @@ def record(source: Sequence[str], target: Sequence[str]) -> dict[str, str]:
 
 
 def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] | None:
-    """The record in a checkpoint, or None in one that has none (of fairseq without the plugin).
+    """Return the record in a checkpoint; None without one (of fairseq without the plugin).
 
     Raises:
-        CheckpointError: it is something else than :func:`record` makes.
+        CheckpointError: the record is not of the form that :func:`record` returns.
     """
-    found = extra_state(checkpoint).get(DICTIONARIES)
-    if found is None:
+    words = extra_state(checkpoint).get(DICTIONARIES)
+    if words is None:
         return None
-    if not isinstance(found, dict) or not all(isinstance(found.get(s), str) for s in SIDES):
+    if not isinstance(words, dict) or not all(isinstance(words.get(s), str) for s in SIDES):
         raise CheckpointError(f"{path} is damaged: its dictionaries are no text. Use another copy.")
-    return found
+    return words
 
 
 def difference(ours: Sequence[str], theirs: Sequence[str]) -> str | None:

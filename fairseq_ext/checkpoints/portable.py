@@ -15,14 +15,14 @@ from fairseq_ext.checkpoints.tied import memory
 
 
 def ties(state: dict[str, Tensor]) -> dict[str, str]:
-    """For each tensor that shares the memory of an earlier one: its name, and that one's name."""
+    """Map the name of each tensor that shares an earlier one's memory to the earlier name."""
     first: dict[tuple[Any, ...], str] = {}
     names = {n: first.setdefault(memory(t), n) for n, t in state.items() if t.numel()}
-    return {name: one for name, one in names.items() if name != one}
+    return {name: first_name for name, first_name in names.items() if name != first_name}
 
 
 def model_settings(cfg: Any) -> dict[str, Any]:
-    """Options of a model: all that its architecture has, and no others."""
+    """Return the options of a model that its architecture has."""
     values = _plain(cfg)
     name = values.get("arch") or values["_name"]
     model = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
@@ -35,7 +35,7 @@ def model_settings(cfg: Any) -> dict[str, Any]:
 
 
 def task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
-    """Options of a translation task, without those of its training."""
+    """Return the options of a translation task, without those for training."""
     values = _plain(cfg)
     fields = TASK_DATACLASS_REGISTRY[values["_name"]].__dataclass_fields__
     of_training = {name for name in fields if name == "data" or name.startswith("eval_")}
@@ -53,5 +53,5 @@ def _plain(cfg: Any) -> dict[str, Any]:
 
 
 def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The values of these names only: no paths or names of the machine that trained the model."""
+    """Keep these names only: no paths or names of the machine that trained the model."""
     return {name: values[name] for name in sorted(set(names) & values.keys())}
