@@ -88,7 +88,7 @@ class BinaryAttention(MultiheadAttention):
         before_softmax: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As fairseq's attention: ``[T, R, C]``, weights ``[R, T, S]`` or ``[H, R, T, S]``.
+        """Return ``[T, R, C]`` and weights ``[R, T, S]`` or ``[H, R, T, S]``, like fairseq's.
 
         ``attn_mask`` ``[T, S]`` is below 0 where a query must not look. The returned weights are
         those before binarization and dropout, or None if nobody asks for them.
@@ -167,7 +167,7 @@ class BinaryAttention(MultiheadAttention):
 
 
 def read(x: Tensor, layer: nn.Module) -> Bits | None:
-    """The bits of ``x`` for a binary layer; q, k and v share them. None for a float layer."""
+    """Return the bits of ``x`` for a binary layer, shared by q, k and v; None for a float layer."""
     return layer.bits(x) if isinstance(layer, BinaryLinear) else None
 
 

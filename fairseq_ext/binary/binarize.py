@@ -92,9 +92,9 @@ class Bits(NamedTuple):
 
     def drop(self, p: float) -> tuple[Bits, float]:
         """Drop numbers with probability ``p``; also returns the factor for those that are kept."""
-        kept, scale = draw(self.signs, p)
-        passes = None if self.passes is None else self.passes * kept
-        return self._replace(signs=self.signs * kept, passes=passes), scale
+        mask, scale = draw(self.signs, p)
+        passes = None if self.passes is None else self.passes * mask
+        return self._replace(signs=self.signs * mask, passes=passes), scale
 
     def mask_(self, grad: Tensor) -> Tensor:
         """Turn the gradient of ``signs · level`` into that of the latent numbers, in place."""

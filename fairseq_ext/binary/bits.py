@@ -42,11 +42,11 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, tuple[Te
 
 
 def _reason(model: nn.Module) -> str:
-    again = "Only binary weights can be stored in bits."
+    explanation = "Only binary weights can be stored in bits."
     stage = getattr(model, "binary_stage", None)
     if stage is not None and stage.index == 0 and stage.stages:
         return (
             "is in the float stage of its training (`--stage-updates`); train on until its "
-            f"weights are binary. {again}"
+            f"weights are binary. {explanation}"
         )
-    return f"has no binary weights. {again}"
+    return f"has no binary weights. {explanation}"

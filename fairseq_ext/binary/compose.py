@@ -29,19 +29,19 @@ LAYER_NAMES = {
 }
 
 
-def layer_options(cfg: Any, chosen: switches.Switches, product: str) -> dict[str, Any]:
-    """Options of :class:`BinaryLinear` for a product.
+def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[str, Any]:
+    """Return the options of :class:`BinaryLinear` for a product.
 
     Raises:
         ConfigError: a bound is not a number above 0.
     """
     of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
-    how = {"kind": chosen.binarizer, "mask": str(cfg.binary_gradient)}
+    how = {"kind": selection.binarizer, "mask": str(cfg.binary_gradient)}
     fixed = None if of_weights in GRANULARITIES else _bound("--binary-weight-bound", of_weights)
     token = None if of_inputs == "token" else _bound("--binary-activation-bound", of_inputs)
     return {
-        "weights": product in chosen.weights,
-        "inputs": product in chosen.activations,
+        "weights": product in selection.weights,
+        "inputs": product in selection.activations,
         "granularity": "tensor" if of_weights == "tensor" else "channel",
         "weight_binarizer": Binarizer(**how, bound=fixed),
         "input_binarizer": Binarizer(**how, bound=token),
@@ -61,24 +61,24 @@ def _bound(option: str, text: str) -> float:
     return value
 
 
-def attention_options(cfg: Any, chosen: switches.Switches) -> dict[str, Any]:
-    """Options of :class:`BinaryAttention` for its two products."""
-    score_v = str(cfg.binary_score_v) if "score-v" in chosen.activations else None
-    return {"qk": "qk" in chosen.activations, "score_v": score_v}
+def attention_options(cfg: Any, selection: switches.Switches) -> dict[str, Any]:
+    """Return the options of :class:`BinaryAttention` for its two products."""
+    score_v = str(cfg.binary_score_v) if "score-v" in selection.activations else None
+    return {"qk": "qk" in selection.activations, "score_v": score_v}
 
 
-def stages_of(cfg: Any, chosen: switches.Switches) -> list[int]:
-    """The number of updates of each stage, from ``--stage-updates``.
+def stages_of(cfg: Any, selection: switches.Switches) -> list[int]:
+    """Return the number of updates of each stage, from ``--stage-updates``.
 
     Raises:
         ConfigError: these are not numbers, or the stage that binarizes the chosen parts is missing.
     """
-    least = 3 if chosen.activations else 2 if chosen.weights else 1
-    return stages.lengths(cfg.stage_updates, least)
+    fewest = 3 if selection.activations else 2 if selection.weights else 1
+    return stages.lengths(cfg.stage_updates, fewest)
 
 
 def staged_layers(model: nn.Module) -> Iterator[stages.StagedLayer]:
-    """All layers of a model that are binary in some stage."""
+    """Yield the layers of a model that are binary in some stage."""
     for module in model.modules():
         layer = isinstance(module, BinaryLinear) and (module.weights or module.inputs)
         products = isinstance(module, BinaryAttention) and any(module.options.values())
@@ -97,21 +97,25 @@ def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
     """
     if hasattr(model, "binary_stage"):
         return
-    chosen = switches.override(switches.Switches(), cfg.binary_weights, cfg.binary_activations)
-    if not chosen.anything:
+    selection = switches.override(switches.Switches(), cfg.binary_weights, cfg.binary_activations)
+    if not selection.anything:
         return
     if getattr(cfg, "muse_fused", False):
         raise ConfigError(
             "`--binary-weights` and `--binary-activations` must not be given with `--muse-fused`: "
             "a fused matrix holds several products."
         )
-    if chosen.activations & {"qk", "score-v"}:
+    if selection.activations & {"qk", "score-v"}:
         _require_own_products(model)
-    found = {p for module in list(model.modules()) for p in _exchange_layers(module, cfg, chosen)}
-    _require_found(model, (chosen.weights | chosen.activations) & set(switches.LAYERS) - found)
+    exchanged = {
+        p for module in list(model.modules()) for p in _exchange_layers(module, cfg, selection)
+    }
+    _require_found(
+        model, (selection.weights | selection.activations) & set(switches.LAYERS) - exchanged
+    )
     for module in list(model.modules()):
-        _exchange_attentions(module, cfg, chosen)
-    model.binary_stage = stages.Stage(staged_layers(model), stages_of(cfg, chosen))
+        _exchange_attentions(module, cfg, selection)
+    model.binary_stage = stages.Stage(staged_layers(model), stages_of(cfg, selection))
 
 
 def _require_found(model: nn.Module, missing: set[str]) -> None:
@@ -123,22 +127,22 @@ def _require_found(model: nn.Module, missing: set[str]) -> None:
         )
 
 
-def _exchange_layers(module: nn.Module, cfg: Any, chosen: switches.Switches) -> Iterator[str]:
+def _exchange_layers(module: nn.Module, cfg: Any, selection: switches.Switches) -> Iterator[str]:
     """Replace the layers of a module that belong to chosen products; yield these products."""
     for name, child in list(module.named_children()):
         product = LAYER_NAMES.get(name)
-        if isinstance(child, nn.Linear) and product in chosen.weights | chosen.activations:
-            options = layer_options(cfg, chosen, product)
+        if isinstance(child, nn.Linear) and product in selection.weights | selection.activations:
+            options = layer_options(cfg, selection, product)
             setattr(module, name, BinaryLinear.of(child, **options))
             yield product
-    if "qkv" in chosen.activations and hasattr(module, "compress_first"):
+    if "qkv" in selection.activations and hasattr(module, "compress_first"):
         module.compress_first = False  # mixing first would binarize the mixtures
 
 
-def _exchange_attentions(module: nn.Module, cfg: Any, chosen: switches.Switches) -> None:
+def _exchange_attentions(module: nn.Module, cfg: Any, selection: switches.Switches) -> None:
     for name, child in list(module.named_children()):
         if type(child) is MultiheadAttention:  # its fast path would read float weights
-            attention = BinaryAttention.of(child, **attention_options(cfg, chosen))
+            attention = BinaryAttention.of(child, **attention_options(cfg, selection))
             setattr(module, name, attention)
 
 

@@ -125,9 +125,9 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         return torch.lerp(nll[0], distilled.to(nll[0]), self.teacher_weight), nll[1]
 
     def obstacle(self) -> str | None:
-        """Why this criterion needs logits and not features, or None."""
-        found = chunked_output.obstacle(self._teacher[0])
-        return None if found is None else f"{found} in the teacher"
+        """Return why this criterion needs logits and not features, or None."""
+        reason = chunked_output.obstacle(self._teacher[0])
+        return None if reason is None else f"{reason} in the teacher"
 
     def _teaching(self, features: Tensor, sample: dict[str, Any]) -> OutputLayer:
         teacher = self.teacher_for(features)

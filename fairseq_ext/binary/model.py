@@ -121,7 +121,7 @@ class Layers:
 
     def attention(self, dim: int, heads: int, source_dim: int | None = None) -> BinaryAttention:
         """Self-attention, or attention over a source of ``source_dim`` channels."""
-        chosen = self.switches
+        selection = self.switches
         attention = BinaryAttention(
             dim,
             heads,
@@ -131,10 +131,10 @@ class Layers:
             self_attention=source_dim is None,
             encoder_decoder_attention=source_dim is not None,
             bias=False,
-            norm_heads=chosen.heads_norm,
-            norm_output=chosen.output in ("shortcut", "layer"),
-            shortcut=chosen.output == "shortcut",
-            **compose.attention_options(self.cfg, chosen),
+            norm_heads=selection.heads_norm,
+            norm_output=selection.output in ("shortcut", "layer"),
+            shortcut=selection.output == "shortcut",
+            **compose.attention_options(self.cfg, selection),
         )
         for name in ("q_proj", "k_proj", "v_proj"):
             size = dim if name == "q_proj" else source_dim or dim
@@ -258,9 +258,9 @@ class BmtModel(transformer.TranslationTransformer):
         return BmtDecoder(cfg, tgt_dict, embed_tokens)
 
 
-def _sizes(dim: int, ffn_dim: int, heads: int, **more: Any) -> dict[str, Any]:
+def _sizes(dim: int, ffn_dim: int, heads: int, **extra: Any) -> dict[str, Any]:
     sides = ("encoder", "decoder")
-    sizes = {"embed_dim": dim, "ffn_embed_dim": ffn_dim, "attention_heads": heads, **more}
+    sizes = {"embed_dim": dim, "ffn_embed_dim": ffn_dim, "attention_heads": heads, **extra}
     return {f"{side}_{name}": value for side in sides for name, value in sizes.items()}
 
 

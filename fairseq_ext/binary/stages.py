@@ -24,18 +24,18 @@ class StagedLayer(Protocol):
     """A layer that is binarized by stage."""
 
     def set_stage(self, stage: int) -> None:
-        """From now on, compute as in this stage."""
+        """Compute as in this stage from now on."""
 
 
-def lengths(text: str, least: int = 1) -> list[int]:
+def lengths(text: str, fewest: int = 1) -> list[int]:
     """Read ``--stage-updates``: the number of updates of each stage, or an empty list.
 
     Args:
         text: ``FLOAT``, ``FLOAT,WEIGHTS`` or ``FLOAT,WEIGHTS,ACTIVATIONS``.
-        least: the fewest stages that are accepted: 2 to binarize weights, 3 for activations.
+        fewest: the fewest stages that are accepted: 2 to binarize weights, 3 for activations.
 
     Raises:
-        ConfigError: these are not one to three whole numbers from 0 up, or fewer than ``least``.
+        ConfigError: these are not one to three whole numbers from 0 up, or fewer than ``fewest``.
     """
     try:
         values = [int(value) for value in text.split(",")] if text else []
@@ -46,9 +46,9 @@ def lengths(text: str, least: int = 1) -> list[int]:
             "`--stage-updates` must be updates in float, with binary weights and with binary "
             f"activations, like 50000,88339,88339, but is `{text}` instead."
         )
-    if 0 < len(values) < least:
+    if 0 < len(values) < fewest:
         raise ConfigError(
-            f"`--stage-updates` must have {least} stages to end in `{NAMES[least - 1]}`, but is "
+            f"`--stage-updates` must have {fewest} stages to end in `{NAMES[fewest - 1]}`, but is "
             f"`{text}` instead."
         )
     return values

@@ -44,8 +44,8 @@ class Switches:
         return bool(self.weights or self.activations)
 
 
-def _row(weights: str, activations: str = "", **more: Any) -> Switches:
-    return Switches(frozenset(weights.split()), frozenset(activations.split()), **more)
+def _row(weights: str, activations: str = "", **options: Any) -> Switches:
+    return Switches(frozenset(weights.split()), frozenset(activations.split()), **options)
 
 
 PLAIN = {"heads_norm": False, "output": "plain"}
@@ -97,5 +97,5 @@ def override(
     if activations:
         named = products("--binary-activations", activations, PRODUCTS)
         switches = replace(switches, activations=named)
-    given = {"ffn": ffn, "output": output, "binarizer": binarizer}
-    return replace(switches, **{name: value for name, value in given.items() if value != "preset"})
+    values = {"ffn": ffn, "output": output, "binarizer": binarizer}
+    return replace(switches, **{name: value for name, value in values.items() if value != "preset"})

@@ -73,8 +73,8 @@ def _run(args: argparse.Namespace) -> int:
     models = table.read_table(args.table)
     base = table.baseline(models, args.base)
     groups = table.fit_groups(models, base, resamples=resamples, seed=args.seed)
-    found = table.as_dict(groups, base)
-    options.write_json(args.json, {**found, "bootstrap": args.bootstrap, "seed": args.seed})
+    fits = table.as_dict(groups, base)
+    options.write_json(args.json, {**fits, "bootstrap": args.bootstrap, "seed": args.seed})
     if args.output is not None:
         stem, kind = plots.stem(args.output), plots.picture_path(args.output).suffix
         beside = stem.with_name(f"{stem.name}-training{kind}")

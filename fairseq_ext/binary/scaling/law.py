@@ -177,27 +177,29 @@ def _law(theta: Array, base: tuple[float, float]) -> Law:
     return Law(float(np.exp(theta[0])), *(float(value) for value in theta[1:]), base=base)
 
 
-def _check_design(x: Array, y: Array, target: Array, what: str) -> None:
+def _check_design(x: Array, y: Array, target: Array, label: str) -> None:
     """Raise :class:`DataError` when no losses at these sizes could determine the law."""
     sizes = len(set(zip(x.tolist(), y.tolist(), strict=True)))
     if sizes < FEWEST_SIZES:
         raise DataError(
             f"The law has four constants and needs at least {FEWEST_SIZES} different sizes, but "
-            f"{what} has {sizes}."
+            f"{label} has {sizes}."
         )
     for name, other, values in (("encoder", "decoder", x), ("decoder", "encoder", y)):
         if np.ptp(values) == 0:
             raise DataError(
-                f"All models of {what} have the same {name} size, so nothing tells its exponent "
+                f"All models of {label} have the same {name} size, so nothing tells its exponent "
                 f"from α; add {name}-scaling models to the {other}-scaling ones."
             )
     if _rank(np.stack([np.ones_like(x), x, y], axis=1)) < 3:
         raise DataError(
-            f"Encoder and decoder of {what} only grow together, so that their exponents cannot be "
+            f"Encoder and decoder of {label} only grow together, so that their exponents cannot be "
             "told apart; add models that scale one of them alone."
         )
     if np.ptp(target) == 0:
-        raise DataError(f"All losses of {what} are equal ({target[0]:g}); there is nothing to fit.")
+        raise DataError(
+            f"All losses of {label} are equal ({target[0]:g}); there is nothing to fit."
+        )
 
 
 def _rank(matrix: Array) -> int:
@@ -208,7 +210,7 @@ def _rank(matrix: Array) -> int:
 
 
 def _starts(x: Array, y: Array, target: Array) -> list[Array]:
-    """For a given L∞ the law is linear: ``log(L - L∞) = log α + pe x + pd y``."""
+    """Return starts of the search. For a given L∞, ``log(L - L∞) = log α + pe x + pd y``."""
     columns = np.stack([np.ones_like(x), x, y], axis=1)
     starts = []
     for fraction in _STARTS:
@@ -220,7 +222,7 @@ def _starts(x: Array, y: Array, target: Array) -> list[Array]:
 
 
 def _search(x: Array, y: Array, target: Array, starts: Sequence[Array]) -> OptimizeResult:
-    """The best of the bounded least-squares searches from the given starts."""
+    """Return the best of the bounded least-squares searches from the given starts."""
     bounds = ([-np.inf, 0, 0, 0], [np.inf, STEEPEST, STEEPEST, _BELOW * float(target.min())])
     searches = (
         least_squares(
@@ -289,7 +291,7 @@ def _named(low: Array, high: Array) -> dict[str, Interval]:
 
 
 def _bounds_reached(theta: Array, target: Array) -> tuple[str, ...]:
-    most = np.array([np.inf, STEEPEST, STEEPEST, _BELOW * float(target.min())])
-    least = np.array([-np.inf, 0.0, 0.0, 0.0])
-    reached = (theta - least < _AT_BOUND) | (most - theta < _AT_BOUND)
+    upper = np.array([np.inf, STEEPEST, STEEPEST, _BELOW * float(target.min())])
+    lower = np.array([-np.inf, 0.0, 0.0, 0.0])
+    reached = (theta - lower < _AT_BOUND) | (upper - theta < _AT_BOUND)
     return tuple(name for name, hit in zip(PARAMETERS, reached, strict=True) if hit)

@@ -30,21 +30,21 @@ _UNNAMED = "models"
 
 
 def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model]]:
-    """Encoder-scaling models have the baseline's decoder, and the other way round.
+    """Sort models into arms: encoder-scaling models have the baseline's decoder, and vice versa.
 
-    The baseline itself is in both.
+    The baseline itself is in both arms.
     """
-    found: dict[str, list[Model]] = {ENCODER: [], DECODER: [], OTHER: []}
+    arm_models: dict[str, list[Model]] = {ENCODER: [], DECODER: [], OTHER: []}
     for model in sorted(models, key=lambda model: model.parameters):
         same_encoder = model.encoder_parameters == base[0]
         same_decoder = model.decoder_parameters == base[1]
         if same_decoder:
-            found[ENCODER].append(model)
+            arm_models[ENCODER].append(model)
         if same_encoder:
-            found[DECODER].append(model)
+            arm_models[DECODER].append(model)
         if not (same_encoder or same_decoder):
-            found[OTHER].append(model)
-    return {arm: members for arm, members in found.items() if members}
+            arm_models[OTHER].append(model)
+    return {arm: members for arm, members in arm_models.items() if members}
 
 
 def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
@@ -176,14 +176,15 @@ def _plain_counts(axes: Axes) -> None:
 
 
 def _data(group: Group, base: tuple[int, int]) -> dict[str, Any]:
-    found = arms(group.models, base)
+    arm_models = arms(group.models, base)
     return {
         "dataset": group.dataset,
         "family": group.family,
         "law": asdict(group.fit.law),
         "r_squared": group.fit.r_squared,
         "models": {
-            arm: [[m.name, m.parameters, m.loss] for m in members] for arm, members in found.items()
+            arm: [[m.name, m.parameters, m.loss] for m in members]
+            for arm, members in arm_models.items()
         },
-        "curves": {arm: curve(group, arm, base) for arm in found if arm in _LINES},
+        "curves": {arm: curve(group, arm, base) for arm in arm_models if arm in _LINES},
     }

@@ -72,7 +72,7 @@ class Group:
 
 
 def read_table(path: str | Path) -> list[Model]:
-    """The models of a ``.json``, ``.csv`` or ``.tsv`` table.
+    """Read the models of a ``.json``, ``.csv`` or ``.tsv`` table.
 
     Raises:
         DataError: unreadable, a column missing, or a value out of range (named by row).
@@ -117,18 +117,18 @@ def _text_rows(path: Path, delimiter: str) -> list[dict[str, Any]]:
 
 
 def _model(row: dict[str, Any], where: str) -> Model:
-    given = {name: value for name, value in row.items() if value not in (None, "")}
+    cells = {name: value for name, value in row.items() if value not in (None, "")}
     for name in COLUMNS:
-        if name not in given:
+        if name not in cells:
             raise DataError(f"{where}: `{name}` is missing.")
-    train_loss = given.get("train_loss")
+    train_loss = cells.get("train_loss")
     return Model(
-        name=str(given["name"]),
-        encoder_parameters=int(_positive(given["encoder_parameters"], "encoder_parameters", where)),
-        decoder_parameters=int(_positive(given["decoder_parameters"], "decoder_parameters", where)),
-        loss=_positive(given["loss"], "loss", where),
-        family=str(given.get("family", "")),
-        dataset=str(given.get("dataset", "")),
+        name=str(cells["name"]),
+        encoder_parameters=int(_positive(cells["encoder_parameters"], "encoder_parameters", where)),
+        decoder_parameters=int(_positive(cells["decoder_parameters"], "decoder_parameters", where)),
+        loss=_positive(cells["loss"], "loss", where),
+        family=str(cells.get("family", "")),
+        dataset=str(cells.get("dataset", "")),
         train_loss=None if train_loss is None else _positive(train_loss, "train_loss", where),
     )
 
@@ -173,9 +173,9 @@ def _most_frequent(values: Iterable[int]) -> int:
     return min(counts, key=lambda value: (-counts[value], value))
 
 
-def _listed(names: Iterable[str], most: int = 8) -> str:
+def _listed(names: Iterable[str], limit: int = 8) -> str:
     unique = list(dict.fromkeys(names))
-    return ", ".join(unique[:most]) + (", …" if len(unique) > most else "")
+    return ", ".join(unique[:limit]) + (", …" if len(unique) > limit else "")
 
 
 def fit_groups(
@@ -185,7 +185,7 @@ def fit_groups(
     resamples: Callable[[str], Iterable[int]] = lambda _: range(500),
     seed: int = 1,
 ) -> list[Group]:
-    """One law for each family on each dataset, in the order of the table.
+    """Fit one law for each family on each dataset, in the order of the table.
 
     Args:
         models: from :func:`read_table`.
@@ -200,18 +200,18 @@ def fit_groups(
     for model in models:
         members.setdefault((model.dataset, model.family), []).append(model)
     groups = []
-    for (dataset, family), chosen in members.items():
+    for (dataset, family), group_models in members.items():
         label = _label(family, dataset)
         fit = fit_law(
-            [model.encoder_parameters for model in chosen],
-            [model.decoder_parameters for model in chosen],
-            [model.loss for model in chosen],
+            [model.encoder_parameters for model in group_models],
+            [model.decoder_parameters for model in group_models],
+            [model.loss for model in group_models],
             base,
             what=f"`{label}`" if label else "the table",
             resamples=resamples(label),
             seed=seed,
         )
-        groups.append(Group(family, dataset, tuple(chosen), fit))
+        groups.append(Group(family, dataset, tuple(group_models), fit))
     return groups
 
 
@@ -220,7 +220,7 @@ def _label(family: str, dataset: str) -> str:
 
 
 def as_dict(groups: Sequence[Group], base: tuple[int, int]) -> dict[str, Any]:
-    """Everything fitted, for JSON."""
+    """Return all fits for JSON."""
     return {
         "law": "L = alpha (base_e / Ne)^p_e (base_d / Nd)^p_d + L_inf",
         "base": {"encoder_parameters": base[0], "decoder_parameters": base[1]},
@@ -254,7 +254,7 @@ def _pair(interval: Interval | None) -> list[float] | None:
 
 
 def as_table(groups: Sequence[Group]) -> str:
-    """The estimates with both intervals, one line for each constant."""
+    """Format the estimates with both intervals, one line for each constant."""
     heading = ("", "estimate", f"{LEVEL:.0%} (Jacobian)", f"{LEVEL:.0%} (bootstrap)", "")
     parts = []
     for group in groups:
