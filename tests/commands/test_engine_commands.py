@@ -13,10 +13,10 @@ from tests.support.harness import fairseq, run
 HOW = ("--beam", 4, "--nbest", 3, "--max-len-b", 15, "--cpu", "--batch-size", 20)
 
 
-def generated(data: Path, model: Path, path: Path, *more: object) -> tuple[list, str]:
+def generated(data: Path, model: Path, path: Path, *options: object) -> tuple[list, str]:
     """Sentences of fairseq-generate's output, and its log; without ``--engine`` fairseq's own."""
-    engine = () if "--engine" in more else ("--engine", "fairseq")
-    done = fairseq("generate", data, "--path", model, *HOW, *engine, *more)
+    engine = () if "--engine" in options else ("--engine", "fairseq")
+    done = fairseq("generate", data, "--path", model, *HOW, *engine, *options)
     path.write_text(done.stdout, encoding="utf-8")
     return outputs.read_generated(path), done.stdout + done.stderr
 
@@ -38,14 +38,16 @@ def test_generate(copy_data: Path, copy_model: Path, tmp_path: Path, engine: str
     for our, their in zip(ours, theirs, strict=True):
         assert (our.index, our.source, our.target) == (their.index, their.source, their.target)
         assert len(our.hypotheses) == len(their.hypotheses) == 3
-        for one, other in zip(our.hypotheses, their.hypotheses, strict=True):
-            assert one.score == pytest.approx(other.score, abs=1e-4)
-            if one.text != other.text:
+        for our_hypothesis, their_hypothesis in zip(our.hypotheses, their.hypotheses, strict=True):
+            assert our_hypothesis.score == pytest.approx(their_hypothesis.score, abs=1e-4)
+            if our_hypothesis.text != their_hypothesis.text:
                 ties += 1
                 continue
-            assert bool(one.soft) == bool(more)
-            for row, wanted in zip(one.soft or (), other.soft or (), strict=True):
-                assert row == pytest.approx(wanted, abs=1e-5)
+            assert bool(our_hypothesis.soft) == bool(more)
+            for row, their_row in zip(
+                our_hypothesis.soft or (), their_hypothesis.soft or (), strict=True
+            ):
+                assert row == pytest.approx(their_row, abs=1e-5)
     assert ties <= 6
 
 
@@ -75,8 +77,8 @@ def test_lengths(copy_data: Path, copy_model: Path, tmp_path: Path, more: tuple)
     ours, log = generated(copy_data, copy_model, tmp_path / "native", *more, "--engine", "native")
     assert "instead of the engine" not in log
     for our, their in zip(ours, theirs, strict=True):
-        for one, other in zip(our.hypotheses, their.hypotheses, strict=True):
-            assert one.score == pytest.approx(other.score, abs=1e-4)
+        for our_hypothesis, their_hypothesis in zip(our.hypotheses, their.hypotheses, strict=True):
+            assert our_hypothesis.score == pytest.approx(their_hypothesis.score, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -85,16 +87,19 @@ def test_lengths(copy_data: Path, copy_model: Path, tmp_path: Path, more: tuple)
 def test_samples(copy_data: Path, copy_model: Path, tmp_path: Path, how: tuple):
     """The same for all batches; others with another seed."""
 
-    def samples(*more: object) -> list:
-        every = ("--engine", "native", "--sampling", "--nbest", 4, *how, *more)
-        found, log = generated(copy_data, copy_model, tmp_path / "out", *every)
+    def samples(*options: object) -> list:
+        flags = ("--engine", "native", "--sampling", "--nbest", 4, *how, *options)
+        sentences, log = generated(copy_data, copy_model, tmp_path / "out", *flags)
         assert "instead of the engine" not in log
-        return [[(one.text, one.score) for one in some.hypotheses] for some in found]
+        return [
+            [(hypothesis.text, hypothesis.score) for hypothesis in sentence.hypotheses]
+            for sentence in sentences
+        ]
 
     first = samples()
     assert samples("--batch-size", 7) == first
     assert samples("--seed", 2) != first
-    assert len({text for some in first for text, _ in some}) > 60  # of 200
+    assert len({text for sentence in first for text, _ in sentence}) > 60  # of 200
 
 
 def test_scores_of_references(copy_data: Path, copy_model: Path, tmp_path: Path):
@@ -131,7 +136,7 @@ def test_translate_says_who_translates(copy_data: Path, copy_model: Path, engine
 def other_model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Transformer for the data of ``copy_model``, after a few updates."""
     folder = tmp_path_factory.mktemp("other")
-    small = [str(one) for one in models.SMALL]
+    small = [str(flag) for flag in models.SMALL]
     how = ("--arch", "transformer", *small, "--optimizer", "adam", "--lr", 0.005, "--cpu")
     sizes = ("--batch-size", 20, "--max-update", 40, "--disable-validation")
     fairseq("train", copy_data, *how, *sizes, "--no-progress-bar", "--save-dir", folder)
@@ -143,22 +148,24 @@ def test_several_models(
     copy_data: Path, copy_model: Path, other_model: Path, tmp_path: Path, more: tuple
 ):
     """Of different architectures, with the mean of their attention, as fairseq translates."""
-    both = f"{copy_model}:{other_model}"
-    theirs, _ = generated(copy_data, both, tmp_path / "fairseq", *more)
-    ours, log = generated(copy_data, both, tmp_path / "native", *more, "--engine", "native")
+    paths = f"{copy_model}:{other_model}"
+    theirs, _ = generated(copy_data, paths, tmp_path / "fairseq", *more)
+    ours, log = generated(copy_data, paths, tmp_path / "native", *more, "--engine", "native")
     assert "instead of the engine" not in log
     alone, _ = generated(copy_data, copy_model, tmp_path / "alone", *more, "--engine", "native")
     assert len(ours) == 50
-    assert [one.best.score for one in ours] != [one.best.score for one in alone]
+    assert [sentence.best.score for sentence in ours] != [sentence.best.score for sentence in alone]
     ties = 0  # of candidates with equal scores either may come first
     for our, their in zip(ours, theirs, strict=True):
-        for one, other in zip(our.hypotheses, their.hypotheses, strict=True):
-            assert one.score == pytest.approx(other.score, abs=1e-4)
-            if one.text != other.text:
+        for our_hypothesis, their_hypothesis in zip(our.hypotheses, their.hypotheses, strict=True):
+            assert our_hypothesis.score == pytest.approx(their_hypothesis.score, abs=1e-4)
+            if our_hypothesis.text != their_hypothesis.text:
                 ties += 1
                 continue
-            for row, wanted in zip(one.soft or (), other.soft or (), strict=True):
-                assert row == pytest.approx(wanted, abs=1e-5)
+            for row, their_row in zip(
+                our_hypothesis.soft or (), their_hypothesis.soft or (), strict=True
+            ):
+                assert row == pytest.approx(their_row, abs=1e-5)
     assert ties <= 6
 
 
@@ -172,11 +179,11 @@ def test_translate(copy_data: Path, copy_model: Path, other_model: Path, many: b
     ours = done.stdout
     assert "instead of the engine" not in done.stderr
     columns = [[line.split("\t") for line in text.splitlines()] for text in (ours, theirs)]
-    assert [one[:2] for one in columns[0]] == [one[:2] for one in columns[1]]
-    for one, other in zip(*columns, strict=True):
-        assert float(one[2]) == pytest.approx(float(other[2]), abs=1e-4)
-    same = sum(one[3] == other[3] for one, other in zip(*columns, strict=True))
-    assert same >= len(columns[0]) - 1  # two may be tied
+    assert [row[:2] for row in columns[0]] == [row[:2] for row in columns[1]]
+    for our_row, their_row in zip(*columns, strict=True):
+        assert float(our_row[2]) == pytest.approx(float(their_row[2]), abs=1e-4)
+    equal = sum(our_row[3] == their_row[3] for our_row, their_row in zip(*columns, strict=True))
+    assert equal >= len(columns[0]) - 1  # two may be tied
 
 
 @pytest.mark.parametrize("engine", ["native-bf16", "native-int8"])
@@ -184,7 +191,7 @@ def test_rounded_weights(copy_data: Path, copy_model: Path, tmp_path: Path, engi
     exact, _ = generated(copy_data, copy_model, tmp_path / "a", "--engine", "native")
     ours, log = generated(copy_data, copy_model, tmp_path / "b", "--engine", engine)
     assert "instead of the engine" not in log
-    scores = [[one.best.score for one in some] for some in (exact, ours)]
+    scores = [[sentence.best.score for sentence in sentences] for sentences in (exact, ours)]
     assert scores[0] != scores[1]
     near = sum(abs(a - b) < 0.05 for a, b in zip(*scores, strict=True))
     assert near > 40  # of 50; where candidates are close, the search takes another way
@@ -205,8 +212,8 @@ def test_the_engine_is_the_default(copy_data: Path, copy_model: Path, tmp_path: 
     assert lines[0] == lines[1] != lines[2]
     # A machine without it: as if the processor lacked the chosen instructions.
     missing = fairseq("generate", *command, FAIRSEQ_EXT_ENGINE="none")
-    said = missing.stdout + missing.stderr
-    assert said.count("translates instead of the engine: `FAIRSEQ_EXT_ENGINE`") == 1
+    log = missing.stdout + missing.stderr
+    assert log.count("translates instead of the engine: `FAIRSEQ_EXT_ENGINE`") == 1
     assert lines[2] == [line for line in missing.stdout.splitlines() if line[:2] in ("H-", "P-")]
 
 

@@ -59,12 +59,12 @@ class Watching(BeamSearch):
 
     nearest = math.inf
 
-    def step(self, step: int, lprobs: Tensor, scores: Tensor, *more: object) -> tuple:
+    def step(self, step: int, lprobs: Tensor, scores: Tensor, *extra: object) -> tuple:
         totals = lprobs[:, :1] if step == 0 else lprobs + scores[:, :, step - 1 : step]
         totals = totals.flatten().sort(descending=True).values[: 2 * lprobs.size(1) + 1]
         gaps = -totals.diff()
         self.nearest = min([self.nearest, *gaps[gaps.isfinite()].tolist()])
-        return super().step(step, lprobs, scores, *more)
+        return super().step(step, lprobs, scores, *extra)
 
 
 def fairseqs(
@@ -75,7 +75,7 @@ def fairseqs(
     **how: object,
 ) -> list[list[dict] | None]:
     """What fairseq's generator finds, a sentence at a time; None where candidates were tied."""
-    found, voters = [], model if isinstance(model, list) else [model]
+    hypotheses_of_sentences, voters = [], model if isinstance(model, list) else [model]
     for number, sentence in enumerate(sentences):
         search = Watching(task.target_dictionary)
         generator = SequenceGenerator(voters, task.target_dictionary, search_strategy=search, **how)
@@ -84,19 +84,22 @@ def fairseqs(
         prefix = None if prefixes is None else torch.tensor([prefixes[number]])
         sample = {"id": torch.tensor([0]), "net_input": net_input}
         (hypotheses,) = generator.generate(voters, sample, prefix_tokens=prefix)
-        finals = torch.stack([one["score"] for one in hypotheses])
+        finals = torch.stack([hypothesis["score"] for hypothesis in hypotheses])
         nearest = min([search.nearest, *(-finals.diff()).tolist()])
-        found.append(hypotheses if nearest > TIE else None)
-    assert sum(one is not None for one in found) > len(found) / 2
-    return found
+        hypotheses_of_sentences.append(hypotheses if nearest > TIE else None)
+    assert (
+        sum(hypotheses is not None for hypotheses in hypotheses_of_sentences)
+        > len(hypotheses_of_sentences) / 2
+    )
+    return hypotheses_of_sentences
 
 
 def assert_same(ours: list, theirs: list, attention: bool = False) -> None:
-    for some, others in zip(ours, theirs, strict=True):
-        if others is None:
+    for our_hypotheses, their_hypotheses in zip(ours, theirs, strict=True):
+        if their_hypotheses is None:
             continue
-        assert len(some) == len(others)
-        for our, their in zip(some, others, strict=True):
+        assert len(our_hypotheses) == len(their_hypotheses)
+        for our, their in zip(our_hypotheses, their_hypotheses, strict=True):
             assert our.tokens.tolist() == their["tokens"].tolist()
             assert our.score == pytest.approx(float(their["score"]), abs=1e-4)
             np.testing.assert_allclose(our.scores, their["positional_scores"], atol=1e-4)
@@ -155,13 +158,13 @@ def naive(model: BaseFairseqModel, sentence: list[int], beam: int, longest: int)
                 allowed -= {2}  # at least one word
             candidates += [(total + scores[token], [*tokens, token]) for token in allowed]
         best = sorted(candidates, reverse=True)[: 2 * beam + 1]
-        if any(one[0] - next_[0] < TIE for one, next_ in itertools.pairwise(best)):
+        if any(candidate[0] - next_[0] < TIE for candidate, next_ in itertools.pairwise(best)):
             return None
         best = best[: 2 * beam]
         ended += [
             (total / (step + 1), tokens[1:]) for total, tokens in best[:beam] if tokens[-1] == 2
         ]
-        going = [one for one in best if one[1][-1] != 2][:beam]
+        going = [candidate for candidate in best if candidate[1][-1] != 2][:beam]
         if len(ended) >= beam:
             break
     return sorted(ended[:beam], reverse=True)
@@ -172,15 +175,17 @@ def test_against_a_search_without_caches(name: str):
     model, task = sharpened(name)
     sentences = models.random_sentences([7, 2, 4], size=40, seed=8)
     worker = Machine(compile_model(model, task.target_dictionary)).worker()
-    found = worker.translate(sentences, Rules(beam=2, max_len_b=7))
+    translations = worker.translate(sentences, Rules(beam=2, max_len_b=7))
     searched = [naive(model, sentence, beam=2, longest=7) for sentence in sentences]
-    assert sum(wanted is not None for wanted in searched) > 1
-    for ours, wanted in zip(found, searched, strict=True):
-        if wanted is None:
+    assert sum(reference is not None for reference in searched) > 1
+    for ours, reference in zip(translations, searched, strict=True):
+        if reference is None:
             continue
-        assert [one.tokens.tolist() for one in ours] == [tokens for _, tokens in wanted]
-        assert [one.score for one in ours] == pytest.approx(
-            [score for score, _ in wanted], abs=1e-4
+        assert [hypothesis.tokens.tolist() for hypothesis in ours] == [
+            tokens for _, tokens in reference
+        ]
+        assert [hypothesis.score for hypothesis in ours] == pytest.approx(
+            [score for score, _ in reference], abs=1e-4
         )
 
 
@@ -194,21 +199,23 @@ def test_rounded_weights(name: str, numbers: str):
     exact, rounded = (
         Machine(program, kind).worker().translate(sentences, rules) for kind in ("fp32", numbers)
     )
-    for one, other in zip(exact, rounded, strict=True):
-        assert other[0].scores[0] == pytest.approx(one[0].scores[0], abs=0.15)
+    for exact_hypotheses, rounded_hypotheses in zip(exact, rounded, strict=True):
+        assert rounded_hypotheses[0].scores[0] == pytest.approx(
+            exact_hypotheses[0].scores[0], abs=0.15
+        )
     if numbers == "int8":
         outcomes = [
             Machine(program, "int8", path).worker().translate(sentences, rules)
             for path in available_paths()
         ]
-        for some in outcomes[1:]:  # integers do not round
-            assert_close(some, outcomes[0])
+        for outcome in outcomes[1:]:  # integers do not round
+            assert_close(outcome, outcomes[0])
 
 
-def assert_close(ours: list, others: list) -> None:
-    for one, other in zip(ours, others, strict=True):
-        assert one[0].tokens.tolist() == other[0].tokens.tolist()
-        assert one[0].score == pytest.approx(other[0].score, abs=1e-3)
+def assert_close(ours: list, theirs: list) -> None:
+    for our_hypotheses, their_hypotheses in zip(ours, theirs, strict=True):
+        assert our_hypotheses[0].tokens.tolist() == their_hypotheses[0].tokens.tolist()
+        assert our_hypotheses[0].score == pytest.approx(their_hypotheses[0].score, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -254,14 +261,20 @@ def test_limits_of_length_may_be_any_number():
     model, task = sharpened("transformer")
     sentences = models.random_sentences(LENGTHS, size=40)
     worker = Machine(compile_model(model, task.target_dictionary)).worker()
-    found, scaled, wanted = (
+    long, scaled, enough = (
         worker.translate(sentences, Rules(beam=2, min_len=3, max_len_a=a, max_len_b=b))
         for a, b in ((0, 3_000_000_000), (1e300, 0), (0, 200_000))
     )
-    for some, others, third in zip(found, wanted, scaled, strict=True):
-        assert [one.tokens.tolist() for one in some] == [one.tokens.tolist() for one in others]
-        assert [one.tokens.tolist() for one in third] == [one.tokens.tolist() for one in others]
-        assert len(some[0].tokens) > 3
+    for long_hypotheses, enough_hypotheses, scaled_hypotheses in zip(
+        long, enough, scaled, strict=True
+    ):
+        assert [hypothesis.tokens.tolist() for hypothesis in long_hypotheses] == [
+            hypothesis.tokens.tolist() for hypothesis in enough_hypotheses
+        ]
+        assert [hypothesis.tokens.tolist() for hypothesis in scaled_hypotheses] == [
+            hypothesis.tokens.tolist() for hypothesis in enough_hypotheses
+        ]
+        assert len(long_hypotheses[0].tokens) > 3
     with pytest.raises(ConfigError, match="`--max-len-a` must be a number, but is inf"):
         Rules(max_len_a=float("inf"))
 
@@ -275,10 +288,14 @@ def test_batch_mates_change_nothing(name: str, path: str):
     worker = Machine(compile_model(model, task.target_dictionary), path=path).worker()
     rules = Rules(beam=3, max_len_b=20)
     together = worker.translate(sentences, rules)
-    for sentence, found in zip(sentences, together, strict=True):
+    for sentence, in_batch in zip(sentences, together, strict=True):
         (alone,) = worker.translate([sentence], rules)
-        assert [one.tokens.tolist() for one in alone] == [one.tokens.tolist() for one in found]
-        assert [one.score for one in alone] == [one.score for one in found]
+        assert [hypothesis.tokens.tolist() for hypothesis in alone] == [
+            hypothesis.tokens.tolist() for hypothesis in in_batch
+        ]
+        assert [hypothesis.score for hypothesis in alone] == [
+            hypothesis.score for hypothesis in in_batch
+        ]
 
 
 @pytest.mark.parametrize("path", available_paths())
@@ -299,11 +316,11 @@ def test_threads_change_nothing(threads: int):
     for forced in (None, prefixes):
         alone = machine.worker().translate(sentences, rules, forced)
         shared = Team(machine, threads).translate(sentences, rules, forced)
-        assert [[one.tokens.tolist() for one in some] for some in shared] == [
-            [one.tokens.tolist() for one in some] for some in alone
-        ]
-        assert [[one.score for one in some] for some in shared] == [
-            [one.score for one in some] for some in alone
+        assert [
+            [hypothesis.tokens.tolist() for hypothesis in hypotheses] for hypotheses in shared
+        ] == [[hypothesis.tokens.tolist() for hypothesis in hypotheses] for hypotheses in alone]
+        assert [[hypothesis.score for hypothesis in hypotheses] for hypotheses in shared] == [
+            [hypothesis.score for hypothesis in hypotheses] for hypotheses in alone
         ]
 
 
@@ -312,7 +329,7 @@ def test_prefixes(name: str):
     model, task = sharpened(name)
     sentences = models.random_sentences([5, 5, 5], size=40)
     prefixes = models.random_sentences([4, 4, 4], size=40, seed=9)
-    prefixes = [one[:-1] for one in prefixes]
+    prefixes = [sentence[:-1] for sentence in prefixes]
     worker = Machine(compile_model(model, task.target_dictionary)).worker()
     ours = worker.translate(sentences, Rules(beam=3, max_len_b=15), prefixes)
     assert_same(ours, fairseqs(model, task, sentences, prefixes, beam_size=3, max_len_b=15))

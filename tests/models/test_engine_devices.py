@@ -52,16 +52,18 @@ def executor_of(
     return Executor(program, torch.device(device), dtype, **how)
 
 
-def assert_equal(ours: list[list[Found]], others: list[list[Found]]) -> None:
+def assert_equal(ours: list[list[Found]], theirs: list[list[Found]]) -> None:
     """As near as sums in other orders are."""
-    for some, wanted in zip(ours, others, strict=True):
-        assert [one.tokens.tolist() for one in some] == [one.tokens.tolist() for one in wanted]
-        for our, other in zip(some, wanted, strict=True):
-            assert our.score == pytest.approx(other.score, abs=1e-4)
-            np.testing.assert_allclose(our.scores, other.scores, atol=1e-4)
-            assert (our.attention is None) == (other.attention is None)
+    for our_hypotheses, their_hypotheses in zip(ours, theirs, strict=True):
+        assert [hypothesis.tokens.tolist() for hypothesis in our_hypotheses] == [
+            hypothesis.tokens.tolist() for hypothesis in their_hypotheses
+        ]
+        for our, their in zip(our_hypotheses, their_hypotheses, strict=True):
+            assert our.score == pytest.approx(their.score, abs=1e-4)
+            np.testing.assert_allclose(our.scores, their.scores, atol=1e-4)
+            assert (our.attention is None) == (their.attention is None)
             if our.attention is not None:
-                np.testing.assert_allclose(our.attention, other.attention, atol=1e-4)
+                np.testing.assert_allclose(our.attention, their.attention, atol=1e-4)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -100,8 +102,8 @@ def test_like_the_native_engine(name: str, prefixes: list[list[int]] | None):
     worker = Machine(compile_model(model, task.target_dictionary)).worker()
     for rules in RULES:
         if prefixes is None or rules.max_len_b != 40:
-            found = executor.translate(sentences, rules, prefixes)
-            assert_equal(found, worker.translate(sentences, rules, prefixes))
+            translations = executor.translate(sentences, rules, prefixes)
+            assert_equal(translations, worker.translate(sentences, rules, prefixes))
 
 
 @pytest.mark.parametrize("name", ["transformer", "gru", "linformer", "muse-growing"])
@@ -111,12 +113,12 @@ def test_batches_and_earlier_batches_change_nothing(name: str):
     executor, rules = executor_of(model, task), Rules(beam=3, max_len_b=25)
     sentences = models.random_sentences(LENGTHS, size=40)
     together = executor.translate(sentences, rules)
-    alone = [executor.translate([one], rules)[0] for one in sentences]
+    alone = [executor.translate([sentence], rules)[0] for sentence in sentences]
     assert_equal(alone, together)
     assert_equal(executor.translate(sentences[::-1], rules)[::-1], together)
     for stage in executor._stages.values():
-        for one in stage.state.values():
-            one.fill_(1 if one.dtype in (torch.bool, torch.int64) else torch.nan)
+        for tensor in stage.state.values():
+            tensor.fill_(1 if tensor.dtype in (torch.bool, torch.int64) else torch.nan)
     assert_equal(executor.translate(sentences, rules), together)
 
 
@@ -129,16 +131,16 @@ class Recorded(TorchDispatchMode):
         super().__init__()
         self.seen: list = []
 
-    def __torch_dispatch__(self, what, types, args=(), kwargs=None):
-        name = str(what)
-        assert not any(one in name for one in self.ASKING), name
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = str(func)
+        assert not any(operation in name for operation in self.ASKING), name
         if name.startswith("aten.index.") and any(
-            one is not None and one.dtype is torch.bool for one in args[1]
+            index is not None and index.dtype is torch.bool for index in args[1]
         ):
             raise AssertionError(f"{name} by a mask has a size that the device is asked for")
-        tensors = [one for one in args if isinstance(one, torch.Tensor)]
-        self.seen.append((name, [tuple(one.shape) for one in tensors]))
-        return what(*args, **(kwargs or {}))
+        tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
+        self.seen.append((name, [tuple(tensor.shape) for tensor in tensors]))
+        return func(*args, **(kwargs or {}))
 
 
 class Replayed:
@@ -146,7 +148,7 @@ class Replayed:
 
     def __init__(self, step: Callable, state: dict[str, torch.Tensor]) -> None:
         self.step, self.state = step, state
-        self.places = {name: one.data_ptr() for name, one in state.items()}
+        self.places = {name: tensor.data_ptr() for name, tensor in state.items()}
         for _ in range(2):
             self.step()
         self.wanted = self.record()
@@ -158,7 +160,7 @@ class Replayed:
 
     def __call__(self) -> None:
         assert self.record() == self.wanted
-        assert {name: one.data_ptr() for name, one in self.state.items()} == self.places
+        assert {name: tensor.data_ptr() for name, tensor in self.state.items()} == self.places
 
 
 @needs_native
@@ -171,30 +173,30 @@ def test_every_architecture_in_steps_that_can_be_captured(name: str):
     model, task = sharpened(name)
     sentences = models.random_sentences(LENGTHS[:3], size=40)
     rules = Rules(beam=2, min_len=15, max_len_b=18, no_repeat_ngram_size=2, attention=True)
-    made: list[Replayed] = []
+    captures: list[Replayed] = []
 
     def capture(step: Callable, device: torch.device) -> Callable:
         state = dict(zip(step.__code__.co_freevars, step.__closure__, strict=True))["state"]
-        made.append(Replayed(step, state.cell_contents))
-        return made[-1]
+        captures.append(Replayed(step, state.cell_contents))
+        return captures[-1]
 
     executor = executor_of(model, task, capture=capture)
     executor.translate(sentences[:2], rules)
-    assert not made  # nothing is captured that is needed once
+    assert not captures  # nothing is captured that is needed once
     executor.translate(sentences, rules)
     ours = executor.translate(sentences, rules)
     worker = Machine(compile_model(model, task.target_dictionary)).worker()
     assert_equal(ours, worker.translate(sentences, rules))
-    assert len(made) > 1  # memory grew
+    assert len(captures) > 1  # memory grew
 
 
 class Imagined(TorchFunctionMode):
     """torch without CUDA can copy nothing on a device that it imagines; it can add."""
 
-    def __torch_function__(self, what, types, args=(), kwargs=None):
-        if what is torch.Tensor.copy_:
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.copy_:
             return args[0].mul_(0).add_(args[1])
-        return what(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("name", [*SOME, "linformer-convolution", "bmt-8-unsigned", "xnor-base"])
@@ -206,15 +208,15 @@ def test_all_tensors_are_on_the_device(name: str):
     device = torch.device("cuda", 0)
 
     with FakeTensorMode(), Imagined(), torch.no_grad():
-        there = Model(program, device, torch.float16)
+        imagined_model = Model(program, device, torch.float16)
         words = padded(sentences, 1).to(device)
-        registers = encode(there, words, words.ne(1))
-        stage = Stage(there, rules, Sizes(6, 17, 16, 2))
+        registers = encode(imagined_model, words, words.ne(1))
+        stage = Stage(imagined_model, rules, Sizes(6, 17, 16, 2))
         stage.run()
         stage.run()
         tensors = [*registers.values(), *stage.state.values()]
-        assert {one.device for one in tensors} == {device}
-        assert {one.dtype for one in registers.values()} == {torch.float16}
+        assert {tensor.device for tensor in tensors} == {device}
+        assert {tensor.dtype for tensor in registers.values()} == {torch.float16}
 
 
 def generator_of(model: BaseFairseqModel, task: object, **how: object) -> object:
@@ -227,8 +229,8 @@ def generator_of(model: BaseFairseqModel, task: object, **how: object) -> object
 
 def sample_of(sentences: list[list[int]]) -> dict:
     pads = max(map(len, sentences))
-    tokens = torch.tensor([[1] * (pads - len(one)) + one for one in sentences])
-    lengths = torch.tensor([len(one) for one in sentences])
+    tokens = torch.tensor([[1] * (pads - len(sentence)) + sentence for sentence in sentences])
+    lengths = torch.tensor([len(sentence) for sentence in sentences])
     net_input = {"src_tokens": tokens, "src_lengths": lengths}
     return {"id": torch.arange(len(sentences)), "net_input": net_input}
 
@@ -238,16 +240,18 @@ def test_engine_torch_is_the_executors():
     sample = sample_of(models.random_sentences(LENGTHS, size=40))
     ours = generator_of(model, task, numbers=TORCH)
     assert isinstance(ours, engine.NativeGenerator)
-    found = ours.generate([model], sample, prefix_tokens=torch.tensor([[7]] * len(LENGTHS)))
+    hypotheses_of_sentences = ours.generate(
+        [model], sample, prefix_tokens=torch.tensor([[7]] * len(LENGTHS))
+    )
     assert isinstance(ours._teams[0], Executor)
     theirs = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=15)
-    wanted = theirs.generate([model], sample, prefix_tokens=torch.tensor([[7]] * len(LENGTHS)))
-    for some, others in zip(found, wanted, strict=True):
-        assert [one["tokens"].tolist() for one in some] == [
-            one["tokens"].tolist() for one in others
+    expected = theirs.generate([model], sample, prefix_tokens=torch.tensor([[7]] * len(LENGTHS)))
+    for our_hypotheses, their_hypotheses in zip(hypotheses_of_sentences, expected, strict=True):
+        assert [hypothesis["tokens"].tolist() for hypothesis in our_hypotheses] == [
+            hypothesis["tokens"].tolist() for hypothesis in their_hypotheses
         ]
-        for one, other in zip(some, others, strict=True):
-            torch.testing.assert_close(one["score"], other["score"], atol=1e-4, rtol=0)
+        for our, their in zip(our_hypotheses, their_hypotheses, strict=True):
+            torch.testing.assert_close(our["score"], their["score"], atol=1e-4, rtol=0)
 
 
 def test_what_is_left_to_fairseqs_generator(caplog: pytest.LogCaptureFixture):
@@ -279,19 +283,19 @@ def test_commands_on_cuda(name: str, half: bool):
     """From fairseq's batch on the GPU to hypotheses, in graphs."""
     require("cuda")
     model, task = sharpened(name)
-    there = copy.deepcopy(model).cuda()
-    there = there.half() if half else there
+    cuda_model = copy.deepcopy(model).cuda()
+    cuda_model = cuda_model.half() if half else cuda_model
     sample = sample_of(models.random_sentences(LENGTHS, size=40))
-    wanted = generator_of(model, task).generate([model], sample)
-    sample["net_input"] = {name: one.cuda() for name, one in sample["net_input"].items()}
-    ours = generator_of(there, task, numbers=TORCH)
-    found = ours.generate([there], sample)
+    expected = generator_of(model, task).generate([model], sample)
+    sample["net_input"] = {name: tensor.cuda() for name, tensor in sample["net_input"].items()}
+    ours = generator_of(cuda_model, task, numbers=TORCH)
+    hypotheses_of_sentences = ours.generate([cuda_model], sample)
     assert isinstance(ours._teams[0], Executor)
-    for some, others in zip(found, wanted, strict=True):
+    for our_hypotheses, their_hypotheses in zip(hypotheses_of_sentences, expected, strict=True):
         if not half:
-            assert some[0]["tokens"].tolist() == others[0]["tokens"].tolist()
-        assert float(some[0]["score"]) == pytest.approx(
-            float(others[0]["score"]), abs=0.1 if half else 1e-3
+            assert our_hypotheses[0]["tokens"].tolist() == their_hypotheses[0]["tokens"].tolist()
+        assert float(our_hypotheses[0]["score"]) == pytest.approx(
+            float(their_hypotheses[0]["score"]), abs=0.1 if half else 1e-3
         )
 
 
@@ -308,9 +312,9 @@ def test_half_precision(name: str):
     sentences, rules = models.random_sentences([6, 6], size=40), Rules(beam=2, max_len_b=8)
     exact = executor_of(model, task).translate(sentences, rules)
     halved = executor_of(copy.deepcopy(model).half(), task).translate(sentences, rules)
-    for one, other in zip(exact, halved, strict=True):
-        assert other[0].score == pytest.approx(one[0].score, abs=0.02)
-        assert other[0].score != one[0].score  # it is no fp32
+    for exact_hypotheses, halved_hypotheses in zip(exact, halved, strict=True):
+        assert halved_hypotheses[0].score == pytest.approx(exact_hypotheses[0].score, abs=0.02)
+        assert halved_hypotheses[0].score != exact_hypotheses[0].score  # it is no fp32
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -47,8 +47,8 @@ ENSEMBLES = [
 
 def together(names: tuple[str, ...]) -> tuple[list[BaseFairseqModel], object]:
     """Models with different random weights, and their task."""
-    made = [sharpened(name, seed) for seed, name in enumerate(names)]
-    return [model for model, _ in made], made[0][1]
+    pairs = [sharpened(name, seed) for seed, name in enumerate(names)]
+    return [model for model, _ in pairs], pairs[0][1]
 
 
 def program_of(voters: list[BaseFairseqModel], task: object) -> Program:
@@ -63,11 +63,14 @@ class Voting:
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor]:
         logits = [model(*inputs)[0].double() / self.temperature for model in self.voters]
-        return (torch.stack([one.softmax(-1) for one in logits]).mean(0).log(),)
+        return (torch.stack([voter_logits.softmax(-1) for voter_logits in logits]).mean(0).log(),)
 
 
-def bits(found: list[list[Found]]) -> list:
-    return [[(one.tokens.tolist(), one.score) for one in some] for some in found]
+def bits(translations: list[list[Found]]) -> list:
+    return [
+        [(hypothesis.tokens.tolist(), hypothesis.score) for hypothesis in hypotheses]
+        for hypotheses in translations
+    ]
 
 
 @pytest.mark.parametrize("names", ENSEMBLES, ids="+".join)
@@ -88,8 +91,8 @@ def test_in_torch(names: tuple[str, ...]):
     program, sentences = program_of(voters, task), models.random_sentences(LENGTHS, size=SIZE)
     rules = Rules(beam=3, max_len_b=10, temperature=1.4, attention=True)
     ours = Executor(program, torch.device("cpu")).translate(sentences, rules)
-    wanted = Machine(program).worker().translate(sentences, rules)
-    assert_equal(ours, wanted)
+    expected = Machine(program).worker().translate(sentences, rules)
+    assert_equal(ours, expected)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,7 @@ def test_rules(how: dict):
 def test_prefixes():
     voters, task = together(MIXED)
     sentences = models.random_sentences([5, 5, 5], size=SIZE)
-    prefixes = [one[:-1] for one in models.random_sentences([4, 4, 4], size=SIZE, seed=9)]
+    prefixes = [sentence[:-1] for sentence in models.random_sentences([4, 4, 4], size=SIZE, seed=9)]
     worker = Machine(program_of(voters, task)).worker()
     ours = worker.translate(sentences, Rules(beam=3, max_len_b=15), prefixes)
     assert_same(ours, fairseqs(voters, task, sentences, prefixes, beam_size=3, max_len_b=15))
@@ -127,10 +130,14 @@ def test_prefixes():
 def test_no_words_are_repeated():
     voters, task = together(MIXED)
     rules = Rules(beam=3, max_len_b=14, no_repeat_ngram_size=2)
-    (found,) = Machine(program_of(voters, task)).worker().translate([SENTENCE], rules)
-    wanted = without_repetition(Voting(voters), 2, 14, 3)
-    assert [one.tokens.tolist() for one in found] == [tokens for _, tokens in wanted]
-    assert [one.score for one in found] == pytest.approx([one for one, _ in wanted], abs=1e-4)
+    (hypotheses,) = Machine(program_of(voters, task)).worker().translate([SENTENCE], rules)
+    expected = without_repetition(Voting(voters), 2, 14, 3)
+    assert [hypothesis.tokens.tolist() for hypothesis in hypotheses] == [
+        tokens for _, tokens in expected
+    ]
+    assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx(
+        [score for score, _ in expected], abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("names", [("gru", "gru"), MIXED, ("muse", "gru")], ids="+".join)
@@ -139,12 +146,12 @@ def test_references_are_scored_like_fairseqs(names: tuple[str, ...]):
     dictionary = task.target_dictionary
     sources = models.random_sentences([4, 7, 2], size=SIZE)
     targets = models.random_sentences([9, 1, 5], size=SIZE, seed=6)
-    before = [torch.tensor([2, *one[:-1]]) for one in targets]
+    before = [torch.tensor([2, *target[:-1]]) for target in targets]
     sample = {
         "target": collate_tokens(list(map(torch.tensor, targets)), 1),
         "net_input": {
             "src_tokens": collate_tokens(list(map(torch.tensor, sources)), 1, left_pad=True),
-            "src_lengths": torch.tensor([len(one) for one in sources]),
+            "src_lengths": torch.tensor([len(source) for source in sources]),
             "prev_output_tokens": collate_tokens(before, 1),
         },
     }
@@ -167,11 +174,11 @@ def test_batch_mates_and_threads_change_nothing(path: str):
     voters, task = together(("transformer", "gru", "muse"))
     sentences, rules = models.random_sentences(LENGTHS, size=SIZE), Rules(beam=3, max_len_b=10)
     machine = Machine(program_of(voters, task), path=path)
-    found = bits(machine.worker().translate(sentences, rules))
+    together_bits = bits(machine.worker().translate(sentences, rules))
     worker = machine.worker()
-    assert [bits(worker.translate([one], rules))[0] for one in sentences] == found
+    assert [bits(worker.translate([sentence], rules))[0] for sentence in sentences] == together_bits
     for threads in (2, 3):
-        assert bits(Team(machine, threads).translate(sentences, rules)) == found
+        assert bits(Team(machine, threads).translate(sentences, rules)) == together_bits
     theirs = fairseqs(voters, task, sentences, beam_size=3, max_len_b=10)
     assert_same(worker.translate(sentences, rules), theirs)
 
@@ -182,13 +189,15 @@ def test_a_model_agrees_with_itself(name: str, count: int):
     model, task = sharpened(name)
     sentences = models.random_sentences(LENGTHS, size=SIZE)
     rules = Rules(beam=4, max_len_b=25, attention=True)
-    one, many = (
+    single, several = (
         Machine(program_of(voters, task)).worker().translate(sentences, rules)
         for voters in ([model], [model] * count)
     )
-    for some, others in zip(one, many, strict=True):
-        assert [found.tokens.tolist() for found in some] == [x.tokens.tolist() for x in others]
-        for our, their in zip(some, others, strict=True):
+    for our_hypotheses, their_hypotheses in zip(single, several, strict=True):
+        assert [hypothesis.tokens.tolist() for hypothesis in our_hypotheses] == [
+            hypothesis.tokens.tolist() for hypothesis in their_hypotheses
+        ]
+        for our, their in zip(our_hypotheses, their_hypotheses, strict=True):
             np.testing.assert_allclose(our.scores, their.scores, atol=1e-5)
             np.testing.assert_allclose(our.attention, their.attention, atol=1e-6)
 
@@ -198,10 +207,10 @@ def test_samples_have_the_mean_probabilities(drawn: Sampling):
     """The first token, and the second one after the most frequent first one."""
     voters, task = together(MIXED)
     rules = Rules(beam=DRAWS, max_len_b=2, temperature=2.5, sampling=drawn)
-    (found,) = Machine(program_of(voters, task)).worker().translate([SENTENCE], rules)
-    firsts = Counter(int(one.tokens[0]) for one in found)
+    (samples,) = Machine(program_of(voters, task)).worker().translate([SENTENCE], rules)
+    firsts = Counter(int(sample.tokens[0]) for sample in samples)
     ((top, _),) = firsts.most_common(1)
-    seconds = Counter(int(one.tokens[1]) for one in found if one.tokens[0] == top)
+    seconds = Counter(int(sample.tokens[1]) for sample in samples if sample.tokens[0] == top)
     for counts, before in ((firsts, [2]), (seconds, [2, top])):
         inputs = [SENTENCE], [len(SENTENCE)], [before]
         with torch.no_grad():
@@ -213,9 +222,9 @@ def test_samples_have_the_mean_probabilities(drawn: Sampling):
         expected = exact[tokens].softmax(0) * sum(counts.values())
         assert set(counts) <= set(tokens)
         often = [(token, float(n)) for token, n in zip(tokens, expected, strict=True) if n > 10]
-        seen = [counts[token] for token, _ in often]
-        scale = sum(seen) / sum(n for _, n in often)
-        assert chisquare(seen, [n * scale for _, n in often]).pvalue > 1e-3
+        observed = [counts[token] for token, _ in often]
+        scale = sum(observed) / sum(n for _, n in often)
+        assert chisquare(observed, [n * scale for _, n in often]).pvalue > 1e-3
 
 
 def listed(tokens: list[int]) -> Shortlist:
@@ -228,19 +237,19 @@ def test_shortlists():
     voters, task = together(MIXED)
     program, sentences = program_of(voters, task), models.random_sentences(LENGTHS, size=SIZE)
     rules = Rules(beam=3, max_len_b=15)
-    every = Machine(program, shortlist=listed(list(range(SIZE)))).worker()
-    wanted = bits(Machine(program).worker().translate(sentences, rules))
-    assert bits(every.translate(sentences, rules)) == wanted
+    listing_all = Machine(program, shortlist=listed(list(range(SIZE)))).worker()
+    expected = bits(Machine(program).worker().translate(sentences, rules))
+    assert bits(listing_all.translate(sentences, rules)) == expected
     tokens = [2, *range(5, 31, 2)]
     worker = Machine(program, shortlist=listed(tokens)).worker()
-    (found,) = worker.translate([SENTENCE], Rules(beam=1, max_len_b=1))
-    inputs = [torch.tensor(one) for one in ([SENTENCE], [len(SENTENCE)], [[2]])]
+    (hypotheses,) = worker.translate([SENTENCE], Rules(beam=1, max_len_b=1))
+    inputs = [torch.tensor(row) for row in ([SENTENCE], [len(SENTENCE)], [[2]])]
     with torch.no_grad():
         logits = [model(*inputs)[0][0, -1, tokens] for model in voters]
-    shares = torch.stack([one.softmax(0) for one in logits]).mean(0)
+    shares = torch.stack([voter_logits.softmax(0) for voter_logits in logits]).mean(0)
     shares[0] = 0  # at least one word
-    assert found[0].tokens[0] == tokens[int(shares.argmax())]
-    assert found[0].scores[0] == pytest.approx(math.log(shares.max()), abs=1e-5)
+    assert hypotheses[0].tokens[0] == tokens[int(shares.argmax())]
+    assert hypotheses[0].scores[0] == pytest.approx(math.log(shares.max()), abs=1e-5)
 
 
 @pytest.mark.parametrize("numbers", ["bf16", "int8"])
@@ -251,9 +260,11 @@ def test_rounded_weights(numbers: str):
     exact, rounded = (
         Machine(program, kind).worker().translate(sentences, rules) for kind in ("fp32", numbers)
     )
-    for one, other in zip(exact, rounded, strict=True):
-        assert other[0].scores[0] == pytest.approx(one[0].scores[0], abs=0.15)
-        assert other[0].scores[0] != one[0].scores[0]  # they are rounded
+    for exact_hypotheses, rounded_hypotheses in zip(exact, rounded, strict=True):
+        assert rounded_hypotheses[0].scores[0] == pytest.approx(
+            exact_hypotheses[0].scores[0], abs=0.15
+        )
+        assert rounded_hypotheses[0].scores[0] != exact_hypotheses[0].scores[0]  # they are rounded
 
 
 def test_probabilities_near_nothing():
@@ -265,14 +276,16 @@ def test_probabilities_near_nothing():
         layer.bias.data[[7, 8]] = torch.tensor([-200.0, -100.0 - sign * 90])
     sentence, forced = [5, 9, 2], [7, 8, 6, 2]
     worker = Machine(program_of(voters, task)).worker()
-    ((found,),) = worker.translate([sentence], Rules(beam=1, max_len_b=5), [forced])
+    ((hypothesis,),) = worker.translate([sentence], Rules(beam=1, max_len_b=5), [forced])
     fed = torch.tensor([[2, *forced[:-1]]])
     with torch.no_grad():
         logits = [model(torch.tensor([sentence]), torch.tensor([3]), fed)[0] for model in voters]
-    scores = torch.stack([one.double().log_softmax(-1) for one in logits]).logsumexp(0)
-    wanted = [float(scores[0, step, token]) - math.log(2) for step, token in enumerate(forced)]
-    assert wanted[0] < -190
-    assert found.scores.tolist() == pytest.approx(wanted, rel=1e-5, abs=1e-4)
+    scores = torch.stack(
+        [voter_logits.double().log_softmax(-1) for voter_logits in logits]
+    ).logsumexp(0)
+    expected = [float(scores[0, step, token]) - math.log(2) for step, token in enumerate(forced)]
+    assert expected[0] < -190
+    assert hypothesis.scores.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-4)
 
 
 # ---- programs that cannot be ---------------------------------------------------------------------
@@ -299,10 +312,12 @@ def of_the_other_model(program: Program) -> None:
 
 
 def with_one_cache(program: Program) -> None:
-    places = [n for n, one in enumerate(program.decoder) if one.code is Code.ATTEND_PAST]
+    places = [
+        n for n, operation in enumerate(program.decoder) if operation.code is Code.ATTEND_PAST
+    ]
     for place in places:
-        one = program.decoder[place]
-        program.decoder[place] = one._replace(ints=(one.ints[0], 0, one.ints[2]))
+        operation = program.decoder[place]
+        program.decoder[place] = operation._replace(ints=(operation.ints[0], 0, operation.ints[2]))
 
 
 @pytest.mark.parametrize(

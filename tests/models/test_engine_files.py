@@ -75,22 +75,28 @@ def test_a_bundle_translates_as_its_model(name: str, tmp_path: Path):
     model, _ = made(name)
     sentences = models.random_sentences(LENGTHS, size=40)
     machine = Machine(model.program, packed=model.weights)
-    found = machine.worker().translate(sentences, Rules(beam=3, max_len_b=20, attention=True))
+    translations = machine.worker().translate(
+        sentences, Rules(beam=3, max_len_b=20, attention=True)
+    )
     search = Search(beam=3, nbest=3, max_len_b=20, attention=True)
     read = program_file.read(bundled(tmp_path, name))
     assert len(read.weights) == len(model.weights)
-    for weight, wanted in zip(read.weights, model.weights, strict=True):
-        for part, other in zip(weight, wanted, strict=True):
+    for weight, attention in zip(read.weights, model.weights, strict=True):
+        for part, other in zip(weight, attention, strict=True):
             np.testing.assert_array_equal(part, other)
     translator = EngineTranslator(read, search)
-    lines = [" ".join(model.source[token] for token in one[:-1]) for one in sentences]
-    for ours, theirs in zip(translator.translate(lines), found, strict=True):
-        assert [one.score for one in ours] == [one.score / math.log(2) for one in theirs]
-        words = [" ".join(model.target[t] for t in one.tokens[:-1] if t) for one in theirs]
-        assert [one.tokens for one in ours] == words
-        for one, other in zip(ours, theirs, strict=True):
-            wanted = () if other.attention is None else other.attention.tolist()
-            assert [list(row) for row in one.attention] == list(wanted)
+    lines = [" ".join(model.source[token] for token in sentence[:-1]) for sentence in sentences]
+    for ours, theirs in zip(translator.translate(lines), translations, strict=True):
+        assert [candidate.score for candidate in ours] == [
+            hypothesis.score / math.log(2) for hypothesis in theirs
+        ]
+        words = [
+            " ".join(model.target[t] for t in hypothesis.tokens[:-1] if t) for hypothesis in theirs
+        ]
+        assert [candidate.tokens for candidate in ours] == words
+        for candidate, other in zip(ours, theirs, strict=True):
+            attention = () if other.attention is None else other.attention.tolist()
+            assert [list(row) for row in candidate.attention] == list(attention)
     assert translator.counts.source == sum(LENGTHS) - len(LENGTHS)
 
 
@@ -98,9 +104,9 @@ def test_a_bundle_translates_as_its_model(name: str, tmp_path: Path):
 def test_rounded_weights_are_laid_out_as_the_compiler_would(numbers: str, tmp_path: Path):
     """Also in other numbers than the bundle's own."""
     path = bundled(tmp_path, "gru", numbers)
-    own, wanted = program_file.read(path), made("gru", numbers)[0]
-    assert own.settings.numbers == numbers
-    for weight, other in zip(own.weights, wanted.weights, strict=True):
+    bundled_model, compiled_model = program_file.read(path), made("gru", numbers)[0]
+    assert bundled_model.settings.numbers == numbers
+    for weight, other in zip(bundled_model.weights, compiled_model.weights, strict=True):
         # Integers that a recipe puts together from rows of several scales are rounded twice.
         near = 0.01 if weight.kind == PLAIN else int(numbers == "int8")
         np.testing.assert_allclose(weight.values, other.values, atol=near)
@@ -109,19 +115,27 @@ def test_rounded_weights_are_laid_out_as_the_compiler_would(numbers: str, tmp_pa
 
 def test_files_vote():
     """As their models do, in the numbers of each."""
-    (first, one), (second, other) = made("transformer"), made("gru", "int8")
+    (first, first_trained), (second, second_trained) = made("transformer"), made("gru", "int8")
     sentences = models.random_sentences([6, 2, 9], size=40)
     rules = Rules(beam=3, max_len_b=12)
-    whole = voting([first, second])
-    found = Machine(whole.program, packed=whole.weights).worker().translate(sentences, rules)
+    ensemble = voting([first, second])
+    translations = (
+        Machine(ensemble.program, packed=ensemble.weights).worker().translate(sentences, rules)
+    )
     task = models.build(ALL["transformer"], size=40)[1]
-    program = merged([compile_model(model, task.target_dictionary) for model in (one, other)])
+    program = merged(
+        [compile_model(model, task.target_dictionary) for model in (first_trained, second_trained)]
+    )
     exact = Machine(program).worker().translate(sentences, rules)
-    near = [abs(a[0].score - b[0].score) < 0.05 for a, b in zip(found, exact, strict=True)]
+    near = [abs(a[0].score - b[0].score) < 0.05 for a, b in zip(translations, exact, strict=True)]
     assert sum(near) >= 2
-    both = voting([first, replace(second, weights=made("gru")[0].weights)])
-    same = Machine(both.program, packed=both.weights).worker().translate(sentences, rules)
-    assert [one[0].score for one in same] == [one[0].score for one in exact]
+    unrounded = voting([first, replace(second, weights=made("gru")[0].weights)])
+    unrounded_translations = (
+        Machine(unrounded.program, packed=unrounded.weights).worker().translate(sentences, rules)
+    )
+    assert [hypotheses[0].score for hypotheses in unrounded_translations] == [
+        hypotheses[0].score for hypotheses in exact
+    ]
     assert voting([first]).program is first.program
     for spoiled in (
         replace(second, target=[*second.target[:-1], "x"]),
@@ -135,8 +149,8 @@ def test_bits_are_the_bits_of_the_checkpoint(tmp_path: Path):
     """The same translations as of the model that was binarized, with inputs in int8."""
     model, _ = made("bmt-1", "int8")
     read = program_file.read(bundled(tmp_path, "bmt-1", "bits"), "int8")
-    for weight, wanted in zip(read.weights, model.weights, strict=True):
-        for part, other in zip(weight, wanted, strict=True):
+    for weight, compiled_weight in zip(read.weights, model.weights, strict=True):
+        for part, other in zip(weight, compiled_weight, strict=True):
             np.testing.assert_array_equal(part, other)
 
 
@@ -153,7 +167,7 @@ def test_text_is_part_of_it(small: Path):
     assert sum(report["bytes"].values()) == 2 * size
     assert report["operations"]["decoder"]["ATTEND_PAST"] == 2
     model, _ = sharpened("transformer")
-    assert report["parameters"] == sum(one.numel() for one in model.parameters())
+    assert report["parameters"] == sum(parameter.numel() for parameter in model.parameters())
     assert "lowercase" in as_table(report)
 
 
@@ -170,8 +184,10 @@ def test_sources_are_cut_and_begun_as_by_the_task(tmp_path: Path):
     for count in range(1, 10):
         line = " ".join(f"w{number}" for number in range(count))
         tokens, lengths = task.get_interactive_tokens_and_lengths([line], lambda line: line)
-        (wanted,) = [one["source"] for one in task.build_dataset_for_inference(tokens, lengths)]
-        assert translator._encode(line) == wanted.tolist()
+        (expected,) = [
+            entry["source"] for entry in task.build_dataset_for_inference(tokens, lengths)
+        ]
+        assert translator._encode(line) == expected.tolist()
     assert translator.limit == 7
 
 
@@ -194,8 +210,10 @@ def test_the_likeliest_token_alone_may_be_drawn(small: Path):
     drawn = EngineTranslator(
         model, Search(beam=3, nbest=3, max_len_b=8, lenpen=0.0, sampling=True, top_k=1, seed=7)
     )
-    for one, several in zip(greedy.translate(lines), drawn.translate(lines), strict=True):
-        assert {candidate.tokens for candidate in several} == {one[0].tokens}
+    for greedy_candidates, several in zip(
+        greedy.translate(lines), drawn.translate(lines), strict=True
+    ):
+        assert {candidate.tokens for candidate in several} == {greedy_candidates[0].tokens}
 
 
 def test_special_symbols_in_text(small: Path):
@@ -238,10 +256,12 @@ def changed(code: Code, **parts: object) -> Callable[[EngineModel], None]:
 
     def change(model: EngineModel) -> None:
         for operations in (model.program.encoder, model.program.decoder):
-            for place, one in enumerate(operations):
-                if one.code is code:
-                    new = {k: v(getattr(one, k)) if callable(v) else v for k, v in parts.items()}
-                    operations[place] = one._replace(**new)
+            for place, operation in enumerate(operations):
+                if operation.code is code:
+                    new = {
+                        k: v(getattr(operation, k)) if callable(v) else v for k, v in parts.items()
+                    }
+                    operations[place] = operation._replace(**new)
                     return
         raise AssertionError("no such operation")
 
@@ -261,7 +281,9 @@ def resized(model: EngineModel) -> None:
 
 
 def of_other_kind(model: EngineModel) -> None:
-    product = next(one for one in model.program.encoder if one.code is Code.LINEAR)
+    product = next(
+        operation for operation in model.program.encoder if operation.code is Code.LINEAR
+    )
     weight = model.weights[product.weights[0]]
     shape = (weight.outputs, weight.inputs)
     model.weights[product.weights[0]] = weight._replace(
@@ -308,7 +330,7 @@ FAULTS: dict[str, tuple[str, Callable[[EngineModel], None]]] = {
     "recalled too late": (
         "gru",
         lambda m: m.program.decoder.append(
-            next(one for one in m.program.decoder if one.code is Code.RECALL)
+            next(operation for operation in m.program.decoder if operation.code is Code.RECALL)
         ),
     ),
     "keys of another size": ("gru", changed(Code.ADDITIVE, inputs=lambda i: (i[0], i[2], i[2]))),
@@ -351,16 +373,16 @@ def test_damage_is_found(copy: Path, tmp_path: Path):
 def test_mutated_models_are_refused_or_run(name: str, tmp_path: Path):
     """With right checksums, which anybody can compute; each that is read runs in a process."""
     numbers = "bits-int8" if name.startswith("bmt") else "int8"
-    found = fuzz_engine.fuzz(bundled(tmp_path, name, numbers), FUZZED, tmp_path)
-    assert found.keys() == {"refused", "run"}
-    assert found.total() == FUZZED
+    outcomes = fuzz_engine.fuzz(bundled(tmp_path, name, numbers), FUZZED, tmp_path)
+    assert outcomes.keys() == {"refused", "run"}
+    assert outcomes.total() == FUZZED
 
 
 def weights(change: Callable[[dict], object]) -> Callable[[dict], None]:
     """Change the first weight that is made of others."""
 
     def changed_content(content: dict) -> None:
-        change(next(one for one in content["weights"] if isinstance(one["recipe"], list)))
+        change(next(weight for weight in content["weights"] if isinstance(weight["recipe"], list)))
 
     return changed_content
 

@@ -73,11 +73,11 @@ def test_samples_have_the_models_probabilities(name: str, drawn: Sampling):
     """The first token, and the second one after the most frequent first one."""
     model, task = sharpened(name)
     rules = Rules(beam=DRAWS, max_len_b=2, temperature=2.5, unkpen=1.0, sampling=drawn)
-    (found,) = worker_of(model, task).translate([SENTENCE], rules)
-    assert len(found) == DRAWS
-    firsts = Counter(int(one.tokens[0]) for one in found)
+    (samples,) = worker_of(model, task).translate([SENTENCE], rules)
+    assert len(samples) == DRAWS
+    firsts = Counter(int(sample.tokens[0]) for sample in samples)
     ((top, _),) = firsts.most_common(1)
-    seconds = Counter(int(one.tokens[1]) for one in found if one.tokens[0] == top)
+    seconds = Counter(int(sample.tokens[1]) for sample in samples if sample.tokens[0] == top)
     for counts, before in ((firsts, [2]), (seconds, [2, top])):
         exact = next_token(model, before, rules.temperature)
         exact[1] = -torch.inf  # no pads
@@ -91,9 +91,9 @@ def test_samples_have_the_models_probabilities(name: str, drawn: Sampling):
         assert {token for token, n in zip(tokens, expected, strict=True) if n > 30} <= set(counts)
         often = [(token, float(n)) for token, n in zip(tokens, expected, strict=True) if n > 10]
         if len(often) > 1:
-            seen = [counts[token] for token, _ in often]
-            scale = sum(seen) / sum(n for _, n in often)
-            assert chisquare(seen, [n * scale for _, n in often]).pvalue > 1e-3
+            observed = [counts[token] for token, _ in often]
+            scale = sum(observed) / sum(n for _, n in often)
+            assert chisquare(observed, [n * scale for _, n in often]).pvalue > 1e-3
     assert len(firsts) == 1 or drawn.epsilon < 0.9
 
 
@@ -106,28 +106,34 @@ def test_huge_numbers_mean_no_limit():
     machine = Machine(compile_model(model, task.target_dictionary))
     assert machine.program.longest_target == huge.longest(5, machine.program) + 1
     worker = machine.worker()
-    (found,), (wanted,) = (worker.translate([SENTENCE], rules) for rules in (huge, free))
-    for one, other in zip(found, wanted, strict=True):
-        assert one.tokens.tolist() == other.tokens.tolist()
+    (huge_samples,), (free_samples,) = (
+        worker.translate([SENTENCE], rules) for rules in (huge, free)
+    )
+    for huge_sample, free_sample in zip(huge_samples, free_samples, strict=True):
+        assert huge_sample.tokens.tolist() == free_sample.tokens.tolist()
 
 
 def test_scores_are_those_of_the_model():
     model, task = sharpened("muse")
     rules = Rules(beam=30, max_len_b=12, sampling=Sampling(top_k=20))
-    (found,) = worker_of(model, task).translate([SENTENCE], rules)
-    assert len({tuple(one.tokens) for one in found}) > 20
-    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    (samples,) = worker_of(model, task).translate([SENTENCE], rules)
+    assert len({tuple(sample.tokens) for sample in samples}) > 20
+    assert [sample.score for sample in samples] == sorted(
+        (sample.score for sample in samples), reverse=True
+    )
     scorer = SequenceScorer(task.target_dictionary)
-    for one in found:
-        tokens = torch.tensor([one.tokens.tolist()])
+    for sample in samples:
+        tokens = torch.tensor([sample.tokens.tolist()])
         net_input = {
             "src_tokens": torch.tensor([SENTENCE]),
             "src_lengths": torch.tensor([len(SENTENCE)]),
             "prev_output_tokens": torch.cat([tokens[:, -1:], tokens[:, :-1]], 1),
         }
         ((theirs,),) = scorer.generate([model], {"net_input": net_input, "target": tokens})
-        assert one.scores.tolist() == pytest.approx(theirs["positional_scores"].tolist(), abs=1e-4)
-        assert one.score == pytest.approx(float(theirs["score"]), abs=1e-4)
+        assert sample.scores.tolist() == pytest.approx(
+            theirs["positional_scores"].tolist(), abs=1e-4
+        )
+        assert sample.score == pytest.approx(float(theirs["score"]), abs=1e-4)
 
 
 def test_samples_depend_on_seed_and_sentence_only():
@@ -136,18 +142,21 @@ def test_samples_depend_on_seed_and_sentence_only():
     rules = Rules(beam=4, max_len_b=15, sampling=Sampling(top_p=0.9, seed=2**64 - 1))
     machine = Machine(compile_model(model, task.target_dictionary))
 
-    def texts(found: list) -> list:
-        return [[(one.tokens.tolist(), one.score) for one in some] for some in found]
+    def texts(translations: list) -> list:
+        return [
+            [(hypothesis.tokens.tolist(), hypothesis.score) for hypothesis in hypotheses]
+            for hypotheses in translations
+        ]
 
     together = texts(machine.worker().translate(sentences, rules, None, numbers))
     for threads in (2, 3):
-        found = Team(machine, threads).translate(sentences, rules, None, numbers)
-        assert texts(found) == together
+        translations = Team(machine, threads).translate(sentences, rules, None, numbers)
+        assert texts(translations) == together
     backwards = machine.worker().translate(sentences[::-1], rules, None, numbers[::-1])
     assert texts(backwards)[::-1] == together
     assert texts(machine.worker().translate(sentences[2:3], rules, None, [4])) == together[2:3]
-    again = [sentences[0]] * 2  # the same sentence, as another one of the file
-    first, second = texts(machine.worker().translate(again, rules, None, [3, 4]))
+    repeated = [sentences[0]] * 2  # the same sentence, as another one of the file
+    first, second = texts(machine.worker().translate(repeated, rules, None, [3, 4]))
     assert first == together[0] != second
     drawn = dataclasses.replace(rules, sampling=Sampling(top_p=0.9, seed=5))
     assert texts(machine.worker().translate(sentences, drawn, None, numbers)) != together
@@ -157,10 +166,15 @@ def test_several_callers_share_a_team():
     model, task = sharpened("transformer")
     sentences, rules = models.random_sentences(LENGTHS, size=40), Rules(beam=3, max_len_b=20)
     team = Team(Machine(compile_model(model, task.target_dictionary)), 2)
-    alone = [one[0].score for one in team.translate(sentences, rules)]
+    alone = [hypotheses[0].score for hypotheses in team.translate(sentences, rules)]
     with ThreadPoolExecutor(4) as pool:
-        every = list(pool.map(lambda _: team.translate(sentences, rules), range(24)))
-    assert [[one[0].score for one in found] for found in every] == [alone] * 24
+        translations_of_callers = list(
+            pool.map(lambda _: team.translate(sentences, rules), range(24))
+        )
+    assert [
+        [hypotheses[0].score for hypotheses in translations]
+        for translations in translations_of_callers
+    ] == [alone] * 24
 
 
 def test_an_error_waits_for_the_other_workers(monkeypatch: pytest.MonkeyPatch):
@@ -187,7 +201,7 @@ def test_a_fork_translates_with_threads_of_its_own():
     team = Team(Machine(compile_model(model, task.target_dictionary)), 2)
 
     def scores() -> list[float]:
-        return [one[0].score for one in team.translate(sentences, rules)]
+        return [hypotheses[0].score for hypotheses in team.translate(sentences, rules)]
 
     alone = scores()
     assert in_a_fork(scores) == alone
@@ -198,9 +212,9 @@ def test_a_fork_leaves_memory_alone_that_may_be_half_written():
     model, task = sharpened("transformer")
     team = Team(Machine(compile_model(model, task.target_dictionary)), 2)
     before = list(team._workers)
-    left = in_a_fork(lambda: [one._space is None for one in before])
+    left = in_a_fork(lambda: [worker._space is None for worker in before])
     assert left == [True, True]
-    assert all(one._space for one in before)
+    assert all(worker._space for worker in before)
     assert team._workers == before
 
 
@@ -212,27 +226,29 @@ def test_the_longest_translation_is_rounded_as_by_fairseq(a: float, length: int)
     program = compile_model(model, task.target_dictionary)
     program.longest_source, program.longest_target = 1000, 1000
     sentence = [5] * (length - 1) + [2]
-    ((found,),) = Machine(program).worker().translate([sentence], rules)
-    assert len(found.tokens) == int(a * length + 200) + 1
+    ((hypothesis,),) = Machine(program).worker().translate([sentence], rules)
+    assert len(hypothesis.tokens) == int(a * length + 200) + 1
 
 
 def test_samples_with_prefixes():
     model, task = sharpened("transformer")
     rules = Rules(beam=6, max_len_b=9, sampling=Sampling())
-    (found,) = worker_of(model, task).translate([SENTENCE], rules, [[8, 9]])
-    assert len(found) == 6
-    assert {tuple(one.tokens[:2]) for one in found} == {(8, 9)}
-    assert len({tuple(one.tokens) for one in found}) > 1
-    assert max(len(one.tokens) for one in found) <= 10
+    (samples,) = worker_of(model, task).translate([SENTENCE], rules, [[8, 9]])
+    assert len(samples) == 6
+    assert {tuple(sample.tokens[:2]) for sample in samples} == {(8, 9)}
+    assert len({tuple(sample.tokens) for sample in samples}) > 1
+    assert max(len(sample.tokens) for sample in samples) <= 10
 
 
 def batches_of_one(generator: SequenceGenerator, model: object, sentences: list) -> list:
-    found = []
-    for one in sentences:
-        tokens = torch.tensor([one])
-        net_input = {"src_tokens": tokens, "src_lengths": torch.tensor([len(one)])}
-        found += generator.generate([model], {"id": torch.tensor([0]), "net_input": net_input})
-    return found
+    hypotheses_of_sentences = []
+    for sentence in sentences:
+        tokens = torch.tensor([sentence])
+        net_input = {"src_tokens": tokens, "src_lengths": torch.tensor([len(sentence)])}
+        hypotheses_of_sentences += generator.generate(
+            [model], {"id": torch.tensor([0]), "net_input": net_input}
+        )
+    return hypotheses_of_sentences
 
 
 @pytest.mark.parametrize("how", ["gnmt", "match", "unnormalized-match"])
@@ -258,8 +274,8 @@ def test_like_fairseqs_generator(name: str, how: str):
     ours = worker_of(model, task).translate(sentences, rules_of(generator))
     assert_same(ours, batches_of_one(generator, model, sentences))
     if "match" in how:
-        for sentence, some in zip(sentences, ours, strict=True):
-            assert {len(one.tokens) for one in some} == {len(sentence) + 1}
+        for sentence, hypotheses in zip(sentences, ours, strict=True):
+            assert {len(hypothesis.tokens) for hypothesis in hypotheses} == {len(sentence) + 1}
 
 
 def without_repetition(model: object, size: int, longest: int, beam: int) -> list:
@@ -269,17 +285,21 @@ def without_repetition(model: object, size: int, longest: int, beam: int) -> lis
         candidates = []
         for total, tokens in going:
             scores, words = next_token(model, tokens).tolist(), tokens[1:]
-            seen = {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}
+            used = {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}
             for token, score in enumerate(scores):
-                repeats = (*words[len(words) - size + 1 :], token) in seen
+                repeats = (*words[len(words) - size + 1 :], token) in used
                 if token == 1 or (token == 2 and step == 0) or (step == longest and token != 2):
                     continue
                 if not repeats or step == longest:
                     candidates.append((total + score, [*tokens, token]))
         best = sorted(candidates, reverse=True)[: 2 * beam]
         assert all(a[0] - b[0] > TIE for a, b in itertools.pairwise(best))
-        ended += [(total / (step + 1), one[1:]) for total, one in best[:beam] if one[-1] == 2]
-        going = [one for one in best if one[1][-1] != 2][:beam]
+        ended += [
+            (total / (step + 1), sequence[1:])
+            for total, sequence in best[:beam]
+            if sequence[-1] == 2
+        ]
+        going = [candidate for candidate in best if candidate[1][-1] != 2][:beam]
         if len(ended) >= beam:
             break
     return sorted(ended[:beam], reverse=True)
@@ -290,12 +310,16 @@ def test_no_words_are_repeated(size: int):
     """fairseq's own code for it forbids nothing on a CPU, so a naive search is the truth."""
     model, task = sharpened("transformer")
     rules = Rules(beam=3, max_len_b=14, no_repeat_ngram_size=size)
-    (found,) = worker_of(model, task).translate([SENTENCE], rules)
+    (hypotheses,) = worker_of(model, task).translate([SENTENCE], rules)
     (free,) = worker_of(model, task).translate([SENTENCE], Rules(beam=3, max_len_b=14))
-    wanted = without_repetition(model, size, 14, 3)
-    assert [one.tokens.tolist() for one in found] == [tokens for _, tokens in wanted]
-    assert [one.score for one in found] == pytest.approx([one for one, _ in wanted], abs=1e-4)
-    assert found[0].tokens.tolist() != free[0].tokens.tolist()
+    expected = without_repetition(model, size, 14, 3)
+    assert [hypothesis.tokens.tolist() for hypothesis in hypotheses] == [
+        tokens for _, tokens in expected
+    ]
+    assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx(
+        [score for score, _ in expected], abs=1e-4
+    )
+    assert hypotheses[0].tokens.tolist() != free[0].tokens.tolist()
 
 
 def test_epsilon_of_a_task_reaches_the_engine():
@@ -323,9 +347,9 @@ def test_references_are_scored_like_fairseqs(name: str):
         "target": collate_tokens(list(map(torch.tensor, targets)), 1),
         "net_input": {
             "src_tokens": collate_tokens(list(map(torch.tensor, sources)), 1, left_pad=True),
-            "src_lengths": torch.tensor([len(one) for one in sources]),
+            "src_lengths": torch.tensor([len(source) for source in sources]),
             "prev_output_tokens": collate_tokens(
-                [torch.tensor([2, *one[:-1]]) for one in targets], 1
+                [torch.tensor([2, *target[:-1]]) for target in targets], 1
             ),
         },
     }

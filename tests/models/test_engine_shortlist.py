@@ -35,19 +35,23 @@ OPTIONS = {
 }
 
 
-def some_lists(frequent: int = 12, own: int = 3) -> Shortlist:
+def some_lists(frequent: int = 12, per_token: int = 3) -> Shortlist:
     """A few tokens, never the pad, for each source token."""
     numbers = np.random.default_rng(5)
     tokens = [0, *range(2, SIZE)]
     return shortlist.made(
         numbers.choice(tokens, frequent, replace=False),
-        [numbers.choice(tokens, own, replace=False) for _ in range(SIZE)],
+        [numbers.choice(tokens, per_token, replace=False) for _ in range(SIZE)],
     )
 
 
-def bits(found: list[list[Found]]) -> list:
+def bits(translations: list[list[Found]]) -> list:
     return [
-        [(one.tokens.tolist(), one.score, one.scores.tobytes()) for one in some] for some in found
+        [
+            (hypothesis.tokens.tolist(), hypothesis.score, hypothesis.scores.tobytes())
+            for hypothesis in hypotheses
+        ]
+        for hypotheses in translations
     ]
 
 
@@ -56,11 +60,13 @@ def bits(found: list[list[Found]]) -> list:
 def test_of_all_tokens_it_changes_no_bit(name: str, numbers: str) -> None:
     model, task = sharpened(name)
     program = compile_model(model, task.target_dictionary)
-    with_it, without = (Machine(program, numbers, shortlist=one).worker() for one in (WHOLE, None))
+    with_it, without = (
+        Machine(program, numbers, shortlist=lists).worker() for lists in (WHOLE, None)
+    )
     for rules in OPTIONS.values():
         prefixes = [[7, 9]] * len(SENTENCES) if rules.no_repeat_ngram_size else None
-        found = with_it.translate(SENTENCES, rules, prefixes)
-        assert bits(found) == bits(without.translate(SENTENCES, rules, prefixes))
+        translations = with_it.translate(SENTENCES, rules, prefixes)
+        assert bits(translations) == bits(without.translate(SENTENCES, rules, prefixes))
 
 
 @pytest.mark.parametrize("path", available_paths())
@@ -74,10 +80,10 @@ def test_neither_batches_nor_threads_change_a_bit(
     machine = Machine(program, numbers, path, shortlist=some_lists())
     together = bits(machine.worker().translate(SENTENCES, OPTIONS[how]))
     alone = [
-        machine.worker().translate([one], OPTIONS[how], None, [number])
-        for number, one in enumerate(SENTENCES)
+        machine.worker().translate([sentence], OPTIONS[how], None, [number])
+        for number, sentence in enumerate(SENTENCES)
     ]
-    assert [bits(one)[0] for one in alone] == together
+    assert [bits(translations)[0] for translations in alone] == together
     assert bits(Team(machine, 3).translate(SENTENCES, OPTIONS[how])) == together
     monkeypatch.setattr(library, "COPIES", 1)  # no two sentences have room together
     machine = Machine(program, numbers, path, shortlist=some_lists())
@@ -88,18 +94,18 @@ def test_neither_batches_nor_threads_change_a_bit(
 def test_no_list_is_made_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     model, task = sharpened("transformer")
     machine = Machine(compile_model(model, task.target_dictionary), shortlist=some_lists())
-    wanted = machine.worker().translate(SENTENCES, Rules(beam=2, max_len_b=5, listed=False))
+    expected = machine.worker().translate(SENTENCES, Rules(beam=2, max_len_b=5, listed=False))
     monkeypatch.setattr(machine.shortlist.__class__, "of", None)
-    found = machine.worker().translate(SENTENCES, Rules(beam=2, max_len_b=5, listed=False))
-    assert bits(found) == bits(wanted)
+    translations = machine.worker().translate(SENTENCES, Rules(beam=2, max_len_b=5, listed=False))
+    assert bits(translations) == bits(expected)
 
 
 def test_numbers_in_a_row_are_32_bits() -> None:
     """One that does not fit must not become a token's."""
-    whole, begins = library.joined([[5, 2], [], [2**32 + 5, -(2**40), 2]])
-    assert whole.dtype == np.int32
+    values, begins = library.joined([[5, 2], [], [2**32 + 5, -(2**40), 2]])
+    assert values.dtype == np.int32
     assert begins.tolist() == [0, 2, 2, 5]
-    assert whole.tolist() == [5, 2, 2**31 - 1, -1, 2]
+    assert values.tolist() == [5, 2, 2**31 - 1, -1, 2]
     assert library.joined([])[0].dtype == library.joined([[]])[0].dtype == np.int32
 
 
@@ -119,11 +125,15 @@ def naive(
                 if token == END if step == longest else step or token != END:
                     candidates.append((total + score, [*before, token]))
         best = sorted(candidates, reverse=True)[: 2 * beam + 1]
-        if any(one[0] - next_[0] < TIE for one, next_ in itertools.pairwise(best)):
+        if any(candidate[0] - next_[0] < TIE for candidate, next_ in itertools.pairwise(best)):
             return None
         best = best[: 2 * beam]
-        ended += [(total / (step + 1), one[1:]) for total, one in best[:beam] if one[-1] == END]
-        going = [one for one in best if one[1][-1] != END][:beam]
+        ended += [
+            (total / (step + 1), sequence[1:])
+            for total, sequence in best[:beam]
+            if sequence[-1] == END
+        ]
+        going = [candidate for candidate in best if candidate[1][-1] != END][:beam]
         if len(ended) >= beam:
             break
     return sorted(ended[:beam], reverse=True)
@@ -134,22 +144,24 @@ def test_against_a_search_without_caches(name: str) -> None:
     model, task = sharpened(name)
     sentences, lists = models.random_sentences([7, 2, 4], size=SIZE, seed=8), some_lists()
     machine = Machine(compile_model(model, task.target_dictionary), shortlist=lists)
-    found = machine.worker().translate(sentences, Rules(beam=2, max_len_b=7))
-    whole = Machine(machine.program).worker().translate(sentences, Rules(beam=2, max_len_b=7))
+    listed = machine.worker().translate(sentences, Rules(beam=2, max_len_b=7))
+    unlisted = Machine(machine.program).worker().translate(sentences, Rules(beam=2, max_len_b=7))
     checked = 0
-    for sentence, ours in zip(sentences, found, strict=True):
-        own = [lists.tokens[3 * token : 3 * token + 3].tolist() for token in sentence]
-        tokens = sorted({END, *lists.frequent.tolist(), *itertools.chain(*own)})
+    for sentence, ours in zip(sentences, listed, strict=True):
+        listed_tokens = [lists.tokens[3 * token : 3 * token + 3].tolist() for token in sentence]
+        tokens = sorted({END, *lists.frequent.tolist(), *itertools.chain(*listed_tokens)})
         assert len(tokens) < 35
-        wanted = naive(model, sentence, tokens, beam=2, longest=7)
-        if wanted is None:
+        reference = naive(model, sentence, tokens, beam=2, longest=7)
+        if reference is None:
             continue
         checked += 1
-        assert [one.tokens.tolist() for one in ours] == [tokens for _, tokens in wanted]
-        expected = pytest.approx([score for score, _ in wanted], abs=1e-4)
-        assert [one.score for one in ours] == expected
+        assert [hypothesis.tokens.tolist() for hypothesis in ours] == [
+            tokens for _, tokens in reference
+        ]
+        expected = pytest.approx([score for score, _ in reference], abs=1e-4)
+        assert [hypothesis.score for hypothesis in ours] == expected
     assert checked > 1
-    assert bits(found) != bits(whole)
+    assert bits(listed) != bits(unlisted)
 
 
 def make_signs(program: Program) -> None:
@@ -172,20 +184,20 @@ def test_probabilities_are_those_of_the_listed_tokens(numbers: str, path: str) -
         make_signs(program)
         numbers = "int8" if numbers == "signs int8" else "fp32"
     lists, rules = some_lists(20, 2), Rules(beam=1, max_len_b=1)
-    whole = Machine(program, numbers, path).worker()
+    unlisted = Machine(program, numbers, path).worker()
     listed = Machine(program, numbers, path, shortlist=lists).worker()
     sentence = SENTENCES[0]
     tokens = lists.of(sentence, [END], SIZE).tolist()
     prefixes = [[token] for token in tokens if token not in (END, 3)]
 
-    def firsts(worker: library.Worker, some: list[list[int]]) -> np.ndarray:
-        found = worker.translate([sentence] * len(some), rules, some)
-        assert [one[0].tokens[:1].tolist() for one in found] == some
-        return np.array([one[0].scores[0] for one in found])
+    def firsts(worker: library.Worker, forced: list[list[int]]) -> np.ndarray:
+        translations = worker.translate([sentence] * len(forced), rules, forced)
+        assert [hypotheses[0].tokens[:1].tolist() for hypotheses in translations] == forced
+        return np.array([hypotheses[0].scores[0] for hypotheses in translations])
 
-    every = firsts(whole, [[token] for token in tokens])
-    chosen = [tokens.index(token) for (token,) in prefixes]
-    expected = every[chosen] - np.log(np.exp(every).sum())
+    log_probabilities = firsts(unlisted, [[token] for token in tokens])
+    columns = [tokens.index(token) for (token,) in prefixes]
+    expected = log_probabilities[columns] - np.log(np.exp(log_probabilities).sum())
     np.testing.assert_allclose(firsts(listed, prefixes), expected, atol=2e-5)
 
 
@@ -193,26 +205,34 @@ def test_a_prefix_is_possible_though_it_is_not_listed() -> None:
     model, task = sharpened("transformer")
     lists = shortlist.made(range(4, 20), [[]] * SIZE)
     worker = Machine(compile_model(model, task.target_dictionary), shortlist=lists).worker()
-    found = worker.translate([SENTENCES[0]] * 2, Rules(beam=3, max_len_b=9), [[30, 31], []])
-    assert {tuple(one.tokens[:2]) for one in found[0]} == {(30, 31)}
-    assert all(np.isfinite(one.scores).all() for one in found[0])
+    translations = worker.translate([SENTENCES[0]] * 2, Rules(beam=3, max_len_b=9), [[30, 31], []])
+    assert {tuple(hypothesis.tokens[:2]) for hypothesis in translations[0]} == {(30, 31)}
+    assert all(np.isfinite(hypothesis.scores).all() for hypothesis in translations[0])
     for wrong in (-1, SIZE):
         with pytest.raises(DataError, match="a prefix must be of tokens of the target"):
             worker.translate([SENTENCES[0]], Rules(beam=3), [[wrong]])
-    tokens = {token for some in found for one in some for token in one.tokens.tolist()}
+    tokens = {
+        token
+        for hypotheses in translations
+        for hypothesis in hypotheses
+        for token in hypothesis.tokens.tolist()
+    }
     assert tokens - {30, 31, END} <= set(range(4, 20))
-    assert bits(found)[1] == bits(worker.translate([SENTENCES[0]], Rules(beam=3, max_len_b=9)))[0]
+    assert (
+        bits(translations)[1]
+        == bits(worker.translate([SENTENCES[0]], Rules(beam=3, max_len_b=9)))[0]
+    )
 
 
 def test_references_are_scored_among_all_tokens() -> None:
     model, task = sharpened("transformer")
     program = compile_model(model, task.target_dictionary)
     rules, targets = Rules(beam=1, max_len_b=9, listed=False), [[30, 31, END]]
-    found, wanted = (
-        Machine(program, shortlist=one).worker().translate(SENTENCES[:1], rules, targets)
-        for one in (some_lists(), None)
+    listed, unlisted = (
+        Machine(program, shortlist=lists).worker().translate(SENTENCES[:1], rules, targets)
+        for lists in (some_lists(), None)
     )
-    assert bits(found) == bits(wanted)
+    assert bits(listed) == bits(unlisted)
 
 
 def test_too_few_tokens_are_refused() -> None:
@@ -263,7 +283,7 @@ def test_a_batch_that_is_left_to_fairseq_is_refused_with_a_list_and_told_without
     for _ in range(2):
         rounded.generate([model], batch, prefix_tokens=prefixes)
     rounded.generate([model], batch, bos_token=5)
-    assert [(one.levelname, one.message.partition(": ")[2]) for one in caplog.records] == [
+    assert [(record.levelname, record.message.partition(": ")[2]) for record in caplog.records] == [
         ("WARNING", "a target is shorter than `--prefix-size`."),
         ("WARNING", "translations begin with another symbol than `</s>`."),
     ]
@@ -275,5 +295,5 @@ def test_lengths_in_proportion_to_the_source_are_the_engines() -> None:
     for lengths, ours in (((1.5, 0), True), ((0.9, 0), False), ((0.9, 0.2), True), ((0, 0), False)):
         limits = {"max_len_a": lengths[0], "max_len_b": lengths[1]}
         stock = SequenceGenerator([model], dictionary, beam_size=3, **limits)
-        found = with_engine(stock, [model], dictionary, "fp32")
-        assert (found is not stock) == ours
+        generator = with_engine(stock, [model], dictionary, "fp32")
+        assert (generator is not stock) == ours

@@ -32,8 +32,8 @@ class Adapted(nn.Linear):
 
 
 class OwnAttention(MultiheadAttention):
-    def forward(self, *args: Any, **more: Any) -> Any:
-        return super().forward(*args, **more)
+    def forward(self, *args: Any, **options: Any) -> Any:
+        return super().forward(*args, **options)
 
 
 class OwnLayer(TransformerEncoderLayer):
@@ -68,8 +68,8 @@ class Renamed(nn.Linear):
 class OwnLoss(TransformerModel):
     """Only what training calls."""
 
-    def forward(self, *args: Any, **more: Any) -> Any:
-        return super().forward(*args, **more)
+    def forward(self, *args: Any, **options: Any) -> Any:
+        return super().forward(*args, **options)
 
 
 def of_class(path: str, kind: type) -> Callable[[nn.Module], None]:
@@ -84,11 +84,11 @@ def patched(model: nn.Module) -> None:
 
 
 def hooked(model: nn.Module) -> None:
-    model.encoder.register_forward_hook(lambda module, given, result: result)
+    model.encoder.register_forward_hook(lambda module, inputs, result: result)
 
 
 def hooked_before(model: nn.Module) -> None:
-    model.decoder.layers[0].fc1.register_forward_pre_hook(lambda module, given: given)
+    model.decoder.layers[0].fc1.register_forward_pre_hook(lambda module, inputs: inputs)
 
 
 CHANGES = {
@@ -136,7 +136,7 @@ def test_code_of_its_own_is_fairseqs(name: str):
 @pytest.mark.parametrize("name", ["muse", "gru", "linformer", "bmt-1"])
 def test_code_of_its_own_in_other_models(name: str):
     model, task = models.build(models.ARCHITECTURES[name])
-    linears = [one for one in model.modules() if type(one) is nn.Linear]
+    linears = [module for module in model.modules() if type(module) is nn.Linear]
     if linears:
         linears[-1].__class__ = Adapted
     else:
