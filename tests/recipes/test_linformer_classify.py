@@ -175,7 +175,7 @@ def test_from_lines_and_labels_to_a_table_and_beside_the_exact_twin(tmp_path: Pa
     # a report whose predictions are not those of the model is refused
     shutil.copytree(exact, tmp_path / "other")
     script = f'python "{FOLDER}/classify_scores.py" report --dir "{tmp_path}/other" --title t'
-    write_lines(tmp_path / "other" / "predicted.label", ["statement"] * len(truth))
+    write_lines(tmp_path / "other" / "predicted.label", ["exclamation"] * len(truth))
     assert "fairseq-validate must find" in bash("-c", script, ok=False).stderr
     write_lines(tmp_path / "other" / "predicted.label", ["statement"])
     assert "must have a line for each of" in bash("-c", script, ok=False).stderr
