@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.harness import fairseq, run
-from tests.support.trainings import ARCHITECTURES, TRAINING, same, training_state
+from tests.support.trainings import ARCHITECTURES, TRAINING, same_state, training_state
 
 pytestmark = pytest.mark.system
 
@@ -108,7 +108,9 @@ def test_the_same_files(waited_for, copy_data, tmp_path):
     assert "checkpoint2.pt" not in names
     for name in names:
         if name.endswith(".pt"):
-            assert same(training_state(tmp_path / name), training_state(waited_for / name)), name
+            assert same_state(training_state(tmp_path / name), training_state(waited_for / name)), (
+                name
+            )
 
 
 def test_training_goes_on_and_a_kill_leaves_the_checkpoint_before(waited_for, copy_data, tmp_path):
@@ -123,7 +125,7 @@ def test_training_goes_on_and_a_kill_leaves_the_checkpoint_before(waited_for, co
     assert folder / LAST in complete
     assert {training_state(path)["updates"] for path in complete} == {7}
     train(copy_data, folder, *SAVED, BEHIND)
-    assert same(training_state(folder / LAST), training_state(waited_for / LAST))
+    assert same_state(training_state(folder / LAST), training_state(waited_for / LAST))
     assert not [*folder.glob("*.tmp")]
 
 

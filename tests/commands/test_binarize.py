@@ -41,7 +41,7 @@ def pairs(folder: Path, split: str = "train") -> list[tuple[list[int], list[int]
     for side in ("src", "tgt"):
         prefix = folder / f"{split}.src-tgt.{side}"
         check(prefix, None, contents=True)
-        sides.append([one.tolist() for one in MMapIndexedDataset(str(prefix))])
+        sides.append([sentence.tolist() for sentence in MMapIndexedDataset(str(prefix))])
     return [*zip(*sides, strict=True)]
 
 
@@ -50,15 +50,15 @@ def test_together_they_are_the_whole(shards: tuple[Path, str], text: Path, tmp_p
     folders = [out / f"{number:03d}" for number in range(3)]
     assert argument == ":".join(map(str, folders))
     assert {path.name for path in out.iterdir() if path.is_dir()} == {"000", "001", "002"}
-    whole = tmp_path / "whole"
+    unsharded = tmp_path / "whole"
     words = ("--source-lang", "src", "--target-lang", "tgt", "--trainpref", text / "train")
-    fairseq("preprocess", *words, "--validpref", text / "valid", "--destdir", whole)
+    fairseq("preprocess", *words, "--validpref", text / "valid", "--destdir", unsharded)
     for side in ("src", "tgt"):
-        wanted = (whole / f"dict.{side}.txt").read_bytes()
-        assert all((one / f"dict.{side}.txt").read_bytes() == wanted for one in folders)
-    wanted = pairs(whole)
-    assert [pairs(one) for one in folders] == [wanted[number::3] for number in range(3)]
-    assert pairs(folders[0], "valid") == pairs(whole, "valid")
+        expected = (unsharded / f"dict.{side}.txt").read_bytes()
+        assert all((folder / f"dict.{side}.txt").read_bytes() == expected for folder in folders)
+    expected = pairs(unsharded)
+    assert [pairs(folder) for folder in folders] == [expected[number::3] for number in range(3)]
+    assert pairs(folders[0], "valid") == pairs(unsharded, "valid")
     assert not [*folders[1].glob("valid*")]
 
 
@@ -69,9 +69,9 @@ def test_each_epoch_opens_the_next_shard(
     _, argument = shards
     words = (argument, *ARCHITECTURES["gru_tiny"], *TRAINING, "--batch-size", 1)
     words = (*words, "--save-dir", tmp_path, "--update-freq", 1)
-    said = fairseq("train", *words, "--max-epoch", 2).stdout
-    said += fairseq("train", *words, "--max-epoch", 4).stdout
-    ends = [int(found) for found in re.findall(r"\| train \| .*num_updates (\d+)", said)]
+    output = fairseq("train", *words, "--max-epoch", 2).stdout
+    output += fairseq("train", *words, "--max-epoch", 4).stdout
+    ends = [int(number) for number in re.findall(r"\| train \| .*num_updates (\d+)", output)]
     assert ends == [34, 67, 100, 134]
     model = tmp_path / "checkpoint_last.pt"
     lines = fairseq("generate", argument, "--path", model, "--cpu", "--beam", 1).stdout

@@ -50,11 +50,11 @@ def test_a_bundle_of_a_bundle_is_the_same_unless_told_otherwise(
     for name in ("one.zip", "two"):
         run("fairseq-ext", "bundle", tmp_path / "one", "-o", tmp_path / name)
     shutil.unpack_archive(tmp_path / "one.zip", tmp_path / "unpacked")
-    content, *others = (
+    content, *copies = (
         {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
         for name in ("one", "two", "unpacked/one")
     )
-    assert others == [content, content]
+    assert copies == [content, content]
     assert b"license: MIT" in content["README.md"]
     run("fairseq-ext", "bundle", tmp_path / "one", "--lenpen", 2, "-o", tmp_path / "changed")
     changed = bundle.read(tmp_path / "changed")
@@ -72,33 +72,33 @@ def test_what_options_do_not_change_is_kept(copy_data: Path, copy_model: Path, t
     shortlist = ("--per-token", 1, "--frequent", 9)
     lists = tmp_path / "lists"
     run("fairseq-ext", "shortlist", copy_data, *shortlist, "-o", lists)
-    more = ("--shortlist", lists, "--data", copy_data, "--beam", 3)
-    run("fairseq-ext", "bundle", copy_model, *flags, *more, "-o", tmp_path / "one")
+    options = ("--shortlist", lists, "--data", copy_data, "--beam", 3)
+    run("fairseq-ext", "bundle", copy_model, *flags, *options, "-o", tmp_path / "one")
     card = (tmp_path / "one" / "README.md").read_text(encoding="utf-8")
 
     run("fairseq-ext", "bundle", tmp_path / "one", "--numbers", "bf16", "-o", tmp_path / "b.zip")
     run("fairseq-ext", "bundle", tmp_path / "b.zip", "--lenpen", 2, "-o", tmp_path / "two")
-    said = (tmp_path / "two" / "README.md").read_text(encoding="utf-8")
+    card_text = (tmp_path / "two" / "README.md").read_text(encoding="utf-8")
     note = "Measured with the weights in fp32.\n\n"
-    assert said.count(note) == 1
-    assert said.replace(note, "").replace("stored in bf16", "stored in fp32") == card
-    kept = program_file.read(tmp_path / "two")
-    assert (kept.settings.numbers, kept.settings.search) == ("bf16", {"beam": 3, "lenpen": 2})
-    assert kept.shortlist is not None
+    assert card_text.count(note) == 1
+    assert card_text.replace(note, "").replace("stored in bf16", "stored in fp32") == card
+    program = program_file.read(tmp_path / "two")
+    assert (program.settings.numbers, program.settings.search) == ("bf16", {"beam": 3, "lenpen": 2})
+    assert program.shortlist is not None
     flags = ("--licence", "CC0-1.0", "--scores", tmp_path / "s.json")
     run("fairseq-ext", "bundle", tmp_path / "two", *flags, "-o", tmp_path / "three")
-    said = (tmp_path / "three" / "README.md").read_text(encoding="utf-8")
+    card_text = (tmp_path / "three" / "README.md").read_text(encoding="utf-8")
     changed = card.replace("license: MIT", "license: CC0-1.0")
-    assert said == changed.replace("stored in fp32", "stored in bf16")
+    assert card_text == changed.replace("stored in fp32", "stored in bf16")
 
 
 def test_cards_that_were_edited_or_deleted(bundled: Path, tmp_path: Path):
     hand = shutil.copytree(bundled, tmp_path / "hand")
     (hand / "README.md").write_text("---\nlicense: MIT\n---\n\n# Mine\n\nAll of it.\n")
     run("fairseq-ext", "bundle", hand, "--beam", 3, "-o", tmp_path / "one")
-    said = (tmp_path / "one" / "README.md").read_text(encoding="utf-8")
-    assert "license: MIT\n" in said
-    assert "# Mine\n\nAll of it.\n\n- architecture: `gru_tiny`" in said
+    card = (tmp_path / "one" / "README.md").read_text(encoding="utf-8")
+    assert "license: MIT\n" in card
+    assert "# Mine\n\nAll of it.\n\n- architecture: `gru_tiny`" in card
     (hand / "README.md").unlink()
     run("fairseq-ext", "bundle", hand, "--beam", 3, "-o", tmp_path / "two")
     assert "license: unknown" in (tmp_path / "two" / "README.md").read_text(encoding="utf-8")
@@ -109,15 +109,15 @@ def test_fairseqs_commands_take_it(
     copy_data: Path, copy_model: Path, bundled: Path, archive: Path, tmp_path: Path
 ):
     """As DATA too, since the dictionaries are in it."""
-    found = []
+    generated = []
     for number, path in enumerate((copy_model, bundled, archive)):
-        said = fairseq("generate", copy_data, "--path", path, "--beam", "2").stdout
-        (tmp_path / str(number)).write_text(said, encoding="utf-8")
-        found.append(outputs.read_generated(tmp_path / str(number)))
-    assert found[0] == found[1] == found[2]
+        output = fairseq("generate", copy_data, "--path", path, "--beam", "2").stdout
+        (tmp_path / str(number)).write_text(output, encoding="utf-8")
+        generated.append(outputs.read_generated(tmp_path / str(number)))
+    assert generated[0] == generated[1] == generated[2]
     words = ("--source-lang", "src", "--target-lang", "tgt", "--path", bundled)
-    said = fairseq("interactive", bundled, *words, stdin=LINES).stdout
-    theirs = [line.split("\t")[2] for line in said.splitlines() if line.startswith("H-")]
+    output = fairseq("interactive", bundled, *words, stdin=LINES).stdout
+    theirs = [line.split("\t")[2] for line in output.splitlines() if line.startswith("H-")]
     for path in (bundled, archive):
         ours = run("fairseq-ext", "translate", "--path", path, stdin=LINES).stdout
         assert ours.splitlines() == theirs
@@ -128,13 +128,13 @@ def test_fairseq_validates_it_without_label_smoothing(
     copy_data: Path, copy_model: Path, bundled: Path
 ):
     """It does not know its training, nor what was minimized there."""
-    said = []
+    losses = []
     for path in (copy_model, bundled):
         words = ("--path", path, "--task", "translation", "--max-tokens", 4000)
         done = fairseq("validate", copy_data, *words)
-        said += re.findall(r"loss ([0-9.]+ \| ppl [0-9.]+) ", done.stdout + done.stderr)
-    assert len(said) == 2
-    assert said[0] == said[1]
+        losses += re.findall(r"loss ([0-9.]+ \| ppl [0-9.]+) ", done.stdout + done.stderr)
+    assert len(losses) == 2
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.system
@@ -144,11 +144,11 @@ def test_a_training_starts_from_it(
 ):
     bundled = request.getfixturevalue(kind)
     flags = ("--arch", "gru_tiny", "--optimizer", "adam", "--max-tokens", "600")
-    more = ("--max-update", "1", "--disable-validation", "--save-dir", tmp_path / "run")
+    options = ("--max-update", "1", "--disable-validation", "--save-dir", tmp_path / "run")
     start = ("--finetune-from-model", bundled)
     taught = ("--criterion", "distillation", "--teacher", bundled)
-    said = fairseq("train", copy_data, *flags, *more, *start, *taught)
-    assert "loading pretrained model from" in said.stdout + said.stderr
+    done = fairseq("train", copy_data, *flags, *options, *start, *taught)
+    assert "loading pretrained model from" in done.stdout + done.stderr
     assert (tmp_path / "run" / "checkpoint_last.pt").is_file()
 
 
@@ -156,10 +156,12 @@ def test_a_training_starts_from_it(
 def test_it_is_served(bundled: Path, archive: Path, tmp_path: Path):
     for library in ("fastapi", "uvicorn", "prometheus_client"):
         pytest.importorskip(library)
-    wanted = [one.text for one in fairseq_ext.load(bundled).translate(LINES.splitlines())]
+    expected = [
+        translation.text for translation in fairseq_ext.load(bundled).translate(LINES.splitlines())
+    ]
     with serving(tmp_path, archive) as server:
-        found = server.translate(LINES.splitlines())
-        assert found.body["translatedText"] == wanted
+        reply = server.translate(LINES.splitlines())
+        assert reply.body["translatedText"] == expected
         server.end()
 
 
@@ -179,9 +181,9 @@ def test_a_comparison_takes_it(copy_model: Path, bundled: Path, archive: Path, t
     assert {row["updates"] for row in rows} == {4}
     scores = ("--scores", tmp_path / "c.json", "--system", "folder")
     run("fairseq-ext", "bundle", bundled, *scores, "-o", tmp_path / "scored")
-    said = (tmp_path / "scored" / "README.md").read_text(encoding="utf-8")
-    assert "| chrF | 100.00 | 100.00 to 100.00 (95%) | `nrefs:1\\|bs:100\\|" in said
-    assert "4 updates" in said
+    card = (tmp_path / "scored" / "README.md").read_text(encoding="utf-8")
+    assert "| chrF | 100.00 | 100.00 to 100.00 (95%) | `nrefs:1\\|bs:100\\|" in card
+    assert "4 updates" in card
     done = run("fairseq-ext", "bundle", bundled, *scores[:2], "-o", tmp_path / "x", ok=False)
     assert "`--system` must be one of checkpoint, folder, file" in done.stderr
 
@@ -202,25 +204,27 @@ def test_text_is_an_argument_where_the_model_has_its_dictionaries(
     copy_data: Path, copy_model: Path, bundled: Path, archive: Path, tmp_path: Path
 ):
     translate = ("fairseq-ext", "translate")
-    wanted = run(*translate, "--path", bundled, stdin=LINES).stdout
-    assert wanted.count("\n") == 4
+    expected = run(*translate, "--path", bundled, stdin=LINES).stdout
+    assert expected.count("\n") == 4
     for path in (bundled, archive):
-        assert run(*translate, "--model", path, *LINES.splitlines()).stdout == wanted
-    assert run(*translate, LINES.removesuffix("\n"), "--model", bundled).stdout == wanted
-    assert run(*translate, copy_data, "--model", copy_model, stdin=LINES).stdout == wanted
+        assert run(*translate, "--model", path, *LINES.splitlines()).stdout == expected
+    assert run(*translate, LINES.removesuffix("\n"), "--model", bundled).stdout == expected
+    assert run(*translate, copy_data, "--model", copy_model, stdin=LINES).stdout == expected
 
     refused(run(*translate, "1 2", "--model", copy_model, ok=False, stdin=""), "1 2")
-    said = "DATA must be one folder. Text can be an argument where the model is a bundle"
-    refused(run(*translate, "1", "2", "--model", copy_model, ok=False, stdin=""), said)
-    said = "`--path` takes all that follows it for models, but 1 2 is no file or folder. Put text"
-    refused(run(*translate, "--path", bundled, "1 2", ok=False, stdin=""), said)
+    message = "DATA must be one folder. Text can be an argument where the model is a bundle"
+    refused(run(*translate, "1", "2", "--model", copy_model, ok=False, stdin=""), message)
+    message = (
+        "`--path` takes all that follows it for models, but 1 2 is no file or folder. Put text"
+    )
+    refused(run(*translate, "--path", bundled, "1 2", ok=False, stdin=""), message)
     long = "1 " * 2000  # longer than a name may be
     refused(run(*translate, "--path", bundled, long, ok=False, stdin=""), "`--path` takes all")
     done = run(*translate, "--path", bundled, ok=False, stdin="\ufeff1 2\n")
     refused(done, "standard input, line 1: starts with a byte-order mark (UTF-8)")
-    both = ("--input", write_lines(tmp_path / "text", ["1"]))
-    said = "`--input` does not go with text as an argument"
-    refused(run(*translate, "1", "--model", bundled, *both, ok=False), said)
+    text_file = ("--input", write_lines(tmp_path / "text", ["1"]))
+    message = "`--input` does not go with text as an argument"
+    refused(run(*translate, "1", "--model", bundled, *text_file, ok=False), message)
 
 
 def test_a_name_is_that_of_a_model_that_comes_along(bundled: Path, tmp_path: Path, monkeypatch):

@@ -30,9 +30,9 @@ def parsers(parser):
 
 
 def test_every_option_and_command_has_help():
-    found = list(parsers(cli.build_parser()))
-    assert len(found) > 12
-    for parser in found:
+    all_parsers = list(parsers(cli.build_parser()))
+    assert len(all_parsers) > 12
+    for parser in all_parsers:
         assert parser.description
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
@@ -75,9 +75,9 @@ def test_every_module_of_a_command_is_in_the_help_below_its_group():
     folders = (REPO / "fairseq_ext").glob("**/commands/")
     modules = {path for folder in folders for path in folder.glob("*.py")}
     adding = {path for path in modules if "def add(commands: " in path.read_text(encoding="utf-8")}
-    known = {Path(command.load().__file__): command for command in commands.all_commands()}
-    assert known.keys() == adding
-    for command in known.values():
+    command_files = {Path(command.load().__file__): command for command in commands.all_commands()}
+    assert command_files.keys() == adding
+    for command in command_files.values():
         assert re.search(rf"^{command.group}:\n(  .*\n)*  {command.name} ", shown, re.MULTILINE)
 
 

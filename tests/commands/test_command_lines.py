@@ -21,7 +21,7 @@ from fairseq_ext.utils import error_messages, errors, parsing
 from fairseq_ext.utils.error_messages import one_message
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import BIN, REPO, USER_DIR, fairseq, run, write_lines
-from tests.support.trainings import load, same, training_state
+from tests.support.trainings import load, same_state, training_state
 
 pytestmark = pytest.mark.system
 
@@ -46,11 +46,11 @@ def training(data: Path, folder: Path, *options: object) -> list[object]:
 
 def message(done) -> str:
     """The only line of error; the command has ended with status 1, or 2 as argparse does."""
-    said = (done.stdout + done.stderr).splitlines()
-    lines = [line.partition(": error: ")[2] for line in said if ": error: " in line]
-    assert done.returncode in (1, 2), said
-    assert len(lines) == 1, said
-    assert not any("Traceback" in line for line in said)
+    output = (done.stdout + done.stderr).splitlines()
+    lines = [line.partition(": error: ")[2] for line in output if ": error: " in line]
+    assert done.returncode in (1, 2), output
+    assert len(lines) == 1, output
+    assert not any("Traceback" in line for line in output)
     return lines[0]
 
 
@@ -115,9 +115,9 @@ LONG = {"criterion", "optimizer", "scheduler", "no-update", "no-translation", "i
     "case", [pytest.param(case, marks=pytest.mark.long if case in LONG else ()) for case in TRAIN]
 )
 def test_train(copy_data: Path, tmp_path: Path, case: str):
-    options, said = TRAIN[case]
+    options, complaint = TRAIN[case]
     done = fairseq("train", *training(copy_data, tmp_path / "run", *options), ok=False)
-    assert said in message(done)
+    assert complaint in message(done)
     assert not (tmp_path / "run").exists()
 
 
@@ -128,31 +128,33 @@ def test_the_direction_of_a_known_metric(metric: str, maximize: bool):
     checkpoint = CheckpointConfig(
         best_checkpoint_metric=metric, maximize_best_checkpoint_metric=maximize
     )
-    known = {"accuracy": True, "bleu": True, "loss": False, "nll_loss": False, "ppl": False}
-    right = known.get(metric, maximize) == maximize
+    directions = {"accuracy": True, "bleu": True, "loss": False, "nll_loss": False, "ppl": False}
+    right = directions.get(metric, maximize) == maximize
     with nullcontext() if right else pytest.raises(ConfigError, match=f"-metric {metric}` "):
         training_options._check_direction(checkpoint)
 
 
 def test_a_misspelt_metric_costs_no_update(copy_data: Path, tmp_path: Path):
     """Only validation shows what it measures."""
-    misspelt, whole = tmp_path / "misspelt", tmp_path / "whole"
+    misspelt, uninterrupted = tmp_path / "misspelt", tmp_path / "whole"
     wrong = training(copy_data, misspelt, "--best-checkpoint-metric", "los")
-    said = message(fairseq("train", *wrong, ok=False))
+    complaint = message(fairseq("train", *wrong, ok=False))
     last = misspelt / "checkpoint_last.pt"
-    assert "but is `los`; did you mean `loss`? With one of them, training continues from" in said
-    assert said.endswith(f"{last}.")
+    assert (
+        "but is `los`; did you mean `loss`? With one of them, training continues from" in complaint
+    )
+    assert complaint.endswith(f"{last}.")
     assert load(last)["optimizer_history"][-1]["num_updates"] == 2
 
     done = fairseq("train", *training(copy_data, misspelt, "--max-update", 4))
     assert "forgotten" not in done.stdout  # there was no best value
-    fairseq("train", *training(copy_data, whole, "--max-update", 4))
-    states = (training_state(folder / "checkpoint_last.pt") for folder in (misspelt, whole))
-    assert same(*states)
+    fairseq("train", *training(copy_data, uninterrupted, "--max-update", 4))
+    states = (training_state(folder / "checkpoint_last.pt") for folder in (misspelt, uninterrupted))
+    assert same_state(*states)
 
     before = last.read_bytes()  # with the best value
-    said = message(fairseq("train", *wrong, "--max-update", 6, ok=False))
-    assert said.endswith(f"training continues from {last}.")
+    complaint = message(fairseq("train", *wrong, "--max-update", 6, ok=False))
+    assert complaint.endswith(f"training continues from {last}.")
     assert last.read_bytes() == before
 
 
@@ -211,9 +213,9 @@ GENERATE = {
 
 @pytest.mark.parametrize("case", GENERATE)
 def test_generate(copy_data: Path, model: Path, case: str):
-    options, said = GENERATE[case]
+    options, complaint = GENERATE[case]
     done = fairseq("generate", copy_data, "--path", model, "--cpu", *options, ok=False)
-    assert said in message(done)
+    assert complaint in message(done)
 
 
 def test_generate_with_a_translation_model_as_language_model(copy_data: Path, model: Path):
@@ -282,8 +284,8 @@ def test_a_pipe_in_place_of_a_checkpoint(copy_data: Path, tmp_path: Path):
 
 def test_validate_without_a_batch_size(copy_data: Path, model: Path):
     words = (copy_data, "--path", model, "--cpu", "--task", "translation")
-    said = message(fairseq("validate", *words, ok=False))
-    assert said.startswith("`--max-tokens` or `--batch-size` is missing")
+    complaint = message(fairseq("validate", *words, ok=False))
+    assert complaint.startswith("`--max-tokens` or `--batch-size` is missing")
 
 
 def test_too_few_open_files(copy_data: Path, model: Path):
@@ -346,16 +348,21 @@ def test_resuming_on_a_smaller_corpus(copy_data: Path, tmp_path: Path):
     for part in ("src", "tgt"):
         write_lines(text / f"train.{part}", ["1 2 3"] * 20)
     words = ("--source-lang", "src", "--target-lang", "tgt", "--trainpref", text / "train")
-    same = ("--srcdict", copy_data / "dict.src.txt", "--tgtdict", copy_data / "dict.tgt.txt")
+    dictionaries = (
+        "--srcdict",
+        copy_data / "dict.src.txt",
+        "--tgtdict",
+        copy_data / "dict.tgt.txt",
+    )
     small = shutil.copytree(copy_data, tmp_path / "small", ignore=shutil.ignore_patterns("train*"))
     for dictionary in small.glob("dict.*"):
         dictionary.unlink()
-    fairseq("preprocess", *words, *same, "--destdir", small)
+    fairseq("preprocess", *words, *dictionaries, "--destdir", small)
     done = fairseq("train", *training(small, folder, "--max-update", 20), ok=False)
-    said = message(done)  # about the data, not about the checkpoint
-    assert said.startswith("the corpus has fewer batches than the one that the run in")
-    assert "`--reset-dataloader`" in said
-    assert "Do not use this file" not in said
+    complaint = message(done)  # about the data, not about the checkpoint
+    assert complaint.startswith("the corpus has fewer batches than the one that the run in")
+    assert "`--reset-dataloader`" in complaint
+    assert "Do not use this file" not in complaint
 
 
 def test_a_file_to_start_from_must_be_there_at_the_first_start(
@@ -379,10 +386,10 @@ def test_a_file_to_start_from_must_be_there_at_the_first_start(
 
 def test_an_option_that_does_not_go_with_finetuning(copy_data: Path, model: Path, tmp_path: Path):
     words = training(copy_data, tmp_path / "run", "--finetune-from-model", model)
-    said = message(fairseq("train", *words, "--reset-optimizer", ok=False))
-    assert said.startswith("--finetune-from-model can not be set together with")
-    said = message(fairseq("train", *words, "--restore-file", model, ok=False))
-    assert said.endswith("--restore-file (non-default value) can not be specified together.")
+    complaint = message(fairseq("train", *words, "--reset-optimizer", ok=False))
+    assert complaint.startswith("--finetune-from-model can not be set together with")
+    complaint = message(fairseq("train", *words, "--restore-file", model, ok=False))
+    assert complaint.endswith("--restore-file (non-default value) can not be specified together.")
 
 
 @pytest.mark.parametrize("scheduler", ["reduce_lr_on_plateau", "inverse_sqrt"])
@@ -394,9 +401,9 @@ def test_resuming_with_another_schedule(
     folder.mkdir()
     shutil.copy(model, folder / "checkpoint_last.pt")
     words = training(copy_data, folder, "--lr-scheduler", scheduler, "--max-update", 4)
-    said = message(fairseq("train", *words, ok=False))
-    assert f"was trained with `--lr-scheduler fixed`, but `{scheduler}` was asked for" in said
-    assert "`--reset-lr-scheduler`" in said
+    complaint = message(fairseq("train", *words, ok=False))
+    assert f"was trained with `--lr-scheduler fixed`, but `{scheduler}` was asked for" in complaint
+    assert "`--reset-lr-scheduler`" in complaint
     fairseq("train", *words, "--reset-lr-scheduler")
     fairseq("train", *words, "--max-update", 6)
     state = load(folder / "checkpoint_last.pt")

@@ -89,12 +89,12 @@ def test_scores_and_intervals_are_those_of_the_command_sacrebleu(outputs_of_thre
     ours = bootstrap(texts, outputs.read_lines(outputs_of_three / "ref"), "fair")
     assert list(ours.estimates) == list(theirs) == names
     for name, metrics in ours.estimates.items():
-        for found, cell in zip(metrics.values(), theirs[name], strict=True):
+        for estimate, cell in zip(metrics.values(), theirs[name], strict=True):
             score, mean, half_width = map(float, cell)
-            assert found.value == pytest.approx(score)
-            assert (found.low + found.high) / 2 == pytest.approx(mean)
-            assert found.half_width == pytest.approx(half_width, abs=1e-5)
-            assert (name == "fair") == (found.p is None)
+            assert estimate.value == pytest.approx(score)
+            assert (estimate.low + estimate.high) / 2 == pytest.approx(mean)
+            assert estimate.half_width == pytest.approx(half_width, abs=1e-5)
+            assert (name == "fair") == (estimate.p is None)
     assert list(ours.estimates["bad"]) == ["BLEU", "chrF"]
     assert ours.estimates["bad"]["BLEU"].p < 0.05
 
@@ -119,11 +119,11 @@ def test_one_system_has_intervals_and_no_p(outputs_of_three: Path) -> None:
 def test_a_samples_source_is_text_where_its_language_is_known(tmp_path: Path) -> None:
     write_lines(tmp_path / "ref", ["Yes (no)."])
     write_lines(tmp_path / "out", ["S-0\tJa ( ne@@ in ) .", "H-0\t-1\tYes ( no ) ."])
-    for src, wanted in (("de", "Ja (nein)."), ("", "Ja ( nein ) .")):
+    for src, expected in (("de", "Ja (nein)."), ("", "Ja ( nein ) .")):
         undoing = Undoing(Pipeline(src, "en", tokenize=True, subwords="joined"))
         system = compare.System("a", (tmp_path / "out",))
         result = compare.compare([system], tmp_path / "ref", samples=100, undoing={"a": undoing})
-        assert result.samples[0].source == wanted
+        assert result.samples[0].source == expected
         assert result.samples[0].translations == {"a": "Yes (no)."}
 
 
@@ -131,8 +131,8 @@ def test_plain_text_stands_beside_generated_output(outputs_of_three: Path) -> No
     systems = ["a=fair", "b=text:fair.txt"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(outputs_of_three)
-        found = [compare.parse_system(given) for given in systems]
-        result = compare.compare(found, "ref", samples=100, tokenized_reference="ref")
+        parsed = [compare.parse_system(system) for system in systems]
+        result = compare.compare(parsed, "ref", samples=100, tokenized_reference="ref")
     first, second = result.systems
     assert first.scores["BLEU"].value == second.scores["BLEU"].value
     assert second.scores["BLEU"].p == second.scores["chrF"].p == 1
@@ -208,17 +208,17 @@ def test_equal_scores_are_no_difference(tmp_path: Path) -> None:
         "two": [[*["x"] * 20, *references[20:]]],
     }
     for baseline, other in (("no", "none"), ("one", "two")):
-        found = bootstrap(systems, references, baseline, samples=100).estimates
-        assert found[other]["BLEU"].value == found[baseline]["BLEU"].value, other
-        assert found[other]["BLEU"].p == 1, other
-    assert found["no"]["BLEU"].value == 0
-    assert found["no"]["BLEU"].p < 0.05
+        estimates = bootstrap(systems, references, baseline, samples=100).estimates
+        assert estimates[other]["BLEU"].value == estimates[baseline]["BLEU"].value, other
+        assert estimates[other]["BLEU"].p == 1, other
+    assert estimates["no"]["BLEU"].value == 0
+    assert estimates["no"]["BLEU"].p < 0.05
     write_lines(tmp_path / "ref", references)
     for name, (lines,) in systems.items():
         write_lines(tmp_path / name, lines)
-    given = [("--system", f"{name}=text:{tmp_path / name}") for name in ("no", "none")]
+    options = [("--system", f"{name}=text:{tmp_path / name}") for name in ("no", "none")]
     table = run(
-        *("fairseq-ext", "compare", *given[0], *given[1], "--ref", tmp_path / "ref"),
+        *("fairseq-ext", "compare", *options[0], *options[1], "--ref", tmp_path / "ref"),
         *("--samples", 100),
     ).stdout
     row = next(line for line in table.splitlines() if line.startswith("none"))
@@ -256,11 +256,11 @@ def test_a_system_is_read_from_one_word() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["x", "=x", "x=", "x=text:", "a=b,log=", "a=b,log=c,log=d", "a=,log=c"]
+    "argument", ["x", "=x", "x=", "x=text:", "a=b,log=", "a=b,log=c,log=d", "a=,log=c"]
 )
-def test_what_is_no_system_is_refused(given: str) -> None:
-    with pytest.raises(ConfigError, match=f"but is `{given}` instead"):
-        compare.parse_system(given)
+def test_what_is_no_system_is_refused(argument: str) -> None:
+    with pytest.raises(ConfigError, match=f"but is `{argument}` instead"):
+        compare.parse_system(argument)
 
 
 @pytest.mark.parametrize("name", ["gru", "gru-shared", "linformer", "muse", "muse-separate"])
@@ -272,12 +272,12 @@ def test_parameters_and_bytes_are_the_models(tmp_path: Path, name: str) -> None:
         "optimizer_history": [{"num_updates": 5}, {"num_updates": 70}],
     }
     torch.save(state, tmp_path / "model.pt")
-    found = describe.read_weights(tmp_path / "model.pt")
-    assert found.parameters == sum(weight.numel() for weight in model.parameters())
+    weights = describe.read_weights(tmp_path / "model.pt")
+    assert weights.parameters == sum(weight.numel() for weight in model.parameters())
     with zipfile.ZipFile(tmp_path / "model.pt") as archive:
         parts = [part for part in archive.infolist() if re.search(r"/data/\d+$", part.filename)]
-    assert found.tensor_bytes == sum(part.file_size for part in parts)
-    assert (found.architecture, found.updates) == (name, 70)
+    assert weights.tensor_bytes == sum(part.file_size for part in parts)
+    assert (weights.architecture, weights.updates) == (name, 70)
 
 
 @pytest.mark.parametrize("kind", ["json", "simple"])
@@ -328,12 +328,12 @@ def test_a_system_without_a_point_has_no_name_in_the_picture(
         compare.System("with speed", (outputs_of_three / "good",)),
         compare.System("text", (outputs_of_three / "good.txt",), plain=True),
     ]
-    for chosen in (systems, systems[1:]):
-        result = compare.compare(chosen, outputs_of_three / "ref", samples=100)
+    for compared in (systems, systems[1:]):
+        result = compare.compare(compared, outputs_of_three / "ref", samples=100)
         compare_report.plot(result, tmp_path / "x")
         page = compare_report.as_page(result, tmp_path / "x")
-        assert ("and so not in the picture: text." in page) == (chosen is systems)
-        assert ("![BLEU against generation speed](x.png)" in page) == (chosen is systems)
+        assert ("and so not in the picture: text." in page) == (compared is systems)
+        assert ("![BLEU against generation speed](x.png)" in page) == (compared is systems)
     named = [
         [text.get_text() for legend in figure.legends for text in legend.get_texts()]
         for figure in figures
@@ -352,7 +352,8 @@ def test_any_name_is_in_the_picture(
     figures = []
     monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
     systems = [
-        compare.System(one, (outputs_of_three / "good",)) for one in (name, f"{name}2", "c", "d")
+        compare.System(label, (outputs_of_three / "good",))
+        for label in (name, f"{name}2", "c", "d")
     ]
     result = compare.compare(systems, outputs_of_three / "ref", samples=100)
     compare_report.plot(result, tmp_path / "x")
@@ -360,7 +361,7 @@ def test_any_name_is_in_the_picture(
     figure.draw_without_rendering()
     (legend,) = figure.legends
     shown = [" ".join(text.get_text().split()) for text in legend.get_texts()]
-    assert shown == [" ".join(one.name.split()) for one in systems]
+    assert shown == [" ".join(system.name.split()) for system in systems]
     box = legend.get_window_extent()
     assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
     assert figure.axes[0].get_window_extent().height > 2 * figure.dpi
@@ -417,10 +418,10 @@ def test_errors_are_one_line(
     before = sorted(outputs_of_three.iterdir())
     with pytest.raises(SystemExit) as stopped:
         cli.main(["compare", "--ref", "ref", "-o", "new", "--json", "other.json", *words])
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     assert stopped.value.code == 1
-    assert message in said.err.splitlines()[-1]
-    assert said.out == ""
+    assert message in captured.err.splitlines()[-1]
+    assert captured.out == ""
     assert sorted(outputs_of_three.iterdir()) == before
 
 
@@ -452,15 +453,17 @@ def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = fairseq("generate", copy_data, "--path", checkpoint, "--max-tokens", "900")
     (folder / "out").write_text(done.stdout, encoding="utf-8")
     (folder / "out.log").write_text(done.stderr, encoding="utf-8")
-    targets = {one.index: one.target for one in outputs.read_generated(folder / "out")}
+    targets = {
+        sentence.index: sentence.target for sentence in outputs.read_generated(folder / "out")
+    }
     write_lines(folder / "ref", [targets[index] for index in sorted(targets)])
     return folder
 
 
 def lines_of(path: Path, letter: str) -> list[str]:
     """The lines of one kind that fairseq-generate printed, in corpus order."""
-    found = [one for one in outputs.read_lines(path) if re.match(rf"{letter}-\d+\t", one)]
-    return sorted(found, key=lambda one: int(re.search(r"\d+", one)[0]))
+    lines = [line for line in outputs.read_lines(path) if re.match(rf"{letter}-\d+\t", line)]
+    return sorted(lines, key=lambda line: int(re.search(r"\d+", line)[0]))
 
 
 @pytest.mark.system

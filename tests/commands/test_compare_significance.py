@@ -26,8 +26,8 @@ def test_samples_are_sacrebleus_to_the_last_digit() -> None:
     test = PairedTest(list(systems.items()), {"x": BLEU()}, [text], test_type="bs", n_jobs=1)
     for name, theirs in zip(systems, test()[1]["BLEU"], strict=True):
         low, high = theirs.mean - theirs.ci, theirs.mean + theirs.ci
-        found = ours[name]["BLEU"]
-        assert (found.value, found.low, found.high) == (theirs.score, low, high)
+        estimate = ours[name]["BLEU"]
+        assert (estimate.value, estimate.low, estimate.high) == (theirs.score, low, high)
 
 
 def test_p_from_its_definition() -> None:
@@ -35,7 +35,7 @@ def test_p_from_its_definition() -> None:
     text = sentences(40)
     systems = {name: damaged(text, share, 3) for name, share in (("a", 0.2), ("b", 0.25))}
     runs = {name: [lines] for name, lines in systems.items()}
-    found = bootstrap(runs, text, "a", samples=200).estimates
+    estimates = bootstrap(runs, text, "a", samples=200).estimates
     places = np.random.default_rng(12345).choice(40, size=(200, 40), replace=True)
 
     def bleu(name: str, rows: Sequence[int]) -> float:
@@ -46,8 +46,8 @@ def test_p_from_its_definition() -> None:
     differences = np.array([bleu("b", rows) - bleu("a", rows) for rows in places])
     centred = differences - differences.mean()
     larger = sum(centred > abs(measured)) + sum(centred < -abs(measured))
-    assert found["b"]["BLEU"].p == (larger + 1) / 201
-    assert 0.05 < found["b"]["BLEU"].p < 0.95
+    assert estimates["b"]["BLEU"].p == (larger + 1) / 201
+    assert 0.05 < estimates["b"]["BLEU"].p < 0.95
 
 
 def test_equally_good_systems_differ_significantly_in_five_of_a_hundred_cases() -> None:
@@ -75,13 +75,13 @@ def test_p_over_trainings_from_its_definition() -> None:
     seeds, sentences_only = Variances(0, 0.2, 0.1, 0.5, 4), Variances(0.3, 0, 0, 0.5, 4)
     assert seeds.p_value(0.6) == pytest.approx(2 * stats.t.sf(0.6 / 0.1**0.5, 4))
     assert sentences_only.p_value(-0.6) == pytest.approx(2 * stats.norm.sf(0.6 / 0.3**0.5))
-    both = Variances(0.3, 0.2, 0.1, 0.5, 4)
-    assert both.p_value(both.half_width()) == pytest.approx(0.05)
-    assert both.p_value(0) == 1
-    p = both.p_value(1.1)
+    variances = Variances(0.3, 0.2, 0.1, 0.5, 4)
+    assert variances.p_value(variances.half_width()) == pytest.approx(0.05)
+    assert variances.p_value(0) == 1
+    p = variances.p_value(1.1)
     tails = stats.norm.isf(p / 2) ** 2 * 0.3, stats.t.isf(p / 2, 4) ** 2 * 0.1
     assert sum(tails) == pytest.approx(1.1**2)
-    assert 0 <= both.p_value(1e6) < 1e-6
+    assert 0 <= variances.p_value(1e6) < 1e-6
 
 
 def test_holm_steps_down() -> None:
@@ -117,10 +117,12 @@ def test_errors_and_power_over_trainings(left: int, right: int, gain: float) -> 
 
 def test_the_runs_and_sentences_that_a_difference_needs() -> None:
     """So many show it in four of five repetitions, and fewer do not."""
-    here = Variances(0.01, 0.15, 0.1, 2 / 3, 4)
-    runs = significance._runs_needed(here, 0.6)
-    assert here.with_runs(runs).detectable() <= 0.6 < here.with_runs(runs - 1).detectable()
-    assert significance._runs_needed(here, 0.2) is None
-    needed = significance._sentences_needed(here, 1.0, 1000)
-    assert here.with_sentences(needed / 1000).detectable() == pytest.approx(1.0, abs=0.01)
-    assert significance._sentences_needed(here, 0.2, 1000) is None  # seeds alone vary too much
+    variances = Variances(0.01, 0.15, 0.1, 2 / 3, 4)
+    runs = significance._runs_needed(variances, 0.6)
+    assert (
+        variances.with_runs(runs).detectable() <= 0.6 < variances.with_runs(runs - 1).detectable()
+    )
+    assert significance._runs_needed(variances, 0.2) is None
+    needed = significance._sentences_needed(variances, 1.0, 1000)
+    assert variances.with_sentences(needed / 1000).detectable() == pytest.approx(1.0, abs=0.01)
+    assert significance._sentences_needed(variances, 0.2, 1000) is None  # seeds alone vary too much

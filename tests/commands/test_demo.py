@@ -37,9 +37,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo")
     binarize(digits_corpus(folder / "text", train=200), folder / "bin")
     optimizer = ("--optimizer", "adam", "--lr", "0.01", "--max-tokens", "600", "--max-update", "20")
-    for name, more in (("gru", ()), ("linformer", ("--max-source-positions", "12"))):
+    for name, options in (("gru", ()), ("linformer", ("--max-source-positions", "12"))):
         fairseq(
-            *("train", folder / "bin", "--arch", f"{name}_tiny", *more, *optimizer),
+            *("train", folder / "bin", "--arch", f"{name}_tiny", *options, *optimizer),
             *("--disable-validation", "--no-epoch-checkpoints", "--save-dir", folder / name),
         )
         (folder / name / "checkpoint_last.pt").rename(folder / f"{name}.pt")
@@ -62,9 +62,9 @@ def translated(
 # ---- in the browser ------------------------------------------------------------------------------
 
 
-def demo(trained: Path, folder: Path, *more: object) -> subprocess.Popen[str]:
+def demo(trained: Path, folder: Path, *systems: object) -> subprocess.Popen[str]:
     """The command as a process, which works and keeps temporary files in ``folder``."""
-    command = [BIN / "fairseq-ext", "demo", f"gru={trained}/gru.pt", *more]
+    command = [BIN / "fairseq-ext", "demo", f"gru={trained}/gru.pt", *systems]
     options = ["--data", trained / "bin", "--port", "0", "--max-words", MOST, "--cpu"]
     return subprocess.Popen(
         [*map(str, [*command, *options])],
@@ -79,17 +79,20 @@ def demo(trained: Path, folder: Path, *more: object) -> subprocess.Popen[str]:
 def end(process: subprocess.Popen[str], how: signal.Signals) -> None:
     """End the command, which must leave quietly."""
     process.send_signal(how)
-    said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
-    assert "Traceback" not in said[1]
+    output = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output[1]
 
 
 @pytest.fixture(scope="module")
 def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address that the command prints; ended by SIGTERM, it leaves nothing behind."""
     folder = tmp_path_factory.mktemp("served")
-    others = [f"linformer={trained}/linformer.pt", f"other={trained}/gru.pt,data={trained}/bin"]
-    with demo(trained, folder, *others) as process:
+    more_systems = [
+        f"linformer={trained}/linformer.pt",
+        f"other={trained}/gru.pt,data={trained}/bin",
+    ]
+    with demo(trained, folder, *more_systems) as process:
         try:
             yield process.stdout.readline().strip()
             end(process, signal.SIGTERM)
@@ -126,16 +129,16 @@ def test_two_systems_translate_a_sentence_in_a_browser(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    asked: list[str] = []
+    requests: list[str] = []
     expect = playwright.expect
-    with browser.opened(address, asked) as page:
+    with browser.opened(address, requests) as page:
         shown = [page.locator(f"#system-{place} textarea") for place in range(3)]
         pictures = [page.locator(f"#system-{place} img") for place in range(3)]
 
         browser.translate(page, "3 1 4 1 5")
         for place, name in enumerate(("gru", "linformer", "gru")):
-            wanted = translated(trained, name, "3 1 4 1 5", capsys, tmp_path)
-            expect(shown[place]).to_have_value(wanted)
+            expected = translated(trained, name, "3 1 4 1 5", capsys, tmp_path)
+            expect(shown[place]).to_have_value(expected)
         expect(pictures[0]).to_be_visible()
         assert pictures[0].evaluate("image => image.decode().then(() => image.naturalWidth)") > 200
         expect(pictures[1]).to_have_count(0)
@@ -157,8 +160,8 @@ def test_two_systems_translate_a_sentence_in_a_browser(
         example.click()
         expect(shown[0]).to_have_value(translated(trained, "gru", sentence, capsys, tmp_path))
         expect(page.locator("#message")).to_be_hidden()
-    assert {urlsplit(url).hostname for url in asked if url.startswith("http")} == {"127.0.0.1"}
-    assert {urlsplit(url).scheme for url in asked} <= {"http", "data", "blob"}
+    assert {urlsplit(url).hostname for url in requests if url.startswith("http")} == {"127.0.0.1"}
+    assert {urlsplit(url).scheme for url in requests} <= {"http", "data", "blob"}
 
 
 @contextmanager
@@ -193,13 +196,13 @@ def test_markup_stays_text(tmp_path: Path) -> None:
     from fairseq_ext.demo.answers import Answer
     from fairseq_ext.utils.errors import DataError
 
-    def translate(sentence: str, wanted: Sequence[str]) -> list[Answer]:
+    def translate(sentence: str, names: Sequence[str]) -> list[Answer]:
         if sentence == "refuse":
             raise DataError(f"No. {MARKUP}")
-        return [Answer(name, f"{sentence} {MARKUP}", "score 1") for name in wanted]
+        return [Answer(name, f"{sentence} {MARKUP}", "score 1") for name in names]
 
-    expect, asked, dialogs = playwright.expect, [], []
-    with page_of(translate) as address, browser.opened(address, asked) as page:
+    expect, requests, dialogs = playwright.expect, [], []
+    with page_of(translate) as address, browser.opened(address, requests) as page:
         page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
         browser.translate(page, MARKUP)
         for place in range(2):
@@ -215,7 +218,7 @@ def test_markup_stays_text(tmp_path: Path) -> None:
         expect(page.locator("#message")).to_contain_text(MARKUP)
         assert page.locator("#message :is(img, script, b)").count() == 0
     assert dialogs == []
-    assert not any(url.endswith("/x") for url in asked)
+    assert not any(url.endswith("/x") for url in requests)
 
 
 @pytest.mark.slow
@@ -225,12 +228,12 @@ def test_the_page_by_keyboard_alone_and_what_it_says_meanwhile() -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     from fairseq_ext.demo.answers import Answer
 
-    go_on, given = threading.Event(), []
+    go_on, calls = threading.Event(), []
 
-    def translate(sentence: str, wanted: Sequence[str]) -> list[Answer]:
+    def translate(sentence: str, names: Sequence[str]) -> list[Answer]:
         go_on.wait(60)
-        given.append((sentence, list(wanted)))
-        return [Answer(name, sentence.upper(), "score 1") for name in wanted]
+        calls.append((sentence, list(names)))
+        return [Answer(name, sentence.upper(), "score 1") for name in names]
 
     expect = playwright.expect
     with page_of(translate) as address, browser.opened(address, []) as page:
@@ -273,8 +276,12 @@ def test_the_page_by_keyboard_alone_and_what_it_says_meanwhile() -> None:
         go_on.set()
         expect(status).to_contain_text("of another sentence")
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    both = ["<b>one</b>", "two"]
-    assert given == [("one\ntwo", both), ("one\ntwo", both[1:]), ("another one", both[1:])]
+    systems_asked = ["<b>one</b>", "two"]
+    assert calls == [
+        ("one\ntwo", systems_asked),
+        ("one\ntwo", systems_asked[1:]),
+        ("another one", systems_asked[1:]),
+    ]
 
 
 def asks(
@@ -344,10 +351,10 @@ def quiet_page() -> Iterator[str]:
 def test_other_requests_get_one_line(quiet_page: str, case: str) -> None:
     method, path, body, status, text = FORBIDDEN[case]
     kind = {"Content-Type": "multipart/form-data; boundary=x"} if case == "upload" else {}
-    found, said, policy = asks(quiet_page, method, path, body, **kind)
-    assert found == status
-    assert said.count("\n") == 1 or not text
-    assert text in said
+    answered_status, answer, policy = asks(quiet_page, method, path, body, **kind)
+    assert answered_status == status
+    assert answer.count("\n") == 1 or not text
+    assert text in answer
     assert "default-src 'self'" in policy
 
 
@@ -363,9 +370,9 @@ def test_only_its_own_name_is_answered(quiet_page: str) -> None:
     for origin in ("http://evil.example", "null", f"https://127.0.0.1:{port}", "http://localhost"):
         assert asks(quiet_page, "GET", "/", Origin=origin)[0] == 403, origin
         assert asks(quiet_page, "POST", JOIN, joined(), Origin=origin)[0] == 403, origin
-    status, said, _ = asks(quiet_page, "POST", JOIN, joined(), Origin=quiet_page)
+    status, answer, _ = asks(quiet_page, "POST", JOIN, joined(), Origin=quiet_page)
     assert status == 200
-    assert json.loads(said).keys() == {"event_id"}
+    assert json.loads(answer).keys() == {"event_id"}
 
 
 @pytest.mark.parametrize(
@@ -387,13 +394,13 @@ def test_each_family_of_addresses_is_answered(server: str, host: str, status: in
 
     scope = {"type": "http", "method": "GET", "path": "/", "server": (server, 7860)}
     scope["headers"] = [(b"host", host.encode())]
-    said = []
+    messages = []
 
     async def send(message: dict) -> None:
-        said.append(message)
+        messages.append(message)
 
     asyncio.run(Gate(PlainTextResponse("page"), "::", ())(scope, None, send))
-    assert said[0]["status"] == status
+    assert messages[0]["status"] == status
 
 
 # ---- without one ---------------------------------------------------------------------------------
@@ -405,9 +412,11 @@ def loaded(trained: Path, *names: str):
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.demo import systems
 
-    named = systems.parse_systems([f"{one}={trained}/{one}.pt" for one in names], trained / "bin")
+    named = systems.parse_systems(
+        [f"{name}={trained}/{name}.pt" for name in names], trained / "bin"
+    )
     search = Search(attention=True)
-    return [systems.load(one, search, lambda *_: TextCodec(str, str)) for one in named]
+    return [systems.load(system, search, lambda *_: TextCodec(str, str)) for system in named]
 
 
 def test_dictionaries_are_those_of_the_training(trained: Path, tmp_path: Path) -> None:
@@ -415,15 +424,15 @@ def test_dictionaries_are_those_of_the_training(trained: Path, tmp_path: Path) -
     from fairseq_ext.demo import systems
     from fairseq_ext.utils.errors import ConfigError
 
-    (found,) = systems.parse_systems([f"a={trained}/gru.pt"], None)
-    assert found.data == trained / "bin"
+    (system,) = systems.parse_systems([f"a={trained}/gru.pt"], None)
+    assert system.data == trained / "bin"
     checkpoint = storage.load(trained / "gru.pt")
     checkpoint["cfg"]["task"]["data"] = str(tmp_path / "gone")
     storage.save(checkpoint, tmp_path / "checkpoint_best.pt")
     with pytest.raises(ConfigError, match=r"`--data` must be the folder .* is not here"):
         systems.parse_systems([f"a={tmp_path}"], None)
-    (found,) = systems.parse_systems([f"a={tmp_path}"], trained / "bin")
-    assert found.checkpoint == tmp_path / "checkpoint_best.pt"
+    (system,) = systems.parse_systems([f"a={tmp_path}"], trained / "bin")
+    assert system.checkpoint == tmp_path / "checkpoint_best.pt"
 
 
 def test_answers_have_the_text_of_translate_and_attention_between_words(
@@ -462,7 +471,7 @@ def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (["=b"], "A system must be [NAME=]MODEL[,data=DIR][,bpe-codes=FILE], but is `=b`"),
         (["no/such"], "no/such"),
@@ -475,10 +484,10 @@ def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> No
     ],
 )
 def test_errors_are_one_line(
-    given: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["demo", "--port", "0", *given])
+        cli.main(["demo", "--port", "0", *arguments])
     assert stopped.value.code == 1
     assert message in capsys.readouterr().err.splitlines()[-1]
 

@@ -62,8 +62,8 @@ def test_empty_environment(tmp_path):
         assert "pip install" in checks[topic]["cure"]
     assert f"--no-build-isolation fairseq-fixed=={TESTED}" in checks["fairseq"]["cure"]
     assert checks["libraries"]["status"] == "warning"
-    wanted = "sacrebleu sacremoses subword-nmt safetensors filelock"
-    assert checks["libraries"]["cure"].endswith(f"pip install {wanted}")
+    libraries = "sacrebleu sacremoses subword-nmt safetensors filelock"
+    assert checks["libraries"]["cure"].endswith(f"pip install {libraries}")
     assert checks["recipes' libraries"]["status"] == "note"
     assert "pip install matplotlib scipy tokenizers" in checks["recipes' libraries"]["cure"]
     assert checks["apex"]["status"] == "ok"

@@ -22,16 +22,16 @@ def generated(data: Path, model: Path, path: Path, *options: object) -> tuple[li
 
 
 @pytest.mark.parametrize(
-    ("engine", "more"),
+    ("engine", "options"),
     [
         ("native", ()),
         ("native", ("--print-alignment", "soft", "--prefix-size", 1)),
         ("torch", ("--print-alignment", "soft", "--prefix-size", 1)),
     ],
 )
-def test_generate(copy_data: Path, copy_model: Path, tmp_path: Path, engine: str, more: tuple):
-    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *more)
-    ours, log = generated(copy_data, copy_model, tmp_path / "ours", *more, "--engine", engine)
+def test_generate(copy_data: Path, copy_model: Path, tmp_path: Path, engine: str, options: tuple):
+    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *options)
+    ours, log = generated(copy_data, copy_model, tmp_path / "ours", *options, "--engine", engine)
     assert "instead of the engine" not in log
     assert len(ours) == len(theirs) == 50
     ties = 0  # of candidates with equal scores either may come first
@@ -43,7 +43,7 @@ def test_generate(copy_data: Path, copy_model: Path, tmp_path: Path, engine: str
             if our_hypothesis.text != their_hypothesis.text:
                 ties += 1
                 continue
-            assert bool(our_hypothesis.soft) == bool(more)
+            assert bool(our_hypothesis.soft) == bool(options)
             for row, their_row in zip(
                 our_hypothesis.soft or (), their_hypothesis.soft or (), strict=True
             ):
@@ -52,17 +52,19 @@ def test_generate(copy_data: Path, copy_model: Path, tmp_path: Path, engine: str
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("options", "message"),
     [
         (("--diversity-rate", 0.5), "the engine has no constraints, diverse search"),
     ],
 )
 def test_what_the_engine_lacks_is_left_to_fairseq(
-    copy_data: Path, copy_model: Path, tmp_path: Path, more: tuple, said: str
+    copy_data: Path, copy_model: Path, tmp_path: Path, options: tuple, message: str
 ):
-    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *more)
-    ours, log = generated(copy_data, copy_model, tmp_path / "native", *more, "--engine", "native")
-    assert f"fairseq's generator translates instead of the engine: {said}" in log
+    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *options)
+    ours, log = generated(
+        copy_data, copy_model, tmp_path / "native", *options, "--engine", "native"
+    )
+    assert f"fairseq's generator translates instead of the engine: {message}" in log
     assert ours == theirs
 
 
@@ -70,11 +72,13 @@ EXT = ("--task", "translation_ext")
 
 
 @pytest.mark.parametrize(
-    "more", [(*EXT, "--gnmt-lenpen", 0.6), ("--match-source-len", "--batch-size", 1)]
+    "options", [(*EXT, "--gnmt-lenpen", 0.6), ("--match-source-len", "--batch-size", 1)]
 )
-def test_lengths(copy_data: Path, copy_model: Path, tmp_path: Path, more: tuple):
-    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *more)
-    ours, log = generated(copy_data, copy_model, tmp_path / "native", *more, "--engine", "native")
+def test_lengths(copy_data: Path, copy_model: Path, tmp_path: Path, options: tuple):
+    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *options)
+    ours, log = generated(
+        copy_data, copy_model, tmp_path / "native", *options, "--engine", "native"
+    )
     assert "instead of the engine" not in log
     for our, their in zip(ours, theirs, strict=True):
         for our_hypothesis, their_hypothesis in zip(our.hypotheses, their.hypotheses, strict=True):
@@ -114,11 +118,11 @@ def test_scores_of_references(copy_data: Path, copy_model: Path, tmp_path: Path)
         assert our.best.hard == their.best.hard != ()
 
 
-@pytest.mark.parametrize("more", ["--fp16", "--retain-dropout"])
+@pytest.mark.parametrize("options", ["--fp16", "--retain-dropout"])
 def test_models_that_the_engine_would_change(
-    copy_data: Path, copy_model: Path, tmp_path: Path, more: str
+    copy_data: Path, copy_model: Path, tmp_path: Path, options: str
 ):
-    _, log = generated(copy_data, copy_model, tmp_path / "out", more, "--engine", "native")
+    _, log = generated(copy_data, copy_model, tmp_path / "out", options, "--engine", "native")
     assert "fairseq's generator translates instead of the engine: the " in log
 
 
@@ -143,16 +147,16 @@ def other_model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder / "checkpoint_last.pt"
 
 
-@pytest.mark.parametrize("more", [("--print-alignment", "soft"), ("--score-reference",)])
+@pytest.mark.parametrize("options", [("--print-alignment", "soft"), ("--score-reference",)])
 def test_several_models(
-    copy_data: Path, copy_model: Path, other_model: Path, tmp_path: Path, more: tuple
+    copy_data: Path, copy_model: Path, other_model: Path, tmp_path: Path, options: tuple
 ):
     """Of different architectures, with the mean of their attention, as fairseq translates."""
     paths = f"{copy_model}:{other_model}"
-    theirs, _ = generated(copy_data, paths, tmp_path / "fairseq", *more)
-    ours, log = generated(copy_data, paths, tmp_path / "native", *more, "--engine", "native")
+    theirs, _ = generated(copy_data, paths, tmp_path / "fairseq", *options)
+    ours, log = generated(copy_data, paths, tmp_path / "native", *options, "--engine", "native")
     assert "instead of the engine" not in log
-    alone, _ = generated(copy_data, copy_model, tmp_path / "alone", *more, "--engine", "native")
+    alone, _ = generated(copy_data, copy_model, tmp_path / "alone", *options, "--engine", "native")
     assert len(ours) == 50
     assert [sentence.best.score for sentence in ours] != [sentence.best.score for sentence in alone]
     ties = 0  # of candidates with equal scores either may come first
@@ -169,10 +173,10 @@ def test_several_models(
     assert ties <= 6
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_translate(copy_data: Path, copy_model: Path, other_model: Path, many: bool):
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_translate(copy_data: Path, copy_model: Path, other_model: Path, ensemble: bool):
     lines = "1 2 3\n\n4 5\n9 9 9 9\n"
-    paths = (copy_model, other_model) if many else (copy_model,)
+    paths = (copy_model, other_model) if ensemble else (copy_model,)
     command = ("fairseq-ext", "translate", copy_data, "--path", *paths, "--cpu", "--nbest", 2)
     theirs = run(*command, "--engine", "fairseq", stdin=lines).stdout
     done = run(*command, stdin=lines)
@@ -201,8 +205,8 @@ def test_the_engine_is_the_default(copy_data: Path, copy_model: Path, tmp_path: 
     """Of every command that translates: the digits are as the engine's, to the last one."""
     command = (copy_data, "--path", copy_model, *HOW)
     unnamed, named, theirs = (
-        fairseq("generate", *command, *more)
-        for more in ((), ("--engine", "native"), ("--engine", "fairseq"))
+        fairseq("generate", *command, *engine)
+        for engine in ((), ("--engine", "native"), ("--engine", "fairseq"))
     )
     assert "instead of the engine" not in unnamed.stdout + unnamed.stderr
     lines = [

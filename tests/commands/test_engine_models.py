@@ -37,8 +37,8 @@ def packed(copy_data: Path, copy_model: Path, tmp_path_factory: pytest.TempPathF
     """The copying model as a bundle, with a ``text.json`` that was beside it."""
     folder = tmp_path_factory.mktemp("packed")
     (folder / "codes").write_text("#version: 0.2\n1 2</w>\n")
-    made = Pipeline("src", "tgt", lowercase=True, subwords="subword-nmt", files=(folder / "codes",))
-    made.save(folder)
+    text = Pipeline("src", "tgt", lowercase=True, subwords="subword-nmt", files=(folder / "codes",))
+    text.save(folder)
     checkpoint = folder / "checkpoint.pt"
     checkpoint.write_bytes(copy_model.read_bytes())
     command("bundle", checkpoint, "--data", copy_data, "-o", folder / "bundle")
@@ -87,20 +87,20 @@ def test_samples(packed: Path):
 def test_text_is_its_own_unless_told_otherwise(packed: Path, tmp_path: Path):
     details = tmp_path / "details"
     without_torch("translate", "--path", packed, "--json", details, stdin="13 3\n")
-    (own,) = details.read_text().splitlines()
+    (details_line,) = details.read_text().splitlines()
     without_torch("translate", "--path", packed, "--json", details, "--remove-bpe", stdin="13 3\n")
     (other,) = details.read_text().splitlines()
-    assert own != other  # as pieces 1@@ and 3, and as one unknown word
+    assert details_line != other  # as pieces 1@@ and 3, and as one unknown word
 
 
 def test_defaults_of_the_search(copy_data: Path, copy_model: Path, tmp_path: Path):
     path, details = tmp_path / "bundle", tmp_path / "details"
-    more = ("--numbers", "int8", "--max-len-b", 3, "--beam", 2)
-    command("bundle", copy_model, "--data", copy_data, *more, "-o", path)
+    options = ("--numbers", "int8", "--max-len-b", 3, "--beam", 2)
+    command("bundle", copy_model, "--data", copy_data, *options, "-o", path)
     command("describe", path, "--json", details)
     assert json.loads(details.read_text())["search"] == {"beam": 2, "max_len_b": 3}
     by_itself = without_torch("translate", "--path", path)
-    assert by_itself == without_torch("translate", "--path", path, *more[2:])
+    assert by_itself == without_torch("translate", "--path", path, *options[2:])
     assert by_itself != without_torch("translate", "--path", path, "--max-len-b", 9)
 
 
@@ -134,19 +134,19 @@ def test_options_that_do_not_go_with_it(packed: Path, options: tuple, message: s
 
 def test_it_votes_with_a_checkpoint(copy_data: Path, copy_model: Path, packed: Path):
     """In fairseq then: both are the same model."""
-    both = run("fairseq-ext", "translate", copy_data, "--path", packed, copy_model, stdin=LINES)
+    ensemble = run("fairseq-ext", "translate", copy_data, "--path", packed, copy_model, stdin=LINES)
     alone = run("fairseq-ext", "translate", copy_data, "--path", packed, stdin=LINES)
-    assert both.stdout == alone.stdout
+    assert ensemble.stdout == alone.stdout
 
 
 def test_a_checkpoint_finds_the_data_of_its_training(
     copy_data: Path, copy_model: Path, tmp_path: Path
 ):
-    given, found = (
+    with_data, without_data = (
         run("fairseq-ext", "translate", *data, "--path", copy_model, stdin=LINES).stdout
         for data in ((copy_data,), ())
     )
-    assert given == found != ""
+    assert with_data == without_data != ""
     checkpoint = storage.load(copy_model)
     checkpoint["cfg"]["task"]["data"] = str(tmp_path / "gone")
     storage.save(checkpoint, tmp_path / "model.pt")
@@ -173,8 +173,10 @@ def test_a_run_of_a_recipe_finds_its_data_from_anywhere(
 
 def test_a_line_that_is_too_long(packed: Path):
     long = "1 2\n" + "3 " * 2000 + "\n"
-    said = refused("translate", "--path", packed, stdin=long)
-    assert "standard input, line 2: 2,001 source tokens, but the model takes at most 1,024" in said
+    message = refused("translate", "--path", packed, stdin=long)
+    assert (
+        "standard input, line 2: 2,001 source tokens, but the model takes at most 1,024" in message
+    )
     out = without_torch("translate", "--path", packed, "--skip-long", stdin=long)
     assert out.split("\n")[1:] == ["", ""]
 

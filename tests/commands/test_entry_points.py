@@ -52,14 +52,14 @@ def hydra_train(
 ):
     """``fairseq-hydra-train`` of docs/hydra.md, short, in ``folder``."""
     folder.mkdir(exist_ok=True)
-    given = (f"task.data={data}", "dataset.max_tokens=400", f"common.user_dir={USER_DIR}")
-    words = ("fairseq-hydra-train", "--config-dir", conf, "--config-name", "digits", *given)
+    overrides = (f"task.data={data}", "dataset.max_tokens=400", f"common.user_dir={USER_DIR}")
+    words = ("fairseq-hydra-train", "--config-dir", conf, "--config-name", "digits", *overrides)
     return run(words[0], *flags, *words[1:], *options, cwd=folder, ok=ok)
 
 
 def same_weights(left: Path, right: Path) -> bool:
-    one, two = load(left)["model"], load(right)["model"]
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    first, two = load(left)["model"], load(right)["model"]
+    return first.keys() == two.keys() and all(torch.equal(first[name], two[name]) for name in first)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_hub_refuses_what_is_missing(trained: Path, copy_data: Path):
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ("dataset.max_tokens=null", "`--max-tokens` or `--batch-size` is missing"),
         pytest.param("common.fp16=true", "`--fp16` trains on a CUDA", marks=pytest.mark.long),
@@ -133,8 +133,8 @@ def test_hub_refuses_what_is_missing(trained: Path, copy_data: Path):
         ("+model.encoder_attention_heads=7", "`--encoder-attention-heads` must divide"),
     ],
 )
-def test_hydra_refuses_in_one_line(conf: Path, copy_data: Path, tmp_path: Path, option, said):
-    refused(hydra_train(conf, copy_data, tmp_path, option, ok=False), said)
+def test_hydra_refuses_in_one_line(conf: Path, copy_data: Path, tmp_path: Path, option, message):
+    refused(hydra_train(conf, copy_data, tmp_path, option, ok=False), message)
     assert not (tmp_path / "run").exists()
 
 
@@ -205,12 +205,12 @@ def test_interruption(
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    said, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode != 0
-    (message,) = [line for line in said.splitlines() if "fairseq-ext: " in line]
+    (message,) = [line for line in output.splitlines() if "fairseq-ext: " in line]
     assert message.endswith("No checkpoint was saved yet: the same command starts again.")
     assert f"stopped by {number.name}." in message
-    *_, after = said.partition("Traceback")
+    *_, after = output.partition("Traceback")
     assert ("SignalException" in after) == (command == "torchrun")
     assert "fairseq" not in after
 
@@ -240,8 +240,8 @@ def test_slurm(copy_data: Path, tmp_path: Path):
         for rank in "01"
     ]
     for task in tasks:
-        _, said = task.communicate(timeout=120)
-        assert task.returncode == 0, said
+        _, output = task.communicate(timeout=120)
+        assert task.returncode == 0, output
     run(*words, "--save-dir", tmp_path / "spawned")
     last = "checkpoint_last.pt"
     assert same_weights(tmp_path / "slurm" / last, tmp_path / "spawned" / last)

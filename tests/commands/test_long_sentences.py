@@ -57,7 +57,9 @@ class Pairs:
         return indices[fits], [i for i, fit in zip(indices, fits, strict=True) if not fit]
 
 
-def kept(task, limits: tuple, sizes: list[tuple[int, int]], *, split: bool = True, **options):
+def remaining_indices(
+    task, limits: tuple, sizes: list[tuple[int, int]], *, split: bool = True, **options
+):
     dataset = Pairs(sizes)
     task.datasets = {"train": dataset} if split else {}
     # fairseq's order, by length: the first sentence too long is not the first one in the corpus
@@ -90,7 +92,7 @@ def test_smaller_limit_is_named(limits: tuple, model: tuple, output: str) -> Non
     task.max_positions = lambda: (6, 20)
     task.model_limits = model
     with pytest.raises(DataError) as caught:
-        kept(task, limits, SIZES)
+        remaining_indices(task, limits, SIZES)
     assert output in str(caught.value)
 
 
@@ -103,7 +105,7 @@ def test_option_of_the_model_is_named(positions: int, limit: int, option: str) -
     model, task = build(["--arch", "linformer_tiny", *map(str, flags)])
     assert model.max_positions() == (limit, 1024)
     with pytest.raises(DataError, match=rf"takes at most {limit}\. Train .* larger `{option}`"):
-        kept(task, (limit, 1024), SIZES)
+        remaining_indices(task, (limit, 1024), SIZES)
 
 
 def test_a_task_that_cannot_cut_has_no_such_advice() -> None:
@@ -125,7 +127,7 @@ def test_a_text_without_translation_has_its_own_advice() -> None:
 
 def test_training_says_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
     _, task = build(["--arch", "gru_tiny", "--max-source-positions", "6"])
-    assert kept(task, (6, 1024), SIZES, ignore_invalid_inputs=True) == [4, 0, 3]
+    assert remaining_indices(task, (6, 1024), SIZES, ignore_invalid_inputs=True) == [4, 0, 3]
     (message,) = caplog.messages
     assert message.startswith(
         "2 of 5 sentences are too long and left out; the longest: sentence 3 has 8 source tokens, "
@@ -139,8 +141,8 @@ def test_nothing_left_is_an_error_except_in_a_buffer() -> None:
     with pytest.raises(
         DataError, match=r"all 3 sentences .* the shortest too: sentence 1 has 9 source"
     ):
-        kept(task, (4, 1024), long, ignore_invalid_inputs=True)
-    assert kept(task, (4, 1024), long, split=False, ignore_invalid_inputs=True) == []
+        remaining_indices(task, (4, 1024), long, ignore_invalid_inputs=True)
+    assert remaining_indices(task, (4, 1024), long, split=False, ignore_invalid_inputs=True) == []
 
 
 def test_alignments_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,10 +71,10 @@ def test_the_parts_are_the_plain_commands_lines(
     command(*words, "-o", tmp_path / "plain", "--json", tmp_path / "plain.json")
     folder = ("--parts", tmp_path / "parts", "--part-lines", 21)
     command(*words, *folder, "-o", tmp_path / "whole", "--json", tmp_path / "whole.json")
-    for one in ("", ".json"):
-        plain = (tmp_path / f"plain{one}").read_bytes()
+    for ending in ("", ".json"):
+        plain = (tmp_path / f"plain{ending}").read_bytes()
         assert plain
-        assert (tmp_path / f"whole{one}").read_bytes() == plain
+        assert (tmp_path / f"whole{ending}").read_bytes() == plain
     ends = (".jsonl", ".txt")
     files = [f"part-{number:06d}{end}" for number in range(5) for end in ends]
     assert names(tmp_path / "parts") == ["manifest.json", *files]
@@ -109,17 +109,17 @@ def test_parts_have_every_line_once(
     paths = [folder / str(number) for number in range(len(texts))]
     for path, lines in zip(paths, texts, strict=True):
         path.write_bytes(b"\n".join(lines))
-    whole = [line for path in paths for line in _lines(path)]
-    every, described = cut(paths, size)
-    assert [line for part in every for line in part.read()] == whole
-    assert [part.number for part in every] == [*range(len(every))]
-    assert all(1 <= part.lines == len([*part.read()]) <= size for part in every)
+    all_lines = [line for path in paths for line in _lines(path)]
+    parts, described = cut(paths, size)
+    assert [line for part in parts for line in part.read()] == all_lines
+    assert [part.number for part in parts] == [*range(len(parts))]
+    assert all(1 <= part.lines == len([*part.read()]) <= size for part in parts)
     counted = 0
-    for part in every:
+    for part in parts:
         assert part.before + part.first - 1 == counted
         counted += part.lines
-    assert sum(one["lines"] for one in described) == len(whole)
-    assert [one["bytes"] for one in described] == [path.stat().st_size for path in paths]
+    assert sum(entry["lines"] for entry in described) == len(all_lines)
+    assert [entry["bytes"] for entry in described] == [path.stat().st_size for path in paths]
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -140,9 +140,9 @@ def worker(model: Path, tmp_path: Path) -> list[str]:
     return [str(BIN / "fairseq-ext"), *map(str, words)]
 
 
-def start(words: list[str], *more: str) -> subprocess.Popen[bytes]:
+def start(words: list[str], *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [*words, *more], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        [*words, *options], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
 
 
@@ -206,15 +206,17 @@ def test_a_worker_does_the_part_of_a_killed_one(worker: list[str], tmp_path: Pat
 @pytest.mark.system
 @pytest.mark.parametrize("shards", [("0/2", "1/2"), None])
 def test_two_side_by_side(worker: list[str], tmp_path: Path, shards: tuple[str, str] | None):
-    both = [start(worker, *(("--shard", one) if one else ())) for one in shards or (None, None)]
-    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    processes = [
+        start(worker, *(("--shard", shard) if shard else ())) for shard in shards or (None, None)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
     whole_is_plain(tmp_path)
 
 
 def test_a_shard_does_its_own_parts(worker: list[str], tmp_path: Path) -> None:
     assert start(worker, "--shard", "1/7").wait() == 0
-    wanted = [f"part-{number:06d}.txt" for number in range(1, 60, 7)]
-    assert names(tmp_path / "parts") == ["manifest.json", *wanted]
+    expected = [f"part-{number:06d}.txt" for number in range(1, 60, 7)]
+    assert names(tmp_path / "parts") == ["manifest.json", *expected]
     assert not (tmp_path / "whole").exists()
 
 
@@ -250,9 +252,9 @@ def test_a_ray_cluster_of_two(worker: list[str], tmp_path: Path) -> None:
 
 
 def test_workers_that_a_cluster_has_room_for() -> None:
-    both = {"CPU": 9.0, "GPU": 2.0, "memory": 1e9}
-    assert ray_workers.workers(both, 3, cpu=False) == [(1, 1), (1, 1), (0, 3), (0, 3)]
-    assert ray_workers.workers(both, 3, cpu=True) == [(0, 3)] * 3
+    resources = {"CPU": 9.0, "GPU": 2.0, "memory": 1e9}
+    assert ray_workers.workers(resources, 3, cpu=False) == [(1, 1), (1, 1), (0, 3), (0, 3)]
+    assert ray_workers.workers(resources, 3, cpu=True) == [(0, 3)] * 3
     assert ray_workers.workers({"CPU": 1.0, "GPU": 1.0}, 1, cpu=False) == [(1, 1)]
     assert ray_workers.workers({"CPU": 2.0}, 4, cpu=False) == [(0, 4)]
 
@@ -272,22 +274,24 @@ def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:
     words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", tmp_path / "p"]
     command(*words, "--part-lines", 9)
     before = {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()}
-    few = (*words, "--part-lines", 9)
-    said = refused(*few, "--beam", 2)
-    assert "`--beam` was not given there, but is `2` now. Choose another folder" in said
-    assert "`--lenpen` was not given there, but is `0.0` now" in refused(*few, "--lenpen", 0)
-    said = refused(*few, "--no-tokenize")
-    assert "`--tokenize` was not given there, but is `False` now" in said
+    small_parts = (*words, "--part-lines", 9)
+    message = refused(*small_parts, "--beam", 2)
+    assert "`--beam` was not given there, but is `2` now. Choose another folder" in message
+    assert "`--lenpen` was not given there, but is `0.0` now" in refused(
+        *small_parts, "--lenpen", 0
+    )
+    message = refused(*small_parts, "--no-tokenize")
+    assert "`--tokenize` was not given there, but is `False` now" in message
     assert "`--part-lines` was `9` there, but is `10000` now" in refused(*words)
     assert "`--json` was not given there, but is given now" in refused(
-        *few, "--json", tmp_path / "details"
+        *small_parts, "--json", tmp_path / "details"
     )
     shutil.copytree(model, other)
     (other / "bundle.json").write_text((model / "bundle.json").read_text() + " ")
-    assert "files 1 sha256 was `" in refused(*few, "--path", other)
+    assert "files 1 sha256 was `" in refused(*small_parts, "--path", other)
     lines = source.read_text().splitlines()
     write_lines(source, [*lines[:-1], lines[-1][::-1] + " 1"])
-    assert "`--input` 1 " in refused(*few)
+    assert "`--input` 1 " in refused(*small_parts)
     assert {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()} == before
 
 
@@ -313,7 +317,7 @@ def test_the_manifest(model: Path, tmp_path: Path) -> None:
     assert manifest["inputs"][0]["bytes"] == source.stat().st_size
     assert manifest["options"] == {"--max-len-b": 6, "--buffer-size": 7, "--engine": "native"}
     names = ["bundle.json", "dict.src.txt", "dict.tgt.txt"]
-    assert [one["name"] for one in manifest["files"]] == names
+    assert [entry["name"] for entry in manifest["files"]] == names
 
 
 def test_skip_long_goes_on_where_a_line_was_too_long(model: Path, tmp_path: Path) -> None:

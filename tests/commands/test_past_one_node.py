@@ -14,7 +14,7 @@ import torch
 from fairseq_ext.plugin.repairs.cpu_training import _free_port
 from tests.support import forking
 from tests.support.harness import BIN, USER_DIR, binarize, digits_corpus, fairseq
-from tests.support.trainings import ARCHITECTURES, TRAINING, same, training_state
+from tests.support.trainings import ARCHITECTURES, TRAINING, same_state, training_state
 
 pytestmark = pytest.mark.system
 
@@ -116,7 +116,7 @@ def test_one_process_goes_on_with_a_sharded_optimizer(complete, copy_data, tmp_p
     before = end(tmp_path / "plain")["updates"]
     for name, options in (("plain", ()), ("sharded", SHARDED)):
         fairseq("train", *command, *options, "--save-dir", tmp_path / name, "--max-epoch", 2)
-    assert same(end(tmp_path / "plain"), end(tmp_path / "sharded"))
+    assert same_state(end(tmp_path / "plain"), end(tmp_path / "sharded"))
     assert end(tmp_path / "plain")["updates"] > before
 
 
@@ -126,7 +126,7 @@ def test_recomputed_activations_end_with_the_same_bits(complete, tmp_path):
     folder, command, output = complete
     recomputed = train(tmp_path, *command, "--checkpoint-activations", "--max-epoch", 2)
     assert norms(recomputed) == norms(output)
-    assert same(end(tmp_path)["model"], end(folder)["model"])
+    assert same_state(end(tmp_path)["model"], end(folder)["model"])
 
 
 @pytest.mark.long

@@ -54,9 +54,9 @@ def in_parts(plain: Path, folder: Path) -> list[str]:
     return [str(word) for word in (*words, "--parts", folder / "parts", "--part-lines", 50)]
 
 
-def start(words: list[str], *more: str) -> subprocess.Popen[bytes]:
+def start(words: list[str], *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [BIN / "fairseq-ext", *words, *more],
+        [BIN / "fairseq-ext", *words, *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -77,9 +77,9 @@ def cleaned(folder: Path) -> list[Path]:
 
 
 def test_the_corpus_is_whole(plain: Path) -> None:
-    found = {*contents(plain / "out")}
+    written = {*contents(plain / "out")}
     sides = {f"{split}.{side}" for split in ("train", "valid", "test") for side in ("es", "en")}
-    assert found == {"manifest.json", "text.json", *sides}
+    assert written == {"manifest.json", "text.json", *sides}
 
 
 @pytest.mark.system
@@ -103,14 +103,14 @@ def test_shards_side_by_side_and_one_after_another(plain: Path, tmp_path: Path) 
     for folder in ("beside", "after"):
         (tmp_path / folder).mkdir()
     words = in_parts(plain, tmp_path / "beside")
-    both = [start(words, "--shard", one, "--workers", "1") for one in ("0/2", "1/2")]
+    processes = [start(words, "--shard", shard, "--workers", "1") for shard in ("0/2", "1/2")]
     words = in_parts(plain, tmp_path / "after")
-    said = run("fairseq-ext", *words, "--shard", "1/2").stdout
-    assert f"6 of {PARTS} parts are there; the shard that finds none missing writes" in said
+    output = run("fairseq-ext", *words, "--shard", "1/2").stdout
+    assert f"6 of {PARTS} parts are there; the shard that finds none missing writes" in output
     assert not (tmp_path / "after" / "out").exists()
     assert len(cleaned(tmp_path / "after")) == PARTS // 2
     run("fairseq-ext", *words, "--shard", "0/2")
-    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
     all_is_plain(plain, tmp_path / "after")
     all_is_plain(plain, tmp_path / "beside")
 

@@ -18,7 +18,7 @@ from tests.support.trainings import (
     TRAINING,
     load,
     plugin_without,
-    same,
+    same_state,
     training_state,
 )
 
@@ -67,7 +67,7 @@ def test_resumes_exactly_in_every_epoch(uninterrupted, moment, tmp_path):
     complete, data, options = uninterrupted
     killed = resumed(complete, moment, tmp_path / "killed", data, *options)
     for name in ("checkpoint_3_21.pt", LAST):
-        assert same(training_state(killed / name), training_state(complete / name)), name
+        assert same_state(training_state(killed / name), training_state(complete / name)), name
 
 
 def test_without_the_fix_a_later_epoch_differs(uninterrupted, tmp_path):
@@ -76,7 +76,7 @@ def test_without_the_fix_a_later_epoch_differs(uninterrupted, tmp_path):
     killed = resumed(
         complete, "checkpoint_2_14.pt", tmp_path / "killed", data, *options, plugin=plugin
     )
-    assert not same(load(killed / LAST)["model"], load(complete / LAST)["model"])
+    assert not same_state(load(killed / LAST)["model"], load(complete / LAST)["model"])
 
 
 @pytest.mark.parametrize("architecture", sorted(set(ARCHITECTURES) - {"lstm"}))
@@ -85,7 +85,7 @@ def test_other_architectures_resume_exactly(architecture, copy_data, tmp_path):
     complete = tmp_path / "whole"
     train(copy_data, complete, *options)
     killed = resumed(complete, "checkpoint_2_14.pt", tmp_path / "killed", copy_data, *options)
-    assert same(training_state(killed / LAST), training_state(complete / LAST))
+    assert same_state(training_state(killed / LAST), training_state(complete / LAST))
 
 
 def test_survives_kill_9(copy_data, tmp_path):
@@ -107,7 +107,7 @@ def test_survives_kill_9(copy_data, tmp_path):
         process.wait()
         assert process.returncode == -signal.SIGKILL, "it finished before it was killed"
     train(copy_data, killed, *options)
-    assert same(training_state(killed / LAST), training_state(complete / LAST))
+    assert same_state(training_state(killed / LAST), training_state(complete / LAST))
     assert {path.name for path in killed.iterdir()} == {path.name for path in complete.iterdir()}
 
 
@@ -117,12 +117,12 @@ def test_bf16_resumes_exactly(copy_data, tmp_path):
     complete = tmp_path / "whole"
     train(copy_data, complete, *options)
     killed = resumed(complete, "checkpoint_3_21.pt", tmp_path / "killed", copy_data, *options)
-    assert same(training_state(killed / LAST), training_state(complete / LAST))
+    assert same_state(training_state(killed / LAST), training_state(complete / LAST))
     plugin = plugin_without(tmp_path, "half precision after resume")
     stock = resumed(
         complete, "checkpoint_3_21.pt", tmp_path / "stock", copy_data, *options, plugin=plugin
     )
-    assert not same(load(stock / LAST)["model"], load(complete / LAST)["model"])
+    assert not same_state(load(stock / LAST)["model"], load(complete / LAST)["model"])
 
 
 STANDSTILL = (*ARCHITECTURES["lstm"], *TRAINING, "--lr", 1e-9)
@@ -136,7 +136,7 @@ def test_early_stopping_continues_to_count(copy_data, tmp_path):
     assert training_state(complete / LAST)["updates"] == 9
 
     killed = resumed(complete, "checkpoint_1_6.pt", tmp_path / "killed", copy_data, *options)
-    assert same(training_state(killed / LAST), training_state(complete / LAST))
+    assert same_state(training_state(killed / LAST), training_state(complete / LAST))
     plugin = plugin_without(tmp_path, "validation after resume")
     stock = resumed(
         complete, "checkpoint_1_6.pt", tmp_path / "stock", copy_data, *options, plugin=plugin
@@ -159,12 +159,12 @@ def test_plateau_scheduler_continues_to_count(copy_data, tmp_path):
     assert expected["optimizer"]["param_groups"][0]["lr"] < 1e-6
 
     killed = resumed(complete, "checkpoint2.pt", tmp_path / "killed", copy_data, *options)
-    assert same(training_state(killed / LAST), expected)
+    assert same_state(training_state(killed / LAST), expected)
     plugin = plugin_without(tmp_path, "validation after resume")
     stock = resumed(
         complete, "checkpoint2.pt", tmp_path / "stock", copy_data, *options, plugin=plugin
     )
-    assert not same(training_state(stock / LAST)["scheduler"], expected["scheduler"])
+    assert not same_state(training_state(stock / LAST)["scheduler"], expected["scheduler"])
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -184,7 +184,7 @@ def test_another_metric_begins_anew(copy_data, tmp_path, tells):
     log = train(copy_data, tmp_path, *options)
     assert "the best value so far is forgotten: it is the lowest loss, not the lowest ppl" in log
     best, last = (training_state(tmp_path / name) for name in ("checkpoint_best.pt", LAST))
-    assert same(best, last)
+    assert same_state(best, last)
     assert best["best"] == best["val_loss"] == best["early_stopping"]["best"] > 2
     assert best["early_stopping"]["num_runs"] == 0
     assert best["scheduler"]["best"] == math.inf  # it has not seen the value yet
@@ -199,13 +199,13 @@ def test_an_average_begins_at_a_checkpoint_without_one(uninterrupted, tmp_path):
     tuning = ("--finetune-from-model", complete / "checkpoint_3_21.pt", "--max-update", 1)
     log = train(data, tmp_path / "tuned", *options, *average, *tuning)
     assert "`--store-ema` begins at its weights" in log
-    assert same(load(tmp_path / "tuned" / LAST)["extra_state"]["ema"], expected)
+    assert same_state(load(tmp_path / "tuned" / LAST)["extra_state"]["ema"], expected)
     killed = resumed(
         complete, "checkpoint_3_21.pt", tmp_path / "killed", data, *options, *average, "--ema-fp32"
     )
     result = load(killed / LAST)
-    assert same(result["extra_state"]["ema"], expected)
-    assert same(result["model"], load(complete / LAST)["model"])
+    assert same_state(result["extra_state"]["ema"], expected)
+    assert same_state(result["model"], load(complete / LAST)["model"])
 
 
 def test_finished_run_is_left_alone(uninterrupted, tmp_path):

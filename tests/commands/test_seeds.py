@@ -27,8 +27,8 @@ def test_a_second_run_of_one_system_changes_no_other_p():
     text = sentences()
     systems = {name: [damaged(text, share, 3)] for name, share in (("a", 0.2), ("b", 0.22))}
     alone = bootstrap(systems, text, "a").estimates["b"]["BLEU"]
-    more = systems | {"c": [damaged(text, 0.3, seed) for seed in (1, 2)]}
-    beside = bootstrap(more, text, "a").estimates["b"]["BLEU"]
+    three = systems | {"c": [damaged(text, 0.3, seed) for seed in (1, 2)]}
+    beside = bootstrap(three, text, "a").estimates["b"]["BLEU"]
     assert (beside.p, beside.difference) == (alone.p, alone.difference)
     assert alone.difference.test == significance.SENTENCES
     assert alone.difference.runs_needed is None
@@ -91,8 +91,8 @@ def test_luck_of_the_seed_is_no_difference():
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_intervals_are_students_where_sentences_say_nothing(count: int):
     runs = [[float(number)] * 40 for number in range(count)]
-    found = bootstrap_of_means("x", {"a": runs, "b": [[0.0] * 40]}, "x", "b", samples=100)
-    estimate, spread = found.estimates["a"]["x"], statistics.stdev(range(count)) / count**0.5
+    result = bootstrap_of_means("x", {"a": runs, "b": [[0.0] * 40]}, "x", "b", samples=100)
+    estimate, spread = result.estimates["a"]["x"], statistics.stdev(range(count)) / count**0.5
     assert estimate.half_width == pytest.approx(stats.t.ppf(0.975, count - 1) * spread)
 
 
@@ -115,8 +115,8 @@ def test_too_few_sentences_give_no_p():
 
 
 def test_systems_of_several_runs_are_named_by_commas():
-    found = compare.parse_system("x=text:a,b,log=train.log")
-    assert found == compare.System("x", (Path("a"), Path("b")), log=Path("train.log"), plain=True)
+    system = compare.parse_system("x=text:a,b,log=train.log")
+    assert system == compare.System("x", (Path("a"), Path("b")), log=Path("train.log"), plain=True)
     for wrong in ("x=a,", "x=,a", "x=a,,b"):
         with pytest.raises(ConfigError, match="NAME=GENERATED"):
             compare.parse_system(wrong)

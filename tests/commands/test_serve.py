@@ -39,10 +39,10 @@ def model(copy_data: Path, copy_model: Path, tmp_path_factory: pytest.TempPathFa
 def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One for all tests that do not end it; at the end it must have logged no fault."""
     folder = tmp_path_factory.mktemp("serving")
-    with serving(folder, model, "--max-len-b", LENGTH, "--timeout", 600) as one:
-        yield one
-        said = one.end()
-    assert "Traceback" not in said
+    with serving(folder, model, "--max-len-b", LENGTH, "--timeout", 600) as running:
+        yield running
+        output = running.end()
+    assert "Traceback" not in output
     assert [path.name for path in folder.iterdir()] == ["serve.log"]
 
 
@@ -53,15 +53,17 @@ Translate = Callable[[list[str]], list[str]]
 def alone(model: Path) -> Translate:
     """The model, without a server."""
     loaded = fairseq_ext.load(model)
-    return lambda lines: [one.text for one in loaded.translate(lines, max_len_b=LENGTH)]
+    return lambda lines: [
+        translation.text for translation in loaded.translate(lines, max_len_b=LENGTH)
+    ]
 
 
 def test_a_translation(server: Server, alone: Translate):
     lines = ["1 2 3", "", "9 9"]
-    found = server.translate("\n".join(lines), alternatives=2)
-    assert found.status == 200
-    assert found.body["translatedText"].split("\n") == alone(lines)
-    assert [len(text.split("\n")) for text in found.body["alternatives"]] == [3, 3]
+    reply = server.translate("\n".join(lines), alternatives=2)
+    assert reply.status == 200
+    assert reply.body["translatedText"].split("\n") == alone(lines)
+    assert [len(text.split("\n")) for text in reply.body["alternatives"]] == [3, 3]
     several = server.translate(lines, source="auto").body
     assert several["translatedText"] == alone(lines)
     assert several["detectedLanguage"] == [{"confidence": 0.0, "language": "src"}] * 3
@@ -69,22 +71,22 @@ def test_a_translation(server: Server, alone: Translate):
 
 def test_forms(server: Server, alone: Translate):
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    found = server.ask("/translate", b"q=1+2&source=src&target=tgt&alternatives=1", **form)
-    assert found.body["translatedText"] == alone(["1 2"])[0]
-    assert len(found.body["alternatives"]) == 1
+    reply = server.ask("/translate", b"q=1+2&source=src&target=tgt&alternatives=1", **form)
+    assert reply.body["translatedText"] == alone(["1 2"])[0]
+    assert len(reply.body["alternatives"]) == 1
 
 
 def test_the_other_addresses(server: Server):
     assert server.ask("/health").body == {"status": "ok"}
     assert server.ask("/health", method="HEAD").body == b""
-    (one, other) = server.ask("/languages").body
-    assert (one["code"], one["targets"]) == ("src", ["tgt"])
+    (language, other) = server.ask("/languages").body
+    assert (language["code"], language["targets"]) == ("src", ["tgt"])
     assert (other["code"], other["targets"]) == ("tgt", [])
     assert "/translate" in server.ask("/openapi.json").body["paths"]
     for path, body, status in (("/redoc", None, 404), ("/static", None, 404), ("/health", {}, 405)):
-        found = server.ask(path, body)
-        assert found.status == status
-        assert list(found.body) == ["error"]
+        reply = server.ask(path, body)
+        assert reply.status == status
+        assert list(reply.body) == ["error"]
     assert "there are /, /docs" in server.ask("/redoc").body["error"]
     for path, text in (("/", "<textarea"), ("/docs", "alternatives")):
         page = server.ask(path)
@@ -115,9 +117,9 @@ def test_the_other_addresses(server: Server):
     ],
 )
 def test_bodies_that_are_refused(server: Server, body: bytes, status: int):
-    found = server.ask("/translate", body, **{"Content-Type": "application/json"})
-    assert found.status == status
-    assert list(found.body) == ["error"]
+    reply = server.ask("/translate", body, **{"Content-Type": "application/json"})
+    assert reply.status == status
+    assert list(reply.body) == ["error"]
     assert server.translate("1").status == 200
 
 
@@ -132,23 +134,23 @@ def test_every_reply_belongs_to_its_request(server: Server, alone: Translate):
     def sentence() -> str:
         return " ".join(str(draw.randrange(10)) for _ in range(draw.randint(1, 9)))
 
-    asked = [[sentence() for _ in range(draw.randint(1, 12))] for _ in range(60)]
+    requests = [[sentence() for _ in range(draw.randint(1, 12))] for _ in range(60)]
     with ThreadPoolExecutor(12) as clients:
-        found = list(clients.map(server.translate, asked))
-    assert [one.status for one in found] == [200] * len(asked)
-    for lines, one in zip(asked, found, strict=True):
-        assert one.body["translatedText"] == alone(lines)
+        replies = list(clients.map(server.translate, requests))
+    assert [reply.status for reply in replies] == [200] * len(requests)
+    for lines, reply in zip(requests, replies, strict=True):
+        assert reply.body["translatedText"] == alone(lines)
 
 
 def test_clients_that_leave(server: Server):
-    gone = 'fairseq_ext_requests_total{path="/translate",status="499"}'
-    before = server.figure(gone)
+    abandoned = 'fairseq_ext_requests_total{path="/translate",status="499"}'
+    before = server.figure(abandoned)
     for reset in (False, True):
         with server.half_a_request(BODY) as client:
             if reset:
                 off = struct.pack("ii", 1, 0)
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, off)
-    wait_for(lambda: server.figure(gone) == before + 2, server.process, 60)
+    wait_for(lambda: server.figure(abandoned) == before + 2, server.process, 60)
     assert server.translate("1").status == 200
     assert server.figure("fairseq_ext_queue_sentences") == 0
 
@@ -174,11 +176,11 @@ def test_a_full_queue_and_a_slow_client(model: Path, tmp_path: Path):
     limits = ("--max-queue", 1, "--max-sentences", 1, "--timeout", 2)
     with serving(tmp_path, model, "--max-len-b", LENGTH, *limits) as server:
         with server.half_a_request(BODY) as client:
-            found = server.translate("1")
-            assert (found.status, found.headers["Retry-After"]) == (429, "1")
-            assert list(found.body) == ["error"]
-            said = client.recv(1000)  # nothing more comes from here, so it is refused
-            assert said.startswith(b"HTTP/1.1 408 ")
+            reply = server.translate("1")
+            assert (reply.status, reply.headers["Retry-After"]) == (429, "1")
+            assert list(reply.body) == ["error"]
+            message = client.recv(1000)  # nothing more comes from here, so it is refused
+            assert message.startswith(b"HTTP/1.1 408 ")
         assert server.translate("1").status == 200
         server.end()
 
@@ -246,8 +248,8 @@ def test_workers(model: Path, tmp_path: Path, alone: Translate):
     command = (model, "--max-len-b", LENGTH, "--workers", 2)
     with serving(tmp_path, *command) as server:
         with ThreadPoolExecutor(8) as clients:
-            found = list(clients.map(server.translate, ["1 2"] * 40))
-        assert {one.body["translatedText"] for one in found} == {*alone(["1 2"])}
+            replies = list(clients.map(server.translate, ["1 2"] * 40))
+        assert {reply.body["translatedText"] for reply in replies} == {*alone(["1 2"])}
         assert {server.figure(translated) for _ in range(10)} == {40}  # whichever is asked
 
         before = spawned(server.process.pid)
@@ -256,8 +258,8 @@ def test_workers(model: Path, tmp_path: Path, alone: Translate):
         wait_for(lambda: len({*spawned(server.process.pid)} - {*before}) == 1, server.process, 120)
         assert server.translate("1 2").status == 200
         assert server.figure(translated) == 41
-        said = server.end()
-    assert "Traceback" not in said
+        output = server.end()
+    assert "Traceback" not in output
     assert [path.name for path in tmp_path.iterdir()] == ["serve.log"]
 
 
@@ -274,8 +276,8 @@ def test_a_checkpoint(copy_model: Path, copy_data: Path, tmp_path: Path, alone: 
     with serving(tmp_path, copy_model, *options) as server:
         lines = ["1 2 3", "9 9", "4"]
         with ThreadPoolExecutor(4) as clients:
-            found = list(clients.map(server.translate, lines * 4))
-        assert [one.body["translatedText"] for one in found] == alone(lines) * 4
+            replies = list(clients.map(server.translate, lines * 4))
+        assert [reply.body["translatedText"] for reply in replies] == alone(lines) * 4
         assert "Traceback" not in server.end()
 
 

@@ -36,8 +36,8 @@ def lists(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def allowed(lists: Path, line: str) -> set[str]:
     """What a line may be translated into, from the file."""
     _, frequent, *rows = lists.read_text().splitlines()
-    own = dict(row.split("\t") for row in rows)
-    return {*frequent.split(" "), *(own[word] for word in line.split())}
+    lists_of_words = dict(row.split("\t") for row in rows)
+    return {*frequent.split(" "), *(lists_of_words[word] for word in line.split())}
 
 
 def test_a_copying_corpus_lists_copies(lists: Path) -> None:
@@ -52,35 +52,35 @@ def test_every_command_translates_with_it_alike(
 ) -> None:
     lines = ["1 2 3", "4 5", "9 9 9 9", "0 8"]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
-    given = ("--shortlist", lists)
-    model, found = tmp_path / "listed", {}
+    options = ("--shortlist", lists)
+    model, outputs = tmp_path / "listed", {}
     bundle = ("bundle", copy_model, "--data", copy_data, "-o")
-    command(*bundle, model, *given)
+    command(*bundle, model, *options)
     command(*bundle, tmp_path / "plain")
     command("describe", model, "--json", tmp_path / "sizes.json")
     sizes = json.loads((tmp_path / "sizes.json").read_text())
     assert sizes["bytes"]["shortlist"] == lists.stat().st_size
     for name, words in {
         "own": ("--path", model),
-        "given": ("--path", tmp_path / "plain", *given),
-        "checkpoint": (copy_data, "--path", copy_model, *given),
+        "given": ("--path", tmp_path / "plain", *options),
+        "checkpoint": (copy_data, "--path", copy_model, *options),
         "all": ("--path", tmp_path / "plain"),
     }.items():
         out = tmp_path / name
         command("translate", *words, *BEAM, "--input", tmp_path / "in", "-o", out)
-        found[name] = out.read_text().splitlines()
+        outputs[name] = out.read_text().splitlines()
     done = fairseq(
-        *("interactive", copy_data, "--path", copy_model, *BEAM, *given, "--source-lang", "src"),
+        *("interactive", copy_data, "--path", copy_model, *BEAM, *options, "--source-lang", "src"),
         *("--target-lang", "tgt", "--input", tmp_path / "in"),
     )
-    found["interactive"] = hypotheses(done.stdout)
-    assert found["own"] == found["given"] == found["checkpoint"] == found["interactive"]
-    for line, one in zip(lines, found["own"], strict=True):
-        assert set(one.split()) <= allowed(lists, line)
+    outputs["interactive"] = hypotheses(done.stdout)
+    assert outputs["own"] == outputs["given"] == outputs["checkpoint"] == outputs["interactive"]
+    for line, translation in zip(lines, outputs["own"], strict=True):
+        assert set(translation.split()) <= allowed(lists, line)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("options", "message"),
     [
         (("--engine", "fairseq"), "`--shortlist` is for the engine, but `--engine` is `fairseq`"),
         (("--score-reference",), "`--shortlist` does not go with `--score-reference`"),
@@ -89,13 +89,13 @@ def test_every_command_translates_with_it_alike(
     ],
 )
 def test_generate_refuses_it_where_it_has_no_effect(
-    copy_data: Path, copy_model: Path, lists: Path, more: tuple, said: str
+    copy_data: Path, copy_model: Path, lists: Path, options: tuple, message: str
 ) -> None:
     done = fairseq(
-        *("generate", copy_data, "--path", copy_model, *BEAM, "--shortlist", lists, *more),
+        *("generate", copy_data, "--path", copy_model, *BEAM, "--shortlist", lists, *options),
         ok=False,
     )
-    refused(done, said)
+    refused(done, message)
 
 
 @pytest.mark.parametrize("langs", [("en", "de"), ("pt-BR", "en"), ("en-GB", "en"), ("en", "en-GB")])
@@ -139,6 +139,6 @@ def test_files_with_numbers_of_other_tokens_are_refused(
     refused(done, "the shortlist has 2 frequent tokens, but this search needs 12")
     (path / "shortlist.txt").write_text(content)
     sign_again(path)
-    found = fuzz(path, 60, tmp_path)
-    assert set(found) <= {"refused", "run"}
-    assert found["run"] > 0
+    outcomes = fuzz(path, 60, tmp_path)
+    assert set(outcomes) <= {"refused", "run"}
+    assert outcomes["run"] > 0

@@ -76,9 +76,9 @@ def translate(*words_: object, capsys: pytest.CaptureFixture[str], stdin: bytes 
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         with pytest.raises(SystemExit) as stopped:
             cli.main(["translate", *map(str, words_)])
-    said = capsys.readouterr()
-    assert stopped.value.code == 0, said.err
-    return said.out.removesuffix("\n").split("\n")
+    captured = capsys.readouterr()
+    assert stopped.value.code == 0, captured.err
+    return captured.out.removesuffix("\n").split("\n")
 
 
 def printed(text: str, letter: str) -> list[str]:
@@ -129,20 +129,22 @@ def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(
         *(words / "bin", *search, *options, "--input", source, "--json", details, "--remove-bpe"),
         capsys=capsys,
     )
-    found = [json.loads(line) for line in details.read_text(encoding="utf-8").splitlines()]
-    assert len(found) == len(theirs) == 25
-    for number, (ours, sentence) in enumerate(zip(found, theirs, strict=True), start=1):
+    lines = [json.loads(line) for line in details.read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == len(theirs) == 25
+    for number, (ours, sentence) in enumerate(zip(lines, theirs, strict=True), start=1):
         assert (ours["line"], ours["source"]) == (number, sentence.source)
-        tokens = [one["tokens"] for one in ours["translations"]]
-        assert tokens == [one.text for one in sentence.hypotheses]
-        scores = [one["score"] for one in ours["translations"]]
-        assert scores == pytest.approx([one.score for one in sentence.hypotheses], abs=1e-4)
-    wanted = [
-        f"{one['line']}\t{rank}\t{best['score']:.4f}\t{remove_bpe(best['tokens'])}"
-        for one in found
-        for rank, best in enumerate(one["translations"], start=1)
+        tokens = [translation["tokens"] for translation in ours["translations"]]
+        assert tokens == [hypothesis.text for hypothesis in sentence.hypotheses]
+        scores = [translation["score"] for translation in ours["translations"]]
+        assert scores == pytest.approx(
+            [hypothesis.score for hypothesis in sentence.hypotheses], abs=1e-4
+        )
+    expected_rows = [
+        f"{line['line']}\t{rank}\t{best['score']:.4f}\t{remove_bpe(best['tokens'])}"
+        for line in lines
+        for rank, best in enumerate(line["translations"], start=1)
     ]
-    assert rows == wanted
+    assert rows == expected_rows
     soft = Search(beam=4, nbest=3, lenpen=0.6, max_len_a=1.5, max_len_b=5, attention=True)
     translator = Translator(words / "bin", [words / "model.pt"], search=soft)
     for ours, sentence in zip(translator.translate(read_lines(source)), theirs, strict=True):
@@ -161,13 +163,13 @@ def test_scores_with_gnmts_length_penalty_are_those_of_fairseq_generate(
     generated.write_text(done.stdout, encoding="utf-8")
     source = words / "bpe" / "test.src"
     translate(words / "bin", *search, "--input", source, "--json", details, capsys=capsys)
-    found = [json.loads(line)["translations"] for line in read_lines(details)]
+    candidates = [json.loads(line)["translations"] for line in read_lines(details)]
     theirs = [sentence.hypotheses for sentence in outputs.read_generated(generated)]
-    tokens = [[one["tokens"] for one in best] for best in found]
-    assert tokens == [[one.text for one in best] for best in theirs]
-    for ours, best in zip(found, theirs, strict=True):
-        scores = [one["score"] for one in ours]
-        assert scores == pytest.approx([one.score for one in best], abs=1e-4)
+    tokens = [[candidate["tokens"] for candidate in best] for best in candidates]
+    assert tokens == [[hypothesis.text for hypothesis in best] for best in theirs]
+    for ours, best in zip(candidates, theirs, strict=True):
+        scores = [candidate["score"] for candidate in ours]
+        assert scores == pytest.approx([hypothesis.score for hypothesis in best], abs=1e-4)
 
 
 @pytest.mark.system
@@ -208,8 +210,8 @@ def test_the_task_of_the_training_is_taken_from_the_checkpoint(
         *("--input", source, "--beam", "2", "--buffer-size", "50", "--max-tokens", "200", *length),
     ).stdout
     model = digits / "model.pt"
-    both = (digits / "bin", "--path", model, model, "--input", source, "--beam", "2")
-    assert translate(*both, *length, "-o", tmp_path / "out", capsys=capsys) == [""]
+    ensemble = (digits / "bin", "--path", model, model, "--input", source, "--beam", "2")
+    assert translate(*ensemble, *length, "-o", tmp_path / "out", capsys=capsys) == [""]
     assert read_lines(tmp_path / "out") == printed(theirs, "H")
 
 
@@ -277,10 +279,10 @@ def test_a_long_line_is_named_after_all_before_it_were_written(
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
         with pytest.raises(SystemExit) as stopped:
             cli.main(["translate", *map(str, command)])
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     assert stopped.value.code == 1
-    assert said.out.count("\n") == 2
-    message = said.err.splitlines()[-1]
+    assert captured.out.count("\n") == 2
+    message = captured.err.splitlines()[-1]
     assert "standard input, line 4: 13 source tokens, but the model takes at most 12." in message
     skipped = translate(*command, "--skip-long", capsys=capsys, stdin=text)
     assert [bool(line) for line in skipped] == [True, False, True, False, True]
@@ -317,8 +319,8 @@ class Upper:
 def test_a_line_without_a_visible_character_stays_empty() -> None:
     lines = ["a", "\u200b", "\u00ad \u00ad", "", " \ufeff", "b\u200b"]
     encode = Pipeline("en", "en", clean=True).encoder()
-    found = translations(lines, Upper(), TextCodec(encode, str), buffer=4)
-    assert [one.text for one in found] == ["A !", "", "", "", "", "B !"]
+    translated = translations(lines, Upper(), TextCodec(encode, str), buffer=4)
+    assert [translation.text for translation in translated] == ["A !", "", "", "", "", "B !"]
 
 
 @pytest.mark.parametrize(

@@ -41,31 +41,31 @@ def generate(
     options: Namespace, model: Any, task: Any, dtype: torch.dtype, batch: int
 ) -> dict[str, Any]:
     """Time both generators on the same batch; compare their best hypotheses."""
-    there = copy.deepcopy(model).to(options.device, dtype).eval()
+    device_model = copy.deepcopy(model).to(options.device, dtype).eval()
     target = 8 if options.tiny else TARGET
     words = task.target_dictionary
 
     def generator() -> SequenceGenerator:
         return SequenceGenerator(
-            [there], words, beam_size=BEAM, min_len=target, max_len_a=0, max_len_b=target
+            [device_model], words, beam_size=BEAM, min_len=target, max_len_a=0, max_len_b=target
         )
 
     rows = padded(random_sentences([SOURCE] * batch, size=len(words)), left=True)
     rows = rows.to(options.device)
     net_input = {"src_tokens": rows, "src_lengths": rows.ne(1).sum(1)}
     sample = {"id": torch.arange(batch), "net_input": net_input}
-    ours = with_engine(generator(), [there], words, TORCH)
+    ours = with_engine(generator(), [device_model], words, TORCH)
     if not isinstance(ours, NativeGenerator):
         raise RuntimeError("the engine does not run this model")
     # with_engine may lay weights out anew, so fairseq's generator has a model that it never saw
-    there = copy.deepcopy(model).to(options.device, dtype).eval()
+    device_model = copy.deepcopy(model).to(options.device, dtype).eval()
     theirs = generator()
     hypotheses: dict[str, list[list[int]]] = {}
 
     def run_of(name: str, translator: Any) -> Callable[[], None]:
         def run() -> None:
-            found = translator.generate([there], sample)
-            hypotheses[name] = [best[0]["tokens"].tolist() for best in found]
+            generated = translator.generate([device_model], sample)
+            hypotheses[name] = [best[0]["tokens"].tolist() for best in generated]
 
         return run
 
@@ -76,7 +76,7 @@ def generate(
     return {
         "ms": {name: 1e3 * value for name, value in seconds.items()},
         "ratio": seconds["fairseq"] / seconds["engine"],
-        "same_sentences": sum(one == other for one, other in pairs),
+        "same_sentences": sum(pair == other for pair, other in pairs),
         "sentences": batch,
         "tokens_per_second": {name: batch * target / value for name, value in seconds.items()},
         "peak_mib": torch.cuda.max_memory_allocated() / 2**20 if options.device == "cuda" else None,

@@ -28,19 +28,19 @@ def run_of(encoder: nn.Module, tokens: Tensor, *, backward: bool) -> Callable[[]
         with torch.no_grad():
             encoder(tokens)
 
-    def both() -> None:
+    def forward_and_backward() -> None:
         encoder(tokens)["encoder_out"][0].backward(gradient)
         encoder.zero_grad(set_to_none=True)
 
-    return both if backward else forward
+    return forward_and_backward if backward else forward
 
 
 def on_backend(run: Callable[[], None], backend: SDPBackend) -> Callable[[], None]:
-    def chosen() -> None:
+    def run_on_backend() -> None:
         with sdpa_kernel(backend):
             run()
 
-    return chosen
+    return run_on_backend
 
 
 def encoders_of(options: Namespace, n: int) -> dict[str, nn.Module]:

@@ -34,8 +34,8 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
     return torch.load(path, map_location="cpu", weights_only=True)["model"]
 
 
-def largest_difference(one: Path, other: Path) -> float:
-    ours, theirs = weights(one), weights(other)
+def largest_difference(left: Path, other: Path) -> float:
+    ours, theirs = weights(left), weights(other)
     return max((ours[name].float() - theirs[name].float()).abs().max().item() for name in ours)
 
 
@@ -82,9 +82,12 @@ class Case:
 
     def move(self, limit: float) -> dict[str, Any]:
         """Whether the CPU finds the GPU's translations from the GPU's checkpoint."""
-        there, here = hypotheses(self.on_gpu.wait(limit)), hypotheses(self.on_cpu.wait(limit))
-        same = sum(here[name] == text for name, text in there.items())
-        return {"sentences": len(there), "same": same}
+        gpu_lines, cpu_lines = (
+            hypotheses(self.on_gpu.wait(limit)),
+            hypotheses(self.on_cpu.wait(limit)),
+        )
+        equal = sum(cpu_lines[name] == text for name, text in gpu_lines.items())
+        return {"sentences": len(gpu_lines), "same": equal}
 
 
 def free_port() -> str:

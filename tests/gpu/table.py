@@ -19,7 +19,7 @@ def short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name} {short(one)}" for name, one in value.items()) + "}"
+        return "{" + ", ".join(f"{name} {short(entry)}" for name, entry in value.items()) + "}"
     if isinstance(value, list):
         return f"{short(value[0])} … {short(value[-1])}" if value else "[]"
     return str(value)
@@ -36,7 +36,7 @@ def rows(content: dict[str, Any]) -> Iterator[str]:
             parts = {key: value for key, value in cell.items() if key not in left_out}
             if content["step"] == "multi30k":
                 parts["updates"] = cell["updates"]
-            yield f"{name}: " + ", ".join(f"{key} {short(one)}" for key, one in parts.items())
+            yield f"{name}: " + ", ".join(f"{key} {short(entry)}" for key, entry in parts.items())
 
 
 def speedups(cells: dict[str, Any]) -> Iterator[str]:
@@ -60,11 +60,11 @@ def draw_encoders(cells: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-    for panel, way in zip(panels, ("forward", "forward+backward"), strict=True):
+    for panel, direction in zip(panels, ("forward", "forward+backward"), strict=True):
         times: dict[str, list[tuple[int, float]]] = {}
         for name, cell in cells.items():
             words = name.split()
-            if words[0] == "encoder" and words[2] == way:
+            if words[0] == "encoder" and words[2] == direction:
                 for encoder, milliseconds in cell["ms"].items():
                     length = int(words[1].removeprefix("n="))
                     times.setdefault(encoder, []).append((length, milliseconds))
@@ -72,7 +72,7 @@ def draw_encoders(cells: dict[str, Any], path: Path) -> None:
             linformer = encoder.startswith("k=")
             label = f"Linformer, {encoder}" if linformer else encoder
             panel.plot(*zip(*points, strict=True), "o-" if linformer else "s--", label=label)
-        panel.set(title=way, xlabel="tokens in a text", xscale="log", yscale="log")
+        panel.set(title=direction, xlabel="tokens in a text", xscale="log", yscale="log")
         panel.set_xticks([length for length, _ in max(times.values(), key=len)])
         panel.get_xaxis().set_major_formatter(matplotlib.ticker.ScalarFormatter())
         panel.minorticks_off()

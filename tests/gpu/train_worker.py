@@ -61,11 +61,11 @@ def train(cfg: Any, answers: IO[str]) -> None:
     print("{}", file=answers, flush=True)
     with metrics.aggregate("train_inner"):
         for line in sys.stdin:
-            most, seconds = json.loads(line)
+            limit, seconds = json.loads(line)
             losses.clear()
             tokens = updates = 0
             began = time.perf_counter()
-            while updates < most and time.perf_counter() - began < seconds:
+            while updates < limit and time.perf_counter() - began < seconds:
                 sample = next(stream)
                 trainer.train_step([sample])
                 tokens, updates = tokens + sample["ntokens"], updates + 1

@@ -104,7 +104,7 @@ def command_of(
 
 
 def measure(
-    wave: dict[tuple[str, str, str], Side], results: Results, seconds: float, most: int
+    wave: dict[tuple[str, str, str], Side], results: Results, seconds: float, limit: int
 ) -> None:
     """Time the sides of a wave, the two of a model in turn."""
     ready: dict[tuple[str, str, str], list[float]] = {}
@@ -117,7 +117,7 @@ def measure(
     for first in range(0, len(ready), TOGETHER):  # so that all fit into the card's memory
         keys = list(ready)[first : first + TOGETHER]
         for key in keys:
-            wave[key].ask(min(WARMUP, most), 30)
+            wave[key].ask(min(WARMUP, limit), 30)
         for key in keys:
             try:
                 ready[key] = wave[key].answer(min(START, results.left))["losses"]
@@ -131,7 +131,7 @@ def measure(
             try:
                 if key in errors:
                     raise RuntimeError(errors[key])
-                wave[key].ask(most, seconds)
+                wave[key].ask(limit, seconds)
                 answer = wave[key].answer(30)
                 for name in ("seconds", "tokens", "updates"):
                     cell[name] += answer[name]

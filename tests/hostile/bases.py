@@ -97,8 +97,8 @@ def bundled(path: Path, data: Path) -> None:
 
 def healthy(folder: Path, data: Path) -> dict[str, Path]:
     """Every base as a file, by its name."""
-    found = {name: folder / f"{name}.pt" for name in FLAGS}
-    for name, path in found.items():
+    checkpoints = {name: folder / f"{name}.pt" for name in FLAGS}
+    for name, path in checkpoints.items():
         torch.save(checkpoint(name, data), path)
     bundled(folder / "bundle.zip", data)
-    return {**found, "bundle": folder / "bundle.zip"}
+    return {**checkpoints, "bundle": folder / "bundle.zip"}

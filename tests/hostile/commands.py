@@ -43,16 +43,16 @@ def _eval_lm(path: Path, data: Path, out: Path) -> list[str]:
     return ["fairseq-eval-lm", str(monolingual), "--path", str(path), *words, *PLUGIN]
 
 
-def _train(option: str, *more: str) -> Command:
+def _train(option: str, *arguments: str) -> Command:
     def words(path: Path, data: Path, out: Path) -> list[str]:
         settings = [*train_words("lstm"), "--num-workers", "0", "--no-save", "--disable-validation"]
-        named = [option, str(path), "--save-dir", str(out / "save"), *more]
+        named = [option, str(path), "--save-dir", str(out / "save"), *arguments]
         return ["fairseq-train", str(data), *settings, *named, *PLUGIN]
 
     return words
 
 
-def _ours(name: str, *more: str) -> Command:
+def _ours(name: str, *options: str) -> Command:
     """A subcommand of ours; ``FILE``, ``DATA`` and ``OUT`` stand for the paths."""
 
     def words(path: Path, data: Path, out: Path) -> list[str]:
@@ -64,7 +64,7 @@ def _ours(name: str, *more: str) -> Command:
             "TEXT": out / "input",
         }
         (out / "input").write_text("1 2 3\n")
-        return ["fairseq-ext", name, *(str(stands.get(word, word)) for word in more)]
+        return ["fairseq-ext", name, *(str(stands.get(word, word)) for word in options)]
 
     return words
 

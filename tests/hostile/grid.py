@@ -71,22 +71,22 @@ def make_files(folder: Path, data: Path, canary: Path) -> dict[str, Path]:
         ),
         ".zip": (settings.bundles(folder / "bundle", text),),
     }
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for ending, generators in sources.items():
         for generator in generators:
             for name, content in generator:
-                path = folder / f"{len(found):03d}{ending}"
+                path = folder / f"{len(paths):03d}{ending}"
                 path.write_bytes(content)
-                assert name not in found, name
-                found[name] = path
-    return found
+                assert name not in paths, name
+                paths[name] = path
+    return paths
 
 
-def judged(process: int, said: IO[str], canary: Path) -> tuple[str, str]:
+def judged(process: int, stream: IO[str], canary: Path) -> tuple[str, str]:
     """The outcome of a process whose output goes to a file, and what it said."""
     status = _waited(process)
-    said.seek(0)
-    output = said.read()
+    stream.seek(0)
+    output = stream.read()
     lines = [line for line in output.splitlines() if line.startswith("fairseq-ext: error: ")]
     last = (lines or output.splitlines()[-1:] or [""])[0][:500]
     if canary.exists():
@@ -101,7 +101,7 @@ def judged(process: int, said: IO[str], canary: Path) -> tuple[str, str]:
     return ("refused" if len(lines) == 1 else "wordy"), last
 
 
-def fresh(words: list[str], said: IO[str]) -> int:
+def fresh(words: list[str], stream: IO[str]) -> int:
     """A new interpreter for a command; its number."""
     code = f"from tests.hostile import commands; commands.run({words!r})"
     if words[0] in ("hub", "demo"):
@@ -111,8 +111,8 @@ def fresh(words: list[str], said: IO[str]) -> int:
         env={**os.environ, "PYTHONPATH": str(REPO)},
         preexec_fn=_limit,
         stdin=subprocess.DEVNULL,
-        stdout=said,
-        stderr=said,
+        stdout=stream,
+        stderr=stream,
     ).pid
 
 
@@ -125,8 +125,8 @@ def _waited(process: int) -> int | None:
     """The status of a process as ``subprocess`` gives it, or None if it had to be ended."""
     end = time.monotonic() + WALL_SECONDS
     while time.monotonic() < end:
-        found, status = os.waitpid(process, os.WNOHANG)
-        if found:
+        child, status = os.waitpid(process, os.WNOHANG)
+        if child:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.005)
     os.kill(process, signal.SIGKILL)
@@ -143,17 +143,17 @@ def runs(
     for each file, and each fork goes on to the command's end. With ``new`` it starts for each.
     """
     for ending in (".pt", ".safetensors"):
-        chosen = {name: path for name, path in files.items() if path.suffix == ending}
+        inputs = {name: path for name, path in files.items() if path.suffix == ending}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, f"model{ending}")
             words = COMMANDS[command](path, data, Path(folder))
             if not new:
-                yield from _forked(words, chosen, path, command, canary)
+                yield from _forked(words, inputs, path, command, canary)
                 continue
-            for name, source in chosen.items():
+            for name, source in inputs.items():
                 shutil.copyfile(source, path)
-                with tempfile.TemporaryFile("w+", errors="replace") as said:
-                    yield Run(name, command, *judged(fresh(words, said), said, canary))
+                with tempfile.TemporaryFile("w+", errors="replace") as stream:
+                    yield Run(name, command, *judged(fresh(words, stream), stream, canary))
 
 
 def _forked(
@@ -167,8 +167,8 @@ def _forked(
     os.close(writer)
     with os.fdopen(reader) as results:
         for line in results:
-            name, outcome, said = json.loads(line)
-            yield Run(name, command, outcome, said)
+            name, outcome, printed = json.loads(line)
+            yield Run(name, command, outcome, printed)
     os.waitpid(process, 0)
 
 
@@ -207,14 +207,14 @@ def _for_each(files: dict[str, Path], path: Path, writer: int, canary: Path) -> 
     """Fork for each file and write what came of it; it returns in the forks alone."""
     for name, source in files.items():
         shutil.copyfile(source, path)
-        with tempfile.TemporaryFile("w+", errors="replace") as said:
+        with tempfile.TemporaryFile("w+", errors="replace") as stream:
             process = os.fork()
             if process == 0:
                 for number in (1, 2):
-                    os.dup2(said.fileno(), number)
+                    os.dup2(stream.fileno(), number)
                 _limit()
                 return
-            result = [name, *judged(process, said, canary)]
+            result = [name, *judged(process, stream, canary)]
         os.write(writer, (json.dumps(result) + "\n").encode())
     os._exit(0)
 
@@ -234,16 +234,17 @@ def load() -> None:
     gc.freeze()  # or collecting would copy all of this memory in each fork
 
 
-def summary(files: dict[str, Path], names: list[str], found: list[Run]) -> dict[str, object]:
+def summary(files: dict[str, Path], names: list[str], all_runs: list[Run]) -> dict[str, object]:
     """The counts, and every run that is none of ``refused`` and ``used``."""
-    counted = Counter(run.outcome for run in found)
+    counted = Counter(run.outcome for run in all_runs)
     by_command = {
-        name: dict(Counter(run.outcome for run in found if run.command == name)) for name in names
+        name: dict(Counter(run.outcome for run in all_runs if run.command == name))
+        for name in names
     }
     return {
         "files": len(files),
         "commands": len(names),
-        "runs": len(found),
+        "runs": len(all_runs),
         "executed": counted["executed"],
         "hangs": counted["hang"],
         "tracebacks": counted["traceback"],
@@ -251,8 +252,8 @@ def summary(files: dict[str, Path], names: list[str], found: list[Run]) -> dict[
         "refused": counted["refused"],
         "used": counted["used"],
         "by command": by_command,
-        "files used": sorted({run.file for run in found if run.outcome == "used"}),
-        "faults": [asdict(run) for run in found if run.outcome not in ("refused", "used")],
+        "files used": sorted({run.file for run in all_runs if run.outcome == "used"}),
+        "faults": [asdict(run) for run in all_runs if run.outcome not in ("refused", "used")],
     }
 
 
@@ -277,12 +278,12 @@ def main() -> None:
         files = {
             n: p for n, p in files.items() if not args.files or any(f in n for f in args.files)
         }
-        found = []
+        all_runs = []
         for name in names:
-            for one in runs(files, name, data, canary, args.fresh):
-                print(f"{one.outcome:10}{one.command} | {one.file} | {one.said}", file=sys.stderr)
-                found.append(one)
-        outcome = json.loads(json.dumps(summary(files, names, found)).replace(folder, "FOLDER"))
+            for run in runs(files, name, data, canary, args.fresh):
+                print(f"{run.outcome:10}{run.command} | {run.file} | {run.said}", file=sys.stderr)
+                all_runs.append(run)
+        outcome = json.loads(json.dumps(summary(files, names, all_runs)).replace(folder, "FOLDER"))
     if args.json is None:
         print(json.dumps(outcome, indent=1))
     else:

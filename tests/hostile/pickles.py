@@ -161,22 +161,22 @@ def changed(
     *,
     compress: bool = False,
     member: Callable[[zipfile.ZipInfo], None] = lambda info: None,
-    more: dict[str, bytes] | None = None,
+    additions: dict[str, bytes] | None = None,
 ) -> bytes:
     """A zip archive with other contents of the parts whose names end so, and more parts."""
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(archive)) as old, zipfile.ZipFile(file, "w") as new:
         parts = {name: old.read(name) for name in old.namelist()}
         root = next(iter(parts)).partition("/")[0]
-        pairs = [*parts.items(), *((f"{root}/{n}", c) for n, c in (more or {}).items())]
+        pairs = [*parts.items(), *((f"{root}/{n}", c) for n, c in (additions or {}).items())]
         for name, content in pairs:
-            found = [other for ending, other in contents.items() if name.endswith(ending)]
+            replacements = [other for ending, other in contents.items() if name.endswith(ending)]
             info = zipfile.ZipInfo(name)
             info.compress_type = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
             member(info)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of a name that is there twice
-                new.writestr(info, found[0] if found else content)
+                new.writestr(info, replacements[0] if replacements else content)
     return file.getvalue()
 
 
@@ -190,11 +190,14 @@ def archives(base: dict[str, Any], canary: Path) -> Iterator[tuple[str, bytes]]:
 
     yield "zip bomb", changed(good, {"data/0": bytes(200 << 20)}, compress=True)
     yield "zip bomb of the pickle", changed(good, {"data.pkl": b"]" * (50 << 20)}, compress=True)
-    yield "zip with a second pickle", changed(good, {}, more={"data.pkl": evil})
+    yield "zip with a second pickle", changed(good, {}, additions={"data.pkl": evil})
     yield "zip with an other pickle", changed(good, {"data.pkl": evil})
     yield "zip of links", changed(good, {}, member=link)
-    yield "zip that leaves its folder", changed(good, {}, more={"../../evil.py": evil})
-    yield "zip with constants", changed(good, {}, more={"constants.pkl": evil, "code/x.py": evil})
+    yield "zip that leaves its folder", changed(good, {}, additions={"../../evil.py": evil})
+    yield (
+        "zip with constants",
+        changed(good, {}, additions={"constants.pkl": evil, "code/x.py": evil}),
+    )
     yield "zip without a pickle", changed(saved(base), {"data.pkl": b""})
     yield "zip in a zip", changed(good, {"data.pkl": good})
     yield "zip of overlapping parts", _overlapping()
@@ -209,11 +212,11 @@ def _overlapping() -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("archive/data.pkl", bytes(1 << 20))
-        one = archive.infolist()[0]
+        first = archive.infolist()[0]
         for number in range(1000):
             info = zipfile.ZipInfo(f"archive/data/{number}")
-            info.header_offset, info.CRC = one.header_offset, one.CRC
-            info.file_size = info.compress_size = one.file_size
+            info.header_offset, info.CRC = first.header_offset, first.CRC
+            info.file_size = info.compress_size = first.file_size
             archive.filelist.append(info)
     return file.getvalue()
 

@@ -110,14 +110,14 @@ def evil(canary: Path) -> str:
 def with_text(value: Any, text: str) -> Any:
     """Settings in which every ``EVIL`` is ``text``."""
     if isinstance(value, dict):
-        return {name: with_text(one, text) for name, one in value.items()}
+        return {name: with_text(part, text) for name, part in value.items()}
     return text if value == "EVIL" else value
 
 
 def carriers(make: Callable[[str, str], dict[str, Any]], text: str) -> Iterator[tuple[str, bytes]]:
     """Every place where fairseq evaluates, in both forms of a configuration."""
-    for name, (base, part, more) in CARRIERS.items():
-        change = with_text({name.partition(" ")[2]: "EVIL", **more}, text)
+    for name, (base, part, settings) in CARRIERS.items():
+        change = with_text({name.partition(" ")[2]: "EVIL", **settings}, text)
         for form in ("cfg", "args"):
             yield f"{name} ({form})", saved(amended(make(base, form), part, change))
     lstm = make("lstm", "cfg")

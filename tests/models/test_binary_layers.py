@@ -30,8 +30,8 @@ def literal(x: Tensor, bound: Tensor) -> Tensor:
 
 
 def pairs_close(pairs: dict[str, tuple[Tensor, Tensor]], atol: float = 1e-11) -> None:
-    for name, (found, expected) in pairs.items():
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=atol, msg=name)
+    for name, (value, expected) in pairs.items():
+        torch.testing.assert_close(value, expected, rtol=1e-10, atol=atol, msg=name)
 
 
 class TestBinarizer:
@@ -47,10 +47,10 @@ class TestBinarizer:
         for scale in (1.0, 2.0**-9, 1000.0, 1.37):
             scaled = x * scale
             half = scaled.abs().max() / 2
-            found = Binarizer()(scaled)
-            assert set(found.tolist()) == {half.item(), -half.item()}
-            assert found[scaled == 0].eq(half).all()
-            assert found.sign().equal(torch.where(scaled >= 0, 1.0, -1.0).to(dtype))
+            signs = Binarizer()(scaled)
+            assert set(signs.tolist()) == {half.item(), -half.item()}
+            assert signs[scaled == 0].eq(half).all()
+            assert signs.sign().equal(torch.where(scaled >= 0, 1.0, -1.0).to(dtype))
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_rows_of_zeros_are_finite_in_both_passes(self, dtype: torch.dtype) -> None:
@@ -135,14 +135,14 @@ class TestBinarizer:
     def test_products_of_small_numbers_have_gradients_in_fp16(self, score_v: str) -> None:
         q, k, v = (random(1, 1, 3, 8, seed=seed) for seed in range(3))
         v[0, 0, 1] *= 1e-5
-        exact = [one.half().double().requires_grad_() for one in (q, k, v)]
-        half = [one.half().requires_grad_() for one in (q, k, v)]
+        exact = [operand.half().double().requires_grad_() for operand in (q, k, v)]
+        half = [operand.half().requires_grad_() for operand in (q, k, v)]
         for queries, keys, values in (exact, half):
             weights = products.attention_weights(queries, keys, None, binary=True)
-            found = products.contexts(weights, values, None, nn.Identity(), score_v)
-            (found * 0.1).sum().backward()  # of the tiny values it is large
-        for one, wanted in zip(half, exact, strict=True):
-            torch.testing.assert_close(one.grad.double(), wanted.grad, rtol=2e-2, atol=5e-3)
+            contexts = products.contexts(weights, values, None, nn.Identity(), score_v)
+            (contexts * 0.1).sum().backward()  # of the tiny values it is large
+        for rounded, expected in zip(half, exact, strict=True):
+            torch.testing.assert_close(rounded.grad.double(), expected.grad, rtol=2e-2, atol=5e-3)
 
     @pytest.mark.parametrize("bound", [None, 3.0])
     def test_nan_stays_nan(self, bound: float | None) -> None:
@@ -211,18 +211,18 @@ class TestBinaryLinear:
         layer = BinaryLinear(33, 5, inputs=inputs, scale=3.0, **how).double()
         x, c = random(2, 4, 33).requires_grad_(), random(2, 4, 5, seed=4)
         torch.manual_seed(3)
-        found = layer(x, nn.Dropout(0.5) if inputs else None)
+        product = layer(x, nn.Dropout(0.5) if inputs else None)
         operands = (x, layer.weight, layer.bias)
-        gradients = torch.autograd.grad((found * c).sum(), operands)
+        gradients = torch.autograd.grad((product * c).sum(), operands)
         torch.manual_seed(3)
-        kept, scale = draw(x, 0.5) if inputs else (1, 1.0)
-        read = (form(x) / 3 if inputs else x) * kept * scale
+        mask, scale = draw(x, 0.5) if inputs else (1, 1.0)
+        read = (form(x) / 3 if inputs else x) * mask * scale
         weight = form(layer.weight, 1 if granularity == "channel" else (0, 1))
         expected = nn.functional.linear(read, weight, layer.bias)
         names = ("output", "x", "weight", "bias")
-        wanted = torch.autograd.grad((expected * c).sum(), operands)
-        both = zip((found, *gradients), (expected, *wanted), strict=True)
-        pairs_close(dict(zip(names, both, strict=True)))
+        expected_gradients = torch.autograd.grad((expected * c).sum(), operands)
+        pairs = zip((product, *gradients), (expected, *expected_gradients), strict=True)
+        pairs_close(dict(zip(names, pairs, strict=True)))
 
     def test_stages(self) -> None:
         layer = BinaryLinear(8, 4, **BOTH)
@@ -289,11 +289,11 @@ class TestBinaryLinear:
     def test_a_vector_is_a_batch_of_one(self, inputs: bool) -> None:
         layer, x = BinaryLinear(8, 4, inputs=inputs), random(8, dtype=torch.float32)
         layer(x[None]).sum().backward()
-        expected = [one.grad.clone() for one in layer.parameters()]
+        expected = [parameter.grad.clone() for parameter in layer.parameters()]
         layer.zero_grad()
         layer(x).sum().backward()
-        for one, grad in zip(layer.parameters(), expected, strict=True):
-            assert one.grad.equal(grad)
+        for parameter, grad in zip(layer.parameters(), expected, strict=True):
+            assert parameter.grad.equal(grad)
 
     def test_moves_as_a_whole_after_it_is_made_fast(self) -> None:
         layer = BinaryLinear(8, 4, inputs=True)
@@ -345,13 +345,13 @@ def test_feed_forward_equals_the_reference(bits: str) -> None:
     parameters = with_noise(nn.ModuleDict({"fc1": fc1, "fc2": fc2}))
     x, c = random(5, 7).requires_grad_(), random(5, 7, seed=9)
     (fc2(fc1(x).relu()) * c).sum().backward()
-    found = {name: p.grad for name, p in parameters.items()}
+    gradients = {name: p.grad for name, p in parameters.items()}
     twin = {name: p.detach().clone().requires_grad_() for name, p in parameters.items()}
     twin_x = x.detach().clone().requires_grad_()
     expected = reference.feed_forward(twin_x, twin, bits, 1e-5)
     (expected * c).sum().backward()
     pairs_close({"output": (fc2(fc1(x).relu()), expected), "x": (x.grad, twin_x.grad)})
-    pairs_close({name: (found[name], twin[name].grad) for name in twin})
+    pairs_close({name: (gradients[name], twin[name].grad) for name in twin})
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -424,8 +424,10 @@ def test_attention_equals_the_reference(row: str, causal: bool) -> None:
         words = [j for j in range(length) if not pads[sentence, j]]
         visible = torch.ones(len(words), len(words), dtype=torch.bool)
         visible = visible.tril() if causal else visible
-        own = twin_x[words, sentence]
-        expected = reference.attention(own, own, visible, twin, heads, bits, 1e-5, score_v)
+        unpadded = twin_x[words, sentence]
+        expected = reference.attention(
+            unpadded, unpadded, visible, twin, heads, bits, 1e-5, score_v
+        )
         pairs_close({"output": (y[words, sentence], expected)})
         loss = loss + (expected * c[words, sentence]).sum()
     loss.backward()

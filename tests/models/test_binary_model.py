@@ -61,8 +61,8 @@ ROWS = {
 class TestPresets:
     @pytest.mark.parametrize("name", ROWS)
     def test_rows_of_the_papers_table(self, name: str) -> None:
-        chosen = switches.PRESETS[name]
-        a, w = chosen.activations, chosen.weights
+        preset = switches.PRESETS[name]
+        a, w = preset.activations, preset.weights
         ticks = ["qkv" in a, "qkv" in w, "out" in a, "out" in w, "qk" in a, "score-v" in a]
         ticks += ["ffn" in a, "ffn" in w]
         assert "".join("x" if tick else "." for tick in ticks) == ROWS[name]
@@ -70,17 +70,17 @@ class TestPresets:
     @pytest.mark.parametrize("name", [*ROWS, "bmt-s"])
     def test_models_are_what_the_rows_say(self, name: str) -> None:
         model, _ = build([*BMT, "--bmt-preset", name])
-        chosen, kinds = switches.PRESETS[name], {"qkv": 0, "out": 0, "ffn": 0}
+        preset, kinds = switches.PRESETS[name], {"qkv": 0, "out": 0, "ffn": 0}
         for layer_name, layer in binary_layers(model).items():
             product = "ffn" if "fc" in layer_name else "out" if "out_proj" in layer_name else "qkv"
             kinds[product] += 1
-            assert layer.binary_weights == (product in chosen.weights)
-            assert layer.binary_inputs == (product in chosen.activations)
+            assert layer.binary_weights == (product in preset.weights)
+            assert layer.binary_inputs == (product in preset.activations)
         assert kinds == {"qkv": 2 * 3 + 2 * 6, "out": 2 + 4, "ffn": 4 + 4}
         for module in model.modules():
             if isinstance(module, BinaryAttention):
-                assert module.binary_qk == ("qk" in chosen.activations)
-                assert bool(module.binary_score_v) == ("score-v" in chosen.activations)
+                assert module.binary_qk == ("qk" in preset.activations)
+                assert bool(module.binary_score_v) == ("score-v" in preset.activations)
                 assert (
                     module.shortcut
                     == bool(module.head_norms)
@@ -158,10 +158,10 @@ PAPER_STAGES = [50_000, 88_339, 88_339]
 
 class TestStages:
     def test_stage_of_an_update(self) -> None:
-        found = [
+        updates_stages = [
             stages.stage_at(u, PAPER_STAGES) for u in (0, 49_999, 50_000, 138_338, 138_339, 10**6)
         ]
-        assert found == [0, 0, 1, 1, 2, 2]
+        assert updates_stages == [0, 0, 1, 1, 2, 2]
         assert stages.stage_at(0, []) == 2
         assert [stages.stage_at(u, [3, 0, 4]) for u in (2, 3)] == [0, 2]
         assert [stages.stage_at(u, [3, 4]) for u in (2, 3, 99)] == [0, 1, 1]
@@ -169,11 +169,11 @@ class TestStages:
     def test_model_follows_fairseqs_hook(self) -> None:
         model, _ = build([*BMT, "--bmt-preset", "bmt-6", "--stage-updates", "5,5,5"])
         layer = model.encoder.layers[0].fc1
-        seen = []
+        history = []
         for update in range(12):
             model.set_num_updates(update)
-            seen.append((layer.binary_weights, layer.binary_inputs))
-        assert seen == [(False, False)] * 5 + [(True, False)] * 5 + [(True, True)] * 2
+            history.append((layer.binary_weights, layer.binary_inputs))
+        assert history == [(False, False)] * 5 + [(True, False)] * 5 + [(True, True)] * 2
 
     def test_a_checkpoint_keeps_the_stage_it_was_trained_in(self) -> None:
         """Saved right after update 5: trained in float, though update 5 will be binary."""
@@ -226,8 +226,8 @@ def logits(model: nn.Module) -> Tensor:
     return model.eval()(source, source.ne(1).sum(1), previous(target))[0]
 
 
-def same_logits(one: nn.Module, other: nn.Module, atol: float = 0.0) -> bool:
-    return torch.allclose(logits(one), logits(other), rtol=0, atol=atol)
+def same_logits(left: nn.Module, other: nn.Module, atol: float = 0.0) -> bool:
+    return torch.allclose(logits(left), logits(other), rtol=0, atol=atol)
 
 
 class TestSchedule:
@@ -250,8 +250,8 @@ class TestSchedule:
         ],
     )
     def test_values(self, update: float, expected: float) -> None:
-        found = learning_rate(update, PAPER_STAGES, 4000, [1e-3])
-        assert found == pytest.approx(expected, abs=1e-12)
+        rate = learning_rate(update, PAPER_STAGES, 4000, [1e-3])
+        assert rate == pytest.approx(expected, abs=1e-12)
 
     def test_formula(self) -> None:
         for t in (4001, 10_000, 49_998):
@@ -297,9 +297,9 @@ class TestDistillation:
     def test_loss_is_the_cross_entropy_with_the_teachers_probabilities(self) -> None:
         torch.manual_seed(0)
         student, teacher = torch.randn(2, 3, 7).double(), torch.randn(2, 3, 7).double()
-        found = distillation.distillation_loss(student, teacher, 2.0)
+        loss = distillation.distillation_loss(student, teacher, 2.0)
         p, q = (torch.softmax(x / 2, -1) for x in (teacher, student))
-        torch.testing.assert_close(found, -4 * (p * q.log()).sum(-1))
+        torch.testing.assert_close(loss, -4 * (p * q.log()).sum(-1))
 
     @pytest.mark.parametrize("temperature", [1.0, 2.5])
     def test_a_model_taught_by_itself_has_no_gradient(self, temperature: float) -> None:
@@ -340,8 +340,8 @@ class TestOtherArchitectures:
         for name, parameter in plain.named_parameters():
             assert parameter.equal(binary.get_parameter(name)), name
         exchanged = set(binary_layers(binary))
-        kept = {n for n, m in binary.named_modules() if type(m) is nn.Linear} - exchanged
-        assert {name.split(".")[-1] for name in kept} <= {"predictor", "output_projection"}
+        unchanged = {n for n, m in binary.named_modules() if type(m) is nn.Linear} - exchanged
+        assert {name.split(".")[-1] for name in unchanged} <= {"predictor", "output_projection"}
         assert not any(type(module) is MultiheadAttention for module in binary.modules())
 
     def test_float_stage_is_the_float_model(self, architecture: str) -> None:
@@ -383,9 +383,9 @@ def test_layer_norms_of_apex_have_the_papers_epsilon(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(layer_norm, "FusedLayerNorm", FusedLayerNorm, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     model, _ = build(BMT)
-    found = [module for module in model.modules() if isinstance(module, FusedLayerNorm)]
-    assert found
-    assert {module.eps for module in found} == {1e-6}
+    norms = [module for module in model.modules() if isinstance(module, FusedLayerNorm)]
+    assert norms
+    assert {module.eps for module in norms} == {1e-6}
 
 
 def test_beam_search_may_share_the_source_after_training_with_another_size() -> None:
@@ -410,5 +410,5 @@ def test_checkpoints_older_than_an_option_are_built(architecture: str) -> None:
             if option.name != "_name":
                 del cfg.model[option.name]
     torch.manual_seed(0)
-    found = task.build_model(cfg.model, from_checkpoint=True).state_dict()
-    assert all(found[name].equal(expected[name]) for name in expected)
+    weights = task.build_model(cfg.model, from_checkpoint=True).state_dict()
+    assert all(weights[name].equal(expected[name]) for name in expected)

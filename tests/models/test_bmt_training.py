@@ -14,7 +14,7 @@ from fairseq_ext.binary.distillation import load_teacher
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import BIN, fairseq, run
 from tests.support.models import configuration, dictionary
-from tests.support.trainings import TRAINING, load, same, training_state
+from tests.support.trainings import TRAINING, load, same_state, training_state
 
 pytestmark = pytest.mark.system
 
@@ -65,8 +65,8 @@ def test_a_checkpoint_on_a_boundary_validates_as_it_was_trained(
     in_training = {int(u): loss for loss, u in LOSS.findall(log)}
     path = checkpoint(folder, update)
     options = ("--task", "translation", "--path", path, "--max-tokens", 400, "--cpu")
-    said = fairseq("validate", copy_data, *options).stdout
-    assert re.search(r"valid on 'valid' subset \| loss ([\d.]+)", said)[1] == in_training[update]
+    output = fairseq("validate", copy_data, *options).stdout
+    assert re.search(r"valid on 'valid' subset \| loss ([\d.]+)", output)[1] == in_training[update]
 
 
 @pytest.mark.parametrize("update", [8, 12])
@@ -78,7 +78,7 @@ def test_resumes_exactly(
     shutil.copy(checkpoint(folder, update), tmp_path / "killed" / "checkpoint_last.pt")
     fairseq("train", copy_data, "--save-dir", tmp_path / "killed", *RUN)
     last = "checkpoint_last.pt"
-    assert same(training_state(tmp_path / "killed" / last), training_state(folder / last))
+    assert same_state(training_state(tmp_path / "killed" / last), training_state(folder / last))
 
 
 def test_moments_of_the_optimizer_are_carried_over(trained: tuple[Path, str]) -> None:
@@ -89,8 +89,8 @@ def test_moments_of_the_optimizer_are_carried_over(trained: tuple[Path, str]) ->
     assert [int(step) for step in steps] == [8, 12]
     first, later = (c["last_optimizer_state"]["state"][0]["exp_avg"] for c in (before, after))
     # Four updates with β1 = 0.9 keep 0.9⁴ of what was there; fresh moments would keep nothing.
-    kept = torch.nn.functional.cosine_similarity(first.flatten(), later.flatten(), dim=0)
-    assert kept > 0.3
+    similarity = torch.nn.functional.cosine_similarity(first.flatten(), later.flatten(), dim=0)
+    assert similarity > 0.3
 
 
 def test_fine_tuning_stays_binary(
@@ -121,18 +121,26 @@ def test_distillation(trained: tuple[Path, str], copy_data: Path, tmp_path: Path
     folder, _ = trained
     teacher = checkpoint(folder, 24)
     before = teacher.read_bytes()
-    kept = list(TRAINING)
-    start = kept.index("--criterion")
-    del kept[start : start + 4]
-    options = (*kept, *TINY, *SCHEDULE, "--max-update", 6, "--save-dir", tmp_path / "student")
+    options_left = list(TRAINING)
+    start = options_left.index("--criterion")
+    del options_left[start : start + 4]
+    options = (
+        *options_left,
+        *TINY,
+        *SCHEDULE,
+        "--max-update",
+        6,
+        "--save-dir",
+        tmp_path / "student",
+    )
     fairseq("train", copy_data, *options, "--criterion", "distillation", "--teacher", teacher)
     student = load(tmp_path / "student" / "checkpoint_last.pt")
     assert set(student["model"]) == set(load(teacher)["model"])
     assert student.get("criterion") is None
     assert teacher.read_bytes() == before
     path = tmp_path / "student" / "checkpoint_last.pt"
-    said = fairseq("generate", copy_data, "--path", path, "--max-tokens", 400, "--cpu").stdout
-    assert "BLEU4" in said
+    output = fairseq("generate", copy_data, "--path", path, "--max-tokens", 400, "--cpu").stdout
+    assert "BLEU4" in output
 
 
 def test_distillation_needs_a_teacher_of_the_same_words(
@@ -163,5 +171,5 @@ def test_a_stock_transformer_can_be_binarized_afterwards(copy_data: Path, tmp_pa
     log = fairseq("train", copy_data, *TRAINING, *binary, *options).stdout
     assert "update 0: binary weights and activations from here on" in log
     path = tmp_path / "b" / "checkpoint_last.pt"
-    said = fairseq("generate", copy_data, "--path", path, "--max-tokens", 400, "--cpu").stdout
-    assert "BLEU4" in said
+    output = fairseq("generate", copy_data, "--path", path, "--max-tokens", 400, "--cpu").stdout
+    assert "BLEU4" in output

@@ -44,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(run: Path) -> Path:
+def bundled(run: Path) -> Path:
     """A bundle in fp32."""
     folder = run.parent / "whole"
     write.write(run / "checkpoint_best.pt", run, folder, search={"beam": 3})
@@ -52,21 +52,21 @@ def whole(run: Path) -> Path:
 
 
 @pytest.fixture
-def copy(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "copy"))
+def copy(bundled: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bundled, tmp_path / "copy"))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_translates_as_its_checkpoint(name: str, tmp_path: Path):
     """Also when the checkpoint and its data are gone; to the last bit."""
     folder = saved(tmp_path / "run", name)
-    wanted = fairseq_ext.load(folder)
-    found, scores = wanted.translate(LINES, **SHORT), wanted.score(["w1 w2"], ["w3"])
+    expected = fairseq_ext.load(folder)
+    translations, scores = expected.translate(LINES, **SHORT), expected.score(["w1 w2"], ["w3"])
     write.write(folder / "checkpoint_best.pt", folder, tmp_path / "bundle")
     shutil.rmtree(folder)
     model = fairseq_ext.load(tmp_path / "bundle")
-    assert model.name == wanted.name
-    assert model.translate(LINES, **SHORT) == found
+    assert model.name == expected.name
+    assert model.translate(LINES, **SHORT) == translations
     assert model.score(["w1 w2"], ["w3"]) == scores
 
 
@@ -80,11 +80,13 @@ def test_an_exported_checkpoint_has_the_weights(run: Path, tmp_path: Path, numbe
     assert "exactly" in words
     assert count == len(checkpoint) == len(back)
     for name, tensor in checkpoint.items():
-        wanted = tensor.bfloat16().float() if numbers == "bf16" else tensor
-        assert torch.equal(back[name], wanted.to(tensor.dtype)), name
+        expected = tensor.bfloat16().float() if numbers == "bf16" else tensor
+        assert torch.equal(back[name], expected.to(tensor.dtype)), name
     models = fairseq_ext.load(tmp_path / "b"), fairseq_ext.load(tmp_path / "back.pt", run)
-    found, wanted = (model.translate(LINES, **SHORT) for model in models)
-    assert [one.texts for one in found] == [one.texts for one in wanted]
+    translations, expected = (model.translate(LINES, **SHORT) for model in models)
+    assert [translation.texts for translation in translations] == [
+        sentence.texts for sentence in expected
+    ]
 
 
 @pytest.mark.parametrize("numbers", ["bf16", "int8"])
@@ -96,13 +98,13 @@ def test_rounded_weights(run: Path, tmp_path: Path, numbers: str):
     state = storage.load(tmp_path / "b")["model"]
     assert state.keys() == checkpoint["model"].keys()
     for name, tensor in checkpoint["model"].items():
-        wanted = tensor
+        expected = tensor
         if numbers == "bf16" and tensor.is_floating_point():
-            wanted = tensor.bfloat16().float()
+            expected = tensor.bfloat16().float()
         if numbers == "int8" and tensor.dim() == 2:
             units = tensor.abs().amax(1, keepdim=True).clamp(min=1e-37) / 127
-            wanted = (tensor / units).round() * units
-        assert torch.equal(state[name], wanted), name
+            expected = (tensor / units).round() * units
+        assert torch.equal(state[name], expected), name
     assert len(fairseq_ext.load(tmp_path / "b").translate(LINES, **SHORT)) == len(LINES)
     size = (tmp_path / "b" / bundle.WEIGHTS).stat().st_size
     assert size < 0.6 * (run / "checkpoint_best.pt").stat().st_size
@@ -112,24 +114,26 @@ def test_rounded_weights(run: Path, tmp_path: Path, numbers: str):
 def test_bits(name: str, tmp_path: Path):
     """The same translations as of the checkpoint, also when fairseq computes them."""
     folder = saved(tmp_path / "run", name)
-    wanted = fairseq_ext.load(folder)
-    found, scores = wanted.translate(LINES, **SHORT), wanted.score(["w1 w2"], ["w3"])
+    expected = fairseq_ext.load(folder)
+    translations, scores = expected.translate(LINES, **SHORT), expected.score(["w1 w2"], ["w3"])
     written = write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers="bits")
     assert written.numbers == "bits"
     names = [*Tensors(tmp_path / "b" / "model.safetensors").all_names()]
-    bits = [one.removesuffix(".bits") for one in names if one.endswith(".bits")]
+    bits = [
+        tensor_name.removesuffix(".bits") for tensor_name in names if tensor_name.endswith(".bits")
+    ]
     assert bits
     assert not set(bits) & set(names)
     shutil.rmtree(folder)
     model = fairseq_ext.load(tmp_path / "b")
-    assert model.translate(LINES, **SHORT) == found
+    assert model.translate(LINES, **SHORT) == translations
     assert model.score(["w1 w2"], ["w3"]) == pytest.approx(scores, abs=1e-4)
     write.write(tmp_path / "b", tmp_path / "b", tmp_path / "fp32")  # as a checkpoint
     latent = fairseq_ext.load(tmp_path / "fp32")
-    assert latent.translate(LINES, **SHORT) == found
+    assert latent.translate(LINES, **SHORT) == translations
     fairseqs = fairseq_ext.load(tmp_path / "b", engine="fairseq", cpu=True)
-    ours = [one.texts for one in fairseqs.translate(LINES, **SHORT)]
-    assert ours == [one.texts for one in found]
+    ours = [translation.texts for translation in fairseqs.translate(LINES, **SHORT)]
+    assert ours == [translation.texts for translation in translations]
 
 
 def test_bits_and_embeddings_in_int8(tmp_path: Path):
@@ -162,9 +166,9 @@ def test_a_bundle_without_a_program_is_left_to_fairseq(run: Path, copy: Path):
     del content["files"]["program.json"]
     (copy / "program.json").unlink()
     (copy / "bundle.json").write_text(json.dumps({**content, "version": 1}))
-    model, wanted = fairseq_ext.load(copy), fairseq_ext.load(run)
+    model, expected = fairseq_ext.load(copy), fairseq_ext.load(run)
     assert type(model._translator).__name__ == "Translator"
-    assert model.translate(LINES, beam=5, **SHORT) == wanted.translate(LINES, **SHORT)
+    assert model.translate(LINES, beam=5, **SHORT) == expected.translate(LINES, **SHORT)
 
 
 def test_files_of_formats_that_are_gone_name_the_cure(copy: Path):
@@ -183,10 +187,10 @@ def test_size_and_updates_of_what_was_rounded(run: Path, tmp_path: Path):
     state["optimizer_history"][-1]["num_updates"] = 70
     storage.save(state, tmp_path / "trained.pt")
     write.write(tmp_path / "trained.pt", run, tmp_path / "b", numbers="int8")
-    wanted, found = map(read_weights, (run / "checkpoint_best.pt", tmp_path / "b"))
-    assert found.parameters == wanted.parameters
-    assert found.tensor_bytes < 0.4 * wanted.tensor_bytes
-    assert found.updates == 70
+    expected, rounded = map(read_weights, (run / "checkpoint_best.pt", tmp_path / "b"))
+    assert rounded.parameters == expected.parameters
+    assert rounded.tensor_bytes < 0.4 * expected.tensor_bytes
+    assert rounded.updates == 70
     assert write.write(tmp_path / "b", run, tmp_path / "again").updates == 70
 
 
@@ -197,37 +201,39 @@ def test_scores_in_the_card(run: Path, tmp_path: Path):
     scores = read_scores(tmp_path / "s.json")
     card = Card("Of a test.", "MIT", scores)
     write.write(run / "checkpoint_best.pt", run, tmp_path / "b", card=card)
-    said = (tmp_path / "b" / "README.md").read_text()
-    assert "license: MIT\n" in said
-    assert "metrics:\n- bleu\n---" in said
-    assert "| BLEU | 30.12 |  | `nrefs:1` |" in said
+    card_text = (tmp_path / "b" / "README.md").read_text()
+    assert "license: MIT\n" in card_text
+    assert "metrics:\n- bleu\n---" in card_text
+    assert "| BLEU | 30.12 |  | `nrefs:1` |" in card_text
 
 
-def test_what_is_in_it(run: Path, whole: Path):
-    content = json.loads((whole / "bundle.json").read_text())
+def test_what_is_in_it(run: Path, bundled: Path):
+    content = json.loads((bundled / "bundle.json").read_text())
     assert (content["src"], content["tgt"], content["architecture"]) == ("de", "en", "transformer")
     assert content["files"] == {
         path.name: files.sha256(path)
-        for path in whole.iterdir()
+        for path in bundled.iterdir()
         if path.name not in ("bundle.json", "README.md")
     }
-    assert len({path.stat().st_mode for path in whole.iterdir()}) == 1  # all may be read alike
-    said = "".join(path.read_text() for path in whole.glob("*.json"))
-    assert str(run.parent) not in said
-    assert "de → en: lowercase" in (whole / "README.md").read_text()
-    assert fairseq_ext.load(whole)._search.beam == 3
+    assert len({path.stat().st_mode for path in bundled.iterdir()}) == 1  # all may be read alike
+    text = "".join(path.read_text() for path in bundled.glob("*.json"))
+    assert str(run.parent) not in text
+    assert "de → en: lowercase" in (bundled / "README.md").read_text()
+    assert fairseq_ext.load(bundled)._search.beam == 3
 
 
-def test_other_numbers_than_its_own(run: Path, whole: Path, tmp_path: Path):
+def test_other_numbers_than_its_own(run: Path, bundled: Path, tmp_path: Path):
     """Weights are laid out as asked when the bundle is opened; fairseq reads them, too."""
     write.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers="int8")
-    wanted = fairseq_ext.load(tmp_path / "b").translate(LINES, beam=5, **SHORT)
-    rounded = fairseq_ext.load(whole, engine="native-int8").translate(LINES, beam=5, **SHORT)
-    assert [one.texts for one in rounded] == [one.texts for one in wanted]
-    other = fairseq_ext.load(whole, engine="fairseq", cpu=True)
+    expected = fairseq_ext.load(tmp_path / "b").translate(LINES, beam=5, **SHORT)
+    rounded = fairseq_ext.load(bundled, engine="native-int8").translate(LINES, beam=5, **SHORT)
+    assert [translation.texts for translation in rounded] == [
+        sentence.texts for sentence in expected
+    ]
+    other = fairseq_ext.load(bundled, engine="fairseq", cpu=True)
     source = fairseq_ext.load(run / "checkpoint_best.pt", run, engine="fairseq", cpu=True)
-    found = other.translate(LINES, beam=5, **SHORT)
-    assert found == source.translate(LINES, beam=5, **SHORT)
+    translations = other.translate(LINES, beam=5, **SHORT)
+    assert translations == source.translate(LINES, beam=5, **SHORT)
 
 
 def test_weights_that_are_one_are_stored_once(tmp_path: Path):
@@ -238,11 +244,11 @@ def test_weights_that_are_one_are_stored_once(tmp_path: Path):
     assert not config["tied"].keys() & load_file(tmp_path / "b" / "model.safetensors").keys()
 
 
-def test_a_folder_with_files_stays_as_it_is(run: Path, whole: Path):
-    before = {path.name: files.sha256(path) for path in whole.iterdir()}
+def test_a_folder_with_files_stays_as_it_is(run: Path, bundled: Path):
+    before = {path.name: files.sha256(path) for path in bundled.iterdir()}
     with pytest.raises(ConfigError, match="is there already; choose another name"):
-        write.write(run / "checkpoint_best.pt", run, whole)
-    assert {path.name: files.sha256(path) for path in whole.iterdir()} == before
+        write.write(run / "checkpoint_best.pt", run, bundled)
+    assert {path.name: files.sha256(path) for path in bundled.iterdir()} == before
 
 
 def test_nothing_is_left_of_one_that_cannot_be_written(tmp_path: Path):
@@ -266,9 +272,9 @@ def test_the_demo_takes_it(tmp_path: Path, numbers: str):
     request = options.from_args(demo.Request, args)
     system = demo._load(systems.parse_systems(request.systems, None), request)["mine"]
     assert system.about.line.startswith("de → en, ")
-    wanted = fairseq_ext.load(folder, engine="fairseq", cpu=True).translate(LINES[0], beam=2)
-    (found,) = system.translator.translate([system.codec.encode(LINES[0])])
-    assert found[0].tokens == wanted.candidates[0].tokens
+    expected = fairseq_ext.load(folder, engine="fairseq", cpu=True).translate(LINES[0], beam=2)
+    (translations,) = system.translator.translate([system.codec.encode(LINES[0])])
+    assert translations[0].tokens == expected.candidates[0].tokens
 
 
 # ---- whole or not at all -------------------------------------------------------------------------
@@ -317,13 +323,13 @@ def test_killed_at_any_file_operation(run: Path, tmp_path: Path, name: str):
 
 @pytest.fixture(params=ARCHIVES)
 def archive(
-    request: pytest.FixtureRequest, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, bundled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     if request.param.endswith("zst"):
         pytest.importorskip("zstandard")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / request.param
-    archived.write(whole, path, bundle.MANIFEST)
+    archived.write(bundled, path, bundle.MANIFEST)
     return path
 
 
@@ -341,27 +347,30 @@ def repacked(archive: Path, change: Callable[[str, bytes], dict[str, bytes]]) ->
 
     with archive.open("rb") as file:
         plain = zstandard.ZstdDecompressor().stream_reader(file).read()
-    made = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(plain)) as source, tarfile.open(None, "w", made) as target:
+    packed = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(plain)) as source,
+        tarfile.open(None, "w", packed) as target,
+    ):
         for member in source:
             content = source.extractfile(member).read()
             for name, changed in change(member.name, content).items():
                 entry = tarfile.TarInfo(name)
                 entry.size = len(changed)
                 target.addfile(entry, io.BytesIO(changed))
-    output.write_bytes(zstandard.ZstdCompressor().compress(made.getvalue()))
+    output.write_bytes(zstandard.ZstdCompressor().compress(packed.getvalue()))
     return output
 
 
-def test_an_archive_is_taken_as_its_folder(whole: Path, archive: Path, tmp_path: Path):
-    wanted, found = fairseq_ext.load(whole), fairseq_ext.load(archive)
-    assert found.translate(LINES, **SHORT) == wanted.translate(LINES, **SHORT)
-    assert found._search.beam == 3
+def test_an_archive_is_taken_as_its_folder(bundled: Path, archive: Path, tmp_path: Path):
+    expected, from_archive = fairseq_ext.load(bundled), fairseq_ext.load(archive)
+    assert from_archive.translate(LINES, **SHORT) == expected.translate(LINES, **SHORT)
+    assert from_archive._search.beam == 3
     (unpacked,) = (tmp_path / "cache" / "fairseq-ext" / "bundles").iterdir()
     assert bundle.home(archive) == unpacked / "b"
     assert bundle.as_file(archive) == unpacked / "b" / "bundle.json"
     before = archive.read_bytes()
-    archived.write(whole, archive, bundle.MANIFEST)
+    archived.write(bundled, archive, bundle.MANIFEST)
     assert archive.read_bytes() == before
 
 
@@ -411,16 +420,16 @@ def test_an_archive_that_is_far_larger_than_it_looks(
         storage.load(archive)
 
 
-def test_an_archive_with_a_link(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_archive_with_a_link(bundled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     zstandard = pytest.importorskip("zstandard")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    made = io.BytesIO()
-    with tarfile.open(None, "w", made) as tar:
-        tar.add(whole, "b")
+    packed = io.BytesIO()
+    with tarfile.open(None, "w", packed) as tar:
+        tar.add(bundled, "b")
         link = tarfile.TarInfo("b/engine")
         link.type, link.linkname = tarfile.SYMTYPE, "model.safetensors"
         tar.addfile(link)
-    (tmp_path / "b.tar.zst").write_bytes(zstandard.ZstdCompressor().compress(made.getvalue()))
+    (tmp_path / "b.tar.zst").write_bytes(zstandard.ZstdCompressor().compress(packed.getvalue()))
     with pytest.raises(CheckpointError, match="it has links"):
         storage.load(tmp_path / "b.tar.zst")
 

@@ -103,11 +103,11 @@ def test_backward_equals_the_cpus(
     name: str, dtype: torch.dtype, record_property: Callable[[str, object], None]
 ) -> None:
     model, _ = sharpened(name)
-    there = copy.deepcopy(model).to(DEVICE, dtype).train()
-    computed, exact = gradients(there, DEVICE), gradients(model.train(), "cpu")
+    device_model = copy.deepcopy(model).to(DEVICE, dtype).train()
+    computed, exact = gradients(device_model, DEVICE), gradients(model.train(), "cpu")
     assert all(gradient.isfinite().all() for gradient in computed)
     size = torch.cat([gradient.flatten() for gradient in exact]).norm()
-    parts = [one - other for one, other in zip(computed, exact, strict=True)]
+    parts = [gradient - other for gradient, other in zip(computed, exact, strict=True)]
     difference = (torch.cat([part.flatten() for part in parts]).norm() / size).item()
     record_property("difference", difference)
     if dtype is torch.float32:

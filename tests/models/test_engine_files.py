@@ -38,7 +38,7 @@ RUN = ("transformer-learned", "gru-luong", "linformer", "muse", "muse-ordinary",
 FUZZED = 80  # mutated copies of each of these
 
 
-def made(name: str, numbers: str = "fp32") -> tuple[EngineModel, BaseFairseqModel]:
+def compiled(name: str, numbers: str = "fp32") -> tuple[EngineModel, BaseFairseqModel]:
     """A small model for the engine, and what it is made of."""
     model, task = sharpened(name)
     task.cfg.source_lang, task.cfg.target_lang = "de", "en"
@@ -72,7 +72,7 @@ def copy(small: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ALL)
 def test_a_bundle_translates_as_its_model(name: str, tmp_path: Path):
     """To the last bit: the arrays that recipes make are those that the compiler had."""
-    model, _ = made(name)
+    model, _ = compiled(name)
     sentences = models.random_sentences(LENGTHS, size=40)
     machine = Machine(model.program, packed=model.weights)
     translations = machine.worker().translate(
@@ -104,7 +104,7 @@ def test_a_bundle_translates_as_its_model(name: str, tmp_path: Path):
 def test_rounded_weights_are_laid_out_as_the_compiler_would(numbers: str, tmp_path: Path):
     """Also in other numbers than the bundle's own."""
     path = bundled(tmp_path, "gru", numbers)
-    bundled_model, compiled_model = program_file.read(path), made("gru", numbers)[0]
+    bundled_model, compiled_model = program_file.read(path), compiled("gru", numbers)[0]
     assert bundled_model.settings.numbers == numbers
     for weight, other in zip(bundled_model.weights, compiled_model.weights, strict=True):
         # Integers that a recipe puts together from rows of several scales are rounded twice.
@@ -115,7 +115,10 @@ def test_rounded_weights_are_laid_out_as_the_compiler_would(numbers: str, tmp_pa
 
 def test_files_vote():
     """As their models do, in the numbers of each."""
-    (first, first_trained), (second, second_trained) = made("transformer"), made("gru", "int8")
+    (first, first_trained), (second, second_trained) = (
+        compiled("transformer"),
+        compiled("gru", "int8"),
+    )
     sentences = models.random_sentences([6, 2, 9], size=40)
     rules = Rules(beam=3, max_len_b=12)
     ensemble = voting([first, second])
@@ -129,7 +132,7 @@ def test_files_vote():
     exact = Machine(program).worker().translate(sentences, rules)
     near = [abs(a[0].score - b[0].score) < 0.05 for a, b in zip(translations, exact, strict=True)]
     assert sum(near) >= 2
-    unrounded = voting([first, replace(second, weights=made("gru")[0].weights)])
+    unrounded = voting([first, replace(second, weights=compiled("gru")[0].weights)])
     unrounded_translations = (
         Machine(unrounded.program, packed=unrounded.weights).worker().translate(sentences, rules)
     )
@@ -147,7 +150,7 @@ def test_files_vote():
 
 def test_bits_are_the_bits_of_the_checkpoint(tmp_path: Path):
     """The same translations as of the model that was binarized, with inputs in int8."""
-    model, _ = made("bmt-1", "int8")
+    model, _ = compiled("bmt-1", "int8")
     read = program_file.read(bundled(tmp_path, "bmt-1", "bits"), "int8")
     for weight, compiled_weight in zip(read.weights, model.weights, strict=True):
         for part, other in zip(weight, compiled_weight, strict=True):
@@ -346,7 +349,7 @@ FAULTS: dict[str, tuple[str, Callable[[EngineModel], None]]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_program_with_a_fault_does_not_run(name: str):
     architecture, spoil = FAULTS[name]
-    model, _ = made(architecture)
+    model, _ = compiled(architecture)
     verify(model.program, model.weights)
     spoil(model)
     with pytest.raises(ConfigError):

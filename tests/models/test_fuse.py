@@ -11,7 +11,7 @@ from fairseq_ext.muse import fusing
 from fairseq_ext.utils.errors import CheckpointError
 from tests.support.harness import fairseq, hypotheses, run
 from tests.support.models import ARCHITECTURES, UNDER_LAW, build, padded, previous, random_sentences
-from tests.support.trainings import load, same
+from tests.support.trainings import load, same_state
 from tests.unit.test_figures import save_checkpoint
 
 SEPARATE = [
@@ -42,12 +42,12 @@ def test_every_kind_of_model_fuses_and_comes_back(name: str, tmp_path: Path) -> 
     twin.load_state_dict(result["model"])
     source = padded(random_sentences([7, 3, 5]), left=True)
     target = previous(padded(random_sentences([4, 6, 3], seed=4), left=False))
-    expected, found = (m(source, source.ne(1).sum(1), target)[0] for m in (model, twin))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    expected, logits = (m(source, source.ne(1).sum(1), target)[0] for m in (model, twin))
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-12)
 
     fusing.rewrite_file(tmp_path / "fused.pt", tmp_path / "back.pt", fused=False)
     back = load(tmp_path / "back.pt")
-    assert same(back["model"], load(path)["model"])
+    assert same_state(back["model"], load(path)["model"])
     assert back["cfg"] == load(path)["cfg"]
 
 
@@ -65,7 +65,7 @@ def test_a_checkpoint_may_be_replaced_by_its_twin(tmp_path: Path) -> None:
     before = load(path)["model"]
     fusing.rewrite_file(path, path, fused=True)
     fusing.rewrite_file(path, path, fused=False)
-    assert same(load(path)["model"], before)
+    assert same_state(load(path)["model"], before)
     assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]
 
 
@@ -116,20 +116,20 @@ def test_commands_find_the_same_translations(copy_data: Path, tmp_path: Path) ->
         run("fairseq-ext", "fuse", trained, "-o", fused),
         run("fairseq-ext", "fuse", fused, "--unfuse", "-o", back),
     ]
-    assert [one.stdout for one in done] == [
+    assert [process.stdout for process in done] == [
         f"fused 4 blocks, in {fused}\n",
         f"separated 4 blocks, in {back}\n",
     ]
     assert done[0].stderr == done[1].stderr == ""
-    assert same(load(back)["model"], load(trained)["model"])
+    assert same_state(load(back)["model"], load(trained)["model"])
     left = load(fused)
     assert left["cfg"]["model"]["muse_fused"] is True
     assert "last_optimizer_state" not in left
 
     search = ("--beam", 5, "--cpu", "--engine", "fairseq")  # the modules, not the engine
-    found = [
+    translations = [
         hypotheses(fairseq("generate", copy_data, "--path", path, *search).stdout)
         for path in (trained, fused)
     ]
-    assert len(found[0]) == 50
-    assert found[0] == found[1]
+    assert len(translations[0]) == 50
+    assert translations[0] == translations[1]

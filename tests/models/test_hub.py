@@ -35,17 +35,17 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A Hub that this process knows, with an empty cache."""
-    with running() as one:
-        monkeypatch.setattr(constants, "ENDPOINT", one.address)
+    with running() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.address)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        url = one.address + "/{repo_id}/resolve/{revision}/{filename}"
+        url = server.address + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.chdir(tmp_path)
         hub._fetch.cache_clear()
-        yield one
+        yield server
         hub._fetch.cache_clear()
 
 
@@ -53,18 +53,18 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_there_and_back(bundled: Path, there: Hub, caplog: pytest.LogCaptureFixture):
+def test_there_and_back(bundled: Path, server: Hub, caplog: pytest.LogCaptureFixture):
     """All files in one commit; a branch is pinned to the commit that it is at."""
     first = hub.push(bundled, REPO, private=True)
-    assert there.commits[REPO] == {first: contents(bundled)}
-    wanted = fairseq_ext.load(bundled).translate(LINES, **SHORT)
+    assert server.commits[REPO] == {first: contents(bundled)}
+    expected = fairseq_ext.load(bundled).translate(LINES, **SHORT)
     with caplog.at_level(logging.WARNING):
-        assert fairseq_ext.load(REPO).translate(LINES, **SHORT) == wanted
+        assert fairseq_ext.load(REPO).translate(LINES, **SHORT) == expected
     assert f"{REPO} is at commit {first}; `{REPO}@{first}` stays with it." in caplog.text
-    there.commit(REPO, {"bundle.json": b"{}"})
-    assert fairseq_ext.load(REPO).translate(LINES, **SHORT) == wanted  # one commit in a process
+    server.commit(REPO, {"bundle.json": b"{}"})
+    assert fairseq_ext.load(REPO).translate(LINES, **SHORT) == expected  # one commit in a process
     caplog.clear()
-    assert fairseq_ext.load(f"{REPO}@{first}").translate(LINES, **SHORT) == wanted
+    assert fairseq_ext.load(f"{REPO}@{first}").translate(LINES, **SHORT) == expected
     assert caplog.text == ""
     (named,) = systems.parse_systems([f"mine={REPO}@{first}"], None)
     assert bundle.read(named.data).files == bundle.read(bundled).files
@@ -73,22 +73,22 @@ def test_there_and_back(bundled: Path, there: Hub, caplog: pytest.LogCaptureFixt
         fairseq_ext.load(REPO)
 
 
-def test_a_commit_that_was_downloaded_needs_no_network(bundled: Path, there: Hub):
-    name = f"{REPO}@{there.commit(REPO, contents(bundled))}"
+def test_a_commit_that_was_downloaded_needs_no_network(bundled: Path, server: Hub):
+    name = f"{REPO}@{server.commit(REPO, contents(bundled))}"
     folder = hub.fetched(Path(name))
     hub._fetch.cache_clear()
-    there.asked.clear()
+    server.asked.clear()
     assert hub.fetched(Path(name)) == folder
-    assert there.asked == []
+    assert server.asked == []
 
 
-def test_tags(bundled: Path, there: Hub):
-    commit = there.commit(REPO, contents(bundled), "v1")
+def test_tags(bundled: Path, server: Hub):
+    commit = server.commit(REPO, contents(bundled), "v1")
     assert hub.fetched(Path(f"{REPO}@v1")).name == commit
 
 
-def test_a_copy_that_was_damaged_is_downloaded_again(bundled: Path, there: Hub):
-    name = Path(f"{REPO}@{there.commit(REPO, contents(bundled))}")
+def test_a_copy_that_was_damaged_is_downloaded_again(bundled: Path, server: Hub):
+    name = Path(f"{REPO}@{server.commit(REPO, contents(bundled))}")
     weights = hub.fetched(name) / "model.safetensors"
     weights.resolve().write_bytes(b"x")
     hub._fetch.cache_clear()
@@ -96,23 +96,23 @@ def test_a_copy_that_was_damaged_is_downloaded_again(bundled: Path, there: Hub):
     assert weights.read_bytes() == (bundled / "model.safetensors").read_bytes()
 
 
-def test_what_is_damaged_there(bundled: Path, there: Hub):
-    there.commit(REPO, {**contents(bundled), "dict.de.txt": b"w1 1\n"})
+def test_what_is_damaged_there(bundled: Path, server: Hub):
+    server.commit(REPO, {**contents(bundled), "dict.de.txt": b"w1 1\n"})
     with pytest.raises(CheckpointError, match=r"dict\.de\.txt is damaged: its checksum is wrong"):
         fairseq_ext.load(REPO)
 
 
-def test_what_is_not_there(bundled: Path, there: Hub, monkeypatch: pytest.MonkeyPatch):
-    there.commit(REPO, {"README.md": b""})
-    for name, error, said in (
+def test_what_is_not_there(bundled: Path, server: Hub, monkeypatch: pytest.MonkeyPatch):
+    server.commit(REPO, {"README.md": b""})
+    for name, error, message in (
         ("no-org/x", CheckpointError, r"no-org/x is not here, and no model on http://"),
         (REPO, CheckpointError, "is not a bundle, or not all of one"),
         (f"{REPO}@v9", CheckpointError, "has no revision `v9`"),
     ):
-        with pytest.raises(error, match=said) as found:
+        with pytest.raises(error, match=message) as refusal:
             fairseq_ext.load(name)
-        assert "\n" not in str(found.value)
-    there.commit(REPO, {"bundle.json": (bundled / "bundle.json").read_bytes()})
+        assert "\n" not in str(refusal.value)
+    server.commit(REPO, {"bundle.json": (bundled / "bundle.json").read_bytes()})
     with pytest.raises(CheckpointError, match="is not a bundle, or not all of one"):
         fairseq_ext.load(REPO)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -120,51 +120,51 @@ def test_what_is_not_there(bundled: Path, there: Hub, monkeypatch: pytest.Monkey
         fairseq_ext.load("other-org/name")
 
 
-def test_what_is_never_asked_for(there: Hub, tmp_path: Path):
+def test_what_is_never_asked_for(server: Hub, tmp_path: Path):
     """Paths: of other forms, with the ending of a file, or into a folder that is here."""
     (tmp_path / "runs").mkdir()
     paths = ("runs/mine", "a/b/c", "nothing", "data/model.pt", "x/y.zip", "../x/y", "/x/y", "a/b@")
     assert [path for path in paths if hub.name(path)] == []
     assert hub.name("a/b@refs/pr/1") == ("a/b", "refs/pr/1")
-    assert there.asked == []
+    assert server.asked == []
 
 
-def test_a_push_deletes_files_of_the_bundle_before_it(bundled: Path, there: Hub):
+def test_a_push_deletes_files_of_the_bundle_before_it(bundled: Path, server: Hub):
     """And only those: what somebody has put beside it stays, and so does what is gone already."""
     manifest = json.loads((bundled / "bundle.json").read_bytes())
     manifest["files"] |= dict.fromkeys(("former.model", "deleted.model"), "0" * 64)
     beside = {"LICENSE": b"free\n", "former.model": b"x"}
     former = {**contents(bundled), **beside, "bundle.json": json.dumps(manifest).encode()}
-    old = there.commit(REPO, former)
+    old = server.commit(REPO, former)
     new = hub.push(bundled, REPO)
-    assert there.commits[REPO] == {old: former, new: {**contents(bundled), "LICENSE": b"free\n"}}
-    unknown = there.commit(REPO, {"bundle.json": b"{}", "former.model": b"x"})
-    assert "former.model" in there.commits[REPO][hub.push(bundled, REPO)]
-    assert unknown in there.commits[REPO]
+    assert server.commits[REPO] == {old: former, new: {**contents(bundled), "LICENSE": b"free\n"}}
+    unknown = server.commit(REPO, {"bundle.json": b"{}", "former.model": b"x"})
+    assert "former.model" in server.commits[REPO][hub.push(bundled, REPO)]
+    assert unknown in server.commits[REPO]
 
 
 def test_weights_are_uploaded_apart_from_the_commit_and_once(
-    bundled: Path, there: Hub, monkeypatch: pytest.MonkeyPatch
+    bundled: Path, server: Hub, monkeypatch: pytest.MonkeyPatch
 ):
     """By Git LFS, where the Hub asks for that and its library has no Xet."""
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    there.lfs = True
+    server.lfs = True
     hub.push(bundled, REPO)
     weights = (bundled / "model.safetensors").read_bytes()
     checksum = hashlib.sha256(weights).hexdigest()
-    assert there.large[checksum] == weights
-    assert there.asked.count(f"PUT {checksum}") == 1
+    assert server.large[checksum] == weights
+    assert server.asked.count(f"PUT {checksum}") == 1
     hub.push(bundled, "some-org/again")
-    assert there.asked.count(f"PUT {checksum}") == 1
+    assert server.asked.count(f"PUT {checksum}") == 1
     hub._fetch.cache_clear()
     assert (hub.fetched(Path(REPO)) / "model.safetensors").resolve().name == checksum
 
 
-def test_a_push_that_is_refused(bundled: Path, there: Hub, tmp_path: Path, monkeypatch):
+def test_a_push_that_is_refused(bundled: Path, server: Hub, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "wrong")
     with pytest.raises((EnvironmentProblem, CheckpointError), match="`hf auth login`"):
         hub.push(bundled, REPO)
-    assert there.commits == {}
+    assert server.commits == {}
     with pytest.raises(ConfigError, match="the name on the Hub must be as org/name"):
         hub.push(bundled, "name")
     with pytest.raises(ConfigError, match="is not a bundle; make one with"):
@@ -176,14 +176,20 @@ def test_a_push_that_is_refused(bundled: Path, there: Hub, tmp_path: Path, monke
 
 
 @pytest.mark.system
-def test_commands(bundled: Path, there: Hub, tmp_path: Path):
+def test_commands(bundled: Path, server: Hub, tmp_path: Path):
     """``push``, then ``translate --model``, as processes that know HF_ENDPOINT alone."""
-    kept = {"HF_ENDPOINT": there.address, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
-    said = command("fairseq-ext", "push", bundled, REPO, **kept).stdout
-    (commit,) = there.commits[REPO]
-    assert said == f"{REPO}@{commit}\n"
+    variables = {
+        "HF_ENDPOINT": server.address,
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_TOKEN": TOKEN,
+    }
+    output = command("fairseq-ext", "push", bundled, REPO, **variables).stdout
+    (commit,) = server.commits[REPO]
+    assert output == f"{REPO}@{commit}\n"
     text = "".join(f"{line}\n" for line in LINES)
-    done = command("fairseq-ext", "translate", "--model", REPO, stdin=text, cwd=tmp_path, **kept)
-    wanted = fairseq_ext.load(bundled).translate(LINES)
-    assert done.stdout.splitlines() == [one.text for one in wanted]
+    done = command(
+        "fairseq-ext", "translate", "--model", REPO, stdin=text, cwd=tmp_path, **variables
+    )
+    expected = fairseq_ext.load(bundled).translate(LINES)
+    assert done.stdout.splitlines() == [translation.text for translation in expected]
     assert f"`{REPO}@{commit}` stays with it" in done.stderr

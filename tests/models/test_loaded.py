@@ -93,15 +93,17 @@ def test_a_model_knows_itself(loaded: dict[str, Model], kind: str):
 )
 def test_all_ways_translate_alike(loaded: dict[str, Model], options: dict):
     """Whatever was asked of them before."""
-    found = [loaded[kind].translate(LINES, **options) for kind in KINDS]
-    pairs = [pair for other in found[1:] for pair in zip(found[0], other, strict=True)]
-    for one, other in pairs:
-        assert one.texts == other.texts
-        for mine, its in zip(one.candidates, other.candidates, strict=True):
+    translations = [loaded[kind].translate(LINES, **options) for kind in KINDS]
+    pairs = [
+        pair for other in translations[1:] for pair in zip(translations[0], other, strict=True)
+    ]
+    for translation, other in pairs:
+        assert translation.texts == other.texts
+        for mine, its in zip(translation.candidates, other.candidates, strict=True):
             assert mine.score == pytest.approx(its.score, abs=1e-4)
             assert len(mine.attention) == len(its.attention)
-            for row, wanted in zip(mine.attention, its.attention, strict=True):
-                assert row == pytest.approx(wanted, abs=1e-4)
+            for row, its_row in zip(mine.attention, its.attention, strict=True):
+                assert row == pytest.approx(its_row, abs=1e-4)
 
 
 @pytest.mark.parametrize("options", [{}, {"engine": "fairseq", "sampling": True}], ids=str)
@@ -124,11 +126,11 @@ def test_the_random_numbers_of_the_caller_go_on(run: Path, options: dict):
 @pytest.mark.parametrize("kind", KINDS)
 def test_results(loaded: dict[str, Model], kind: str):
     model = loaded[kind]
-    found = model.translate(LINES, nbest=2, alignments=True, max_len_b=6)
-    assert [one.source for one in found] == LINES
-    assert [one.line for one in found] == [1, 2, 3, 4, 5]
-    assert (found[1].text, found[1].candidates) == ("", [])
-    first = found[0]
+    translations = model.translate(LINES, nbest=2, alignments=True, max_len_b=6)
+    assert [translation.source for translation in translations] == LINES
+    assert [translation.line for translation in translations] == [1, 2, 3, 4, 5]
+    assert (translations[1].text, translations[1].candidates) == ("", [])
+    first = translations[0]
     assert first.text == first.texts[0]
     assert len(first.texts) == len(first.candidates) == 2
     best = first.candidates[0]
@@ -152,37 +154,39 @@ def test_a_stream_without_end(loaded: dict[str, Model], kind: str):
             yield line
 
     stream = loaded[kind].stream(lines(), buffer=7, max_len_b=4)
-    found = list(itertools.islice(stream, 11))
+    translations = list(itertools.islice(stream, 11))
     assert read == 14
-    wanted = loaded[kind].translate(LINES, max_len_b=4)
-    assert [one.text for one in found] == [wanted[i % 5].text for i in range(11)]
+    expected = loaded[kind].translate(LINES, max_len_b=4)
+    assert [translation.text for translation in translations] == [
+        expected[i % 5].text for i in range(11)
+    ]
 
 
 def by_fairseq(run: Path, source: str, target: str) -> float:
     """The sum of log-probabilities that fairseq's scorer gives a pair of tokens."""
     model, task = sharpened("transformer")
     read = task.source_dictionary.encode_line(source, add_if_not_exist=False).long()[None]
-    wanted = task.target_dictionary.encode_line(target, add_if_not_exist=False).long()[None]
+    tokens = task.target_dictionary.encode_line(target, add_if_not_exist=False).long()[None]
     sample = {
         "net_input": {
             "src_tokens": read,
             "src_lengths": torch.tensor([read.size(1)]),
-            "prev_output_tokens": models.previous(wanted),
+            "prev_output_tokens": models.previous(tokens),
         },
-        "target": wanted,
+        "target": tokens,
     }
-    ((one,),) = SequenceScorer(task.target_dictionary).generate([model], sample)
-    return float(one["positional_scores"].sum())
+    ((scored,),) = SequenceScorer(task.target_dictionary).generate([model], sample)
+    return float(scored["positional_scores"].sum())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_are_fairseqs(loaded: dict[str, Model], kind: str, run: Path):
     sources = [line or "w1" for line in LINES]
-    wanted = [
+    expected = [
         by_fairseq(run, source.lower(), target)
         for source, target in zip(sources, TARGETS, strict=True)
     ]
-    assert loaded[kind].score(sources, TARGETS) == pytest.approx(wanted, abs=1e-4)
+    assert loaded[kind].score(sources, TARGETS) == pytest.approx(expected, abs=1e-4)
     assert loaded[kind].score([], []) == []
 
 
@@ -199,9 +203,9 @@ def test_a_reference_may_be_longer_than_a_batch(run: Path, kind: str):
 def test_a_translations_score_is_its_log_probability_over_length(
     loaded: dict[str, Model], kind: str
 ):
-    (found,) = loaded[kind].translate(["w1 w2"], max_len_b=8)
-    (best,) = found.candidates
-    (score,) = loaded[kind].score(["w1 w2"], [found.text])
+    (translations,) = loaded[kind].translate(["w1 w2"], max_len_b=8)
+    (best,) = translations.candidates
+    (score,) = loaded[kind].score(["w1 w2"], [translations.text])
     assert score == pytest.approx(
         best.score * math.log(2) * (len(best.tokens.split()) + 1), abs=1e-4
     )
@@ -211,9 +215,9 @@ def test_a_translations_score_is_its_log_probability_over_length(
 def test_threads_share_a_model(loaded: dict[str, Model], kind: str):
     model = loaded[kind]
     options = [{"beam": beam, "max_len_b": 6} for beam in (1, 2, 3, 4)] * 3
-    wanted = [model.translate(LINES, **one) for one in options]
+    expected = [model.translate(LINES, **search) for search in options]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(lambda one: model.translate(LINES, **one), options)) == wanted
+        assert list(pool.map(lambda search: model.translate(LINES, **search), options)) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -221,13 +225,13 @@ def test_a_fork_waits_for_no_thread_of_its_parent(loaded: dict[str, Model], kind
     model = loaded[kind]
 
     def texts() -> list[str]:
-        return [one.text for one in model.translate(LINES, max_len_b=6)]
+        return [translation.text for translation in model.translate(LINES, max_len_b=6)]
 
-    wanted = texts()
+    expected = texts()
     with contextlib.ExitStack() as busy:  # as while other threads translate
         for lock in locks._LOCKS:
             busy.enter_context(lock.held())
-        assert in_a_fork(texts, busy) == wanted
+        assert in_a_fork(texts, busy) == expected
 
 
 def test_searches_share_a_program(run: Path):
@@ -236,10 +240,10 @@ def test_searches_share_a_program(run: Path):
     for beam in (1, 2):
         model.translate(LINES, beam=beam, max_len_b=6)
     model.score(["w1"], ["w2"])
-    first, *others = model._translator._generators.values()
-    assert len(others) >= 2
-    assert all(one._program is first._program for one in others)
-    assert all(one._teams is first._teams for one in others)
+    first, *generators = model._translator._generators.values()
+    assert len(generators) >= 2
+    assert all(generator._program is first._program for generator in generators)
+    assert all(generator._teams is first._teams for generator in generators)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -261,7 +265,7 @@ def test_texts_that_cannot_be(loaded: dict[str, Model], kind: str):
     long = " ".join(["w1"] * 2000)
     with pytest.raises(DataError, match="the text, line 2: 2,001 source tokens"):
         model.translate(["w1", long])
-    assert [one.text for one in model.stream([long], skip_long=True)] == [""]
+    assert [translation.text for translation in model.stream([long], skip_long=True)] == [""]
     with pytest.raises(DataError, match="1 sources cannot have 2 targets"):
         model.score(["w1"], ["w1", "w2"])
     with pytest.raises(DataError, match="source 1 has 1 tokens"):
@@ -273,14 +277,14 @@ def test_texts_that_cannot_be(loaded: dict[str, Model], kind: str):
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_of_other_types(loaded: dict[str, Model], kind: str):
     model = loaded[kind]
-    for given, type_ in ((b"w1", "bytes"), (None, "NoneType"), (5, "int")):
+    for text, type_ in ((b"w1", "bytes"), (None, "NoneType"), (5, "int")):
         with pytest.raises(ConfigError, match=f"`texts` must be a list .* of the type {type_}"):
-            model.translate(given)
-    for given, type_ in ((b"w1", "bytes"), (None, "NoneType"), (5, "int")):
+            model.translate(text)
+    for text, type_ in ((b"w1", "bytes"), (None, "NoneType"), (5, "int")):
         with pytest.raises(DataError, match=f"line 2 must be a string, but .* type {type_}"):
-            model.translate(["w1", given])
+            model.translate(["w1", text])
         with pytest.raises(DataError, match=f"target 1 must be a string, but .* type {type_}"):
-            model.score(["w1"], [given])
+            model.score(["w1"], [text])
     with pytest.raises(ConfigError, match=r"`sources` must be a list .* of the type str"):
         model.score("w1 ", ["w1", "w2", "w3"])
     with pytest.raises(ConfigError, match=r"`targets` must be a list .* of the type str"):
@@ -310,7 +314,9 @@ def test_a_later_search_of_fairseqs_generator_may_want_attention(name: str, tmp_
     plain = Search(engine="fairseq", cpu=True, max_len_b=6)
     translator = Translator(folder, [folder / "checkpoint_best.pt"], search=plain)
     ((best, *_),) = translator.translate(["w1 w2"])
-    asked = dataclasses.replace(plain, attention=True)
-    ((found, *_),) = translator.translate(["w1 w2"], search=asked)
-    assert found.tokens == best.tokens
-    assert len(found.attention) == (0 if name == "linformer" else len(found.tokens.split()) + 1)
+    search = dataclasses.replace(plain, attention=True)
+    ((translations, *_),) = translator.translate(["w1 w2"], search=search)
+    assert translations.tokens == best.tokens
+    assert len(translations.attention) == (
+        0 if name == "linformer" else len(translations.tokens.split()) + 1
+    )

@@ -184,7 +184,7 @@ def test_other_numbers_of_pairs_than_the_known_ones_are_an_error(tmp_path, serve
 
 
 @pytest.mark.parametrize(
-    ("found", "wrong"),
+    ("counts", "wrong"),
     [
         ((160_239, 7_283, 6_750, 174_443), 0),
         ((160_200, 7_281, 6_750, 174_443), 0),  # another release of the tokenizer
@@ -193,13 +193,13 @@ def test_other_numbers_of_pairs_than_the_known_ones_are_an_error(tmp_path, serve
         ((160_239, 7_283, 6_750, 174_444), 1),
     ],
 )
-def test_known_numbers(found: tuple[int, ...], wrong: int) -> None:
+def test_known_numbers(counts: tuple[int, ...], wrong: int) -> None:
     corpus = CORPORA["iwslt14_de_en"]
     text = {
-        "parts": {"train": {"origin": {}, "fates": {"kept": [found[3], 1, 1]}}},
+        "parts": {"train": {"origin": {}, "fates": {"kept": [counts[3], 1, 1]}}},
         "splits": {
             name: [size, 1, 1]
-            for name, size in zip(("train", "valid", "test"), found[:3], strict=True)
+            for name, size in zip(("train", "valid", "test"), counts[:3], strict=True)
         },
     }
     manifest = report.manifest("iwslt14_de_en", corpus, {}, text, None, {})

@@ -52,7 +52,7 @@ def test_an_update_is_the_same_on_any_number_of_gpus(
 
 
 @pytest.mark.parametrize(
-    ("processes", "given", "expected"),
+    ("processes", "flags", "expected"),
     [
         (1, "--batch-size=32", "--batch-size 32"),
         (4, "--batch-size 32", "--batch-size 8"),
@@ -60,8 +60,8 @@ def test_an_update_is_the_same_on_any_number_of_gpus(
         (2, "--update-freq 3 --update-freq 4", "--update-freq 3 --update-freq 2"),
     ],
 )
-def test_flags_are_spread(processes: int, given: str, expected: str) -> None:
-    done = library(f'spread_update {given}; echo "${{spread[@]}}"', GPUS=str(processes))
+def test_flags_are_spread(processes: int, flags: str, expected: str) -> None:
+    done = library(f'spread_update {flags}; echo "${{spread[@]}}"', GPUS=str(processes))
     assert done.stdout == f"{expected}\n"
 
 

@@ -124,13 +124,15 @@ def test_bad_options_are_refused_by_name(options, message, tmp_path: Path) -> No
     assert message in output.strip().split("\n")[-1]
 
 
-@pytest.mark.parametrize(("lines", "wanted"), [(10, 4), (7, 7), (3, 5), (100, 7)])
-def test_sample_is_spread_over_the_training_text(lines: int, wanted: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("lines", "sample_lines"), [(10, 4), (7, 7), (3, 5), (100, 7)])
+def test_sample_is_spread_over_the_training_text(
+    lines: int, sample_lines: int, tmp_path: Path
+) -> None:
     script = next(words[3] for words in commands(tmp_path / "corpus") if words[0] == "awk")
     text = write_lines(tmp_path / "text", [str(i) for i in range(lines)])
-    drawn = run("awk", "-v", f"wanted={wanted}", script, text, text).stdout.split()
+    drawn = run("awk", "-v", f"wanted={sample_lines}", script, text, text).stdout.split()
     numbers = [int(line) for line in drawn]
-    assert len(numbers) == min(lines, wanted)
+    assert len(numbers) == min(lines, sample_lines)
     gaps = {after - before for before, after in pairwise(numbers)}
     assert max(gaps, default=1) - min(gaps, default=1) <= 1
 

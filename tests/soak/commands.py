@@ -188,16 +188,16 @@ def writing(report: Report, scratch: Path, data: Path, kills: int) -> None:
         place = scratch / name.split()[1]
         place.mkdir()
 
-        def one(folder: Path, output: str = output, command: Any = command) -> list[object]:
+        def attempt(folder: Path, output: str = output, command: Any = command) -> list[object]:
             if command is None:
                 bundle = scratch / "bundle" / "whole" / "bundle.zip"
                 return ["fairseq-ext", "describe", bundle, "--json", folder / output]
             return ["fairseq-ext", *command, "-o", folder / output]
 
         if output == "bundle.zip":
-            soak_one(report, name, one, whole_or_absent, place, kills)
+            soak_one(report, name, attempt, whole_or_absent, place, kills)
         else:
-            soak_one(report, name, one, old_or_new, place, kills, with_an_old_file(output))
+            soak_one(report, name, attempt, old_or_new, place, kills, with_an_old_file(output))
 
 
 def corpora(report: Report, scratch: Path, _: Path, kills: int) -> None:

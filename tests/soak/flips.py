@@ -12,7 +12,7 @@ from fairseq_ext.checkpoints.storage import load as load_checkpoint
 from fairseq_ext.utils.errors import CheckpointError
 from tests.soak.report import Report, parser
 from tests.support.harness import binarize, digits_corpus, fairseq
-from tests.support.trainings import ARCHITECTURES, TRAINING, same
+from tests.support.trainings import ARCHITECTURES, TRAINING, same_state
 
 
 def outcome(path: Path, healthy: dict) -> str:
@@ -23,7 +23,7 @@ def outcome(path: Path, healthy: dict) -> str:
         return "refused"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    return "identical" if same(loaded, healthy) else "loaded with other content"
+    return "identical" if same_state(loaded, healthy) else "loaded with other content"
 
 
 def main() -> None:

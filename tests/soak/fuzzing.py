@@ -159,7 +159,7 @@ def fuzz(reader: Reader, count: int, *, first: int | None = None) -> Outcome:
 
         at_once = 1 if first is None else AT_ONCE
 
-        def some(draw: Random) -> None:
+        def attempt(draw: Random) -> None:
             for _ in range(min(at_once, count - outcome.inputs)):
                 _read_once(reader, reader.inputs(draw), folder, outcome)
 
@@ -172,7 +172,7 @@ def fuzz(reader: Reader, count: int, *, first: int | None = None) -> Outcome:
                     deadline=None,
                     phases=[Phase.generate],
                     suppress_health_check=list(HealthCheck),
-                )(given(st.randoms(use_true_random=first is not None))(some))
+                )(given(st.randoms(use_true_random=first is not None))(attempt))
                 (run if first is None else seed(first + outcome.inputs)(run))()
         finally:
             signal.signal(signal.SIGALRM, previous)

@@ -137,7 +137,7 @@ def _alive(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
-def one(report: Report, data: Path, folder: Path, kind: str, size: int, rank: int) -> None:
+def run_groups(report: Report, data: Path, folder: Path, kind: str, size: int, rank: int) -> None:
     """One row: a killed job, and its resumption."""
     outcome = "stopped" if rank < 0 else "killed"
     name = f"{kind}: one of {size} processes {outcome}, the others end and the job resumes"
@@ -194,9 +194,9 @@ def main() -> None:
             finish(words(data, undisturbed, size), size, undisturbed)
         for size in (2, 4):
             for rank in (*range(size), -1):
-                one(report, data, folder, "alone", size, rank)
+                run_groups(report, data, folder, "alone", size, rank)
         for kind, size in (("spawned", 2), ("torchrun", 2), ("spawned", 4)):
-            one(report, data, folder, kind, size, size - 1)
+            run_groups(report, data, folder, kind, size, size - 1)
         rounding(report, data, folder / "rounding", 4)
     report.end()
 

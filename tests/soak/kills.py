@@ -18,7 +18,7 @@ from typing import Any
 from tests.soak import dying, forks
 from tests.soak.report import Report, parser, say
 from tests.support.harness import USER_DIR, binarize, digits_corpus
-from tests.support.trainings import ARCHITECTURES, TRAINING, load, same
+from tests.support.trainings import ARCHITECTURES, TRAINING, load, same_state
 
 BMT = (
     *("--arch", "bmt_tiny", "--encoder-layers", 1, "--decoder-layers", 1),
@@ -74,7 +74,7 @@ def difference(ended: Path, undisturbed: Path) -> str:
 def equal(path: Path, other: Path) -> bool:
     """Checkpoints and logs but for clocks; other files, such as the text pipeline, to the byte."""
     if path.suffix == ".pt":
-        return same(state(path), state(other))
+        return same_state(state(path), state(other))
     return path.suffix == ".log" or path.read_bytes() == other.read_bytes()
 
 

@@ -53,7 +53,7 @@ class Samples:
         sizes = [size for done, size in self.seen if low < done <= high]
         return statistics.median(sizes or [self.seen[-1][1]]) / 2**20
 
-    def add_to(self, report: Report, failures: list[str], **more: int) -> None:
+    def add_to(self, report: Report, failures: list[str], **counts: int) -> None:
         """The row of the report, with more figures at its end."""
         early, late = self.around(0.1), self.around(1.0)
         growth = 100 * (late - early) / early
@@ -70,7 +70,7 @@ class Samples:
             **figures,
             **between,
             change_in_per_cent=round(growth, 2),
-            **more,
+            **counts,
         )
 
 

@@ -41,8 +41,8 @@ class Clients:
         known: sentences with their translations.
     """
 
-    def __init__(self, server: Server, known: dict[str, str]) -> None:
-        self.server, self.known, self.asked = server, known, Counter[str]()
+    def __init__(self, server: Server, expected: dict[str, str]) -> None:
+        self.server, self.known, self.asked = server, expected, Counter[str]()
         self.faults: dict[str, Callable[[random.Random], None]] = {
             "broken JSON": self.broken,
             "too many characters": self.too_long,

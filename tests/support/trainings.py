@@ -83,12 +83,14 @@ def training_state(path: Path) -> dict[str, Any]:
     }
 
 
-def same(left: Any, right: Any) -> bool:
+def same_state(left: Any, right: Any) -> bool:
     """Whether two nested states are equal bit for bit."""
     if torch.is_tensor(left):
         return left.dtype == right.dtype and torch.equal(left, right)
     if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+        return left.keys() == right.keys() and all(
+            same_state(left[key], right[key]) for key in left
+        )
     if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
+        return len(left) == len(right) and all(map(same_state, left, right))
     return left == right

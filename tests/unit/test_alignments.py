@@ -24,7 +24,7 @@ def test_words_of_both_sides(tmp_path: Path, text: tuple[Path, Path]):
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         (["0-0", "0-0"], r"a\.align has 2 lines but .*a\.src has 3"),
         (["0-0", "0-0", "2-0", "0-0"], r"a\.align has 4 lines but .*a\.src has 3"),
@@ -36,8 +36,8 @@ def test_words_of_both_sides(tmp_path: Path, text: tuple[Path, Path]):
         (["", "0--1", ""], "line 2: `0--1` does not"),
     ],
 )
-def test_anything_else(tmp_path: Path, text: tuple[Path, Path], lines: list[str], said: str):
-    with pytest.raises(DataError, match=said):
+def test_anything_else(tmp_path: Path, text: tuple[Path, Path], lines: list[str], message: str):
+    with pytest.raises(DataError, match=message):
         alignments.check(write_lines(tmp_path / "a.align", lines), *text, 3)
 
 

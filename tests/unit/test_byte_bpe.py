@@ -38,8 +38,8 @@ def odd_texts() -> list[str]:
     generator = random.Random(3)
     letters = [chr(c) for c in range(0x20, 0x3000) if unicodedata.category(chr(c))[0] in "LNPSMZ"]
     letters += list("中文字日本語😀🇩🇪") + [" "] * 500
-    made = ["".join(generator.choices(letters, k=generator.randrange(1, 60))) for _ in range(300)]
-    return [*made, "I'm  sure they'LL've 3,141 € <|endoftext|> <s> ", "a", "\u0085 "]
+    texts = ["".join(generator.choices(letters, k=generator.randrange(1, 60))) for _ in range(300)]
+    return [*texts, "I'm  sure they'LL've 3,141 € <|endoftext|> <s> ", "a", "\u0085 "]
 
 
 def test_ids_and_text_are_those_of_fairseqs_own_encoder(files: Path) -> None:
@@ -64,21 +64,21 @@ def test_what_a_model_may_write_becomes_one_line(tmp_path: Path, files: Path) ->
     assert done.stdout == "a b c\n\n\n"
 
 
-def vocabulary(folder: Path, *more: str) -> ByteBPE:
+def vocabulary(folder: Path, *options: str) -> ByteBPE:
     """An encoding as large as GPT-2's, with ``more`` entries."""
     train([write_lines(folder / "text", ["a b"])], 257, folder)
     ids = json.loads((folder / FILES[0]).read_text(encoding="utf-8"))
-    for piece in (*(f"piece{n}" for n in range(50_257 - len(ids))), *more):
+    for piece in (*(f"piece{n}" for n in range(50_257 - len(ids))), *options):
         ids[piece] = len(ids)
     (folder / FILES[0]).write_text(json.dumps(ids), encoding="utf-8")
     return ByteBPE.load(folder / FILES[0], folder / FILES[1])
 
 
 @pytest.mark.parametrize(
-    "more", [(), ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "madeupword0000", "madeupword0001")]
+    "options", [(), ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "madeupword0000", "madeupword0001")]
 )
-def test_gpt2_and_bart_both_give_the_papers_dictionary(tmp_path: Path, more) -> None:
-    path = write_lines(tmp_path / "dict.txt", vocabulary(tmp_path, *more).dictionary())
+def test_gpt2_and_bart_both_give_the_papers_dictionary(tmp_path: Path, options) -> None:
+    path = write_lines(tmp_path / "dict.txt", vocabulary(tmp_path, *options).dictionary())
     words = Dictionary.load(str(path))
     assert len(words) == 50_272
     assert words.symbols[4:6] == ["0", "1"]
@@ -108,8 +108,8 @@ def test_a_dictionary_is_filled_up_to_the_multiple(files: Path, multiple: int) -
     ],
 )
 def test_files_that_are_no_encoding_are_refused(tmp_path, files, name, text, message) -> None:
-    for each in FILES:
-        (tmp_path / each).write_text((files / each).read_text("utf-8"), encoding="utf-8")
+    for file in FILES:
+        (tmp_path / file).write_text((files / file).read_text("utf-8"), encoding="utf-8")
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message) as caught:
         ByteBPE.load(tmp_path / FILES[0], tmp_path / FILES[1])
@@ -175,18 +175,18 @@ def test_the_command_downloads(tmp_path: Path, files: Path, address: str) -> Non
             assert (tmp_path / folder / name).read_bytes() == (files / name).read_bytes()
 
 
-def write_both(one: Path, two: Path, fail: bool) -> None:
-    with staged(one, two) as (first, second), writers([first / "x", second / "y"]) as files:
+def write_both(left: Path, right: Path, fail: bool) -> None:
+    with staged(left, right) as (first, second), writers([first / "x", second / "y"]) as files:
         files[0].write("text")
         if fail:
             raise ValueError("stop")
 
 
 def test_folders_appear_whole_or_not_at_all(tmp_path: Path) -> None:
-    one, two = tmp_path / "a" / "one", tmp_path / "two"
-    two.mkdir()
+    left, right = tmp_path / "a" / "one", tmp_path / "two"
+    right.mkdir()
     with pytest.raises(ValueError, match="stop"):
-        write_both(one, two, fail=True)
+        write_both(left, right, fail=True)
     assert [path.name for path in tmp_path.rglob("*")] == ["two"]
-    write_both(one, two, fail=False)
+    write_both(left, right, fail=False)
     assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["a", "one", "x", "two", "y"]

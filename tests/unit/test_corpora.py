@@ -20,7 +20,7 @@ def sizes_up_to(longest: int, seed: int = 1) -> np.ndarray:
 
 def pairs_of(src: np.ndarray, tgt: np.ndarray | None, **options: object) -> LanguagePairDataset:
     words = Dictionary()
-    sides = [None if one is None else ListDataset(range(len(one)), one) for one in (src, tgt)]
+    sides = [None if side is None else ListDataset(range(len(side)), side) for side in (src, tgt)]
     return LanguagePairDataset(sides[0], src, words, sides[1], tgt, words, **options)
 
 
@@ -92,8 +92,8 @@ def test_batches_of_parts_are_those_of_the_whole(part, multiple, limits, by_leng
     pairs = pairs_of(sizes_up_to(50), sizes_up_to(60, 2))
     indices = pairs.ordered_indices() if by_length else np.random.permutation(SENTENCES)
     options = {**limits, "required_batch_size_multiple": multiple}
-    whole = pairs.batch_by_size(indices, **options)
+    batches = pairs.batch_by_size(indices, **options)
     monkeypatch.setattr(large_corpora, "PART", part)
     parts = pairs.batch_by_size(indices, **options)
-    assert list(map(list, parts)) == list(map(list, whole))
+    assert list(map(list, parts)) == list(map(list, batches))
     assert sorted(np.concatenate(parts)) == list(range(SENTENCES))

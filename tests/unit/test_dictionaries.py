@@ -24,7 +24,7 @@ WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "c"]
 
 
 @pytest.mark.parametrize(
-    ("ours", "said"),
+    ("ours", "message"),
     [
         (WORDS, None),
         ([*WORDS[:5], "c", "b"], "line 2 is `c`, but was `b`"),
@@ -36,8 +36,8 @@ WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "c"]
     ],
     ids=["equal", "order", "shorter", "longer", "special", "control", "long"],
 )
-def test_the_first_difference_is_named(ours: list[str], said: str | None) -> None:
-    assert difference(ours, WORDS) == said
+def test_the_first_difference_is_named(ours: list[str], message: str | None) -> None:
+    assert difference(ours, WORDS) == message
 
 
 def test_symbols_of_a_file(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def other_data(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture(scope="module")
-def said(copy_data: Path, other_data: Path) -> str:
+def message(copy_data: Path, other_data: Path) -> str:
     """Return the message of every command about `other_data`, after the checkpoint's name."""
     ours, theirs = (
         (folder / "dict.tgt.txt").read_text().splitlines()[2].split()[0]
@@ -136,28 +136,28 @@ def said(copy_data: Path, other_data: Path) -> str:
 
 @pytest.mark.system
 def test_commands_that_translate_refuse_another_order(
-    other_data: Path, copy_model: Path, said: str, tmp_path: Path
+    other_data: Path, copy_model: Path, message: str, tmp_path: Path
 ) -> None:
     for name in ("generate", "interactive", "validate"):
         options = ("--task", "translation", "--batch-size", 50) if name == "validate" else ()
         command = (name, other_data, "--path", copy_model, "--cpu", *options)
-        refused(fairseq(*command, ok=False, stdin="1 2\n"), f"{copy_model} {said}")
+        refused(fairseq(*command, ok=False, stdin="1 2\n"), f"{copy_model} {message}")
     hub = (sys.executable, "-c", HUB, copy_model.parent, copy_model.name, other_data)
-    refused(run(*hub, ok=False), f"{copy_model} {said}")
+    refused(run(*hub, ok=False), f"{copy_model} {message}")
     translate = ("fairseq-ext", "translate", other_data, "--path", copy_model, "--cpu")
-    refused(run(*translate, ok=False, stdin="1 2\n"), f"{copy_model} {said}")
+    refused(run(*translate, ok=False, stdin="1 2\n"), f"{copy_model} {message}")
 
 
 @pytest.mark.system
 @pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is not installed")
-def test_the_demo_refuses_another_order(other_data: Path, copy_model: Path, said: str) -> None:
+def test_the_demo_refuses_another_order(other_data: Path, copy_model: Path, message: str) -> None:
     demo = ("fairseq-ext", "demo", f"a={copy_model}", "--data", other_data, "--port", 0, "--cpu")
-    refused(run(*demo, ok=False), f"{copy_model} {said}")
+    refused(run(*demo, ok=False), f"{copy_model} {message}")
 
 
 @pytest.mark.system
 def test_trainings_refuse_another_order(
-    other_data: Path, copy_data: Path, copy_model: Path, said: str, tmp_path: Path
+    other_data: Path, copy_data: Path, copy_model: Path, message: str, tmp_path: Path
 ) -> None:
     """Resuming, fine-tuning and a teacher are refused; with their own data they go on."""
     save = tmp_path / "save"
@@ -173,7 +173,7 @@ def test_trainings_refuse_another_order(
             shutil.copy(copy_model, save / "checkpoint_last.pt")
         train = (*TINY, "--max-update", 6, "--save-dir", save, *options)
         checkpoint = save / "checkpoint_last.pt" if name == "resume" else copy_model
-        refused(fairseq("train", other_data, *train, ok=False), f"{checkpoint} {said}")
+        refused(fairseq("train", other_data, *train, ok=False), f"{checkpoint} {message}")
         fairseq("train", copy_data, *train)
 
 

@@ -42,9 +42,9 @@ def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, server: Server) 
     check_whole(tmp_path)
     third = len(DATA) // 3
     starts = [None, third, third, third + 2 * third // 3]
-    asked = [wanted for _, wanted in server.requests]
-    assert asked[:4] == [start and f"bytes={start}-" for start in starts]
-    assert len(asked) == 5
+    ranges = [byte_range for _, byte_range in server.requests]
+    assert ranges[:4] == [start and f"bytes={start}-" for start in starts]
+    assert len(ranges) == 5
 
 
 def test_another_process_goes_on_too(tmp_path: Path, server: Server) -> None:
@@ -84,7 +84,7 @@ def test_an_answer_with_other_bytes_than_asked_for_is_refused(
     server.troubles = ["truncate", "wrong range"]
     fetch(f"{server.address}/a.bin", tmp_path)
     check_whole(tmp_path)
-    assert [wanted for _, wanted in server.requests] == [None, "bytes=100000-", None]
+    assert [byte_range for _, byte_range in server.requests] == [None, "bytes=100000-", None]
 
 
 def test_a_stalling_server_is_left(

@@ -66,11 +66,11 @@ def test_product(path: str, numbers: str, rows: int, inputs: int, outputs: int):
     if numbers == "int8":  # each row in units of its largest number / 127
         unit = np.abs(x).max(1, keepdims=True) / np.float32(127)
         used = np.rint(x * (np.float32(1) / unit)).clip(-127, 127) * unit
-    wanted = used @ rounded(weight, numbers).astype(np.float64).T + bias
+    expected = used @ rounded(weight, numbers).astype(np.float64).T + bias
     close = {"rtol": 1e-4, "atol": 2e-4 if numbers != "int8" else 0.02}
-    np.testing.assert_allclose(product(path, numbers, x, weight, bias), wanted, **close)
+    np.testing.assert_allclose(product(path, numbers, x, weight, bias), expected, **close)
     without = product(path, numbers, x, weight, None)
-    np.testing.assert_allclose(without + bias, wanted, **close)
+    np.testing.assert_allclose(without + bias, expected, **close)
 
 
 def bits_of(weight: np.ndarray, reading: Reading = FLOATS) -> Signs:
@@ -92,12 +92,12 @@ def test_product_with_signs(path: str, numbers: str, rows: int, inputs: int, out
     x = draw.standard_normal((rows, inputs)).astype(np.float32)
     weight = signed(draw, outputs, inputs)
     bias = draw.standard_normal(outputs).astype(np.float32)
-    found = packed_product(path, pack(bits_of(weight), numbers), x, bias)
+    product_of_bits = packed_product(path, pack(bits_of(weight), numbers), x, bias)
     if numbers == "int8":  # what int8 makes of the same numbers, whose units hold them exactly
-        wanted = product(path, numbers, x, weight, bias)
+        expected = product(path, numbers, x, weight, bias)
     else:
-        wanted = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-4)
+        expected = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
+    np.testing.assert_allclose(product_of_bits, expected, rtol=1e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("path", library.available_paths())
@@ -118,12 +118,14 @@ def test_product_of_signs(path: str, numbers: str, how: str, rows: int, inputs: 
     with torch.no_grad():  # levels are half of the largest weight
         layer.weight.copy_(torch.from_numpy(2 * weight))
         layer.bias.copy_(torch.from_numpy(bias))
-        wanted = layer(torch.from_numpy(x)).numpy()
-    found = packed_product(path, pack(bits_of(weight, Reading(how, 3.0, 7.0)), numbers), x, bias)
+        expected = layer(torch.from_numpy(x)).numpy()
+    product_of_bits = packed_product(
+        path, pack(bits_of(weight, Reading(how, 3.0, 7.0)), numbers), x, bias
+    )
     if how == "mean":
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(product_of_bits, expected, rtol=1e-5, atol=1e-5)
     else:
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(product_of_bits, expected)
 
 
 @pytest.mark.parametrize("numbers", NUMBERS)
@@ -131,11 +133,11 @@ def test_weights_of_a_model_lie_together(numbers: str):
     draw = np.random.default_rng(1)
     shapes = [(70, 33), (1, 1), (64, 8), (PIECE // 256 + 1, 64)]  # the last one fills a piece
     matrices = [Matrix(draw.standard_normal(shape).astype(np.float32)) for shape in shapes]
-    found = pack_all([*matrices, matrices[0]], numbers)
-    places = [weight.values.ctypes.data for weight in found]
+    packed = pack_all([*matrices, matrices[0]], numbers)
+    places = [weight.values.ctypes.data for weight in packed]
     assert all(place % 64 == 0 for place in places)
     assert places[0] < places[1] < places[2] < places[0] + PIECE
-    for weight, matrix in zip(found, [*matrices, matrices[0]], strict=True):
+    for weight, matrix in zip(packed, [*matrices, matrices[0]], strict=True):
         alone = pack(matrix, numbers)
         assert weight.values.dtype == alone.values.dtype
         np.testing.assert_array_equal(weight.values, alone.values)
@@ -159,16 +161,16 @@ def test_rows_do_not_meet(path: str):
 def test_activation(path: str, act: str):
     """Against torch's, on inputs from -20 to 20 that an identity hands on."""
     x = np.linspace(-20, 20, 801, dtype=np.float32).reshape(-1, 1)
-    given = torch.from_numpy(x).double()
-    wanted = {
+    doubles = torch.from_numpy(x).double()
+    expected = {
         "linear": lambda x: x,
         "relu": torch.relu,
         "gelu": torch.nn.functional.gelu,
         "tanh": torch.tanh,
         "gelu_accurate": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-    }[act](given)
-    found = product(path, "fp32", x, np.ones((1, 1), np.float32), None, act)
-    np.testing.assert_allclose(found, wanted, rtol=3e-6, atol=3e-6)
+    }[act](doubles)
+    result = product(path, "fp32", x, np.ones((1, 1), np.float32), None, act)
+    np.testing.assert_allclose(result, expected, rtol=3e-6, atol=3e-6)
 
 
 @pytest.mark.parametrize("path", library.available_paths())

@@ -105,13 +105,13 @@ def test_lines_end_at_line_feeds_only(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "whole"),
+    ("text", "joined"),
     [("a@@ b@@ c d", "abc d"), ("a@@", "a"), ("", ""), ("x@y @@z", "x@y @@z")],
 )
-def test_remove_bpe_is_fairseqs(text, whole):
+def test_remove_bpe_is_fairseqs(text, joined):
     from fairseq.data.data_utils import post_process
 
-    assert remove_bpe(text) == post_process(text, "subword_nmt") == whole
+    assert remove_bpe(text) == post_process(text, "subword_nmt") == joined
 
 
 def test_hypotheses_command(generated, tmp_path):

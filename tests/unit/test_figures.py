@@ -63,27 +63,33 @@ def in_bucket(first: int, last: float) -> list[int]:
 @pytest.mark.parametrize("tokenized", [False, True])
 def test_buckets_are_scored_as_corpora_of_their_own(systems, tmp_path, tokenized):
     bounds = lengths.parse_bounds("10,20,40,60")
-    chosen = {"tokenizer": None} if tokenized else {}
-    found = lengths.score_by_length(systems, tmp_path / "ref", bounds, **chosen)
+    options = {"tokenizer": None} if tokenized else {}
+    scores = lengths.score_by_length(systems, tmp_path / "ref", bounds, **options)
     references = (tmp_path / "ref").read_text().splitlines()
     limits = [(1, 10), (11, 20), (21, 40), (41, 60), (61, float("inf"))]
-    assert [bucket.label for bucket in found.buckets] == ["1–10", "11–20", "21–40", "41–60", "> 60"]
-    assert [bucket.sentences for bucket in found.buckets[3:]] == [0, 0]
+    assert [bucket.label for bucket in scores.buckets] == [
+        "1–10",
+        "11–20",
+        "21–40",
+        "41–60",
+        "> 60",
+    ]
+    assert [bucket.sentences for bucket in scores.buckets[3:]] == [0, 0]
     for name, path in systems.items():
         texts = [*map(remove_bpe, outputs.best_hypotheses(outputs.read_generated(path)))]
-        for bucket, (first, last) in zip(found.buckets, limits, strict=True):
-            chosen = in_bucket(first, last)
-            assert bucket.sentences == len(chosen)
-            sides = [texts[i] for i in chosen], [references[i] for i in chosen]
-            if chosen and tokenized:
+        for bucket, (first, last) in zip(scores.buckets, limits, strict=True):
+            options = in_bucket(first, last)
+            assert bucket.sentences == len(options)
+            sides = [texts[i] for i in options], [references[i] for i in options]
+            if options and tokenized:
                 assert bucket.bleu[name] == pytest.approx(naive_bleu(*sides), abs=1e-9)
-            elif chosen:
+            elif options:
                 truth = sacrebleu.corpus_bleu(sides[0], [sides[1]]).score
                 assert bucket.bleu[name] == pytest.approx(truth, abs=1e-9)
             else:
                 assert bucket.bleu == {}
         truth = sacrebleu.corpus_bleu(texts, [references]).score
-        assert tokenized or found.whole[name] == pytest.approx(truth, abs=1e-9)
+        assert tokenized or scores.whole[name] == pytest.approx(truth, abs=1e-9)
 
 
 def test_lengths_command(systems, tmp_path):
@@ -176,10 +182,10 @@ def test_a_known_system_looks_the_same_in_every_picture():
     ],
 )
 def test_no_two_systems_of_a_picture_look_alike(names):
-    found = plot_styles.looks(names)
-    assert list(found) == names
-    assert len({(look.colour, look.dash) for look in found.values()}) == len(names)
-    assert len({(look.colour, look.marker) for look in found.values()}) == len(names)
+    styles = plot_styles.looks(names)
+    assert list(styles) == names
+    assert len({(look.colour, look.dash) for look in styles.values()}) == len(names)
+    assert len({(look.colour, look.marker) for look in styles.values()}) == len(names)
 
 
 def test_unknown_systems_follow_the_palette():
@@ -198,8 +204,8 @@ def test_any_name_is_in_the_legend(monkeypatch, tmp_path):
     monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
     names = ["_x", "a" * 100]
     buckets = (lengths.Bucket(1, 5, 3, dict.fromkeys(names, 50.0)),)
-    whole = dict.fromkeys(names, 50.0)
-    lengths.plot_lengths(lengths.LengthScores("BLEU", buckets, whole), tmp_path)
+    corpus_scores = dict.fromkeys(names, 50.0)
+    lengths.plot_lengths(lengths.LengthScores("BLEU", buckets, corpus_scores), tmp_path)
     figures[0].draw_without_rendering()
     (axes,) = figures[0].axes
     shown = [text.get_text() for text in axes.get_legend().get_texts()]
@@ -212,8 +218,8 @@ def test_text_is_detokenized_for_sacrebleu(tmp_path):
     out = write_lines(tmp_path / "g", ["S-0\ta b", "H-0\t-1\tWell , it 's so !"])
     reference = write_lines(tmp_path / "ref", ["Well, it's so!"])
     undoing = {"a": Undoing.by_language("en")}
-    found = lengths.score_by_length({"a": out}, reference, [10], undoing=undoing)
-    assert found.buckets[0].bleu["a"] == pytest.approx(100)
+    scores = lengths.score_by_length({"a": out}, reference, [10], undoing=undoing)
+    assert scores.buckets[0].bleu["a"] == pytest.approx(100)
 
 
 @pytest.mark.parametrize(
@@ -244,9 +250,18 @@ def test_lengths_errors(options, message, tmp_path, monkeypatch, capsys):
     write_lines(tmp_path / "bare.out", ["H-0\t-1\tx", "H-1\t-1\ty"])
     before = sorted(tmp_path.iterdir())
     monkeypatch.chdir(tmp_path)
-    given = ["plot", "lengths", "--system", "one=one.out", "--tokenized-ref", "ref", "-o", "out"]
+    arguments = [
+        "plot",
+        "lengths",
+        "--system",
+        "one=one.out",
+        "--tokenized-ref",
+        "ref",
+        "-o",
+        "out",
+    ]
     with pytest.raises(SystemExit) as ended:
-        cli.main([*given, *options])
+        cli.main([*arguments, *options])
     assert ended.value.code == 1
     printed = capsys.readouterr()
     assert message in printed.err
@@ -285,9 +300,9 @@ def test_gates_are_the_models(flags, tmp_path):
                 convolution.gate.data.normal_(generator=random_gates)
             values = convolution.gate_values().tolist()
             truth[side].append(dict(zip(convolution.kernel_sizes, values, strict=True)))
-    found = gates.read_gates(save_checkpoint(tmp_path / "a.pt", [*MUSE, *flags], model))
+    gate_values = gates.read_gates(save_checkpoint(tmp_path / "a.pt", [*MUSE, *flags], model))
     for side, layers in truth.items():
-        for ours, theirs in zip(getattr(found, side), layers, strict=True):
+        for ours, theirs in zip(getattr(gate_values, side), layers, strict=True):
             assert ours == pytest.approx(theirs, abs=1e-6)
 
 

@@ -92,7 +92,7 @@ class TestAtomicWrite:
 
         with pytest.raises(EnvironmentProblem, match=r"model\.pt: No space left .* Free some"):
             write()
-        assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"old"]
+        assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
     def test_a_kill_leaves_the_old_file_alone(self, tmp_path: Path):
         (tmp_path / "a").write_text("old")
@@ -268,7 +268,7 @@ class TestLoadCheckpoint:
 
     def test_a_flipped_bit_anywhere_is_found_or_harmless(self, checkpoint: Path):
         good = checkpoint.read_bytes()
-        found = 0
+        errors = 0
         for position in range(0, len(good), 97):
             bad = bytearray(good)
             bad[position] ^= 1 << position % 8
@@ -276,10 +276,10 @@ class TestLoadCheckpoint:
             try:
                 state = storage.load(checkpoint)
             except CheckpointError:
-                found += 1
+                errors += 1
             else:
                 assert torch.equal(state["model"]["w"], torch.arange(5000.0)), position
-        assert found > 100
+        assert errors > 100
 
     @pytest.mark.parametrize("size", [1, 64, 10_000, -22, -1])
     def test_truncated(self, checkpoint: Path, size: int):
@@ -288,16 +288,16 @@ class TestLoadCheckpoint:
             storage.load(checkpoint)
 
     @pytest.mark.parametrize(
-        ("content", "said"),
+        ("content", "message"),
         [
             (b"", "is empty"),
             (b"\n<!DOCTYPE html><html>", "is a web page"),
             (b"hello", "is not a checkpoint .it starts with"),
         ],
     )
-    def test_something_else(self, checkpoint: Path, content: bytes, said: str):
+    def test_something_else(self, checkpoint: Path, content: bytes, message: str):
         checkpoint.write_bytes(content)
-        with pytest.raises(CheckpointError, match=rf"good\.pt {said}"):
+        with pytest.raises(CheckpointError, match=rf"good\.pt {message}"):
             storage.load(checkpoint)
 
     def test_not_there_or_not_a_file(self, tmp_path: Path):
@@ -429,8 +429,8 @@ class TestSafeExtract:
     def test_more_behind_the_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(archives, "_MOST_HEADERS", 100_000)
         tar = make_tar(tmp_path / "a.tgz", "a")
-        with gzip.open(tar, "ab") as more:
-            more.write(bytes(3 << 20))
+        with gzip.open(tar, "ab") as tail:
+            tail.write(bytes(3 << 20))
         with pytest.raises(DataError, match="unpacks to more than 1,000 bytes"):
             safe_extract(tar, tmp_path / "out", max_bytes=1000)
 
@@ -474,8 +474,8 @@ class TestSafeExtract:
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
         data = bytearray(path.read_bytes())
-        at = min(int(place * len(data)), len(data) - 6)
-        data[at : at + 4] = bytes(byte ^ 0xFF for byte in data[at : at + 4])
+        offset = min(int(place * len(data)), len(data) - 6)
+        data[offset : offset + 4] = bytes(byte ^ 0xFF for byte in data[offset : offset + 4])
         path.write_bytes(data)
         with pytest.raises(DataError, match=r"a\.tar\.\w+ is damaged.*Download it again"):
             safe_extract(path, tmp_path / "out")
@@ -586,7 +586,7 @@ OVERWRITING = {
 
 
 @pytest.fixture
-def things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Path, bytes]:
+def contents_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Path, bytes]:
     """Files of every kind, none of them what its name says."""
     names = ["model.st", "run.pt", "other.pt", "law.json", "text.es", "text.en", "run/average.pt"]
     names += ["u-training.json"]
@@ -601,16 +601,19 @@ def things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Path, bytes]
 
 @pytest.mark.parametrize("case", OVERWRITING)
 def test_no_command_writes_over_what_it_reads(
-    case: str, things: dict[Path, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: str,
+    contents_before: dict[Path, bytes],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ):
     with pytest.raises(SystemExit) as stopped:
         cli.main(OVERWRITING[case].split())
     assert stopped.value.code == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "would be overwritten by the output; write it elsewhere." in said
-    found = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
-    assert found == things
+    error_text = capsys.readouterr().err
+    assert error_text.count("\n") == 1
+    assert "would be overwritten by the output; write it elsewhere." in error_text
+    contents = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+    assert contents == contents_before
 
 
 @pytest.mark.parametrize(
@@ -622,23 +625,23 @@ def test_no_command_writes_over_what_it_reads(
         "compare --system a=text.es --ref text.en --json new -o new",
     ],
 )
-@pytest.mark.usefixtures("things")
+@pytest.mark.usefixtures("contents_before")
 def test_outputs_that_may_be(words: str):
     options.keep_inputs(cli.build_parser().parse_args(words.split()))
 
 
-@pytest.mark.usefixtures("things")
+@pytest.mark.usefixtures("contents_before")
 def test_two_outputs_are_two_files():
     for json in ("new.txt", "./new.txt"):
-        given = ["mbr", "a", "--num-candidates", "2", "-o", "new.txt", "--json", json]
+        arguments = ["mbr", "a", "--num-candidates", "2", "-o", "new.txt", "--json", json]
         with pytest.raises(ConfigError, match="`--json` must be another file than"):
-            options.keep_inputs(cli.build_parser().parse_args(given))
-    given = ["scaling-fit", "table.csv", "-o", "law.png", "--json", "law.json"]
+            options.keep_inputs(cli.build_parser().parse_args(arguments))
+    arguments = ["scaling-fit", "table.csv", "-o", "law.png", "--json", "law.json"]
     with pytest.raises(ConfigError, match=r"`--json` must be another file than law\.json, which"):
-        options.keep_inputs(cli.build_parser().parse_args(given))
-    given = ["compare", "--system", "a=hyp", "--ref", "ref", "-o", "out", "--json", "out.json"]
+        options.keep_inputs(cli.build_parser().parse_args(arguments))
+    arguments = ["compare", "--system", "a=hyp", "--ref", "ref", "-o", "out", "--json", "out.json"]
     with pytest.raises(ConfigError, match=r"`--json` must be another file than out\.json, which"):
-        options.keep_inputs(cli.build_parser().parse_args(given))
+        options.keep_inputs(cli.build_parser().parse_args(arguments))
     for special in ("/dev/stdout", "/dev/null"):
-        given = ["translate", "bin", "--path", "run.pt", "-o", special, "--json", special]
-        options.keep_inputs(cli.build_parser().parse_args(given))
+        arguments = ["translate", "bin", "--path", "run.pt", "-o", special, "--json", special]
+        options.keep_inputs(cli.build_parser().parse_args(arguments))

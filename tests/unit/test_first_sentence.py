@@ -63,9 +63,9 @@ def test_positions_are_fairseqs(width: int):
     half = width // 2
     step = np.log(10000) / (half - 1)
     frequencies = torch.exp(torch.arange(half, dtype=torch.float) * -step).numpy()
-    wanted = layer.get_embedding(1000, width, 1).numpy()
-    found = recipes.sinusoids(frequencies, 1000, width, 1)
-    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    expected = layer.get_embedding(1000, width, 1).numpy()
+    positions = recipes.sinusoids(frequencies, 1000, width, 1)
+    np.testing.assert_allclose(positions, expected, atol=1e-6)
 
 
 def test_recipes_are_computed_or_refused():

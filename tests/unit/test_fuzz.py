@@ -49,16 +49,16 @@ def test_the_harness_notices_what_it_should(tmp_path: Path) -> None:
         (folder / "link").symlink_to(tmp_path)
         (folder / "link" / "through").write_text("x")
 
-    for read, said in (
+    for read, complaint in (
         (lambda folder: {}[0], "KeyError"),
         (refuse, "without the file's name"),
         (write, "outside: open of"),
         (link, "outside: open of"),
         (lambda folder: __import__("os").system("true"), "outside: os.system"),
     ):
-        found = fuzzing.fuzz(reader(read), 3, first=1)
-        assert found.failed >= 3
-        assert said in found.failures[0]
+        outcomes = fuzzing.fuzz(reader(read), 3, first=1)
+        assert outcomes.failed >= 3
+        assert complaint in outcomes.failures[0]
     assert not fuzzing.fuzz(reader(lambda folder: (folder / "new").mkdir()), 3, first=1).failed
 
 
@@ -118,8 +118,8 @@ def test_a_log_with_damaged_numbers(tmp_path: Path) -> None:
         '{"epoch": 1, "a": ' + "[" * 100_000 + "}",
         '{"epoch": 1, "update": 1, "loss": "2", "num_upd',
     ]
-    found = training_log.read_log(write_lines(tmp_path / "log", lines))
-    assert found.train == {"loss": {100: 4.0}}
+    log = training_log.read_log(write_lines(tmp_path / "log", lines))
+    assert log.train == {"loss": {100: 4.0}}
     with pytest.raises(DataError, match="no finished epoch"):
         training_run.read_training("num. shared model params: ,\nepoch 001 | loss 1.2.3 | wpb e")
 

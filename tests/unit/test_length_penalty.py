@@ -68,7 +68,7 @@ def table(seed: int) -> Tensor:
 
 def everything(logs: Tensor) -> dict[tuple[int, ...], float]:
     """log P of every hypothesis of one to three words, with its </s>."""
-    found = {}
+    sequences = {}
     for length in range(1, LONGEST + 1):
         for words in product(WORDS, repeat=length):
             tokens = (*words, EOS)
@@ -76,8 +76,8 @@ def everything(logs: Tensor) -> dict[tuple[int, ...], float]:
             total = sum(float(logs[t, a, b]) for t, (a, b) in enumerate(steps))
             if length == LONGEST:  # what is left at --max-len-b is </s>, at its own probability
                 assert tokens[-1] == EOS
-            found[tokens] = total
-    return found
+            sequences[tokens] = total
+    return sequences
 
 
 def search(generator_class: type, seed: int, **options: object) -> list[dict]:
@@ -97,11 +97,11 @@ def test_exhaustive_search_finds_the_same_order_and_scores(alpha: float) -> None
     for seed in range(5):
         truth = everything(table(seed))
         scores = {y: log / ((5 + len(y)) / 6) ** alpha for y, log in truth.items()}
-        found = search(GnmtGenerator, seed, gnmt_alpha=alpha)
-        assert [tuple(h["tokens"].tolist()) for h in found] == sorted(
+        hypotheses_of_search = search(GnmtGenerator, seed, gnmt_alpha=alpha)
+        assert [tuple(h["tokens"].tolist()) for h in hypotheses_of_search] == sorted(
             scores, key=scores.get, reverse=True
         )
-        for hypothesis in found:
+        for hypothesis in hypotheses_of_search:
             tokens = tuple(hypothesis["tokens"].tolist())
             assert float(hypothesis["score"]) == pytest.approx(scores[tokens], rel=1e-5)
             log = float(hypothesis["positional_scores"].sum())
@@ -122,7 +122,7 @@ def test_it_is_not_fairseqs_penalty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alpha", "given", "message"),
+    ("alpha", "options", "message"),
     [
         (-0.1, {}, "must be a number from 0 to 100, but is -0.1 instead"),
         (math.nan, {}, "must be a number from 0 to 100, but is nan instead"),
@@ -132,9 +132,9 @@ def test_it_is_not_fairseqs_penalty() -> None:
         (0.6, {"score_reference": True}, "does not go with `--score-reference`"),
     ],
 )
-def test_options_that_cannot_work(alpha: float, given: dict, message: str) -> None:
+def test_options_that_cannot_work(alpha: float, options: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_gnmt_lenpen(alpha, Namespace(**given))
+        check_gnmt_lenpen(alpha, Namespace(**options))
 
 
 def test_0_leaves_everything_to_fairseq() -> None:

@@ -26,18 +26,18 @@ print(sum(faults() for _ in range(5)))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
-@pytest.mark.parametrize("chosen", [{}, {"MALLOC_TRIM_THRESHOLD_": "131072"}])
+@pytest.mark.parametrize("environment", [{}, {"MALLOC_TRIM_THRESHOLD_": "131072"}])
 def test_blocks_are_cleared_by_the_system_once(
-    chosen: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in chosen.items():
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    program = FAULTS.format(kept=not chosen)
-    said = subprocess.run(
+    program = FAULTS.format(kept=not environment)
+    output = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    if not chosen:  # huge pages may hide the faults of the other case
-        assert int(said.stdout) < 100
+    if not environment:  # huge pages may hide the faults of the other case
+        assert int(output.stdout) < 100
 
 
 def test_other_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ print(resident() - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
 def test_what_threads_have_freed_is_given_back() -> None:
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", GIVEN_BACK], capture_output=True, text=True, check=True
     )
-    assert int(said.stdout) < 20 * 2**20
+    assert int(output.stdout) < 20 * 2**20

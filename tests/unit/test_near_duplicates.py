@@ -73,8 +73,8 @@ def test_every_pair_within_the_distance_is_in_one_group(sentences: list[str]) ->
     for left, right in itertools.combinations(range(len(sentences)), 2):
         words = [sentences[row].split() for row in (left, right)]
         shorter = min(map(len, words))
-        most = (shorter >= reach.one_word) + (shorter >= reach.two_words)
-        if distance(*words) <= most:
+        reach_of_pair = (shorter >= reach.one_word) + (shorter >= reach.two_words)
+        if distance(*words) <= reach_of_pair:
             assert groups[left] == groups[right], (sentences[left], sentences[right])
 
 

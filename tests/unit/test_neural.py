@@ -113,7 +113,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with texts and, by what each does, models."""
     for how in MODELS:
         checkpoint = tmp_path / how / "checkpoints" / "model.ckpt"
@@ -131,9 +131,9 @@ def signature(how: str, references: int = 1, name: str | None = None) -> str:
     return f"nrefs:{references}|model:{name or how}|sha256:{checksum}|version:unbabel-comet-9.8"
 
 
-@pytest.mark.parametrize("given", ["whole", "./whole", "whole/checkpoints/model.ckpt"])
-def test_a_local_model_is_a_folder_or_a_checkpoint(given: str, python: str, here: Path) -> None:
-    with NeuralMetric(f"comet:{given}", python) as metric:
+@pytest.mark.parametrize("name", ["whole", "./whole", "whole/checkpoints/model.ckpt"])
+def test_a_local_model_is_a_folder_or_a_checkpoint(name: str, python: str, folder: Path) -> None:
+    with NeuralMetric(f"comet:{name}", python) as metric:
         assert metric.signature == signature("whole")
         assert metric.sees_references
         texts = (SOURCES, TRANSLATIONS, REFERENCES)
@@ -142,8 +142,8 @@ def test_a_local_model_is_a_folder_or_a_checkpoint(given: str, python: str, here
         assert metric.segments(odd, odd, odd) == naive(odd, odd, odd)
 
 
-def test_a_name_on_the_hub(python: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOWNLOADED", os.fspath(here / "estimates/checkpoints/model.ckpt"))
+def test_a_name_on_the_hub(python: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOWNLOADED", os.fspath(folder / "estimates/checkpoints/model.ckpt"))
     monkeypatch.setenv(PYTHON, python)
     with NeuralMetric("comet:Some/model") as metric:
         assert metric.signature == signature("estimates", 0, "Some/model")
@@ -151,11 +151,11 @@ def test_a_name_on_the_hub(python: str, here: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_another_python_is_not_told_of_this_ones_paths(
-    bare: str, python: str, here: Path, monkeypatch: pytest.MonkeyPatch
+    bare: str, python: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And an environment's Python is not followed to the one that it links to."""
-    monkeypatch.setenv("PYTHONPATH", os.fspath(here))
-    (here / "comet.py").write_text("raise SystemExit('imported')")
+    monkeypatch.setenv("PYTHONPATH", os.fspath(folder))
+    (folder / "comet.py").write_text("raise SystemExit('imported')")
     with NeuralMetric("comet:whole", python) as metric:
         assert metric.python == python
         assert metric.signature
@@ -163,7 +163,7 @@ def test_another_python_is_not_told_of_this_ones_paths(
     assert "PYTHONPATH" not in neural._environment(bare)
 
 
-def test_ending_ends_the_process(python: str, here: Path) -> None:
+def test_ending_ends_the_process(python: str, folder: Path) -> None:
     with NeuralMetric("comet:whole", python) as metric:
         assert metric.signature
         process = metric._process
@@ -172,7 +172,7 @@ def test_ending_ends_the_process(python: str, here: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_no_process_is_left_when_the_command_is_ended(
-    how: signal.Signals, python: str, here: Path
+    how: signal.Signals, python: str, folder: Path
 ) -> None:
     """Not even one that computes, and that alone would go on for ten minutes."""
     command = [BIN / "fairseq-ext", "score", "--ref", "ref", "--hyp", "hyp", "--source", "src"]
@@ -181,7 +181,7 @@ def test_no_process_is_left_when_the_command_is_ended(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=here,
+        cwd=folder,
         # A shell lets what it starts in the background ignore Ctrl-C, the tests too.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
@@ -199,7 +199,7 @@ def test_no_process_is_left_when_the_command_is_ended(
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ("comet:killed", "`comet:killed` ({python}) was ended by SIGKILL; where memory was short"),
         ("comet:leaves", "`comet:leaves` ({python}) ended with status 7, for the reason"),
@@ -216,17 +216,17 @@ def test_no_process_is_left_when_the_command_is_ended(
     ],
 )
 def test_errors_are_one_line_and_nothing_is_written(
-    given: str, message: str, python: str, here: Path, capfd: pytest.CaptureFixture[str]
+    arguments: str, message: str, python: str, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    before = sorted(here.rglob("*"))
-    options = ["--metric", given, "--metric-python", python, "--source", "src", "--json", "new"]
+    before = sorted(folder.rglob("*"))
+    options = ["--metric", arguments, "--metric-python", python, "--source", "src", "--json", "new"]
     with pytest.raises(SystemExit) as stopped:
         cli.main(["score", "--ref", "ref", "--hyp", "hyp", *options])
     output = capfd.readouterr()
     assert stopped.value.code == 1
     assert message.format(python=python) in output.err.splitlines()[-1]
     assert output.out == ""
-    assert sorted(here.rglob("*")) == before
+    assert sorted(folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
@@ -254,19 +254,19 @@ def test_options_that_do_not_go_together(
     options: list[str],
     message: str,
     python: str,
-    here: Path,
+    folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(PYTHON, python)
-    write_lines(here / "one", ["x"])
+    write_lines(folder / "one", ["x"])
     with pytest.raises(SystemExit) as stopped:
         cli.main(["score", "--ref", "ref", "--hyp", "hyp", *options])
     assert stopped.value.code == 1
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_missing_library_is_said_with_its_cure(bare: str, here: Path) -> None:
+def test_a_missing_library_is_said_with_its_cure(bare: str, folder: Path) -> None:
     texts = (SOURCES, TRANSLATIONS, REFERENCES)
     with (
         pytest.raises(neural.EnvironmentProblem, match="No module named 'comet'") as raised,
@@ -280,7 +280,7 @@ def test_a_missing_library_is_said_with_its_cure(bare: str, here: Path) -> None:
     with pytest.raises(neural.EnvironmentProblem, match=r"python -m venv comet_env && .*install"):
         NeuralMetric("comet:whole")
     with pytest.raises(neural.EnvironmentProblem, match=r"cannot be run|not a program"):
-        NeuralMetric("comet:whole", os.fspath(here / "src"))
+        NeuralMetric("comet:whole", os.fspath(folder / "src"))
 
 
 # ---- sources -------------------------------------------------------------------------------------
@@ -298,21 +298,21 @@ TOKENS = ["The dog .", "One c@@ at , asleep .", "Ja"]
 
 @pytest.mark.parametrize("how", ["text.json", "--source"])
 def test_sources_become_text_as_translations_do(
-    how: str, python: str, here: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, python: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # with it nothing printed could get lost
-    generated(here / "out", PIECES, TOKENS)
+    generated(folder / "out", PIECES, TOKENS)
     steps = {"format": 1, "src": "de", "tgt": "en", "tokenize": True, "subwords": "joined"}
     options = ["--source", "src", "--detokenize", "en"]
     if how == "text.json":
-        (here / "text.json").write_text(json.dumps(steps))
+        (folder / "text.json").write_text(json.dumps(steps))
         options = []
     done = run(
         *("fairseq-ext", "score", "--ref", "ref", "--generated", "out", "--json", "scores"),
         *("--metric", "comet:whole", "--metric-python", python, *options),
-        cwd=here,
+        cwd=folder,
     )
-    report = json.loads((here / "scores").read_text())
+    report = json.loads((folder / "scores").read_text())
     expected = naive(SOURCES, TRANSLATIONS, REFERENCES)
     assert report["segments"] == {"COMET": expected}
     (comet,) = (entry for entry in report["scores"] if entry["name"] == "COMET")
@@ -322,7 +322,7 @@ def test_sources_become_text_as_translations_do(
     assert f"  {mean:.4f}  {signature('whole')}" in done.stdout
     assert "not an answer" not in done.stdout
     assert "nor is this an answer 16 0 False" in done.stderr
-    assert [score.name for score in read_scores(here / "scores")][-1] == "COMET"
+    assert [score.name for score in read_scores(folder / "scores")][-1] == "COMET"
 
 
 @pytest.mark.parametrize(
@@ -339,10 +339,10 @@ def test_sources_that_cannot_become_text(
     options: list[str],
     message: str,
     python: str,
-    here: Path,
+    folder: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = generated(here / "out", sources or SOURCES, TRANSLATIONS)
+    path = generated(folder / "out", sources or SOURCES, TRANSLATIONS)
     if sources is None:
         path.write_text("".join(f"H-{i}\t-1\tx\n" for i in range(3)))
     flags = ("--metric", "comet:whole", "--metric-python", python)
@@ -353,36 +353,36 @@ def test_sources_that_cannot_become_text(
     assert error_line.endswith("Give the source text with `--source`.")
 
 
-def test_a_set_of_sacrebleu_has_its_source(python: str, here: Path) -> None:
+def test_a_set_of_sacrebleu_has_its_source(python: str, folder: Path) -> None:
     for part, lines in {"src": SOURCES, "ref": REFERENCES}.items():
-        write_lines(here / "sets/wmt14/full" / f"wmt14_full.de-en.{part}", lines)
+        write_lines(folder / "sets/wmt14/full" / f"wmt14_full.de-en.{part}", lines)
     for part in ("docid", "genre", "origlang"):
-        write_lines(here / "sets/wmt14/full" / f"wmt14_full.de-en.{part}", REFERENCES)
+        write_lines(folder / "sets/wmt14/full" / f"wmt14_full.de-en.{part}", REFERENCES)
     run(
         *("fairseq-ext", "score", "--ref", "wmt14/full", "-l", "de-en", "--hyp", "hyp"),
         *("--metric", "comet:whole", "--json", "scores"),
-        cwd=here,
-        SACREBLEU=os.fspath(here / "sets"),
+        cwd=folder,
+        SACREBLEU=os.fspath(folder / "sets"),
         **{PYTHON: python},
     )
     expected = naive(SOURCES, TRANSLATIONS, REFERENCES)
-    assert json.loads((here / "scores").read_text())["segments"] == {"COMET": expected}
+    assert json.loads((folder / "scores").read_text())["segments"] == {"COMET": expected}
 
 
 # ---- comparison ----------------------------------------------------------------------------------
 
 
-def test_compare_has_score_deviation_and_p_in_every_form(python: str, here: Path) -> None:
+def test_compare_has_score_deviation_and_p_in_every_form(python: str, folder: Path) -> None:
     outputs = {"a1": TRANSLATIONS, "a2": [*TRANSLATIONS[:2], "Yes, yes"], "b": ["x", "y", "z"]}
     for name, lines in outputs.items():
-        write_lines(here / name, lines)
+        write_lines(folder / name, lines)
     done = run(
         *("fairseq-ext", "compare", "--ref", "ref", "--source", "src", "--samples", "200"),
         *("--system", "a=text:a1,a2", "--system", "b=text:b", "-o", "table"),
         *("--metric", "comet:whole", "--metric", "comet:estimates", "--metric-python", python),
-        cwd=here,
+        cwd=folder,
     )
-    data = json.loads((here / "table.json").read_text())
+    data = json.loads((folder / "table.json").read_text())
     first, second = data["systems"]
     scores = {name: naive(SOURCES, lines, REFERENCES) for name, lines in outputs.items()}
     means = {name: statistics.fmean(values) for name, values in scores.items()}
@@ -398,17 +398,17 @@ def test_compare_has_score_deviation_and_p_in_every_form(python: str, here: Path
     assert data["signatures"][label] == f"{signature('whole')}|bs:200|seed:12345"
     assert data["signatures"]["COMET estimates"].startswith(signature("estimates", 0))
     cell = f"{ours['value']:.4f} ± {(ours['high'] - ours['low']) / 2:.4f}"
-    assert f"| {cell} | {ours['deviation']:.4f} |" in (here / "table.md").read_text()
-    assert f",{ours['value']},{ours['low']}," in (here / "table.csv").read_text()
-    assert cell.replace("±", r"$\pm$") in (here / "table.tex").read_text()
+    assert f"| {cell} | {ours['deviation']:.4f} |" in (folder / "table.md").read_text()
+    assert f",{ours['value']},{ours['low']}," in (folder / "table.csv").read_text()
+    assert cell.replace("±", r"$\pm$") in (folder / "table.tex").read_text()
     assert f"{label}: {signature('whole')}|bs:200" in done.stdout
-    assert read_scores(here / "table.json", "a")[2].detail.startswith(f"{ours['low']:.4f} to ")
+    assert read_scores(folder / "table.json", "a")[2].detail.startswith(f"{ours['low']:.4f} to ")
 
 
 def test_a_translation_of_another_length_is_refused(
-    python: str, here: Path, capsys: pytest.CaptureFixture[str]
+    python: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_lines(here / "two", TRANSLATIONS[:2])
+    write_lines(folder / "two", TRANSLATIONS[:2])
     flags = ["--metric", "comet:whole", "--metric-python", python, "--source", "src"]
     with pytest.raises(SystemExit):
         cli.main(["compare", "--ref", "ref", "--system", "a=text:hyp,two", *flags])
@@ -459,33 +459,33 @@ def test_the_test_of_means_against_samples_one_by_one() -> None:
     ],
 )
 def test_a_recipe_tries_a_metric_first(
-    model: str, message: str, python: str, here: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, message: str, python: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PYTHON, python)
     command = (sys.executable, REPO / "recipes" / "try_metric.py")
-    error_line = run(*command, f"comet:{model}", cwd=here, ok=False).stderr.splitlines()[-1]
+    error_line = run(*command, f"comet:{model}", cwd=folder, ok=False).stderr.splitlines()[-1]
     assert error_line.startswith("try_metric: error: ")
     assert message in error_line
     if model == "damaged":
-        done = run(*command, "comet:whole", cwd=here)
+        done = run(*command, "comet:whole", cwd=folder)
         assert done.stdout == f"COMET: {signature('whole')}\n"
 
 
 # ---- minimum Bayes risk --------------------------------------------------------------------------
 
 
-def test_mbr_by_comet_takes_the_papers_argmax(python: str, here: Path) -> None:
+def test_mbr_by_comet_takes_the_papers_argmax(python: str, folder: Path) -> None:
     samples = {0: ["aaaa", "bb", "bb", "c"], 1: ["d", "eee", "ff", "gg"]}
     lines = []
     for number, texts in samples.items():
         lines += [f"S-{number}\t{SOURCES[number]}", *(f"H-{number}\t-1\t{text}" for text in texts)]
-    write_lines(here / "samples", lines)
+    write_lines(folder / "samples", lines)
     done = run(
         *("fairseq-ext", "mbr", "samples", "--num-candidates", 4, "-o", "best", "--json", "why"),
         *("--utility", "comet:whole", "--metric-python", python, "--keep-tokens"),
-        cwd=here,
+        cwd=folder,
     )
-    why = json.loads((here / "why").read_text())
+    why = json.loads((folder / "why").read_text())
     for decision, (number, texts) in zip(why["sentences"], samples.items(), strict=True):
         means = [
             statistics.fmean(naive([SOURCES[number]] * 4, [text] * 4, texts)) for text in texts
@@ -508,21 +508,21 @@ def test_mbr_refuses(
     options: list[str],
     message: str,
     python: str,
-    here: Path,
+    folder: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    write_lines(here / "samples", ["S-0\tx", "H-0\t-1\ta", "H-0\t-1\tbb"])
+    write_lines(folder / "samples", ["S-0\tx", "H-0\t-1\ta", "H-0\t-1\tbb"])
     flags = ["--num-candidates", "2", "-o", "best", "--metric-python", python]
     with pytest.raises(SystemExit):
         cli.main(["mbr", "samples", *flags, *options])
     assert message in capfd.readouterr().err.splitlines()[-1]
-    assert not (here / "best").exists()
+    assert not (folder / "best").exists()
 
 
 def test_mbr_looks_at_the_samples_before_it_loads_the_model(
-    python: str, here: Path, capfd: pytest.CaptureFixture[str]
+    python: str, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write_lines(here / "samples", ["S-0\tx", "H-0\t-1\ta"])
+    write_lines(folder / "samples", ["S-0\tx", "H-0\t-1\ta"])
     flags = ["--num-candidates", "2", "-o", "best", "--metric-python", python]
     with pytest.raises(SystemExit):
         cli.main(["mbr", "samples", *flags, "--utility", "comet:damaged"])

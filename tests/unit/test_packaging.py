@@ -39,14 +39,20 @@ print(*ARCH_MODEL_REGISTRY)
 
 def names(requirements: list[str]) -> set[str]:
     """Distributions, with those of the extras that are named among them."""
-    found = set()
+    distributions = set()
     for requirement in requirements:
         inner = re.fullmatch(r"fairseq-ext\[(.*)\]", requirement)
         if inner:
-            found |= names([one for extra in inner[1].split(",") for one in EXTRAS[extra]])
+            distributions |= names(
+                [
+                    extra_requirement
+                    for extra in inner[1].split(",")
+                    for extra_requirement in EXTRAS[extra]
+                ]
+            )
         else:
-            found.add(re.match(r"[\w-]+", requirement)[0].lower())
-    return found
+            distributions.add(re.match(r"[\w-]+", requirement)[0].lower())
+    return distributions
 
 
 def test_every_library_names_the_extra_that_installs_it() -> None:
@@ -59,15 +65,15 @@ def test_an_installation_by_hand_satisfies_the_recipes() -> None:
     """The README installs the extra `recipes`, and what the tests use is in `dev`."""
     assert "-e '.[recipes]'" in (REPO / "README.md").read_text("utf-8")
     installed = names([*PROJECT["dependencies"], "fairseq-ext[recipes]"])
-    wanted = {
+    needed = {
         module
         for script in (REPO / "recipes").rglob("*.sh")
         for words in re.findall(r"^ +use_environment (.*)$", script.read_text("utf-8"), re.M)
         for module in words.split()
         if module.isidentifier()
     }
-    assert {"sacremoses", "scipy", "subword_nmt"} <= wanted
-    assert {DISTRIBUTIONS.get(module, module) for module in wanted} <= installed
+    assert {"sacremoses", "scipy", "subword_nmt"} <= needed
+    assert {DISTRIBUTIONS.get(module, module) for module in needed} <= installed
     assert installed <= names([*PROJECT["dependencies"], "fairseq-ext[dev]"])
 
 
@@ -93,8 +99,8 @@ def test_a_library_that_is_missing_is_one_line_with_its_extra(tmp_path, command,
         "from fairseq_ext.cli import main; main(sys.argv[1:])\n"
     )
     done = run(sys.executable, "-c", hide, *command, cwd=tmp_path, ok=False)
-    said = f"fairseq-ext: error: `{module}` is not installed: "
-    assert done.stderr == f"{said}`pip install 'fairseq-ext[{extras.EXTRAS[module]}]'`.\n"
+    message = f"fairseq-ext: error: `{module}` is not installed: "
+    assert done.stderr == f"{message}`pip install 'fairseq-ext[{extras.EXTRAS[module]}]'`.\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -109,10 +115,10 @@ def test_a_build_without_the_kernels_says_so(tmp_path: Path) -> None:
 def clone(folder: Path) -> set[str]:
     """Copy the files of the repository, without what a build or a run has left there."""
 
-    def left_out(parent: str, found: list[str]) -> set[str]:
+    def left_out(parent: str, entries: list[str]) -> set[str]:
         return {
             name
-            for name in found
+            for name in entries
             if name in NOT_BUILT or name.endswith((".so", ".egg-info", ".pyc", "_cache"))
         }
 
@@ -137,16 +143,16 @@ def built(tmp_path_factory) -> tuple[set[str], Path, Path]:
 def test_the_source_distribution_is_the_whole_clone(built) -> None:
     files, sdist, _ = built
     with tarfile.open(sdist) as archive:
-        found = {name.partition("/")[2] for name in archive.getnames()}
+        members = {name.partition("/")[2] for name in archive.getnames()}
     ignored = {".gitignore", ".git"}
-    assert files - found - ignored == set()
+    assert files - members - ignored == set()
 
 
 def test_the_wheel_has_every_file_of_the_package(built) -> None:
     files, _, wheel = built
     with zipfile.ZipFile(wheel) as archive:
-        found = set(archive.namelist())
-        (metadata,) = (name for name in found if name.endswith(".dist-info/METADATA"))
+        members = set(archive.namelist())
+        (metadata,) = (name for name in members if name.endswith(".dist-info/METADATA"))
         described = archive.read(metadata).decode()
     package = {name for name in files if name.startswith("fairseq_ext/")}
     assert {"fairseq_ext/py.typed", "fairseq_ext/engine/native/avx2.c"} <= package
@@ -155,10 +161,10 @@ def test_the_wheel_has_every_file_of_the_package(built) -> None:
         "fairseq_ext/engine/native/arithmetic.inc",
     } <= package
     assert "fairseq_ext/plugin/fairseq_ext_plugin/__init__.py" in package
-    assert package - found == set()
-    assert {name.partition("/")[0].partition("-")[0] for name in found} == {"fairseq_ext"}
+    assert package - members == set()
+    assert {name.partition("/")[0].partition("-")[0] for name in members} == {"fairseq_ext"}
     if shutil.which("cc"):
-        assert any("/_machine." in name for name in found)
+        assert any("/_machine." in name for name in members)
     assert "License-Expression: MIT" in described
 
 
@@ -191,6 +197,8 @@ def test_the_wheel_works_in_an_empty_environment(built, tmp_path: Path) -> None:
     assert full.stdout.endswith("\nready\n"), full.stdout
     folder = call(command, "user-dir").stdout.strip()
     assert Path(folder).is_relative_to(site)
-    said = call(python, "-c", AS_FAIRSEQ_DOES, folder)
-    assert {"gru_attention", "muse", "linformer", "bmt"} <= set(said.stdout.split()), said.stderr
+    output = call(python, "-c", AS_FAIRSEQ_DOES, folder)
+    assert {"gru_attention", "muse", "linformer", "bmt"} <= set(output.stdout.split()), (
+        output.stderr
+    )
     assert list(elsewhere.iterdir()) == []

@@ -23,15 +23,15 @@ FOLDERS = "fairseq_ext|tests|recipes|benchmarks|preprocess|docs"
 
 def names(path: Path) -> set[str]:
     """Functions, classes, methods and attributes that a module defines."""
-    found = set()
+    names_of_code = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names_of_code.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            names_of_code.add(node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found.add(node.attr)
-    return found
+            names_of_code.add(node.attr)
+    return names_of_code
 
 
 @pytest.mark.parametrize("page", PAPERS)
@@ -42,14 +42,14 @@ def test_each_equation_stands_where_the_table_says(page: str) -> None:
     rows = re.findall(r"^\|.*\| ([^|]*) \|$", section, re.M)[1:]
     checked = 0
     for where in rows:
-        known: set[str] = set()
+        equations: set[str] = set()
         for word in re.findall(r"`([^`]+)`", where):
             if word.endswith(".py"):
                 wing, package = REPO / "fairseq_ext" / PAPERS[page], REPO / "fairseq_ext"
-                path = next(one / word for one in (wing, package) if (one / word).exists())
-                known = names(path)
+                path = next(folder / word for folder in (wing, package) if (folder / word).exists())
+                equations = names(path)
             elif re.fullmatch(r"[A-Za-z_][\w.]*", word):
-                assert set(word.split(".")) <= known, (where, word)
+                assert set(word.split(".")) <= equations, (where, word)
                 checked += 1
     assert checked >= 5
 
@@ -63,26 +63,28 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
         if not re.search(r"NAME|PART|WING", path):  # to be filled in by the reader
             assert (REPO / path).exists(), f"{page.name}: {path}"
     for module in re.findall(r"\bfrom (fairseq_ext[\w.]*) import|`(fairseq_ext\.[\w.]+)`", text):
-        found = REPO / "/".join("".join(module).split("."))
-        parents = [found, found.parent]
-        assert any(one.is_dir() or one.with_suffix(".py").exists() for one in parents), module
+        path_of_module = REPO / "/".join("".join(module).split("."))
+        parents = [path_of_module, path_of_module.parent]
+        assert any(parent.is_dir() or parent.with_suffix(".py").exists() for parent in parents), (
+            module
+        )
 
 
 def test_results_name_no_folder_of_the_machine_they_were_made_on() -> None:
     """Logs and settings would otherwise have the paths of a home or working folder."""
-    own = re.compile(r"(?<![\w./…-])/(home|root|work|mnt|scratch|Users|var)/[^'\",\s]*")
+    machine_path = re.compile(r"(?<![\w./…-])/(home|root|work|mnt|scratch|Users|var)/[^'\",\s]*")
     paths = [
         path
         for ending in ("log.gz", "tsv.gz", "json", "txt")
         for path in (REPO / "docs" / "results").rglob(f"*.{ending}")
     ]
-    found = {
+    mentions = {
         f"{path.relative_to(REPO)}: {match[0]}"
         for path in paths
-        for match in own.finditer(read_text(path))
+        for match in machine_path.finditer(read_text(path))
     }
     assert len(paths) > 100
-    assert not found
+    assert not mentions
 
 
 def test_results_stay_light_and_hold_nothing_that_no_page_mentions() -> None:

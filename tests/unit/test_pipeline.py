@@ -230,7 +230,7 @@ def test_merges_are_those_of_subword_nmt(tmp_path: Path, capsys: pytest.CaptureF
 # ---- the file ------------------------------------------------------------------------------------
 
 
-def made(folder: Path) -> Path:
+def text_folder(folder: Path) -> Path:
     """Make a folder with a pipeline of merges."""
     folder.mkdir()
     (folder / "codes").write_text("#version: 0.2\na b\n")
@@ -251,7 +251,7 @@ def test_long_words_are_not_remembered(tmp_path: Path):
 
 
 def test_saved_and_loaded(tmp_path: Path):
-    folder = made(tmp_path / "a")
+    folder = text_folder(tmp_path / "a")
     first = pipeline.load(folder)
     assert (first.tokenize, first.clean, first.lowercase) == (True, True, False)
     assert first.files == (folder / "codes",)
@@ -265,7 +265,7 @@ def test_saved_and_loaded(tmp_path: Path):
 
 
 def test_another_pipeline_is_not_overwritten(tmp_path: Path):
-    folder = made(tmp_path / "a")
+    folder = text_folder(tmp_path / "a")
     (tmp_path / "b").mkdir()
     Pipeline("en", "de").save(tmp_path / "b")
     with pytest.raises(DataError, match=r"made otherwise \(en → de: text as it is\)"):
@@ -317,7 +317,7 @@ def test_a_broken_file_is_refused_in_one_line(name: str, tmp_path: Path):
 
 
 def test_changed_merges_are_noticed(tmp_path: Path):
-    folder = made(tmp_path / "a")
+    folder = text_folder(tmp_path / "a")
     (folder / "codes").write_text("#version: 0.2\nb a\n")
     with pytest.raises(DataError, match=r"codes is not the file that .* was written with"):
         pipeline.load(folder)
@@ -529,7 +529,7 @@ def test_the_text_of_a_moved_run_is_found_and_of_another_is_not(
 
 
 def test_a_model_of_the_other_direction(tmp_path: Path):
-    folder = made(tmp_path / "a")
+    folder = text_folder(tmp_path / "a")
     (tmp_path / "out").write_text(f"{generated_text.note([folder], 'de', 'en')}\nS-0\tx\n")
     _, turned = generated_text.find(tmp_path / "out")
     assert (turned.src, turned.tgt, turned.tokenize) == ("de", "en", True)

@@ -29,7 +29,7 @@ def test_the_readme_is_short() -> None:
 
 def block_with(command: str) -> str:
     """The code block of the README that has the command."""
-    (block,) = (one for one in re.findall(r"```\n(.*?)```", README, re.S) if command in one)
+    (block,) = (block for block in re.findall(r"```\n(.*?)```", README, re.S) if command in block)
     return block
 
 
@@ -56,7 +56,7 @@ def test_the_commands_from_raw_text_to_a_score_run_as_they_stand(tmp_path: Path)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.splitlines()[-1].strip()  # the translation of one sentence
     scores = json.loads((tmp_path / "scores.json").read_text())["scores"]
-    assert {"BLEU", "chrF"} <= {one["name"] for one in scores}
+    assert {"BLEU", "chrF"} <= {score["name"] for score in scores}
     assert (tmp_path / "alignment.png").stat().st_size > 10_000
 
 
@@ -73,39 +73,39 @@ def test_the_commands_leave_nothing_untracked_in_the_clone(tmp_path: Path) -> No
         if file.suffix == ".png":  # plot writes its numbers beside it
             file.with_suffix(".json").touch()
     status = ["git", "-C", tmp_path, "status", "--porcelain", "-uall"]
-    found = subprocess.run(status, check=True, capture_output=True, text=True).stdout
-    assert found.split() == ["??", ".gitignore"]
+    untracked = subprocess.run(status, check=True, capture_output=True, text=True).stdout
+    assert untracked.split() == ["??", ".gitignore"]
 
 
-def numbers(found: object) -> Iterator[float]:
+def numbers(part: object) -> Iterator[float]:
     """Every number of a JSON file."""
-    if isinstance(found, dict | list):
-        for one in found.values() if isinstance(found, dict) else found:
-            yield from numbers(one)
-    elif isinstance(found, int | float):
-        yield found
+    if isinstance(part, dict | list):
+        for entry in part.values() if isinstance(part, dict) else part:
+            yield from numbers(entry)
+    elif isinstance(part, int | float):
+        yield part
 
 
 def test_every_figure_of_the_results_is_in_the_file_beside_it() -> None:
     lines = [line for line in README.splitlines() if line.startswith("|")]
     rows = [line.split("|") for line in lines if "[JSON](docs/results/" in line]
     checked = 0
-    for _, _, _, here, files, _ in rows:
+    for _, _, _, cells, files, _ in rows:
         names = re.findall(r"\((docs/results/[^)]*\.json)\)", files)
-        known = [n for name in names for n in numbers(json.loads((REPO / name).read_text()))]
-        for figure in re.findall(r"\d+\.\d+", here):
+        figures = [n for name in names for n in numbers(json.loads((REPO / name).read_text()))]
+        for figure in re.findall(r"\d+\.\d+", cells):
             digits = len(figure.partition(".")[2])
-            assert figure in {f"{number:.{digits}f}" for number in known}, (figure, names)
+            assert figure in {f"{number:.{digits}f}" for number in figures}, (figure, names)
             checked += 1
     assert checked >= 12
 
 
 def test_the_table_of_trained_systems_is_that_of_its_file() -> None:
-    found = json.loads((REPO / "docs/results/tatoeba_all/compare.json").read_text())["systems"]
+    systems = json.loads((REPO / "docs/results/tatoeba_all/compare.json").read_text())["systems"]
     table = README.partition("| | parameters | BLEU | p | chrF |\n|---|---|---|---|---|\n")[2]
     rows = [line.split(" | ")[1:] for line in table.partition("\n\n")[0].splitlines()]
-    assert len(rows) == len(found)
-    for (size, bleu, p, chrf), system in zip(rows, found, strict=True):
+    assert len(rows) == len(systems)
+    for (size, bleu, p, chrf), system in zip(rows, systems, strict=True):
         scores = system["scores"]
         assert size == f"{system['parameters']:,}"
         assert bleu.strip("*") == f"{scores['BLEU']['value']:.2f}"

@@ -23,12 +23,13 @@ def test_the_pages_are_what_the_code_says() -> None:
 
 def options_of(help_text: str) -> set[str]:
     """Long options that a help text defines (not those it merely mentions)."""
-    found = re.findall(r"^ {2,4}(?:-\w(?: \S+)?, )?(--[a-z][a-z-]+)", help_text, re.MULTILINE)
-    return set(found) - {"--help", "--version"}
+    options = re.findall(r"^ {2,4}(?:-\w(?: \S+)?, )?(--[a-z][a-z-]+)", help_text, re.MULTILINE)
+    return set(options) - {"--help", "--version"}
 
 
 @pytest.mark.parametrize(
-    "words", [*(command.name for command in all_commands()), *(f"plot {one}" for one in PICTURES)]
+    "words",
+    [*(command.name for command in all_commands()), *(f"plot {picture}" for picture in PICTURES)],
 )
 def test_every_option_of_a_command_is_listed(words: str) -> None:
     options = options_of(run("fairseq-ext", *words.split(), "--help").stdout)

@@ -26,8 +26,8 @@ EPSILON = 0.05  # less than 1 / 14, so that of the digits' 14 symbols one is alw
 
 def naive(probabilities: list[float], epsilon: float) -> list[float]:
     """Hewitt et al.: what is below ε has no probability, the rest is normalized."""
-    kept = [p if p >= epsilon or p == max(probabilities) else 0.0 for p in probabilities]
-    return [p / sum(kept) for p in kept]
+    truncated = [p if p >= epsilon or p == max(probabilities) else 0.0 for p in probabilities]
+    return [p / sum(truncated) for p in truncated]
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.02, 0.1, 0.5, 0.9])
@@ -35,9 +35,9 @@ def test_truncation_against_lists(epsilon: float) -> None:
     torch.manual_seed(0)
     rows = torch.randn(7, 3, 19, dtype=torch.float64).mul(2).log_softmax(-1)
     before = rows.clone()
-    found = truncate(rows, epsilon).softmax(-1)
+    truncated = truncate(rows, epsilon).softmax(-1)
     assert rows.equal(before)
-    for row, expected in zip(found.view(-1, 19).tolist(), rows.view(-1, 19).exp(), strict=True):
+    for row, expected in zip(truncated.view(-1, 19).tolist(), rows.view(-1, 19).exp(), strict=True):
         assert row == pytest.approx(naive(expected.tolist(), epsilon), abs=1e-12)
 
 
@@ -72,11 +72,13 @@ def test_draws_follow_the_truncated_distribution(step: int) -> None:
     probabilities = torch.randn(25).mul(1.3).softmax(-1)
     scores, tokens = drawn(probabilities, EPSILON, count, step)
     expected = torch.tensor(naive(probabilities.tolist(), EPSILON))
-    kept = expected > 0
-    assert 3 < kept.sum() < 25
+    possible = expected > 0
+    assert 3 < possible.sum() < 25
     counts = torch.bincount(tokens, minlength=25)
-    assert counts[~kept].sum() == 0
-    p = chisquare(counts[kept].numpy(), (expected[kept] / expected.sum() * count).numpy()).pvalue
+    assert counts[~possible].sum() == 0
+    p = chisquare(
+        counts[possible].numpy(), (expected[possible] / expected.sum() * count).numpy()
+    ).pvalue
     assert p > 0.01
     # The model's probability, as with fairseq's own sampling, added to what was there before.
     model = probabilities.log()[tokens] + (-2.0 if step else 0.0)
@@ -137,8 +139,8 @@ def samples(copy_data: Path, checkpoint: Path) -> list[Path]:
     files = []
     for number, flags in enumerate((epsilon, epsilon, ("--task", "translation")), start=1):
         files.append(checkpoint.with_name(f"samples.{number}"))
-        said = generate(copy_data, checkpoint, *flags, "--seed", number).stdout
-        files[-1].write_text(said, encoding="utf-8")
+        output = generate(copy_data, checkpoint, *flags, "--seed", number).stdout
+        files[-1].write_text(output, encoding="utf-8")
     return files
 
 
@@ -146,9 +148,9 @@ def test_generate_draws_no_token_below_the_threshold(samples: list[Path]) -> Non
     limit = math.log2(EPSILON) - 1e-3
     rare = []
     for path in samples:
-        found = read_generated(path, expected=50)
-        assert {len(sentence.hypotheses) for sentence in found} == {6}
-        scores = [s for one in found for h in one.hypotheses for s in h.token_scores]
+        sentences = read_generated(path, expected=50)
+        assert {len(sentence.hypotheses) for sentence in sentences} == {6}
+        scores = [s for sentence in sentences for h in sentence.hypotheses for s in h.token_scores]
         rare.append(sum(score < limit for score in scores))
     assert rare[:2] == [0, 0]
     assert rare[2] > 50
@@ -160,11 +162,11 @@ def test_samples_end_as_one_translation_each(copy_data, samples, tmp_path) -> No
     run("fairseq-ext", "mbr", *files, "--num-candidates", 4, "--candidates-of", 12, "-o", out)
     source = (copy_data.parent / "text" / "test.src").read_text().split("\n")[:-1]
     candidates = mbr.read_candidates(files, 12, Undoing.by_language(None), reads_source=True)
-    assert [one.source for one in candidates] == source
+    assert [candidate.source for candidate in candidates] == source
     best = out.read_text().split("\n")[:-1]
     assert len(best) == len(source)
-    for one, text in zip(candidates, best, strict=True):
-        drawn = [one.texts[place] for place in mbr.random_subset(one, 4, seed=1)]
+    for translation, text in zip(candidates, best, strict=True):
+        drawn = [translation.texts[place] for place in mbr.random_subset(translation, 4, seed=1)]
         means = {h: sum(sentence_chrf(h, [y]).score for y in drawn) for h in drawn}
         assert means[text] == pytest.approx(max(means.values()), abs=1e-9)
 

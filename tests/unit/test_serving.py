@@ -237,11 +237,11 @@ def test_a_batch_under_way_is_ended_before_the_end():
 
 
 def request(
-    *parts: bytes, kind: str = JSON, whole: bool = True, stays: bool = True, **headers: str
+    *parts: bytes, kind: str = JSON, complete: bool = True, stays: bool = True, **headers: str
 ) -> Request:
     """One whose body comes in parts; afterwards the client stays, or closes the connection."""
     events: list[dict[str, Any]] = [
-        {"type": "http.request", "body": part, "more_body": place + 1 < len(parts) or not whole}
+        {"type": "http.request", "body": part, "more_body": place + 1 < len(parts) or not complete}
         for place, part in enumerate(parts)
     ]
 
@@ -343,7 +343,7 @@ BODY = b'{"q": "a", "source": "de", "target": "en"}'
 
 def test_a_client_that_leaves_is_told_nothing():
     cut, left, stayed = answers(
-        request(BODY[:9], whole=False, stays=False), request(BODY, stays=False), request(BODY)
+        request(BODY[:9], complete=False, stays=False), request(BODY, stays=False), request(BODY)
     )
     assert isinstance(cut, Gone)
     assert isinstance(left, Gone)
@@ -360,7 +360,7 @@ def test_what_takes_too_long_is_refused():
                 service = Service(Pairs({"a": Served(model, codec, 2)}), limits, (), queue, thread)
                 for incoming, status in (
                     (request(BODY), 503),
-                    (request(BODY[:9], whole=False), 408),
+                    (request(BODY[:9], complete=False), 408),
                 ):
                     with pytest.raises(Refusal) as refused:
                         await service.answer(incoming)
@@ -429,12 +429,12 @@ def test_a_body_in_parts():
 
 
 def test_a_body_that_is_too_large_is_not_kept():
-    endless = request(*[b"x" * (1 << 20)] * 40, whole=False)
+    endless = request(*[b"x" * (1 << 20)] * 40, complete=False)
     for incoming in (request(b"x" * 60, b"x" * 41), request(b"x", content_length="101"), endless):
         refusal = read(incoming)
         assert isinstance(refusal, Refusal)
         assert (refusal.status, refusal.headers) == (413, {"Connection": "close"})
-    never = request(whole=False, content_length="101", expect="100-continue")
+    never = request(complete=False, content_length="101", expect="100-continue")
     assert read(never).status == 413  # before the client has sent anything
 
 

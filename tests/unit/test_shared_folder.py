@@ -16,25 +16,25 @@ JOB = {"lowercase": True, "limit": 9, "rules": None}
 @pytest.fixture
 def folder(tmp_path: Path) -> SharedFolder:
     called = {"lowercase": "--lowercase", "limit": "--limit", "rules": "--rule"}
-    found = SharedFolder(tmp_path, {"format": "a", "version": 1}, "a command", called=called)
-    with found.begun(JOB):
+    shared = SharedFolder(tmp_path, {"format": "a", "version": 1}, "a command", called=called)
+    with shared.begun(JOB):
         write_lines(tmp_path / "part", ["made"])
-    return found
+    return shared
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"lowercase": False}, "`--lowercase` was given there, but is not given now."),
         ({"rules": "letters"}, "`--rule` was not given there, but is `letters` now."),
         ({"limit": 8}, "`--limit` was `9` there, but is `8` now. Choose another folder for"),
     ],
 )
-def test_another_job(folder: SharedFolder, changed: dict, said: str):
+def test_another_job(folder: SharedFolder, changed: dict, message: str):
     assert folder.is_of(JOB)
     with pytest.raises(DataError) as caught:
         folder.is_of({**JOB, **changed})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_another_kind_of_job(folder: SharedFolder):

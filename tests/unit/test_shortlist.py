@@ -23,8 +23,8 @@ buch\tbook
 
 
 def side(sentences: list[list[int]], vocabulary: int) -> Side:
-    tokens = np.array([word for one in sentences for word in [*one, END]], np.uint16)
-    return Side(tokens, np.cumsum([0, *(len(one) + 1 for one in sentences)]), vocabulary)
+    tokens = np.array([word for sentence in sentences for word in [*sentence, END]], np.uint16)
+    return Side(tokens, np.cumsum([0, *(len(sentence) + 1 for sentence in sentences)]), vocabulary)
 
 
 def random_text(count: int, seed: int) -> list[list[int]]:
@@ -40,10 +40,10 @@ def naive(sources: list[list[int]], targets: list[list[int]], iterations: int) -
         totals: Counter = Counter()
         for source, target in zip(sources, targets, strict=True):
             for word in target:
-                whole = sum(table[e, word] for e in [None, *source])
+                total = sum(table[e, word] for e in [None, *source])
                 for e in [None, *source]:
-                    counts[e, word] += table[e, word] / whole
-                    totals[e] += table[e, word] / whole
+                    counts[e, word] += table[e, word] / total
+                    totals[e] += table[e, word] / total
         table = {pair: value / totals[pair[0]] for pair, value in counts.items()}
     return table
 
@@ -55,12 +55,12 @@ def test_model_1_is_that_of_dictionaries(
 ) -> None:
     monkeypatch.setattr(lexicon, "BLOCK", block)
     sources, targets = random_text(40, 1), random_text(40, 2)
-    found = lexicon.ibm1(side(sources, 13), side(targets, 14), iterations)
-    wanted = naive(sources, targets, iterations)
-    keys = [(13 if e is None else e) * 14 + f for e, f in wanted]
-    assert sorted(keys) == found.keys.tolist()
-    values = [wanted[e, f] for _, (e, f) in sorted(zip(keys, wanted, strict=True))]
-    np.testing.assert_allclose(found.values, values, rtol=1e-12)
+    table = lexicon.ibm1(side(sources, 13), side(targets, 14), iterations)
+    expected = naive(sources, targets, iterations)
+    keys = [(13 if e is None else e) * 14 + f for e, f in expected]
+    assert sorted(keys) == table.keys.tolist()
+    values = [expected[e, f] for _, (e, f) in sorted(zip(keys, expected, strict=True))]
+    np.testing.assert_allclose(table.values, values, rtol=1e-12)
 
 
 def test_words_are_translated_as_one_would_by_hand() -> None:
@@ -68,38 +68,41 @@ def test_words_are_translated_as_one_would_by_hand() -> None:
     source = side([[4, 5], [4, 6], [7, 6]], len(SOURCE))
     target = side([[4, 5], [4, 6], [7, 6]], len(TARGET))
     lists = lexicon.likely(lexicon.ibm1(source, target, 20), source, target, 1)
-    assert [one.tolist() for one in lists] == [[], [], [], [], [4], [5], [6], [7]]
+    assert [words.tolist() for words in lists] == [[], [], [], [], [4], [5], [6], [7]]
     assert lexicon.frequent(target, 2).tolist() == [4, 6]
 
 
 def test_lists_are_ordered_and_cut() -> None:
     source, target = side([[4], [4], [4]], 6), side([[5, 3], [5], [0, 5, 1]], 6)
     table = lexicon.ibm1(source, target, 2)
-    assert [one.tolist() for one in lexicon.likely(table, source, target, 9)][4:] == [[5, 3], []]
-    assert [one.tolist() for one in lexicon.likely(table, source, target, 1)][4:] == [[5], []]
+    assert [words.tolist() for words in lexicon.likely(table, source, target, 9)][4:] == [
+        [5, 3],
+        [],
+    ]
+    assert [words.tolist() for words in lexicon.likely(table, source, target, 1)][4:] == [[5], []]
     assert lexicon.frequent(target, 9).tolist() == [5, 3]
 
 
 def test_the_least_probable_pairs_make_room() -> None:
     sources, targets = random_text(60, 1), random_text(60, 2)
-    most, every = 40, lexicon.ibm1(side(sources, 13), side(targets, 14), 1)
-    found = lexicon.ibm1(side(sources, 13), side(targets, 14), 3, most=most)
-    assert len(found.keys) == most // 2 < len(every.keys)
-    kept = np.isin(every.keys, found.keys)
-    assert every.values[kept].min() >= every.values[~kept].max()
-    words = found.keys // 14
-    np.testing.assert_allclose([found.values[words == e].sum() for e in set(words)], 1)
+    limit, complete = 40, lexicon.ibm1(side(sources, 13), side(targets, 14), 1)
+    limited = lexicon.ibm1(side(sources, 13), side(targets, 14), 3, most=limit)
+    assert len(limited.keys) == limit // 2 < len(complete.keys)
+    present = np.isin(complete.keys, limited.keys)
+    assert complete.values[present].min() >= complete.values[~present].max()
+    words = limited.keys // 14
+    np.testing.assert_allclose([limited.values[words == e].sum() for e in set(words)], 1)
 
 
 def test_files_keep_a_shortlist(tmp_path: Path) -> None:
     path = tmp_path / "lists"
     shortlist.write(path, ["the", "a"], {"haus": ["house", "the"], "buch": ["book"]})
     assert path.read_text() == TEXT
-    found = shortlist.read(path, SOURCE, TARGET)
-    assert found.of([5, END], [END], len(TARGET)).tolist() == [2, 4, 5, 7]
-    assert found.of([4, 6, 99], [], len(TARGET)).tolist() == [4, 6, 7]
+    reread = shortlist.read(path, SOURCE, TARGET)
+    assert reread.of([5, END], [END], len(TARGET)).tolist() == [2, 4, 5, 7]
+    assert reread.of([4, 6, 99], [], len(TARGET)).tolist() == [4, 6, 7]
     source, target = side([[5, 6], [4]], 8), side([[4, 5, 6], [5, 7]], 8)
-    assert shortlist.coverage(found, source, target) == (4 / 5, 3)
+    assert shortlist.coverage(reread, source, target) == (4 / 5, 3)
 
 
 @pytest.mark.parametrize(

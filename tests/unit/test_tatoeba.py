@@ -91,9 +91,9 @@ def test_a_sample_by_the_command(tmp_path: Path) -> None:
     ],
 )
 def test_clear_errors(tmp_path: Path, words: list[str], message: str) -> None:
-    said = corpus(*words, "--out", tmp_path / "out", ok=False)
-    assert message in said
-    assert "Traceback" not in said
+    output = corpus(*words, "--out", tmp_path / "out", ok=False)
+    assert message in output
+    assert "Traceback" not in output
     assert not (tmp_path / "out").exists()
 
 

@@ -20,15 +20,15 @@ def test_a_set_is_scored_as_sacrebleu_scores_it(tmp_path: Path) -> None:
         write_lines(tmp_path / "sets" / "wmt14/full" / f"wmt14_full.en-de.{field}", lines)
     write_lines(tmp_path / "hyp", ["Der Hund schläft heute.", *lines[1:]])
     environment = {"SACREBLEU": str(tmp_path / "sets"), "PYTHONPATH": str(REPO), "NO_COLOR": "1"}
-    chosen = ("wmt14/full", "-l", "en-de")
+    set_options = ("wmt14/full", "-l", "en-de")
     theirs = run(
-        "sacrebleu", "-t", *chosen, "-i", "hyp", "-b", "-w", 2, cwd=tmp_path, **environment
+        "sacrebleu", "-t", *set_options, "-i", "hyp", "-b", "-w", 2, cwd=tmp_path, **environment
     )
-    score = ("fairseq-ext", "score", "--hyp", "hyp", "--ref", *chosen)
+    score = ("fairseq-ext", "score", "--hyp", "hyp", "--ref", *set_options)
     ours = run(*score, cwd=tmp_path, **environment).stdout
     assert ours.split()[:2] == ["BLEU", theirs.stdout.strip()]
     compare = ("fairseq-ext", "compare", "--system", "a=text:hyp", "--samples", 100)
-    table = run(*compare, "--ref", *chosen, cwd=tmp_path, **environment).stdout
+    table = run(*compare, "--ref", *set_options, cwd=tmp_path, **environment).stdout
     assert f"a       {theirs.stdout.strip()} ± " in table
 
 

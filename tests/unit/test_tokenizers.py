@@ -77,9 +77,9 @@ def test_commands_score_as_sacrebleu_does(
     """Without an option, the ending of the reference's name says the language."""
     ref = write_lines(tmp_path / "ref.zh", CHINESE)
     hyp = write_lines(tmp_path / "hyp.zh", SLIGHTLY_OTHER)
-    given = ["--hyp", str(hyp)] if command == "score" else ["--system", f"a=text:{hyp}"]
+    options = ["--hyp", str(hyp)] if command == "score" else ["--system", f"a=text:{hyp}"]
     with pytest.raises(SystemExit) as ended:
-        cli.main([command, "--ref", str(ref), *given, *words])
+        cli.main([command, "--ref", str(ref), *options, *words])
     assert ended.value.code == 0
     bleu = sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE], tokenize="zh").score
     shown = capsys.readouterr().out

@@ -16,7 +16,7 @@ from fairseq_ext.utils.errors import ConfigError
 from tests.commands.test_bad_input import refused
 from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
 from tests.support.models import configuration, dictionary
-from tests.support.trainings import load, same, training_state
+from tests.support.trainings import load, same_state, training_state
 
 BOS, PAD, EOS = 0, 1, 2
 LINES, LIMIT = 523, 6  # an odd size: no multiple of any batch size here
@@ -130,7 +130,7 @@ def test_without_options_it_is_the_stock_task(data: Path) -> None:
     )
     assert len(ours) == len(theirs) > 20
     for a, b in zip(ours, theirs, strict=True):
-        assert same(a, b)
+        assert same_state(a, b)
 
 
 def test_buckets_keep_working(data: Path) -> None:
@@ -147,7 +147,7 @@ def test_buckets_keep_working(data: Path) -> None:
 
 def epochs(task: TranslationExtTask, count: int, *, seed: int = 1, **options) -> list[list]:
     """The batches of some epochs, as fairseq's trainer asks for them."""
-    found = []
+    batches = []
     for epoch in range(1, count + 1):
         iterator = task.get_batch_iterator(
             task.dataset("train"),
@@ -157,8 +157,8 @@ def epochs(task: TranslationExtTask, count: int, *, seed: int = 1, **options) ->
             ignore_invalid_inputs=True,
             **options,
         )
-        found.append(list(iterator.next_epoch_itr()))
-    return found
+        batches.append(list(iterator.next_epoch_itr()))
+    return batches
 
 
 def ids(batches: list[dict]) -> list[list[int]]:
@@ -199,9 +199,9 @@ def test_random_batches_differ_by_epoch_and_follow_the_seed(data: Path) -> None:
     first, second = map(ids, epochs(task, 2, max_sentences=8))
     together = {frozenset(batch) for batch in first} & {frozenset(batch) for batch in second}
     assert not together  # other batches, not the same ones in another order
-    again, _ = loaded(data, "train", "--random-batches")
-    assert [ids(epoch) for epoch in epochs(again, 2, max_sentences=8)] == [first, second]
-    assert ids(epochs(again, 1, seed=2, max_sentences=8)[0]) != first
+    reloaded, _ = loaded(data, "train", "--random-batches")
+    assert [ids(epoch) for epoch in epochs(reloaded, 2, max_sentences=8)] == [first, second]
+    assert ids(epochs(reloaded, 1, seed=2, max_sentences=8)[0]) != first
 
 
 def test_random_batches_under_a_limit_of_tokens(data: Path) -> None:
@@ -216,10 +216,12 @@ def test_random_batches_under_a_limit_of_tokens(data: Path) -> None:
 
 def test_random_batches_of_what_the_limit_leaves(data: Path) -> None:
     task, dataset = loaded(data, "train", "--random-batches")
-    kept = [i for i in range(LINES) if dataset.src_sizes[i] <= 5 and dataset.tgt_sizes[i] <= 6]
+    within_limit = [
+        i for i in range(LINES) if dataset.src_sizes[i] <= 5 and dataset.tgt_sizes[i] <= 6
+    ]
     batches = epochs(task, 1, max_sentences=40, max_positions=(5, 6))[0]
-    assert sentences(batches) == kept
-    assert sorted(map(len, ids(batches)), reverse=True)[:-1] == [40] * (len(kept) // 40)
+    assert sentences(batches) == within_limit
+    assert sorted(map(len, ids(batches)), reverse=True)[:-1] == [40] * (len(within_limit) // 40)
 
 
 def test_other_splits_keep_the_stock_order(data: Path) -> None:
@@ -237,7 +239,7 @@ def test_other_splits_keep_the_stock_order(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (("--load-alignments", "--source-bos"), "`--load-alignments` .* `--source-bos`"),
         (("--load-alignments", *CUT), "`--load-alignments` .* `--truncate-source`"),
@@ -249,8 +251,8 @@ def test_other_splits_keep_the_stock_order(data: Path) -> None:
         (("--truncate-target", "--max-target-positions", 1), "`--max-target-positions` .* 1 inst"),
     ],
 )
-def test_refuses_what_cannot_work(data: Path, flags: tuple, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_refuses_what_cannot_work(data: Path, flags: tuple, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         task_with(data, *flags)
     task_with(data, "--load-alignments", "--random-batches")  # this can
 
@@ -285,7 +287,7 @@ def test_resumes_exactly(data: Path, trained: Path, moment: str, tmp_path: Path)
     shutil.copy(trained / moment, tmp_path / "checkpoint_last.pt")
     fairseq("train", data, *OPTIONS, *RUN, "--save-dir", tmp_path)
     states = (training_state(folder / "checkpoint_last.pt") for folder in (tmp_path, trained))
-    assert same(*states)
+    assert same_state(*states)
 
 
 @pytest.mark.system
@@ -313,10 +315,10 @@ def test_interactive_translates_as_generate_does(
     )
     results = [scored(done.stdout) for done in (generated, interactive)]
     assert len(results[0]) == 50
-    for one, other in zip(*(result.items() for result in results), strict=True):
-        assert one[0] == other[0]
-        assert [words for _, words in one[1]] == [words for _, words in other[1]]
-        for (a, _), (b, _) in zip(one[1], other[1], strict=True):
+    for first, second in zip(*(result.items() for result in results), strict=True):
+        assert first[0] == second[0]
+        assert [words for _, words in first[1]] == [words for _, words in second[1]]
+        for (a, _), (b, _) in zip(first[1], second[1], strict=True):
             assert abs(a - b) < 1e-4
     assert hypotheses(generated.stdout) == hypotheses(interactive.stdout)
     sources = [line for line in interactive.stdout.splitlines() if line.startswith("S-")]
@@ -325,20 +327,20 @@ def test_interactive_translates_as_generate_does(
 
 def scored(output: str) -> dict[str, list[tuple[float, str]]]:
     """Score and text of every hypothesis, by sentence number, in order."""
-    found: dict[str, list[tuple[float, str]]] = {}
+    scores: dict[str, list[tuple[float, str]]] = {}
     for line in output.splitlines():
         if line.startswith("H-"):
             name, score, words = line.split("\t")
-            found.setdefault(name, []).append((float(score), words))
-    return dict(sorted(found.items()))
+            scores.setdefault(name, []).append((float(score), words))
+    return dict(sorted(scores.items()))
 
 
 @pytest.mark.system
 def test_hub_model_cuts_and_begins_sources(data: Path, trained: Path) -> None:
     from fairseq import hub_utils
 
-    found = hub_utils.from_pretrained(str(trained), "checkpoint_last.pt", str(data))
-    hub = hub_utils.GeneratorHubInterface(found["args"], found["task"], found["models"])
+    hub_model = hub_utils.from_pretrained(str(trained), "checkpoint_last.pt", str(data))
+    hub = hub_utils.GeneratorHubInterface(hub_model["args"], hub_model["task"], hub_model["models"])
     tokens = [hub.encode("1 2 3 4 5 6 7 8"), hub.encode("1 2 3 4"), hub.encode("1 2 3")]
     long, just, short = hub.generate(tokens, beam=1, skip_invalid_size_inputs=False)
     assert long[0]["score"] == just[0]["score"] != short[0]["score"]

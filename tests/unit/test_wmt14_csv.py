@@ -69,10 +69,10 @@ def convert(data: Path, out: Path, *options: object, files: Path | None = None, 
 def refused(data: Path, out: Path, *options: object, files: Path) -> str:
     """The one line of an error after which nothing has been written."""
     done = convert(data, out, *options, files=files, ok=False)
-    said = [line for line in done.stderr.splitlines() if line and "rows" not in line]
-    assert len(said) == 1, done.stderr
+    complaints = [line for line in done.stderr.splitlines() if line and "rows" not in line]
+    assert len(complaints) == 1, done.stderr
     assert not out.exists()
-    return said[0]
+    return complaints[0]
 
 
 def read(path: Path) -> list[str]:
@@ -83,9 +83,11 @@ def read(path: Path) -> list[str]:
 
 
 def test_rows_are_those_of_the_csv_module(files: Path) -> None:
-    found = list(rows(files / CSV_NAMES["train"], COLUMNS))
-    assert found == [(flat(en), flat(de)) for de, en in map(cells, range(TRAIN))]
-    assert list(rows(files / CSV_NAMES["train"], ("de", "en"))) == [(de, en) for en, de in found]
+    rows_read = list(rows(files / CSV_NAMES["train"], COLUMNS))
+    assert rows_read == [(flat(en), flat(de)) for de, en in map(cells, range(TRAIN))]
+    assert list(rows(files / CSV_NAMES["train"], ("de", "en"))) == [
+        (de, en) for en, de in rows_read
+    ]
 
 
 @pytest.mark.parametrize("place", ["folder", "zip", "nested zip", "zip in folder"])
@@ -198,8 +200,8 @@ def test_empty_sides_are_counted_in_training_and_refused_in_the_test_set(
     assert "train, dropped, empty side: 1" in done.stdout
     assert len(read(tmp_path / "out" / "bpe" / "train.en")) == 8
     write_csv(tmp_path / CSV_NAMES["test"], table)
-    said = refused(tmp_path, tmp_path / "new", files=files)
-    assert f"`{CSV_NAMES['test']}`, row 4: a side is empty" in said
+    complaint = refused(tmp_path, tmp_path / "new", files=files)
+    assert f"`{CSV_NAMES['test']}`, row 4: a side is empty" in complaint
 
 
 def test_endless_lines_are_cut_and_counted(tmp_path: Path, files: Path) -> None:
@@ -223,8 +225,8 @@ def test_a_bad_row_in_the_unused_half_leaves_a_former_result_alone(
     convert(tmp_path, tmp_path / "out", files=files)
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     write_csv(tmp_path / CSV_NAMES["train"], [*(cells(n) for n in range(19)), ("one field",)])
-    said = convert(tmp_path, tmp_path / "out", files=files, ok=False).stderr
-    assert f"{CSV_NAMES['train']}`, row 20 (line " in said
+    output = convert(tmp_path, tmp_path / "out", files=files, ok=False).stderr
+    assert f"{CSV_NAMES['train']}`, row 20 (line " in output
     after = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert after == before
 
@@ -243,5 +245,5 @@ def test_wrong_options_are_named(tmp_path: Path, files: Path, options, message) 
 
 @pytest.mark.parametrize("fraction", ["0", "1.1", "-1/2", "1/0", "half"])
 def test_a_fraction_must_be_one(tmp_path: Path, files: Path, fraction: str) -> None:
-    said = convert(files, tmp_path / "out", f"--fraction={fraction}", ok=False).stderr
-    assert "must be above 0 and at most 1" in said
+    output = convert(files, tmp_path / "out", f"--fraction={fraction}", ok=False).stderr
+    assert "must be above 0 and at most 1" in output
