@@ -14,7 +14,7 @@ from argparse import Namespace
 
 import shared_options
 from cells import Cells, Stopwatch
-from muse_translation import LONGEST, pair_batches, steps
+from muse_translation import LONGEST, pair_batches
 from peers import DTYPES, Side, Size
 
 FLOAT, STOCK = "float", "transformer (pre-norm)"
@@ -63,7 +63,7 @@ def training(options: Namespace) -> Cells:
     )
     sides = learners(options)
     seconds = Stopwatch(options).time(
-        STEP, {name: steps(side, samples) for name, side in sides.items()}
+        STEP, {name: side.train_steps(samples) for name, side in sides.items()}
     )
     pairs = [(name, FLOAT) for name in sides if name != FLOAT]
     cells.add(STEP, None, seconds, pairs, tokens=tokens)

@@ -13,89 +13,45 @@ third of the work.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import shared_options
 import torch
 from bench import compare, paired, report
-from fairseq import options
-from fairseq.data import Dictionary
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.optim.adam import FairseqAdam
-from fairseq.sequence_generator import SequenceGenerator
-from fairseq.tasks.translation import TranslationTask
+from linformer_translation import generate
+from peers import Side, sample_of
 
-from fairseq_ext import register
-
-SIZES = [
-    *("--dropout", "0.0", "--encoder-embed-dim", "100", "--decoder-embed-dim", "100"),
-    *("--encoder-hidden-size", "256", "--decoder-hidden-size", "256"),
-]
-OPTIMIZER = ["--optimizer", "adam", "--lr", "1e-3", "--criterion", "label_smoothed_cross_entropy"]
+OPTIMIZER = ["--lr", "1e-3", "--criterion", "label_smoothed_cross_entropy"]
 
 
-def ours() -> list[str]:
-    return ["--arch", "gru_attention", *SIZES]
+@dataclass(frozen=True)
+class Size:
+    """Sizes of a recurrent model, which the paper has."""
+
+    vocabulary: int
+
+    def flags(self) -> list[str]:
+        """Return the options of ``fairseq-train``."""
+        return [
+            *("--encoder-embed-dim", "100", "--decoder-embed-dim", "100"),
+            *("--encoder-hidden-size", "256", "--decoder-hidden-size", "256"),
+        ]
+
+
+def build(vocabulary: int, device: str, *flags: str) -> Side:
+    """Build an architecture in the sizes of the paper."""
+    return Side([*flags, *OPTIMIZER], Size(vocabulary), positions=1024, device=device)
 
 
 def stock_lstm(out_embed_dim: int) -> list[str]:
     width = str(out_embed_dim)
-    return [
-        *("--arch", "lstm", *SIZES, "--encoder-bidirectional", "--decoder-out-embed-dim", width),
-    ]
-
-
-class Side:
-    """A model with what it takes to train it one step, as fairseq's own command builds them."""
-
-    def __init__(self, flags: list[str], vocabulary: int, device: str) -> None:
-        torch.manual_seed(1)
-        register()
-        parser = options.get_training_parser()
-        args = options.parse_args_and_arch(parser, ["data", *flags, *OPTIMIZER])
-        cfg = convert_namespace_to_omegaconf(args)
-        words = Dictionary()
-        for index in range(vocabulary - words.nspecial):
-            words.add_symbol(f"w{index}")
-        self.task = TranslationTask(cfg.task, words, words)
-        self.model = self.task.build_model(cfg.model).to(device)
-        self.criterion = self.task.build_criterion(cfg.criterion)
-        self.optimizer = FairseqAdam(cfg.optimizer, list(self.model.parameters()))
-
-    def train_step(self, sample: dict) -> None:
-        self.task.train_step(sample, self.model, self.criterion, self.optimizer, 0)
-        self.optimizer.clip_grad_norm(1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+    return ["--arch", "lstm", "--encoder-bidirectional", "--decoder-out-embed-dim", width]
 
 
 def batch(lengths: list[int], vocabulary: int, device: str) -> dict:
     """Source and target of these lengths (in words, with </s>), longest first."""
-    generator = torch.Generator().manual_seed(1)
-    width = max(lengths)
-
-    def side(left: bool) -> torch.Tensor:
-        tokens = torch.full((len(lengths), width), 1)
-        for row, length in zip(tokens, lengths, strict=True):
-            words = torch.randint(4, vocabulary, (length,), generator=generator)
-            words[-1] = 2
-            row[width - length :].copy_(words) if left else row[:length].copy_(words)
-        return tokens
-
-    source, target = side(True), side(False)
-    previous = torch.full_like(target, 2)
-    previous[:, 1:] = target[:, :-1]
-    previous.masked_fill_(target.eq(1), 1)
-    sample = {
-        "id": torch.arange(len(lengths)),
-        "nsentences": len(lengths),
-        "ntokens": sum(lengths),
-        "net_input": {
-            "src_tokens": source.to(device),
-            "src_lengths": torch.tensor(lengths).to(device),
-            "prev_output_tokens": previous.to(device),
-        },
-        "target": target.to(device),
-    }
-    return sample
+    both = torch.tensor(lengths)
+    return sample_of(both, both, Size(vocabulary), device)
 
 
 def recurrence(side: Side, sample: dict, stock: bool):
@@ -119,23 +75,14 @@ def recurrence(side: Side, sample: dict, stock: bool):
     return run
 
 
-def generation(side: Side, sample: dict, length: int):
-    """Beam 5, every hypothesis exactly ``length`` words long."""
-    model = side.model.eval()
-    generator = SequenceGenerator(
-        [model], side.task.target_dictionary, beam_size=5, max_len_b=length, min_len=length
-    )
-    return lambda: generator.generate([model], {**sample})
-
-
 def main() -> None:
     defaults = {"threads": 2, "repeats": 15, "device": "cpu", "vocabulary": 2100}
     options_ = shared_options.parser_with(__doc__, **defaults).parse_args()
     torch.set_num_threads(options_.threads)
     device, vocabulary = options_.device, options_.vocabulary
-    gru = Side(ours(), vocabulary, device)
+    gru = build(vocabulary, device, "--arch", "gru_attention")
     peers = {
-        f"lstm, output from {width}": Side(stock_lstm(width), vocabulary, device)
+        f"lstm, output from {width}": build(vocabulary, device, *stock_lstm(width))
         for width in (868, 256)
     }
     first = next(iter(peers.values()))
@@ -175,7 +122,7 @@ def main() -> None:
             add(
                 f"beam-5 generation, {size} x 25 words",
                 peer,
-                {"ours": generation(gru, sample, 25), "peer": generation(side, sample, 25)},
+                {"ours": generate(gru, sample, 25), "peer": generate(side, sample, 25)},
             )
     report(f"GRU attention against fairseq's lstm, vocabulary {vocabulary}", rows, options_.json)
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import math
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from cells import Cells, Stopwatch
 from fairseq.sequence_generator import SequenceGenerator
 from linformer_encoder import FUSED, STOCK, sentences_of
-from peers import DTYPES, EOS, Side, Size, check, linformer, sample_of, sdpa_backend, transformer
+from peers import (
+    DTYPES,
+    EOS,
+    Side,
+    Size,
+    check,
+    linformer,
+    pair_lengths,
+    sample_of,
+    sdpa_backend,
+    transformer,
+)
 from torch import Tensor
 
 MEAN_SOURCE, MEAN_TARGET, LONGEST = 31, 59, 256  # Pampaloni, section 2
@@ -97,7 +107,7 @@ def training_steps(options: Namespace, cells: Cells) -> None:
         f"{MEAN_TARGET}, cut to {LONGEST}; drawn: means {means[0]:.1f} and {means[1]:.1f}, padded "
         f"to {widths[0]:.0f} and {widths[1]:.0f} on average; dropout {options.dropout}"
     )
-    candidates = {name: each_in_turn(side, samples) for name, side in sides.items()}
+    candidates = {name: side.train_steps(samples) for name, side in sides.items()}
     # One cell, so it may take as long as all those of the forward.
     watch = Stopwatch(options, options.budget * len(options.lengths))
     seconds = watch.time("training step", candidates)
@@ -117,20 +127,8 @@ def training_steps(options: Namespace, cells: Cells) -> None:
 
 def random_lengths(sentences: int, seed: int) -> tuple[Tensor, Tensor]:
     """Tokens of source and target, which are long together."""
-    generator = torch.Generator().manual_seed(seed)
-    source, noise = torch.randn(2, sentences, generator=generator)
-    target = CORRELATION * source + math.sqrt(1 - CORRELATION**2) * noise
-
-    def tokens(normal: Tensor, mean: int) -> Tensor:
-        centre = math.log(mean) - SIGMA**2 / 2
-        return (centre + SIGMA * normal).exp().round().long().clamp(3, LONGEST)
-
-    return tokens(source, MEAN_SOURCE), tokens(target, MEAN_TARGET)
-
-
-def each_in_turn(side: Side, samples: list[dict]) -> Callable[[], None]:
-    batches: Iterator[dict] = itertools.cycle(samples)
-    return lambda: side.train_step(next(batches))
+    means, sigmas = (MEAN_SOURCE, MEAN_TARGET), (SIGMA, SIGMA)
+    return pair_lengths(sentences, means, sigmas, CORRELATION, longest=LONGEST, seed=seed)
 
 
 def generation(options: Namespace) -> Cells:

@@ -144,7 +144,7 @@ def training(options: Namespace) -> Cells:
         "tokens are target tokens"
     )
     sides = learners(options)
-    candidates = {name: steps(side, samples) for name, side in sides.items()}
+    candidates = {name: side.train_steps(samples) for name, side in sides.items()}
     for name, side in sides.items():
         count = sum(parameter.numel() for parameter in side.model.parameters())
         cells.note(f"{name}: {count:,} parameters")
@@ -170,11 +170,6 @@ def learners(options: Namespace) -> dict[str, Side]:
     return {
         name: Side(words, size, positions=LONGEST, **where) for name, (words, size) in flags.items()
     }
-
-
-def steps(side: Side, samples: list[dict]) -> Callable[[], None]:
-    batches: Iterator[dict] = cycle(samples)
-    return lambda: side.train_step(next(batches))
 
 
 def pair_batches(options: Namespace) -> list[dict]:

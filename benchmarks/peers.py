@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from fairseq import options
@@ -27,9 +30,20 @@ PAD, EOS, FIRST_WORD = 1, 2, 4
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+class ModelSize(Protocol):
+    """Sizes of a model of any architecture."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Entries of the dictionary."""
+
+    def flags(self) -> list[str]:
+        """Return the options of ``fairseq-train``."""
+
+
 @dataclass(frozen=True)
 class Size:
-    """Sizes of a model; the defaults are the paper's."""
+    """Sizes of a transformer; the defaults are the paper's."""
 
     embed_dim: int = 512
     ffn_embed_dim: int = 2048
@@ -76,7 +90,7 @@ class Side:
     def __init__(
         self,
         flags: list[str],
-        size: Size,
+        size: ModelSize,
         *,
         positions: int,
         device: str = "cpu",
@@ -86,9 +100,9 @@ class Side:
         torch.manual_seed(1)
         longest = str(max(1024, positions))
         words = [
-            *("data", *flags, *size.flags(), "--dropout", str(dropout)),
+            *("data", "--criterion", "cross_entropy", "--optimizer", "adam", "--lr", "1e-4"),
             *("--max-source-positions", longest, "--max-target-positions", longest),
-            *("--criterion", "cross_entropy", "--optimizer", "adam", "--lr", "1e-4"),
+            *(*size.flags(), "--dropout", str(dropout), *flags),
         ]
         register()
         args = options.parse_args_and_arch(options.get_training_parser(), words)
@@ -129,6 +143,11 @@ class Side:
         self.optimizer.clip_grad_norm(1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def train_steps(self, samples: list[dict]) -> Callable[[], None]:
+        """A training step, each call with the next of ``samples``."""
+        batches = itertools.cycle(samples)
+        return lambda: self.train_step(next(batches))
 
 
 class FusedAttention(nn.Module):
@@ -267,7 +286,7 @@ def pair_lengths(
     return lengths[0], lengths[1]
 
 
-def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: Size, device: str) -> dict:
+def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: ModelSize, device: str) -> dict:
     """A batch of sentence pairs of these lengths (with ``</s>``), as fairseq collates it."""
     generator = torch.Generator().manual_seed(int(source_lengths.sum()))
 
