@@ -25,6 +25,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from fairseq_ext.evaluation import tables
 from fairseq_ext.evaluation.bootstrap import metrics
 from fairseq_ext.evaluation.score import plain_lines
 from fairseq_ext.evaluation.significance import LEVEL, Runs, Variances, student_quantile
@@ -200,14 +201,13 @@ def markdown(rows: Sequence[dict]) -> str:
     for rate_name in ("errors", "covered", "power"):
         if rate_name not in rows[0]:
             continue
-        lines = [f"| {rate_name}, % | shared | seeds | {' | '.join(names)} |"]
-        lines.append("|" + "---|" * (len(names) + 3))
+        heading = [f"{rate_name}, %", "shared", "seeds", *names]
         cells: dict[tuple, list[str]] = {}
         for row in rows:
             key = (row["metric"], row.get("shared", "–"), row["seeds"])
             cells.setdefault(key, []).append(f"{row[rate_name]:.1f}")
-        lines += [f"| {' | '.join(map(str, key))} | {' | '.join(c)} |" for key, c in cells.items()]
-        parts.append("\n".join(lines))
+        body = [[*map(str, key), *rates] for key, rates in cells.items()]
+        parts.append(tables.markdown([heading, *body]))
     return "\n\n".join(parts)
 
 

@@ -12,6 +12,8 @@ import json
 import sys
 from pathlib import Path
 
+from fairseq_ext.evaluation import tables
+
 VALUES = {
     "peak_mib": "MiB",
     "us_per_token": "µs per token",
@@ -69,19 +71,13 @@ def pair_rows(report: dict) -> list[list[str]]:
     return table
 
 
-def pipes(table: list[list[str]]) -> list[str]:
-    """Lines of a Markdown table."""
-    lines = ["| " + " | ".join(row) + " |" for row in table]
-    return [lines[0], "|" + "---|" * len(table[0]), *lines[1:]]
-
-
 def markdown(report: dict) -> str:
     """Format all tables of a report, then its findings."""
     parts = [f"**{report['title']}**"]
     if "rows" in report:
-        return "\n\n".join([*parts, "\n".join(pipes(pair_rows(report)))])
+        return "\n\n".join([*parts, tables.markdown(pair_rows(report))])
     for measurement in dict.fromkeys(row["what"] for row in report["figures"]):
-        parts.append("\n".join([f"{measurement}:", "", *pipes(rows_of(report, measurement))]))
+        parts += [f"{measurement}:", tables.markdown(rows_of(report, measurement))]
     parts.append("\n".join(f"- {text}" for text in [*report["notes"], *report["findings"]]))
     return "\n\n".join(parts)
 
