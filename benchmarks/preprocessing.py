@@ -24,24 +24,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
-import preprocessing_ours
-from preprocessing_ours import LONGEST, MERGES, RATIO, SIDES
+import watching
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
-
-HERE = Path(__file__).resolve().parent
 BIN = Path(sys.executable).parent
 OURS = "ours"
+SIDES = ("en", "de")
+LONGEST, RATIO = 80, 9.0  # as for WMT14
+MERGES = 8_000
 BASE = 20_000  # different pairs, before they are repeated
 SAMPLED = 0.1  # seconds between two looks at the memory
 
@@ -122,21 +118,6 @@ def write_pairs(folder: Path, name: str, pairs: Iterator[tuple[str, str]]) -> No
 # ---- running and watching ------------------------------------------------------------------------
 
 
-def resident(root: int) -> int:
-    """Return the resident memory of a process and all its descendants, in bytes."""
-    parents, pages = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            after_name = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        parents[int(folder.name)], pages[int(folder.name)] = int(after_name[1]), int(after_name[21])
-    family = {root}
-    while children := {child for child, parent in parents.items() if parent in family} - family:
-        family |= children
-    return sum(pages.get(member, 0) for member in family) * os.sysconf("SC_PAGE_SIZE")
-
-
 def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
     """Run shell commands, each job's one after the other and the jobs at the same time.
 
@@ -147,18 +128,17 @@ def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
         RuntimeError: a command failed.
     """
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONUTF8": "1"}
-    began, peak = time.perf_counter(), 0
-    running = [
-        subprocess.Popen(["bash", "-c", "set -e; " + "; ".join(commands)], env=environment)
-        for commands in jobs
-    ]
-    while any(process.poll() is None for process in running):
-        peak = max(peak, sum(resident(process.pid) for process in running))
-        time.sleep(SAMPLED)
-    seconds = time.perf_counter() - began
-    if any(process.returncode for process in running):
+    began = " ".join(f"( {' && '.join(commands)} ) & jobs+=($!);" for commands in jobs)
+    script = f'{began} for job in "${{jobs[@]}}"; do wait "$job" || exit 1; done'
+    with watching.timed() as times:
+        process = subprocess.Popen(["bash", "-c", script], env=environment)
+        watch = watching.Watch(process.pid, look=SAMPLED)
+        watch.start()
+        process.wait()
+        watch.end()
+    if process.returncode:
         raise RuntimeError(f"a command of these failed: {jobs}")
-    return seconds, peak / 2**20
+    return times["seconds"], watch.total / 2**20
 
 
 def peer_commands(work: Path, name: str, side: str, processes: int) -> list[str]:
@@ -173,9 +153,55 @@ def peer_commands(work: Path, name: str, side: str, processes: int) -> list[str]
 
 def our_command(work: Path, name: str, workers: int) -> list[str]:
     """``corpus.py``'s whole preparation, in a process of its own, anew."""
-    script, out = HERE / "preprocessing_ours.py", work / "ours"
-    words = [sys.executable, script, work / "raw", name, work / "codes", out, workers]
+    out = work / "ours"
+    words = [sys.executable, __file__, OURS, work / "raw", name, work / "codes", out, workers]
     return [f"rm -rf {out}", " ".join(map(str, words))]
+
+
+def learn(pairs: Sequence[tuple[str, str]], codes: Path) -> None:
+    """Write merges learnt from the pairs' tokens."""
+    from fairseq_ext.corpora.catalogue import Limits
+    from fairseq_ext.corpora.chunks import Chunk, Tokenize
+    from fairseq_ext.text.pipeline import Pipeline
+    from fairseq_ext.text.subwords import learn_merges
+
+    pipeline = Pipeline(*SIDES, normalize=True, tokenize=True, escape=True)
+    work = Tokenize(pipeline, Limits(), name="base")
+    lines = work(Chunk(1, pairs))
+    texts = [codes.with_name(f"learn.{side}") for side in SIDES]
+    for path, side in zip(texts, (lines.source, lines.target), strict=True):
+        path.write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
+    learn_merges(texts, codes, MERGES)
+
+
+def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> None:
+    """Prepare like ``preprocess/corpus.py``, from two plain files and with merges learnt already.
+
+    Args:
+        folder: NAME.en and NAME.de are the training text, held-out.en and .de the other two.
+        name: of the training text.
+        codes: the merges.
+        out: folder to write.
+        workers: processes.
+    """
+    from fairseq_ext.corpora import preparation
+    from fairseq_ext.corpora.catalogue import Corpus, Limits, Source
+
+    def source(name: str) -> tuple[Source]:
+        return (Source(name, tuple(f"{name}.{side}" for side in SIDES)),)
+
+    corpus = Corpus(
+        *SIDES,
+        train=source(name),
+        valid=source("held-out"),
+        test=source("held-out"),
+        normalize=True,
+        limits=Limits(LONGEST, RATIO),
+        merges=MERGES,
+    )
+    # Learning is not what is measured.
+    preparation.learn = lambda kind, texts, size, folder: shutil.copy(codes, folder / "codes")
+    preparation.Preparation(name, corpus, out, out / "download", str(folder), workers).run()
 
 
 def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
@@ -282,43 +308,18 @@ def save(
     summary: dict[str, float],
     fates: dict[str, list[int]],
 ) -> None:
-    """The figures as JSON, and a picture of the speeds beside it."""
-    from bench import machine
-
-    from fairseq_ext.evaluation.plots import save_picture
+    """Write the figures as JSON."""
+    import bench
 
     logging.getLogger().setLevel(logging.WARNING)  # fairseq's import has chosen another
-    data = {
-        "title": "Preparing a corpus: normalize, tokenize, clean, byte-pair encoding",
-        "machine": machine(),
-        "settings": {"rounds": options.rounds, "merges": MERGES, "longest": LONGEST},
-        "pairs and tokens": fates,
-        "figures": [figure.row() for figure in figures],
-        "findings": summary,
-    }
-    for path in save_picture(picture(figures), options.json.with_suffix(".png"), data):
-        print(f"written: {path}", file=sys.stderr)
-
-
-def picture(figures: Sequence[Figure]) -> Picture:
-    """Draw a bar for each figure, as long as its pairs per second."""
-    import matplotlib
-    from matplotlib.figure import Figure as Picture
-
-    from fairseq_ext.evaluation.plots import PALETTE, STYLE
-
-    with matplotlib.rc_context(STYLE):
-        drawing = Picture(figsize=(8, 3.4), layout="constrained")
-        axes = drawing.subplots()
-        names = [f"{f.name}\n{cores(f.cores)}, {f.pairs:,} pairs" for f in figures]
-        colours = [PALETTE[0 if figure.name == OURS else 1] for figure in figures]
-        bars = axes.barh(names, [figure.speed for figure in figures], color=colours)
-        axes.bar_label(bars, [f"{figure.speed:,.0f}" for figure in figures], padding=3)
-        axes.invert_yaxis()
-        axes.set(title="Preparing a corpus", xlabel="sentence pairs per second")
-        axes.tick_params(axis="y", labelsize=8)
-        axes.grid(True, axis="x")
-    return drawing
+    bench.save(
+        options.json,
+        title="Preparing a corpus: normalize, tokenize, clean, byte-pair encoding",
+        settings={"rounds": options.rounds, "merges": MERGES, "longest": LONGEST},
+        **{"pairs and tokens": fates},
+        figures=[figure.row() for figure in figures],
+        findings=summary,
+    )
 
 
 def cores(number: int) -> str:
@@ -333,7 +334,7 @@ def parse() -> Namespace:
     add("--pairs", type=int, default=1_000_000, help="that ours prepares (1,000,000)")
     add("--peer-pairs", type=int, default=100_000, help="the first of them, for all (100,000)")
     add("--rounds", type=int, default=3, help="of all in turn (3)")
-    add("--json", type=Path, metavar="FILE.json", help="figures; .png and .svg beside it")
+    add("--json", type=Path, metavar="FILE.json", help="write the figures there")
     add("--work", type=Path, help="folder for the texts, kept (a temporary one)")
     return parser.parse_args()
 
@@ -348,7 +349,7 @@ def main() -> None:
         for name, number in (("small", options.peer_pairs), ("large", options.pairs)):
             write_pairs(work / "raw", name, perturbed(base, number))
         write_pairs(work / "raw", "held-out", iter(base[:100]))
-        preprocessing_ours.learn(base, work / "codes")
+        learn(base, work / "codes")
         figures = measure(options, work)
         fates = fates_of(work / "ours")
         shutil.rmtree(work / "ours")
@@ -360,4 +361,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == [OURS]:
+        folder, name, codes, out, workers = sys.argv[2:]
+        prepare(Path(folder), name, Path(codes), Path(out), int(workers))
+    else:
+        main()

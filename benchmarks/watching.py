@@ -21,6 +21,8 @@ class Watch(threading.Thread):
 
     Attributes:
         peak: largest high-water mark of one of the processes, in bytes.
+        total: the most that all of them had resident at a look (pages that processes share count
+            for each of them).
         private: the most that one of them had at a look without the files that it maps, which all
             processes share and the system can drop.
         disk: the most bytes that the folder has held.
@@ -30,15 +32,18 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self._process, self._folder, self._look = process, folder, look
         self._ended = threading.Event()
-        self.peak = self.private = self.disk = 0
+        self.peak = self.private = self.total = self.disk = 0
 
     def run(self) -> None:
         wait = self._look / 20
         while not self._ended.wait(wait):
             wait = min(2 * wait, self._look)
+            total = 0
             for process in _family(self._process):
+                total += _status(process, "VmRSS")
                 self.peak = max(self.peak, _status(process, "VmHWM"))
                 self.private = max(self.private, _status(process, "RssAnon"))
+            self.total = max(self.total, total)
             if self._folder is not None:
                 self.disk = max(self.disk, sum(_sizes(self._folder)))
 
