@@ -22,11 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import bench
-import pictures
 import shared_options
 import watching
-
-from fairseq_ext.evaluation.plots import PALETTE, STYLE
 
 COMMAND = (sys.executable, "-m", "fairseq_ext", "corpus", "pairs")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
@@ -95,36 +92,6 @@ def one(options: Namespace, source: Path, count: int, workers: int) -> dict[str,
     return row
 
 
-def draw(rows: list[dict[str, float]], output: Path) -> None:
-    """Draw seconds and memory over the number of pairs."""
-    import matplotlib
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
-    panels = {"seconds": "seconds", "peak_mib": "memory of a process (MiB)"}
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.2 * len(panels), 4.2), layout="constrained")
-        axes_of = figure.subplots(1, len(panels), squeeze=False)[0]
-        for axes, (name, label) in zip(axes_of, panels.items(), strict=True):
-            for place, workers in enumerate(sorted({row["workers"] for row in rows})):
-                series = [row for row in rows if row["workers"] == workers]
-                legend = f"{workers} processes" if workers > 1 else "one process"
-                line = {"marker": "o", "ms": 4, "lw": 1.8, "color": PALETTE[place], "label": legend}
-                axes.plot([row["pairs"] for row in series], [row[name] for row in series], **line)
-            axes.set(xscale="log", xlabel="pairs", ylabel=label)
-            counts = sorted({row["pairs"] for row in rows})
-            axes.set_xticks(counts, [f"{count:,}" for count in counts])
-            axes.xaxis.set_minor_locator(NullLocator())
-            if name == "seconds":
-                axes.set_yscale("log")
-                axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            else:
-                axes.set_ylim(0, 1.1 * max(row[name] for row in rows))
-            axes.legend(fontsize=8.5)
-            axes.grid(True)
-        pictures.save(figure, output)
-
-
 def main(words: list[str] | None = None) -> None:
     options = arguments(words)
     logging.getLogger().setLevel(logging.WARNING)
@@ -139,7 +106,6 @@ def main(words: list[str] | None = None) -> None:
     if options.json is not None:
         settings = shared_options.settings(options, without=("json", "folder"))
         bench.save(options.json, title="Splitting sentence pairs", settings=settings, rows=rows)
-        draw(rows, options.json)
 
 
 if __name__ == "__main__":

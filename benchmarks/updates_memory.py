@@ -16,11 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import bench
-import pictures
 import shared_options
 import updates
-
-from fairseq_ext.evaluation.plots import PALETTE, STYLE
 
 PLUGIN = ["--user-dir", str(updates.USER_DIR)]
 RECOMPUTED = "--checkpoint-activations"
@@ -57,33 +54,6 @@ def one(options: Namespace, data: str, model: str, tokens: int, flags: list[str]
     }
 
 
-def draw(rows: list[dict[str, Any]], output: Path) -> None:
-    """Draw a panel for each model, bars for each vocabulary and batch."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    models = [*dict.fromkeys(row["model"] for row in rows)]
-    cells = [*dict.fromkeys((row["vocabulary"], row["tokens"]) for row in rows)]
-    width = 0.8 / len(SIDES)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(6.4 * len(models), 4.2), layout="constrained")
-        axes_of = figure.subplots(1, len(models), squeeze=False)[0]
-        for axes, model in zip(axes_of, models, strict=True):
-            for place, side in enumerate(SIDES):
-                side_rows = [row for row in rows if (row["model"], row["side"]) == (model, side)]
-                left = (place - (len(SIDES) - 1) / 2) * width
-                positions = [number + left for number in range(len(side_rows))]
-                heights = [row["mebibytes"] for row in side_rows]
-                bars = axes.bar(positions, heights, width, label=side, color=PALETTE[place])
-                axes.bar_label(bars, fmt="{:,.0f}", fontsize=7)
-            names = [f"V = {words:,}\n{tokens:,} tokens" for words, tokens in cells]
-            axes.set_xticks(range(len(cells)), names, fontsize=8)
-            axes.set(title=model, ylabel="resident at most (MiB)")
-            axes.grid(visible=True, axis="y")
-            axes.legend(fontsize=8.5)
-        pictures.save(figure, output)
-
-
 def main(words: list[str] | None = None) -> None:
     options = arguments(words)
     shared_options.begin(options)
@@ -110,7 +80,6 @@ def main(words: list[str] | None = None) -> None:
     if options.json is not None:
         settings = shared_options.settings(options, without=("json", "verbose"))
         bench.save(options.json, title="Memory of training", settings=settings, rows=rows)
-        draw(rows, options.json)
 
 
 if __name__ == "__main__":

@@ -344,7 +344,6 @@ def test_preparing_a_corpus_is_timed_against_the_command_lines(tmp_path: Path) -
     # Of 400 pairs 4 have an empty side and 4 are too long.
     fates = {fate: pairs for fate, (pairs, *_) in answer["pairs and tokens"].items()}
     assert fates == {"kept": 392, "empty side": 4, "more than 80 tokens": 4}
-    assert figures.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_servers_are_timed_under_load(tmp_path: Path) -> None:
@@ -503,7 +502,6 @@ def test_splitting_of_made_up_pairs(tmp_path: Path) -> None:
         *((500, 1), (500, 2), (900, 1), (900, 2))
     ]
     assert all(row["peak_mib"] > 1 and row["seconds"] > 0 for row in rows)
-    assert (tmp_path / "x.png").exists()
 
 
 @pytest.mark.system
@@ -533,7 +531,6 @@ def test_memory_of_updates(tmp_path: Path) -> None:
         (tokens, side) for tokens in (200, 300) for side in sides
     ]
     assert all(1 < row["mebibytes_before_first_update"] < row["mebibytes"] for row in rows)
-    assert out.with_suffix(".png").exists()
 
 
 @pytest.mark.system
