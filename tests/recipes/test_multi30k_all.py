@@ -111,7 +111,7 @@ def test_all_systems_in_their_order(tmp_path: Path) -> None:
     [
         (["lstm"], "`lstm` must be a system"),
         (["muse@0"], "`muse@0` must be a system, or one with @SEED"),
-        (["--group", "4"], "`--group` must be 1, 2 or 3, but is `4`"),
+        (["--group", "4"], "`--group` must be from 1 to 3, but is `4`"),
         (["--jobs", "0"], "`--jobs` must be a positive whole number"),
         (["--device", "tpu"], "`--device` must be cpu or gpu, but is `tpu`"),
         (["--rates", "0.1,x"], "`--rates` must be numbers"),

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# English → German: every system at matched size on one corpus, each for the same number of updates,
+# with seeds, in one table.
+#
+#   corpus       Multi30k in its official lower-cased tokens; 10,000 joint merges, which make some 2.5
+#                million parameters
+#   end          --updates, with a rate that falls to 0 as a cosine does, so that the losses are flat
+#                by then; the last checkpoint translates, with beam 5
+#   rates        each system has the peak rate at which it was best in docs/results/multi30k_all;
+#                fairseq's convolutions and the deep transformer that of the transformer
+#   binary       as in multi30k_all.sh: a binary system goes on from its float one
+# shellcheck disable=SC2034,SC2329  # all_systems.sh uses the variables and calls the functions
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=all_systems.sh
+source "$(dirname "${BASH_SOURCE[0]}")/all_systems.sh"
+
+recipe=real-multi30k corpus=multi30k_tok src=en tgt=de average=1 schedule_kind=cosine
+flags+=(--no-epoch-checkpoints)
+systems="transformer muse bmt lightconv dynamicconv linformer-32 gru muse-simple transformer-12-1 \
+linformer-8 bmt-1 binary"
+groups=("$systems" "${systems// /@2 }@2" "${systems// /@3 }@3" "transformer@4 muse@4 transformer@5 muse@5")
+system_rates=([gru]=0.004 [bmt]=0.004 [bmt-1]=0.001 [binary]=0.001)
+
+usage() {
+    cat <<HELP
+Usage: bash recipes/real_en_de.sh [OPTION]... [NAME]...
+
+  NAME             system, or NAME@SEED for another seed; it brings along what it needs  (all)
+                     1: $systems
+                     2, 3: the same with seeds 2 and 3
+                     4: ${groups[3]}
+  --group N        the systems of that line; may be repeated
+
+  --corpus C       multi30k                                         (multi30k)
+  --from DIR       folder with the corpus's files; without it they are downloaded where they can be
+  --jobs N         trainings at once, one thread each on a CPU      (cores; 1 on a GPU)
+  --updates N      length of every training                         (10000; 5000 on a GPU)
+  --rates A,B,C    peak learning rates that each system tries; the best after $grid updates goes on
+                   (one rate for each system, which is in the script; on a GPU 0.0025,0.005,0.01)
+  --device D       cpu or gpu                                       (gpu where there is one)
+  --data DIR       the corpus, prepared there once                  (runs/data/$corpus)
+  --out DIR        where everything goes                            (runs/$recipe)
+  --help           this text
+
+An update has 1,000 tokens on a CPU, 8,192 on a GPU (two batches, bf16). Ctrl-C stops all trainings,
+and the same command continues them. The tables show every system that is finished in --out.
+SMOKE=1 needs no files: every step, tiny, with two systems. DRY_RUN=1 only prints the commands.
+HELP
+}
+
+own_option() {
+    case "$1" in
+    --corpus)
+        needs_value "$1" "$@"
+        [[ "$2" == multi30k ]] || die "\`--corpus\` must be multi30k, but is \`$2\`."
+        ;;
+    --from)
+        needs_value "$1" "$@"
+        mirror="$2"
+        ;;
+    *) die "\`$1\` is not an option; --help lists them." ;;
+    esac
+}
+
+use_smoke_settings() {
+    smoke=1 grid=8
+    ((${#names[@]})) || names=(lightconv muse@2)
+    updates="${updates:-16}"
+}
+
+use_device() {
+    if [[ "$1" == gpu ]]; then
+        [[ -n "$rates" ]] || system_rates=()
+        rates="${rates:-0.0025,0.005,0.01}" updates="${updates:-5000}"
+    else
+        rates="${rates:-0.002}" updates="${updates:-10000}"
+    fi
+    # A short training warms up as well, and its rates are compared no later than at its end.
+    ((warmup < updates)) || warmup=$((updates / 4))
+    ((grid < updates)) || grid="$updates"
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit
