@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import zlib
 from pathlib import Path
@@ -13,8 +14,11 @@ import torch
 
 from fairseq_ext import register
 from tests.support import quick
-from tests.support.harness import binarize, digits_corpus, fairseq
+from tests.support.harness import STARTUP, binarize, digits_corpus, fairseq
 
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
+)  # commands of the tests start sooner
 register()  # for the tests that use fairseq and our models in this process
 torch.set_num_threads(1)  # some tests fork, and a child without OpenMP's threads waits for them
 
