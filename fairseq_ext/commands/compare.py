@@ -71,6 +71,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _compare(args: argparse.Namespace) -> int:
+    extras.need("scipy")
     from fairseq_ext.evaluation import compare, compare_report, neural, plots, score
 
     if args.output is not None:

@@ -25,10 +25,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from statistics import NormalDist
 
 import numpy as np
+from scipy.special import stdtr, stdtrit
 
 LEVEL = 0.05
 POWER = 0.8  # of a difference that is called detectable
@@ -132,16 +132,16 @@ class Variances:
         seeds = self.weight * self.seeds
 
         def reaches(quantile: float) -> bool:
-            half = student_tail(quantile, self.freedom)
+            half = stdtr(self.freedom, -quantile)
             normal = NormalDist().inv_cdf(half) if half > 1e-300 else -math.inf
             return normal**2 * self.shared + quantile**2 * seeds >= difference**2
 
         if not self.shared and not seeds:
             return 0.0  # all runs have one score on any test set
         high = 1.0
-        while not reaches(high) and student_tail(high, self.freedom) > 1e-300:
+        while not reaches(high) and stdtr(self.freedom, -high) > 1e-300:
             high *= 2
-        return 2 * student_tail(_bisect(reaches, 0.0, high), self.freedom)
+        return 2 * float(stdtr(self.freedom, -_bisect(reaches, 0.0, high)))
 
     def detectable(self) -> float:
         """Find the smallest difference that is below 0.05 in four of five repetitions."""
@@ -255,48 +255,9 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
     return corrected
 
 
-@cache
-def student_quantile(freedom: int, tail: float = LEVEL / 2) -> float:
-    """Find the value that Student's t exceeds with this probability."""
-    high = 1.0
-    while student_tail(high, freedom) > tail:
-        high *= 2
-    return _bisect(lambda value: student_tail(value, freedom) <= tail, 0.0, high)
-
-
-def student_tail(value: float, freedom: int) -> float:
-    """Probability that Student's t, of a whole number of degrees of freedom, exceeds a value >= 0.
-
-    The finite sums of Abramowitz and Stegun 26.7.3 and 26.7.4 lose the small tails, so the
-    incomplete beta function is evaluated by its continued fraction (26.5.8).
-    """
-    if not value:
-        return 0.5
-    x, a, b = freedom / (freedom + value * value), freedom / 2, 0.5
-    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    front = math.exp(front + a * math.log(x) + b * math.log1p(-x)) if x < 1 else 0.0
-    if x < (a + 1) / (a + b + 2):
-        return front * _beta_fraction(x, a, b) / a / 2
-    return (1 - front * _beta_fraction(1 - x, b, a) / b) / 2
-
-
-def _beta_fraction(x: float, a: float, b: float) -> float:
-    """Evaluate the continued fraction of the incomplete beta function (Lentz's method)."""
-    tiny = 1e-300
-    numerator, denominator = 1.0, 1 - (a + b) * x / (a + 1)
-    denominator = 1 / (denominator or tiny)
-    result = denominator
-    for m in range(1, 1000):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for coefficient in (even, odd):
-            denominator = 1 / ((1 + coefficient * denominator) or tiny)
-            numerator = (1 + coefficient / numerator) or tiny
-            step = numerator * denominator
-            result *= step
-        if abs(step - 1) < 1e-15:
-            break
-    return result
+def student_quantile(freedom: int) -> float:
+    """Return the end of Student's 95% interval."""
+    return float(stdtrit(freedom, 1 - LEVEL / 2))
 
 
 def _bisect(
