@@ -7,6 +7,7 @@ import argparse
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.corpora import command_lines
 from fairseq_ext.corpora.catalogue import CORPORA
+from fairseq_ext.utils import option_fields
 
 OTHERS = {
     "tatoeba": ("tatoeba", "Spanish-English sentences that come with this package"),
@@ -33,7 +34,7 @@ def add(commands: Subparsers) -> None:
         help="corpora of the literature, from their official archives as in their papers",
         description=f"Corpora of the literature, from their official archives: {listed}.",
     )
-    command_lines.add_official(subparser)
+    option_fields.add_options(subparser, command_lines.OfficialOptions)
     subparser.set_defaults(run=_run, command_line="corpus")
     for name, (command_line, summary) in OTHERS.items():
         subparser = names.add_parser(name, help=summary, description=f"{name}: {summary}.")

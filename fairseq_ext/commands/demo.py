@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.text_options import TextOptions, add_text_options, chosen_codec
+from fairseq_ext.utils import option_fields
 from fairseq_ext.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    return show(options.from_args(Request, args))
+    return show(option_fields.from_args(Request, args))
 
 
 def show(request: Request) -> int:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import re
-import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError
 
-T = TypeVar("T")
 Subparsers = Any  # argparse keeps this class private
 OUTPUTS = ("output", "json")
 NAMED = ("system", "log")
@@ -27,21 +24,6 @@ PICTURE = (".png", ".json")
 """Endings of the files of a picture; it is an SVG instead where its name ends so."""
 # What commands read from a folder that is an argument, besides all of a bundle.
 READ = ("dict.*.txt", "text.json", "*.pt")
-
-
-def from_args(kind: type[T], args: argparse.Namespace) -> T:
-    """Make a dataclass of the arguments that its fields name, nested dataclasses included.
-
-    A field that no argument has the name of keeps its default.
-    """
-    hints = typing.get_type_hints(kind)
-    values: dict[str, Any] = {}
-    for name in (field.name for field in dataclasses.fields(kind)):  # type: ignore[arg-type]
-        if dataclasses.is_dataclass(hints[name]):
-            values[name] = from_args(hints[name], args)  # type: ignore[arg-type]
-        elif hasattr(args, name):
-            values[name] = getattr(args, name)
-    return kind(**values)
 
 
 def add_generated(parser: argparse.ArgumentParser) -> None:

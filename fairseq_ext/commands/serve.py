@@ -14,6 +14,7 @@ from typing import Any
 from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.serving.limits import Limits
+from fairseq_ext.utils import option_fields
 from fairseq_ext.utils.errors import ConfigError
 
 KEY = "FAIRSEQ_EXT_API_KEY"
@@ -151,7 +152,7 @@ def _add_batches(group: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    return serve(options.from_args(Request, args))
+    return serve(option_fields.from_args(Request, args))
 
 
 def serve(request: Request) -> int:

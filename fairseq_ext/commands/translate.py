@@ -20,6 +20,7 @@ from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.commands.text_options import TextOptions
 from fairseq_ext.commands.translate_parts import PartOptions
 from fairseq_ext.decoding.search import BUFFER
+from fairseq_ext.utils import option_fields
 from fairseq_ext.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    request = options.from_args(Request, args)
+    request = option_fields.from_args(Request, args)
     request.parts.check(request.input)
     request = request.resolved()
     options.keep_inputs(request)  # again: only now are the models and the data paths

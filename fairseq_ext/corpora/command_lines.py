@@ -1,14 +1,15 @@
 """Command lines that make corpora, for the scripts and for ``fairseq-ext``.
 
-Each has a function that adds its options to a parser, and a module whose ``run`` takes the parsed
-options and returns what to print. The work is imported when it runs.
+Each has a dataclass of its options, and a module whose ``run`` takes them and returns what to
+print. The work is imported when it runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +19,7 @@ from fairseq_ext.corpora.catalogue import CORPORA
 from fairseq_ext.text.subwords import LEARNT
 from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.errors import EnvironmentProblem
+from fairseq_ext.utils.option_fields import add_options, from_args, option
 
 SIDES = ("source", "target")
 SUBWORDS = (*LEARNT, "none")
@@ -27,328 +29,6 @@ CSV_NAMES = {
     "test": "wmt14_translate_de-en_test.csv",
 }
 GPT2_URL = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"  # the default of `--bpe gpt2`
-
-
-@dataclass(frozen=True)
-class CommandLine:
-    """The options of a command, and the module that runs it."""
-
-    add: Callable[[argparse.ArgumentParser], None]
-    module: str
-
-    def run(self, args: argparse.Namespace) -> str:
-        """Run the command; returns the text to print.
-
-        Args:
-            args: which may have other options, of the command around it.
-
-        Raises:
-            FairseqExtError: an option, input or folder that cannot be used.
-        """
-        parser = argparse.ArgumentParser(add_help=False)
-        self.add(parser)
-        options = {action.dest: getattr(args, action.dest) for action in parser._actions}
-        try:
-            return importlib.import_module(self.module).run(argparse.Namespace(**options))
-        except ModuleNotFoundError as error:
-            raise EnvironmentProblem(extras.missing(error.name or str(error))) from error
-        except OSError as error:
-            raise EnvironmentProblem(files.explain(error)) from error
-
-
-def run_script(name: str, description: str) -> None:
-    """Run a script; a user's error ends it with one line and status 1.
-
-    Args:
-        name: in :data:`COMMAND_LINES`.
-        description: the script's docstring, of which ``--help`` shows the first paragraph.
-    """
-    parser = argparse.ArgumentParser(description=description.split("\n\n")[0])
-    command_line = COMMAND_LINES[name]
-    command_line.add(parser)
-    args = parser.parse_args()
-    try:
-        print(command_line.run(args))
-    except (ValueError, RuntimeError) as error:
-        raise SystemExit(f"{name}: error: {error}") from None
-    except KeyboardInterrupt:
-        goes_on = "; the same command goes on from here" if name == "corpus" else ""
-        raise SystemExit(f"{name}: stopped{goes_on}.") from None
-
-
-# ---- the corpora of the literature ---------------------------------------------------------------
-
-
-def add_corpus(parser: argparse.ArgumentParser) -> None:
-    """Add options to prepare a corpus of the catalogue."""
-    parser.add_argument("corpus", choices=sorted(CORPORA), help="which")
-    add_official(parser)
-
-
-def add_official(parser: argparse.ArgumentParser) -> None:
-    """Add options that all corpora of the catalogue share."""
-    add = parser.add_argument
-    add("--out", type=Path, required=True, help="folder to write into")
-    add("--download", type=Path, metavar="DIR", help="keep the archives in DIR (OUT/download)")
-    add(
-        "--mirror",
-        metavar="DIR_OR_URL",
-        help="read the archives, under their own names, from a folder or below another address",
-    )
-    add(
-        "--workers",
-        type=_natural,
-        metavar="N",
-        help="processes (default: one for each core)",
-    )
-    add("--bpe", type=_natural, metavar="N", help="merges; 0 for words (default: the paper's)")
-    add(
-        "--subwords",
-        choices=SUBWORDS,
-        default="bpe",
-        help="subwords of another kind, --bpe N pieces of them (default: %(default)s)",
-    )
-    add(
-        "--any-counts",
-        action="store_true",
-        help="accept other numbers of pairs than the known ones, as of another edition",
-    )
-
-
-# ---- other origins -------------------------------------------------------------------------------
-
-
-def add_tatoeba(parser: argparse.ArgumentParser) -> None:
-    """Add options of the corpus that comes with this package."""
-    add = parser.add_argument
-    add("--src", default="es", help="source language, es or en (default: %(default)s)")
-    add("--tgt", default="en", help="target language, the other one (default: %(default)s)")
-    for split, limit in (("--valid", 1000), ("--test", 1500)):
-        add(split, type=_natural, default=limit, metavar="N", help=f"at most {limit}, the default")
-    add(
-        "--sample",
-        type=_sizes,
-        metavar="TRAIN,VALID,TEST",
-        help="instead of the whole corpus: so many pairs of each split, for a trial",
-    )
-    add("--out", type=Path, required=True, help="folder to write into")
-
-
-def add_pairs(parser: argparse.ArgumentParser) -> None:
-    """Add options to split sentence pairs."""
-    add = parser.add_argument
-    add(
-        "pairs",
-        nargs="?",
-        type=Path,
-        help="tab-separated pairs, or CSV: a plain, .gz, .bz2, .xz or .zip file",
-    )
-    add("--member", help="the file inside the .zip, when it holds several")
-    add(
-        "--columns",
-        type=_columns,
-        default=(1, 2),
-        metavar="SRC,TGT",
-        help="columns of source and target, counted from 1 (default: 1,2), or with --header their "
-        "names; others are ignored",
-    )
-    add("--header", action="store_true", help="the first line of PAIRS names its columns")
-    add(
-        "--csv",
-        action="store_true",
-        help="PAIRS is CSV: cells apart by commas, semicolons or tabs, some in quotation marks "
-        "(default: where its name ends in .csv)",
-    )
-    add("--source", type=Path, help="instead of PAIRS: source lines (plain, .gz, .bz2 or .xz) …")
-    add("--target", type=Path, help="… and the target lines aligned with them")
-    add(
-        "--corpora",
-        type=Path,
-        metavar="LIST",
-        help="instead of both: a JSON list of corpora with their weights and licences",
-    )
-    add(
-        "--download",
-        type=Path,
-        metavar="DIR",
-        help="keep data sets of mtdata, which LIST may name, in DIR (OUT/download)",
-    )
-    add("--swap", action="store_true", help="exchange source and target as read")
-    add("--src-lang", required=True, help="source language: file suffix and tokenizer rules")
-    add("--tgt-lang", required=True, help="target language")
-    add("--tokenize", action="store_true", help="Moses tokenization (sacremoses), no escapes")
-    add("--lowercase", action="store_true", help="lower-case both sides")
-    add("--max-words", type=_natural, metavar="N", help="drop pairs with a longer side")
-    add(
-        "--rule",
-        action="append",
-        default=[],
-        metavar="NAME=VALUES",
-        help="leave out more pairs, may be given again: length=MIN:MAX, ratio=R, letters=SHARE, "
-        "different, language, or a rule of another package",
-    )
-    add("--valid", type=_natural, default=1000, metavar="N", help="default: %(default)s")
-    add("--test", type=_natural, default=1000, metavar="N", help="default: %(default)s")
-    add(
-        "--key",
-        choices=(*SIDES, "auto", "groups"),
-        default="auto",
-        help="side whose sentences must not be in two splits (default: the one that repeats more); "
-        "groups: no sentence of either side in one split is a word or two away from another's",
-    )
-    add(
-        "--strict",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="drop from train the pairs whose other side is in valid or test (default: yes)",
-    )
-    add("--salt", default="1", help="another salt gives another split (default: 1)")
-    add(
-        "--as",
-        dest="as_split",
-        choices=SPLITS,
-        help="do not split: write all pairs, in order and repeats too, as this split",
-    )
-    add("--out", type=Path, required=True, help="folder to write into")
-    add(
-        "--overwrite",
-        action="store_true",
-        help="write over a corpus in OUT that was made otherwise",
-    )
-    add("--workers", type=_natural, metavar="N", help="processes (default: one for each core)")
-    add_parts(parser)
-
-
-def add_parts(parser: argparse.ArgumentParser) -> None:
-    """Add options to share the work, in parts, between processes and machines."""
-    add = parser.add_argument
-    add(
-        "--parts",
-        type=Path,
-        metavar="FOLDER",
-        help="keep what is done in this folder: several workers, also of other machines, may share "
-        "it, and stopped and started again they go on with the parts that are missing",
-    )
-    add("--part-lines", type=_positive, metavar="N", help="pairs in a part (default: 200000)")
-    add(
-        "--shard",
-        metavar="I/N",
-        help="clean only part I of every N, from 0/N; without it a worker takes any part",
-    )
-    add(
-        "--ray",
-        metavar="ADDRESS",
-        help="of a Ray cluster that shares the folder: a worker for each OMP_NUM_THREADS "
-        "processors (1); `local` starts one on this machine",
-    )
-
-
-def add_csv(parser: argparse.ArgumentParser) -> None:
-    """Add options to convert the CSV files of WMT14 English–German."""
-    add = parser.add_argument
-    train = CSV_NAMES["train"]
-    add("--data", type=Path, required=True, help=f"folder or .zip with {train} and so on")
-    add("--src", default="en", help="source column and file ending (default: %(default)s)")
-    add("--tgt", default="de", help="target column and file ending (default: %(default)s)")
-    add("--vocabulary", type=Path, help="GPT-2's encoder.json, or BART's vocab.json")
-    add("--merges", type=Path, help="GPT-2's vocab.bpe, or BART's merges.txt")
-    add(
-        "--download",
-        type=Path,
-        metavar="DIR",
-        help="instead of these two: keep GPT-2's in DIR, downloaded once from --url",
-    )
-    add("--url", default=GPT2_URL, help="address of encoder.json and vocab.bpe (%(default)s)")
-    add(
-        "--fraction",
-        type=_fraction,
-        default=Fraction(1, 2),
-        metavar="F",
-        help="use the first F of the training rows (default: 1/2)",
-    )
-    add(
-        "--valid-fraction",
-        type=_fraction,
-        default=Fraction(1, 100),
-        metavar="F",
-        help="of the rows used, the last F validate (default: 1/100)",
-    )
-    add("--csv-valid", action="store_true", help="validate on the CSV validation file instead")
-    add(
-        "--max-ids",
-        type=_positive,
-        default=1000,
-        metavar="N",
-        help="cut lines to this many ids (default: %(default)s)",
-    )
-    add(
-        "--pad-to-multiple",
-        type=_positive,
-        default=8,
-        metavar="N",
-        help="fill the dictionary up to a multiple of N (default: %(default)s)",
-    )
-    add("--out", type=Path, required=True, help="folder to write into")
-
-
-def add_own(parser: argparse.ArgumentParser) -> None:
-    """Add options to check and copy a user's own text."""
-    add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder with the six text files")
-    add("--src", required=True, help="source language, the ending of its files")
-    add("--tgt", required=True, help="target language, the ending of its files")
-    add("--out", type=Path, required=True, help="folder to write")
-    add("--tokenize", action="store_true", help="Moses tokenization (sacremoses)")
-
-
-def _add_prepared(parser: argparse.ArgumentParser) -> None:
-    """Add options that name a prepared corpus and its languages."""
-    add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder with its tokens and its text.json")
-    add("--src", required=True, help="source language, the ending of its files")
-    add("--tgt", required=True, help="target language, the ending of its files")
-
-
-def add_monolingual(parser: argparse.ArgumentParser) -> None:
-    """Add options to write text without a translation."""
-    _add_prepared(parser)
-    add = parser.add_argument
-    add("--language", required=True, help="the side")
-    add("--text", type=Path, metavar="FILE", help="plain text to write instead, once it is checked")
-    add("--skip", type=_natural, default=0, metavar="N", help="leave the first N lines out")
-    add("--out", type=Path, required=True, help="file to write")
-
-
-def add_mix(parser: argparse.ArgumentParser) -> None:
-    """Add options to add synthetic pairs to a corpus."""
-    _add_prepared(parser)
-    add = parser.add_argument
-    add("--source", type=Path, required=True, help="source lines of the synthetic pairs, text …")
-    add("--target", type=Path, required=True, help="… and their target lines")
-    add("--tag", default="", help="put before each synthetic source, such as <BT> (default: none)")
-    add(
-        "--copies",
-        type=_natural,
-        default=1,
-        metavar="N",
-        help="of the corpus's own training pairs; 0: synthetic ones alone (default: 1)",
-    )
-    add("--longest", type=_positive, default=250, metavar="N", help="tokens (default: 250)")
-    add("--ratio", type=float, default=3.0, metavar="R", help="of the two lengths (default: 3)")
-    add("--workers", type=_positive, default=1, metavar="N", help="processes (default: 1)")
-    add("--out", type=Path, required=True, help="folder to write")
-
-
-COMMAND_LINES = {
-    "corpus": CommandLine(add_corpus, "fairseq_ext.corpora.preparation"),
-    "tatoeba": CommandLine(add_tatoeba, "fairseq_ext.corpora.tatoeba"),
-    "split_pairs": CommandLine(add_pairs, "fairseq_ext.corpora.split_pairs"),
-    "wmt14_csv": CommandLine(add_csv, "fairseq_ext.corpora.wmt14_csv"),
-    "prepare": CommandLine(add_own, "fairseq_ext.corpora.own_text"),
-    "monolingual": CommandLine(add_monolingual, "fairseq_ext.corpora.monolingual"),
-    "mix": CommandLine(add_mix, "fairseq_ext.corpora.synthetic"),
-}
-"""By the name of the script."""
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -397,3 +77,311 @@ def _fraction(text: str) -> Fraction:
             f"`{text}` must be above 0 and at most 1, such as 0.5 or 1/2"
         )
     return value
+
+
+# ---- the corpora of the literature ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OfficialOptions:
+    """How to prepare a corpus of the catalogue."""
+
+    corpus: str
+    out: Path = option(help="folder to write into")
+    download: Path | None = option(None, "keep the archives in DIR (OUT/download)", metavar="DIR")
+    mirror: str | None = option(
+        None,
+        "read the archives, under their own names, from a folder or below another address",
+        metavar="DIR_OR_URL",
+    )
+    workers: int | None = option(
+        None, "processes (default: one for each core)", type=_natural, metavar="N"
+    )
+    bpe: int | None = option(
+        None, "merges; 0 for words (default: the paper's)", type=_natural, metavar="N"
+    )
+    subwords: str = option(
+        "bpe",
+        "subwords of another kind, --bpe N pieces of them (default: %(default)s)",
+        choices=SUBWORDS,
+    )
+    any_counts: bool = option(
+        False, "accept other numbers of pairs than the known ones, as of another edition"
+    )
+
+
+@dataclass(frozen=True)
+class CorpusOptions(OfficialOptions):
+    """Which corpus of the catalogue to prepare, and how."""
+
+    corpus: str = option(dataclasses.MISSING, "which", "corpus", choices=sorted(CORPORA))
+
+
+# ---- other origins -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TatoebaOptions:
+    """How to write the corpus that comes with this package."""
+
+    out: Path = option(help="folder to write into")
+    src: str = option("es", "source language, es or en (default: %(default)s)")
+    tgt: str = option("en", "target language, the other one (default: %(default)s)")
+    valid: int = option(1000, "at most 1000, the default", type=_natural, metavar="N")
+    test: int = option(1500, "at most 1500, the default", type=_natural, metavar="N")
+    sample: tuple[int, ...] | None = option(
+        None,
+        "instead of the whole corpus: so many pairs of each split, for a trial",
+        type=_sizes,
+        metavar="TRAIN,VALID,TEST",
+    )
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """How to split sentence pairs."""
+
+    src_lang: str = option(help="source language: file suffix and tokenizer rules")
+    tgt_lang: str = option(help="target language")
+    out: Path = option(help="folder to write into")
+    pairs: Path | None = option(
+        None,
+        "tab-separated pairs, or CSV: a plain, .gz, .bz2, .xz or .zip file",
+        "pairs",
+        nargs="?",
+    )
+    member: str | None = option(None, "the file inside the .zip, when it holds several")
+    columns: tuple[int, int] | tuple[str, str] = option(
+        (1, 2),
+        "columns of source and target, counted from 1 (default: 1,2), or with --header their "
+        "names; others are ignored",
+        type=_columns,
+        metavar="SRC,TGT",
+    )
+    header: bool = option(False, "the first line of PAIRS names its columns")
+    csv: bool = option(
+        False,
+        "PAIRS is CSV: cells apart by commas, semicolons or tabs, some in quotation marks "
+        "(default: where its name ends in .csv)",
+    )
+    source: Path | None = option(None, "instead of PAIRS: source lines (plain, .gz, .bz2 or .xz) …")
+    target: Path | None = option(None, "… and the target lines aligned with them")
+    corpora: Path | None = option(
+        None,
+        "instead of both: a JSON list of corpora with their weights and licences",
+        metavar="LIST",
+    )
+    download: Path | None = option(
+        None,
+        "keep data sets of mtdata, which LIST may name, in DIR (OUT/download)",
+        metavar="DIR",
+    )
+    swap: bool = option(False, "exchange source and target as read")
+    tokenize: bool = option(False, "Moses tokenization (sacremoses), no escapes")
+    lowercase: bool = option(False, "lower-case both sides")
+    max_words: int | None = option(
+        None, "drop pairs with a longer side", type=_natural, metavar="N"
+    )
+    rule: Sequence[str] = option(
+        [],
+        "leave out more pairs, may be given again: length=MIN:MAX, ratio=R, letters=SHARE, "
+        "different, language, or a rule of another package",
+        action="append",
+        metavar="NAME=VALUES",
+    )
+    valid: int = option(1000, "default: %(default)s", type=_natural, metavar="N")
+    test: int = option(1000, "default: %(default)s", type=_natural, metavar="N")
+    key: str = option(
+        "auto",
+        "side whose sentences must not be in two splits (default: the one that repeats more); "
+        "groups: no sentence of either side in one split is a word or two away from another's",
+        choices=(*SIDES, "auto", "groups"),
+    )
+    strict: bool = option(
+        True, "drop from train the pairs whose other side is in valid or test (default: yes)"
+    )
+    salt: str = option("1", "another salt gives another split (default: 1)")
+    as_split: str | None = option(
+        None,
+        "do not split: write all pairs, in order and repeats too, as this split",
+        "--as",
+        choices=SPLITS,
+    )
+    overwrite: bool = option(False, "write over a corpus in OUT that was made otherwise")
+    workers: int | None = option(
+        None, "processes (default: one for each core)", type=_natural, metavar="N"
+    )
+    parts: Path | None = option(
+        None,
+        "keep what is done in this folder: several workers, also of other machines, may share "
+        "it, and stopped and started again they go on with the parts that are missing",
+        metavar="FOLDER",
+    )
+    part_lines: int | None = option(
+        None, "pairs in a part (default: 200000)", type=_positive, metavar="N"
+    )
+    shard: str | None = option(
+        None,
+        "clean only part I of every N, from 0/N; without it a worker takes any part",
+        metavar="I/N",
+    )
+    ray: str | None = option(
+        None,
+        "of a Ray cluster that shares the folder: a worker for each OMP_NUM_THREADS "
+        "processors (1); `local` starts one on this machine",
+        metavar="ADDRESS",
+    )
+
+
+@dataclass(frozen=True)
+class CsvOptions:
+    """How to convert the CSV files of WMT14 English–German."""
+
+    data: Path = option(help=f"folder or .zip with {CSV_NAMES['train']} and so on")
+    out: Path = option(help="folder to write into")
+    src: str = option("en", "source column and file ending (default: %(default)s)")
+    tgt: str = option("de", "target column and file ending (default: %(default)s)")
+    vocabulary: Path | None = option(None, "GPT-2's encoder.json, or BART's vocab.json")
+    merges: Path | None = option(None, "GPT-2's vocab.bpe, or BART's merges.txt")
+    download: Path | None = option(
+        None,
+        "instead of these two: keep GPT-2's in DIR, downloaded once from --url",
+        metavar="DIR",
+    )
+    url: str = option(GPT2_URL, "address of encoder.json and vocab.bpe (%(default)s)")
+    fraction: Fraction = option(
+        Fraction(1, 2),
+        "use the first F of the training rows (default: 1/2)",
+        type=_fraction,
+        metavar="F",
+    )
+    valid_fraction: Fraction = option(
+        Fraction(1, 100),
+        "of the rows used, the last F validate (default: 1/100)",
+        type=_fraction,
+        metavar="F",
+    )
+    csv_valid: bool = option(False, "validate on the CSV validation file instead")
+    max_ids: int = option(
+        1000, "cut lines to this many ids (default: %(default)s)", type=_positive, metavar="N"
+    )
+    pad_to_multiple: int = option(
+        8,
+        "fill the dictionary up to a multiple of N (default: %(default)s)",
+        type=_positive,
+        metavar="N",
+    )
+
+
+@dataclass(frozen=True)
+class OwnTextOptions:
+    """How to check and copy a user's own text."""
+
+    data: Path = option(help="folder with the six text files")
+    src: str = option(help="source language, the ending of its files")
+    tgt: str = option(help="target language, the ending of its files")
+    out: Path = option(help="folder to write")
+    tokenize: bool = option(False, "Moses tokenization (sacremoses)")
+
+
+@dataclass(frozen=True)
+class PreparedCorpus:
+    """A prepared corpus and its languages."""
+
+    data: Path = option(help="folder with its tokens and its text.json")
+    src: str = option(help="source language, the ending of its files")
+    tgt: str = option(help="target language, the ending of its files")
+
+
+@dataclass(frozen=True)
+class MonolingualOptions(PreparedCorpus):
+    """Which text without a translation to write."""
+
+    language: str = option(help="the side")
+    out: Path = option(help="file to write")
+    text: Path | None = option(
+        None, "plain text to write instead, once it is checked", metavar="FILE"
+    )
+    skip: int = option(0, "leave the first N lines out", type=_natural, metavar="N")
+
+
+@dataclass(frozen=True)
+class MixOptions(PreparedCorpus):
+    """How to add synthetic pairs to a corpus."""
+
+    source: Path = option(help="source lines of the synthetic pairs, text …")
+    target: Path = option(help="… and their target lines")
+    out: Path = option(help="folder to write")
+    tag: str = option("", "put before each synthetic source, such as <BT> (default: none)")
+    copies: int = option(
+        1,
+        "of the corpus's own training pairs; 0: synthetic ones alone (default: 1)",
+        type=_natural,
+        metavar="N",
+    )
+    longest: int = option(250, "tokens (default: 250)", type=_positive, metavar="N")
+    ratio: float = option(3.0, "of the two lengths (default: 3)", metavar="R")
+    workers: int = option(1, "processes (default: 1)", type=_positive, metavar="N")
+
+
+# ---- the commands --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """A command: the dataclass of its options, and the module that runs it."""
+
+    options: type
+    module: str
+
+    def add(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options to a parser."""
+        add_options(parser, self.options)
+
+    def run(self, args: argparse.Namespace) -> str:
+        """Run the command; returns the text to print.
+
+        Args:
+            args: which may have other options, of the command around it.
+
+        Raises:
+            FairseqExtError: an option, input or folder that cannot be used.
+        """
+        try:
+            return importlib.import_module(self.module).run(from_args(self.options, args))
+        except ModuleNotFoundError as error:
+            raise EnvironmentProblem(extras.missing(error.name or str(error))) from error
+        except OSError as error:
+            raise EnvironmentProblem(files.explain(error)) from error
+
+
+COMMAND_LINES = {
+    "corpus": CommandLine(CorpusOptions, "fairseq_ext.corpora.preparation"),
+    "tatoeba": CommandLine(TatoebaOptions, "fairseq_ext.corpora.tatoeba"),
+    "split_pairs": CommandLine(PairOptions, "fairseq_ext.corpora.split_pairs"),
+    "wmt14_csv": CommandLine(CsvOptions, "fairseq_ext.corpora.wmt14_csv"),
+    "prepare": CommandLine(OwnTextOptions, "fairseq_ext.corpora.own_text"),
+    "monolingual": CommandLine(MonolingualOptions, "fairseq_ext.corpora.monolingual"),
+    "mix": CommandLine(MixOptions, "fairseq_ext.corpora.synthetic"),
+}
+"""By the name of the script."""
+
+
+def run_script(name: str, description: str) -> None:
+    """Run a script; a user's error ends it with one line and status 1.
+
+    Args:
+        name: in :data:`COMMAND_LINES`.
+        description: the script's docstring, of which ``--help`` shows the first paragraph.
+    """
+    parser = argparse.ArgumentParser(description=description.split("\n\n")[0])
+    command_line = COMMAND_LINES[name]
+    command_line.add(parser)
+    args = parser.parse_args()
+    try:
+        print(command_line.run(args))
+    except (ValueError, RuntimeError) as error:
+        raise SystemExit(f"{name}: error: {error}") from None
+    except KeyboardInterrupt:
+        goes_on = "; the same command goes on from here" if name == "corpus" else ""
+        raise SystemExit(f"{name}: stopped{goes_on}.") from None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 
 from fairseq_ext import text
 from fairseq_ext.corpora import SPLITS
+from fairseq_ext.corpora.command_lines import OwnTextOptions
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
@@ -89,17 +89,17 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
         text_pipeline.save(stage)
 
 
-def run(args: argparse.Namespace) -> str:
+def run(options: OwnTextOptions) -> str:
     """Check and copy the text as the options say; returns the sizes.
 
     Raises:
         ConfigError: one language twice.
         DataError: text that cannot be trained on; nothing has been written then.
     """
-    if args.src == args.tgt:
+    if options.src == options.tgt:
         raise ConfigError(
-            f"`--src` and `--tgt` are both `{args.src}`; their files would be the same."
+            f"`--src` and `--tgt` are both `{options.src}`; their files would be the same."
         )
-    sizes = check_corpus(args.data, args.src, args.tgt)
-    copy_corpus(args.data, args.out, args.src, args.tgt, args.tokenize)
+    sizes = check_corpus(options.data, options.src, options.tgt)
+    copy_corpus(options.data, options.out, options.src, options.tgt, options.tokenize)
     return ", ".join(f"{split} {size:,} pairs" for split, size in sizes.items())

@@ -6,7 +6,6 @@ once, and a run that was stopped goes on.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
@@ -22,6 +21,7 @@ from tqdm import tqdm
 from fairseq_ext.corpora import SPLITS, report, streams
 from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Source
 from fairseq_ext.corpora.chunks import Split, Tokenize
+from fairseq_ext.corpora.command_lines import OfficialOptions
 from fairseq_ext.corpora.downloads import RECORD, Unavailable, fetch
 from fairseq_ext.corpora.parallel import ordered_map
 from fairseq_ext.corpora.raw_pairs import raw_pairs
@@ -327,35 +327,35 @@ def _existing(paths: list[Path]) -> Iterator[Path]:
     return (path for path in paths if path.is_file())
 
 
-def run(args: argparse.Namespace) -> str:
+def run(options: OfficialOptions) -> str:
     """Prepare the corpus as the options say; returns the summary.
 
     Raises:
         DataError: an option, archive or number of pairs that is not right.
     """
-    corpus = CORPORA[args.corpus]
-    size = 0 if args.subwords == "none" else args.bpe
+    corpus = CORPORA[options.corpus]
+    size = 0 if options.subwords == "none" else options.bpe
     if size is not None:
         corpus = dataclasses.replace(corpus, merges=size)
         if corpus.bpe_limits and not corpus.merges:  # without subwords, the words are cleaned
             corpus = dataclasses.replace(corpus, limits=corpus.bpe_limits, bpe_limits=None)
-    if args.subwords not in ("bpe", "none") and not corpus.merges:
+    if options.subwords not in ("bpe", "none") and not corpus.merges:
         raise ConfigError(
-            f"`--subwords {args.subwords}` needs `--bpe N`, the number of pieces: the papers leave "
-            "this corpus as words."
+            f"`--subwords {options.subwords}` needs `--bpe N`, the number of pieces: the papers "
+            "leave this corpus as words."
         )
-    download = args.download or args.out / "download"
-    workers = len(os.sched_getaffinity(0)) if args.workers is None else max(1, args.workers)
-    args.out.mkdir(parents=True, exist_ok=True)
-    with locks.held(args.out / ".preparing.lock", wait=True):
+    download = options.download or options.out / "download"
+    workers = len(os.sched_getaffinity(0)) if options.workers is None else max(1, options.workers)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with locks.held(options.out / ".preparing.lock", wait=True):
         work = Preparation(
-            *(args.corpus, corpus, args.out, download, args.mirror, workers),
-            subwords=args.subwords if corpus.merges else "bpe",
+            *(options.corpus, corpus, options.out, download, options.mirror, workers),
+            subwords=options.subwords if corpus.merges else "bpe",
         )
         manifest = work.run()
     summary = report.summary(manifest, work.ready)
     wrong = report.wrong_counts(manifest)
-    if wrong and not args.any_counts:
+    if wrong and not options.any_counts:
         print(summary)
         raise DataError(
             f"{'; '.join(wrong)}. The archives are of another edition, or damaged. Everything "

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.corpora import SPLITS, corpus_list, pair_texts, rules, splitting
-from fairseq_ext.corpora.command_lines import SIDES
+from fairseq_ext.corpora.command_lines import SIDES, PairOptions
 from fairseq_ext.corpora.pair_texts import Text
 from fairseq_ext.corpora.splitting import GROUPS, Settings, SplitJob, leak
 from fairseq_ext.text import pipeline
@@ -44,7 +44,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.utils.files import require_file, sha256
 
 # Options that the result does not depend on.
-ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines", "shard", "ray", "cpu"}
+ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines", "shard", "ray"}
 LATER = {
     "rule": [],
     "corpora": None,
@@ -99,41 +99,47 @@ def summary(report: Report, sizes: dict[str, dict[str, list[int]]], langs: tuple
     return "\n".join(rows)
 
 
-def _texts(args: argparse.Namespace) -> tuple[Text, ...]:
+def _texts(options: PairOptions) -> tuple[Text, ...]:
     """Return the texts that the options name."""
-    input_flags = [args.pairs is not None, args.source is not None, args.corpora is not None]
-    if sum(input_flags) != 1 or (args.source is None) != (args.target is None):
+    input_flags = [
+        options.pairs is not None,
+        options.source is not None,
+        options.corpora is not None,
+    ]
+    if sum(input_flags) != 1 or (options.source is None) != (options.target is None):
         raise ConfigError("give either PAIRS, or both --source and --target, or --corpora.")
-    _require_used(args)
-    if args.corpora is not None:
-        folder = args.download or args.out / "download"
-        return corpus_list.read(args.corpora, lambda name: corpus_list.from_mtdata(name, folder))
-    paths = (args.pairs,) if args.pairs is not None else (args.source, args.target)
+    _require_used(options)
+    if options.corpora is not None:
+        folder = options.download or options.out / "download"
+        return corpus_list.read(options.corpora, lambda name: corpus_list.from_mtdata(name, folder))
+    paths = (options.pairs,) if options.pairs is not None else (options.source, options.target)
     paths = tuple(require_file(path, "text file") for path in paths)
-    if args.pairs is None:
-        return (Text("", paths, swap=args.swap),)
-    if args.pairs.suffix in SPREADSHEETS:
-        raise ConfigError(f"`{args.pairs}` is a spreadsheet; save it as CSV, and give that.")
-    table = args.csv or ".csv" in Path(args.member or args.pairs).suffixes
-    text = Text("", paths, table=table, header=args.header, member=args.member, swap=args.swap)
+    if options.pairs is None:
+        return (Text("", paths, swap=options.swap),)
+    if options.pairs.suffix in SPREADSHEETS:
+        raise ConfigError(f"`{options.pairs}` is a spreadsheet; save it as CSV, and give that.")
+    table = options.csv or ".csv" in Path(options.member or options.pairs).suffixes
+    text = Text(
+        "", paths, table=table, header=options.header, member=options.member, swap=options.swap
+    )
     top = list(itertools.islice(pair_texts.rows(text), LOOKED_AT))
-    text = replace(text, columns=_column_numbers(args, top[0] if top else []))
-    _warn_of_columns(text, top, (args.src_lang, args.tgt_lang))
+    text = replace(text, columns=_column_numbers(options, top[0] if top else []))
+    _warn_of_columns(text, top, (options.src_lang, options.tgt_lang))
     return (text,)
 
 
-def _column_numbers(args: argparse.Namespace, first: list[str]) -> tuple[int, int]:
+def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
     """Return the numbers of the columns, also of those given by name."""
-    if isinstance(args.columns[0], int):
-        return args.columns
-    if not args.header:
+    if isinstance(options.columns[0], int):
+        return options.columns
+    if not options.header:
         raise ConfigError("`--columns` has names, which `--header` reads; give that too.")
     names = [plain(name) for name in first]
-    for name in args.columns:
+    for name in options.columns:
         if names.count(name) != 1:
             listed = ", ".join(names)
-            raise DataError(f"`{args.pairs}` must have one column `{name}`; it has {listed}.")
-    return names.index(args.columns[0]) + 1, names.index(args.columns[1]) + 1
+            raise DataError(f"`{options.pairs}` must have one column `{name}`; it has {listed}.")
+    return names.index(options.columns[0]) + 1, names.index(options.columns[1]) + 1
 
 
 def _warn(message: str) -> None:
@@ -158,84 +164,93 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
             )
 
 
-def _require_used(args: argparse.Namespace) -> None:
+def _require_used(options: PairOptions) -> None:
     """Raise :class:`ConfigError` for an option that this kind of input does not have."""
-    zipped = args.pairs is not None and args.pairs.suffix == ".zip"
+    zipped = options.pairs is not None and options.pairs.suffix == ".zip"
     for option, is_set, used, partner in (
-        ("--swap", args.swap, args.corpora is None, "PAIRS or --source; in LIST it is `swap`"),
-        ("--columns", args.columns != (1, 2), args.pairs is not None, "PAIRS"),
-        ("--header", args.header, args.pairs is not None, "PAIRS"),
-        ("--csv", args.csv, args.pairs is not None, "PAIRS"),
-        ("--member", args.member is not None, zipped, "PAIRS that are a .zip"),
-        ("--download", args.download is not None, args.corpora is not None, "--corpora"),
+        (
+            "--swap",
+            options.swap,
+            options.corpora is None,
+            "PAIRS or --source; in LIST it is `swap`",
+        ),
+        ("--columns", options.columns != (1, 2), options.pairs is not None, "PAIRS"),
+        ("--header", options.header, options.pairs is not None, "PAIRS"),
+        ("--csv", options.csv, options.pairs is not None, "PAIRS"),
+        ("--member", options.member is not None, zipped, "PAIRS that are a .zip"),
+        ("--download", options.download is not None, options.corpora is not None, "--corpora"),
     ):
         if is_set and not used:
             raise ConfigError(f"`{option}` goes with {partner}, which is missing; leave it out.")
 
 
-def _settings(args: argparse.Namespace) -> Settings:
+def _settings(options: PairOptions) -> Settings:
     """Return the settings that the options ask for.
 
     Raises:
         ConfigError: options that do not go together.
         DataError: a text that is not there.
     """
-    shared_folder.check_options(args.parts, shard=args.shard, ray=args.ray)
-    shared_folder.shard(args.shard)  # refuses what is not a shard
-    for option, language in (("--src-lang", args.src_lang), ("--tgt-lang", args.tgt_lang)):
+    shared_folder.check_options(options.parts, shard=options.shard, ray=options.ray)
+    shared_folder.shard(options.shard)  # refuses what is not a shard
+    for option, language in (("--src-lang", options.src_lang), ("--tgt-lang", options.tgt_lang)):
         if not re.fullmatch(r"[\w-]+", language):  # it is the ending of file names
             raise ConfigError(
                 f"`{option}` must be a language, such as en or pt-BR, but is `{language}` instead."
             )
-    if args.src_lang == args.tgt_lang:
+    if options.src_lang == options.tgt_lang:
         raise ConfigError("--src-lang and --tgt-lang are the same; their files would collide.")
-    langs = (args.src_lang, args.tgt_lang)
-    rules.checks(tuple(args.rule), langs, args.max_words)  # refuses impossible rules
-    texts = _texts(args)
-    if args.as_split is not None and any(text.weight != 1 for text in texts):
+    langs = (options.src_lang, options.tgt_lang)
+    rules.checks(tuple(options.rule), langs, options.max_words)  # refuses impossible rules
+    texts = _texts(options)
+    if options.as_split is not None and any(text.weight != 1 for text in texts):
         raise ConfigError("`--as` writes every pair once; leave the weights of the corpora out.")
     return Settings(
         texts=texts,
-        pipeline=Pipeline(*langs, clean=True, tokenize=args.tokenize, lowercase=args.lowercase),
-        max_words=args.max_words,
-        rules=tuple(args.rule),
-        valid=args.valid,
-        test=args.test,
-        key=args.key,
-        salt=args.salt,
-        strict=args.strict,
-        as_split=args.as_split,
+        pipeline=Pipeline(
+            *langs, clean=True, tokenize=options.tokenize, lowercase=options.lowercase
+        ),
+        max_words=options.max_words,
+        rules=tuple(options.rule),
+        valid=options.valid,
+        test=options.test,
+        key=options.key,
+        salt=options.salt,
+        strict=options.strict,
+        as_split=options.as_split,
     )
 
 
-def run(args: argparse.Namespace) -> str:
+def run(options: PairOptions) -> str:
     """Read, clean, split and write as the options say; returns the summary.
 
     Raises:
         DataError: an option or input that cannot be used; nothing has been written then.
     """
-    settings = _settings(args)
-    _check_folder(args.out, settings)
-    if args.parts is not None and files.twice([args.parts, args.out]):
+    settings = _settings(options)
+    _check_folder(options.out, settings)
+    if options.parts is not None and files.twice([options.parts, options.out]):
         raise ConfigError("`--parts` and `--out` are the same; each has a manifest of its own.")
-    record = _record(args, settings)
-    if not args.overwrite:
-        _keep_others(args.out, settings, record)
-    with _folder(args) as folder:
-        if args.ray is not None:
-            alone = {**vars(args), "ray": None, "workers": 1}
-            alone |= {
-                name: value.absolute() for name, value in alone.items() if isinstance(value, Path)
+    record = _record(options, settings)
+    if not options.overwrite:
+        _keep_others(options.out, settings, record)
+    with _folder(options) as folder:
+        if options.ray is not None:
+            paths = {
+                name: value.absolute()
+                for name, value in vars(options).items()
+                if isinstance(value, Path)
             }
-            ray_workers.run(args.ray, work_on_ray, argparse.Namespace(**alone), cpu=True)
-        job, missing = _work(args, settings, record, folder)
+            alone = replace(options, **paths, ray=None, workers=1)
+            ray_workers.run(options.ray, work_on_ray, argparse.Namespace(options=alone), cpu=True)
+        job, missing = _work(options, settings, record, folder)
         if missing:
             done_count = len(job.parts) - len(missing)
             return (
                 f"{folder}: {done_count:,} of {len(job.parts):,} parts are there; the shard that "
                 "finds none missing writes the corpus."
             )
-        return _write(args.out, job, record)
+        return _write(options.out, job, record)
 
 
 def _check_folder(out: Path, settings: Settings) -> None:
@@ -289,37 +304,37 @@ def _manifest(settings: Settings) -> str:
 
 def work_on_ray(args: argparse.Namespace) -> None:
     """Do one Ray worker's share of the work, in a folder that all workers share."""
-    settings = _settings(args)
-    _work(args, settings, _record(args, settings), args.parts)
+    settings = _settings(args.options)
+    _work(args.options, settings, _record(args.options, settings), args.options.parts)
 
 
-def _record(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+def _record(options: PairOptions, settings: Settings) -> dict[str, Any]:
     """Return the manifest's record of the options and the inputs."""
-    options = {name: value for name, value in vars(args).items() if name not in ELSEWHERE}
-    options = {name: value for name, value in options.items() if LATER.get(name, ...) != value}
+    recorded = {name: value for name, value in vars(options).items() if name not in ELSEWHERE}
+    recorded = {name: value for name, value in recorded.items() if LATER.get(name, ...) != value}
     inputs = [(text.name, path) for text in settings.texts for path in text.files]
     names = [f"{text}/{path.name}".lstrip("/") for text, path in inputs]
     if len({*names}) < len(names):  # `en/corpus.txt` and `de/corpus.txt`
         names = [f"{text}/{path}".removeprefix("/") if text else str(path) for text, path in inputs]
     sums = [sha256(path) for _, path in inputs]
-    return {"options": options, "inputs": dict(zip(names, sums, strict=True))}
+    return {"options": recorded, "inputs": dict(zip(names, sums, strict=True))}
 
 
 @contextlib.contextmanager
-def _folder(args: argparse.Namespace) -> Iterator[Path]:
+def _folder(options: PairOptions) -> Iterator[Path]:
     """Yield the folder of the parts: of ``--parts``, or a temporary one in ``--out``."""
-    if args.parts is not None:
-        yield args.parts
+    if options.parts is not None:
+        yield options.parts
         return
-    with files.no_empty_folder(args.out):
+    with files.no_empty_folder(options.out):
         try:
-            args.out.mkdir(parents=True, exist_ok=True)
+            options.out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise EnvironmentProblem(files.explain(error, args.out)) from error
-        with locks.held(args.out / LOCK, wait=True):
-            for left in args.out.glob(".partial-*"):  # by a killed run
+            raise EnvironmentProblem(files.explain(error, options.out)) from error
+        with locks.held(options.out / LOCK, wait=True):
+            for left in options.out.glob(".partial-*"):  # by a killed run
                 shutil.rmtree(left, ignore_errors=True)
-            folder = Path(tempfile.mkdtemp(prefix=".partial-", dir=args.out))
+            folder = Path(tempfile.mkdtemp(prefix=".partial-", dir=options.out))
             try:
                 yield folder
             finally:
@@ -327,23 +342,25 @@ def _folder(args: argparse.Namespace) -> Iterator[Path]:
 
 
 def _work(
-    args: argparse.Namespace, settings: Settings, record: dict[str, Any], folder: Path
+    options: PairOptions, settings: Settings, record: dict[str, Any], folder: Path
 ) -> tuple[SplitJob, list[str]]:
     """Do this worker's share; returns the job, and the parts that other shards have not done."""
-    part_lines = args.part_lines or splitting.PART_LINES
-    options = {
+    part_lines = options.part_lines or splitting.PART_LINES
+    recorded = {
         name: value for name, value in record["options"].items() if not isinstance(value, Path)
     }
     inputs = [  # in the order of the languages, without folders, which differ between machines
         {"name": Path(name).name, "sha256": checksum} for name, checksum in record["inputs"].items()
     ]
-    job_record = {"inputs": inputs, "options": options, "part_lines": part_lines}
-    if args.corpora is not None:
+    job_record = {"inputs": inputs, "options": recorded, "part_lines": part_lines}
+    if options.corpora is not None:
         job_record["corpora"] = [_described(text) for text in settings.texts]
     with splitting.shared(folder).begun(json.loads(json.dumps(job_record))):
         job = splitting.prepare(settings, folder, part_lines)
-        workers = len(os.sched_getaffinity(0)) if args.workers is None else max(1, args.workers)
-        return job, splitting.work(job, workers, shared_folder.shard(args.shard))
+        workers = (
+            len(os.sched_getaffinity(0)) if options.workers is None else max(1, options.workers)
+        )
+        return job, splitting.work(job, workers, shared_folder.shard(options.shard))
 
 
 def _described(text: Text) -> dict[str, Any]:

@@ -6,7 +6,6 @@ the corpus that it joins by that corpus's ``text.json``. Pairs stream through: m
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import json
@@ -19,6 +18,7 @@ from fairseq_ext import text
 from fairseq_ext.corpora import SPLITS, streams
 from fairseq_ext.corpora.catalogue import Limits
 from fairseq_ext.corpora.chunks import KEPT, Chunk, Lines, Tally, count, why_dropped
+from fairseq_ext.corpora.command_lines import MixOptions
 from fairseq_ext.corpora.parallel import ordered_map
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
@@ -71,43 +71,47 @@ def encoder(text_pipeline: Pipeline, language: str) -> Step:
     return text_pipeline.encoder(language)
 
 
-def run(args: argparse.Namespace) -> str:
+def run(options: MixOptions) -> str:
     """Write a corpus whose training text has synthetic pairs; returns what became of them.
-
-    Args:
-        args: of :func:`fairseq_ext.corpora.command_lines.add_mix`.
 
     Raises:
         ConfigError: a tag that is not a word.
         DataError: texts of unequal length, a corpus without its pipeline or in the folder to be
             written, or nothing to train on.
     """
-    if args.tag and args.tag.split() != [args.tag]:
-        raise ConfigError(f"`--tag` must be one word, or empty, but is `{args.tag}`.")
-    text_pipeline = pipeline_of(args.data, args.src, args.tgt)
-    text.check_parallel(args.source, args.target, empty_lines=True, max_tokens=None)
-    work = Encode(text_pipeline, Limits(args.longest, args.ratio), args.tag)
-    sides = (args.src, args.tgt)
-    train = train_files(args.data, sides)
+    if options.tag and options.tag.split() != [options.tag]:
+        raise ConfigError(f"`--tag` must be one word, or empty, but is `{options.tag}`.")
+    text_pipeline = pipeline_of(options.data, options.src, options.tgt)
+    text.check_parallel(options.source, options.target, empty_lines=True, max_tokens=None)
+    work = Encode(text_pipeline, Limits(options.longest, options.ratio), options.tag)
+    sides = (options.src, options.tgt)
+    train = train_files(options.data, sides)
     text.check_parallel(*train, empty_lines=True, max_tokens=None)
     held_out_names = [f"{split}.{side}" for split in SPLITS[1:] for side in sides]
-    read = [args.source, args.target, *train, *(args.data / name for name in held_out_names)]
-    written = [args.out / name for name in (*(path.name for path in train), *held_out_names)]
+    read = [
+        options.source,
+        options.target,
+        *train,
+        *(options.data / name for name in held_out_names),
+    ]
+    written = [options.out / name for name in (*(path.name for path in train), *held_out_names)]
     files.keep_inputs(read, written)
-    with staged(args.out) as (stage,):
+    with staged(options.out) as (stage,):
         with writers([stage / path.name for path in train]) as opened:
-            for _ in range(args.copies):
+            for _ in range(options.copies):
                 for pair in itertools.chain.from_iterable(streams.line_pairs(*train)):
                     for line, file in zip(pair, opened, strict=True):
                         file.write(f"{line}\n")
-            pairs = itertools.chain.from_iterable(streams.line_pairs(args.source, args.target))
-            tally = streams.write(ordered_map(work, streams.cut(pairs), args.workers), opened)
-        if not (args.copies or tally.kept):
+            pairs = itertools.chain.from_iterable(
+                streams.line_pairs(options.source, options.target)
+            )
+            tally = streams.write(ordered_map(work, streams.cut(pairs), options.workers), opened)
+        if not (options.copies or tally.kept):
             raise DataError("no pair is left to train on; give `--copies`, or a higher `--ratio`.")
         for name in held_out_names:
-            shutil.copyfile(args.data / name, stage / name)
+            shutil.copyfile(options.data / name, stage / name)
         text_pipeline.save(stage)
-        report = {"read": tally.read, "fates": tally.counts, "copies": args.copies}
+        report = {"read": tally.read, "fates": tally.counts, "copies": options.copies}
         (stage / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     dropped = "".join(
         f"; {why}: {counts[0]:,}" for why, counts in tally.counts.items() if why != KEPT

@@ -6,7 +6,6 @@ CC BY 2.0 FR. ``data/README.md`` says more; whoever passes the text on keeps the
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import lzma
@@ -16,6 +15,7 @@ from pathlib import Path
 from random import Random
 
 from fairseq_ext.corpora import SPLITS
+from fairseq_ext.corpora.command_lines import TatoebaOptions
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.writing import write_all
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -92,32 +92,29 @@ def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     return splits
 
 
-def run(args: argparse.Namespace) -> str:
+def run(options: TatoebaOptions) -> str:
     """Write the corpus, split without leaks, or a sample of it; returns a summary.
-
-    Args:
-        args: of :func:`fairseq_ext.corpora.command_lines.add_tatoeba`.
 
     Raises:
         ConfigError: a language of other corpora.
         DataError: more pairs are asked for than there are.
     """
-    if {args.src, args.tgt} != {*LANGUAGES}:
+    if {options.src, options.tgt} != {*LANGUAGES}:
         raise ConfigError(
-            f"`--src` and `--tgt` must be es and en, or en and es, but are `{args.src}` and "
-            f"`{args.tgt}`."
+            f"`--src` and `--tgt` must be es and en, or en and es, but are `{options.src}` and "
+            f"`{options.tgt}`."
         )
-    if args.sample is None:
-        splits = split({"valid": args.valid, "test": args.test})
+    if options.sample is None:
+        splits = split({"valid": options.valid, "test": options.test})
     else:
-        splits = sample(dict(zip(SPLITS, args.sample, strict=True)))
+        splits = sample(dict(zip(SPLITS, options.sample, strict=True)))
     write_all(
-        args.out,
+        options.out,
         {
             f"{name}.{side}": [pair[LANGUAGES.index(side)] for pair in pairs]
             for name, pairs in splits.items()
-            for side in (args.src, args.tgt)
+            for side in (options.src, options.tgt)
         },
     )
-    shutil.copyfile(ATTRIBUTION, args.out / "LICENCE.md")
+    shutil.copyfile(ATTRIBUTION, options.out / "LICENCE.md")
     return ", ".join(f"{name} {len(pairs):,} pairs" for name, pairs in splits.items())

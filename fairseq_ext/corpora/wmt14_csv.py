@@ -6,7 +6,6 @@ test file to test, as in the Linformer paper's section 2.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ from typing import IO
 from tqdm import tqdm
 
 from fairseq_ext.corpora import SPLITS
-from fairseq_ext.corpora.command_lines import CSV_NAMES
+from fairseq_ext.corpora.command_lines import CSV_NAMES, CsvOptions
 from fairseq_ext.corpora.csv_pairs import locate, rows
 from fairseq_ext.corpora.downloads import fetch
 from fairseq_ext.text.byte_level import FILES, ByteBPE
@@ -130,14 +129,14 @@ def _complete(
             )
 
 
-def convert(args: argparse.Namespace, bpe: ByteBPE) -> tuple[Plan, dict[str, Split]]:
-    """Read the CSV files and write ``text/`` and ``bpe/`` of ``args.out``, whole or not at all.
+def convert(options: CsvOptions, bpe: ByteBPE) -> tuple[Plan, dict[str, Split]]:
+    """Read the CSV files and write ``text/`` and ``bpe/`` of ``options.out``, whole or not at all.
 
     Raises:
         DataError: unusable input, named by file and row; nothing has been written then.
     """
-    locations = {name: locate(args.data, CSV_NAMES[name]) for name in _files_used(args)}
-    columns = (args.src, args.tgt)
+    locations = {name: locate(options.data, CSV_NAMES[name]) for name in _files_used(options)}
+    columns = (options.src, options.tgt)
 
     def read(name: str) -> Iterator[SentencePair]:
         path, member = locations[name]
@@ -146,7 +145,9 @@ def convert(args: argparse.Namespace, bpe: ByteBPE) -> tuple[Plan, dict[str, Spl
     total = sum(
         1 for _ in tqdm(read("train"), desc="count", unit=" rows", file=sys.stderr, disable=None)
     )
-    cut = plan(total, args.fraction, Fraction(0) if args.csv_valid else args.valid_fraction)
+    cut = plan(
+        total, options.fraction, Fraction(0) if options.csv_valid else options.valid_fraction
+    )
     splits = {name: Split() for name in SPLITS}
     names = [f"{name}.{side}" for name in SPLITS for side in columns]
     used = tqdm(
@@ -159,20 +160,20 @@ def convert(args: argparse.Namespace, bpe: ByteBPE) -> tuple[Plan, dict[str, Spl
     )
     held_out = used if cut.valid else read("valid")
     streams = {"train": islice(used, cut.train), "valid": held_out, "test": read("test")}
-    with staged(args.out / "text", args.out / "bpe") as (text, ids):
+    with staged(options.out / "text", options.out / "bpe") as (text, ids):
         paths = {name: [text / name, ids / name] for name in names}
         for name, pairs in streams.items():
             sides = [paths[f"{name}.{side}"] for side in columns]
             with writers([side[place] for place in (0, 1) for side in sides]) as files:
                 drop_empty = name != "test"
                 encode_split(
-                    pairs, bpe, args.max_ids, files, splits[name], drop_empty, CSV_NAMES[name]
+                    pairs, bpe, options.max_ids, files, splits[name], drop_empty, CSV_NAMES[name]
                 )
             if not splits[name].pairs:
                 raise DataError(f"no pair is left for `{name}`; check the CSV files.")
         with writers([ids / "dict.txt", ids / FILES[0], ids / FILES[1]]) as files:
-            files[0].writelines(f"{line}\n" for line in bpe.dictionary(args.pad_to_multiple))
-            for file, origin in zip(files[1:], (args.vocabulary, args.merges), strict=True):
+            files[0].writelines(f"{line}\n" for line in bpe.dictionary(options.pad_to_multiple))
+            for file, origin in zip(files[1:], (options.vocabulary, options.merges), strict=True):
                 file.write(origin.read_text(encoding="utf-8"))
         text_pipeline = Pipeline(*columns)
         text_pipeline.save(text)
@@ -181,19 +182,19 @@ def convert(args: argparse.Namespace, bpe: ByteBPE) -> tuple[Plan, dict[str, Spl
     return cut, splits
 
 
-def _files_used(args: argparse.Namespace) -> list[str]:
-    return ["train", *(["valid"] if args.csv_valid else []), "test"]
+def _files_used(options: CsvOptions) -> list[str]:
+    return ["train", *(["valid"] if options.csv_valid else []), "test"]
 
 
-def write_manifest(args: argparse.Namespace, cut: Plan, splits: dict[str, Split]) -> None:
+def write_manifest(options: CsvOptions, cut: Plan, splits: dict[str, Split]) -> None:
     """Record options, counts and checksums as ``manifest.json``."""
-    inputs = {locate(args.data, CSV_NAMES[name])[0] for name in _files_used(args)}
-    inputs |= {args.vocabulary, args.merges}
-    outputs = [args.out / folder / f"{split}.{side}" for folder in ("text", "bpe")
-               for split in SPLITS for side in (args.src, args.tgt)]  # fmt: skip
-    outputs.append(args.out / "bpe" / "dict.txt")
+    inputs = {locate(options.data, CSV_NAMES[name])[0] for name in _files_used(options)}
+    inputs |= {options.vocabulary, options.merges}
+    outputs = [options.out / folder / f"{split}.{side}" for folder in ("text", "bpe")
+               for split in SPLITS for side in (options.src, options.tgt)]  # fmt: skip
+    outputs.append(options.out / "bpe" / "dict.txt")
     record = {
-        "options": {name: str(value) for name, value in vars(args).items() if name != "out"},
+        "options": {name: str(value) for name, value in vars(options).items() if name != "out"},
         "libraries": {"tokenizers": version("tokenizers")},
         "inputs": {path.name: sha256(path) for path in sorted(inputs)},
         "training rows": vars(cut),
@@ -201,55 +202,56 @@ def write_manifest(args: argparse.Namespace, cut: Plan, splits: dict[str, Split]
             name: {
                 "pairs": split.pairs,
                 "dropped": split.dropped,
-                args.src: vars(split.sides[0]),
-                args.tgt: vars(split.sides[1]),
+                options.src: vars(split.sides[0]),
+                options.tgt: vars(split.sides[1]),
             }
             for name, split in splits.items()
         },
-        "sha256": {str(path.relative_to(args.out)): sha256(path) for path in outputs},
+        "sha256": {str(path.relative_to(options.out)): sha256(path) for path in outputs},
     }
     text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True)
-    write_all(args.out, {"manifest.json": [text]})
+    write_all(options.out, {"manifest.json": [text]})
 
 
-def summary(args: argparse.Namespace, bpe: ByteBPE, cut: Plan, splits: dict[str, Split]) -> str:
+def summary(options: CsvOptions, bpe: ByteBPE, cut: Plan, splits: dict[str, Split]) -> str:
     """Return a table of the splits' lengths, and counts of dropped, cut and dictionary entries."""
     rows = [f"{'split':6} {'pairs':>9} {'side':>5} {'ids':>11} {'mean':>6} {'min':>5} {'max':>6}"]
     for name, split in splits.items():
-        for code, side in zip((args.src, args.tgt), split.sides, strict=True):
+        for code, side in zip((options.src, options.tgt), split.sides, strict=True):
             rows.append(
                 f"{name:6} {split.pairs:9} {code:>5} {side.total:11} "
                 f"{side.total / split.pairs:6.1f} {side.shortest:5} {side.longest:6}"
             )
     unused = cut.rows - cut.train - cut.valid
-    size = len(bpe.dictionary(args.pad_to_multiple)) + 4
+    size = len(bpe.dictionary(options.pad_to_multiple)) + 4
     rows += [
         "lengths in ids, without <s> and </s> (the paper's Table 1 counts these two as well)",
         f"training rows: {cut.rows}, of which unused (`--fraction`): {unused}",
         *(f"{name}, dropped, {reason}: {count}"
           for name, split in splits.items() for reason, count in split.dropped.items()),
-        *(f"{name}.{code}, cut to {args.max_ids} ids: {side.cut}"
+        *(f"{name}.{code}, cut to {options.max_ids} ids: {side.cut}"
           for name, split in splits.items()
-          for code, side in zip((args.src, args.tgt), split.sides, strict=True) if side.cut),
+          for code, side in zip((options.src, options.tgt), split.sides, strict=True) if side.cut),
         f"dictionary: {len(bpe.ids)} ids; {size} entries with fairseq's 4 special symbols",
     ]  # fmt: skip
     return "\n".join(rows)
 
 
-def run(args: argparse.Namespace) -> str:
+def run(options: CsvOptions) -> str:
     """Convert the CSV files as the options say; returns the summary.
 
     Raises:
         DataError: an option or input that cannot be used.
     """
-    if args.src == args.tgt:
-        raise ConfigError(f"`--src` and `--tgt` are both `{args.src}`; choose two columns.")
-    missing_count = [args.vocabulary, args.merges].count(None)
-    if missing_count != (2 if args.download else 0):
+    if options.src == options.tgt:
+        raise ConfigError(f"`--src` and `--tgt` are both `{options.src}`; choose two columns.")
+    missing_count = [options.vocabulary, options.merges].count(None)
+    if missing_count != (2 if options.download else 0):
         raise ConfigError("give both `--vocabulary` and `--merges`, or `--download` alone.")
-    if args.download:
-        args.vocabulary, args.merges = (fetch(f"{args.url}/{f}", args.download) for f in FILES)
-    bpe = ByteBPE.load(args.vocabulary, args.merges)
-    cut, splits = convert(args, bpe)
-    write_manifest(args, cut, splits)
-    return summary(args, bpe, cut, splits)
+    if options.download:
+        paths = [fetch(f"{options.url}/{file}", options.download) for file in FILES]
+        options = replace(options, vocabulary=paths[0], merges=paths[1])
+    bpe = ByteBPE.load(options.vocabulary, options.merges)
+    cut, splits = convert(options, bpe)
+    write_manifest(options, cut, splits)
+    return summary(options, bpe, cut, splits)

@@ -20,14 +20,14 @@ from safetensors.torch import load_file, save_file
 import fairseq_ext
 from fairseq_ext.checkpoints import archived, bundle, storage
 from fairseq_ext.checkpoints.describe import read_weights
-from fairseq_ext.commands import demo, options
+from fairseq_ext.commands import demo
 from fairseq_ext.demo import systems
 from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.evaluation.saved_scores import read_scores
 from fairseq_ext.model import write
 from fairseq_ext.model.card import Card
 from fairseq_ext.model.export import export
-from fairseq_ext.utils import files
+from fairseq_ext.utils import files, option_fields
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, FairseqExtError
 from tests.models.test_loaded import LINES, saved
 from tests.soak import dying
@@ -269,7 +269,7 @@ def test_the_demo_takes_it(tmp_path: Path, numbers: str):
     parser = argparse.ArgumentParser()
     demo.add(parser.add_subparsers())
     args = parser.parse_args(["demo", f"mine={tmp_path / 'b'}", "--cpu", "--beam", "2"])
-    request = options.from_args(demo.Request, args)
+    request = option_fields.from_args(demo.Request, args)
     system = demo._load(systems.parse_systems(request.systems, None), request)["mine"]
     assert system.about.line.startswith("de → en, ")
     expected = fairseq_ext.load(folder, engine="fairseq", cpu=True).translate(LINES[0], beam=2)

@@ -23,7 +23,7 @@ pytest.importorskip("prometheus_client")
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from starlette.requests import Request
 
-from fairseq_ext.commands import options, serve
+from fairseq_ext.commands import serve
 from fairseq_ext.decoding.search import Candidate, Counts
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.serving import server
@@ -36,6 +36,7 @@ from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.serving.requests import Gone, check_key, parse_fields, parse_query, read_body
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.sentences import SentenceSplitter
+from fairseq_ext.utils import option_fields
 from fairseq_ext.utils.errors import ConfigError
 
 JSON = "application/json"
@@ -515,7 +516,7 @@ def test_keys():
 def serve_request(*words: str) -> serve.Request:
     parser = argparse.ArgumentParser()
     serve.add(parser.add_subparsers())
-    return options.from_args(serve.Request, parser.parse_args(["serve", *words]))
+    return option_fields.from_args(serve.Request, parser.parse_args(["serve", *words]))
 
 
 def test_keys_that_no_request_could_hold(monkeypatch: pytest.MonkeyPatch):

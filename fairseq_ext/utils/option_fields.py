@@ -1,0 +1,80 @@
+"""Options of a command as fields of a dataclass: name, type, default and help in one place."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+import typing
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_OPTION = "option"
+
+
+def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **settings: Any) -> Any:
+    """Declare a field that :func:`add_options` makes an option of.
+
+    Args:
+        default: of the option; without one it is required.
+        help: for ``--help``.
+        names: of the option, where it is another than the field's; without ``--`` an argument.
+        settings: of ``add_argument``; its type and action follow from the annotation.
+    """
+    metadata = {_OPTION: {"names": names, "help": help, **settings}}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def flag(name: str) -> str:
+    """Return the option of a field's name: ``--max-tokens`` of ``max_tokens``."""
+    return f"--{name.replace('_', '-')}"
+
+
+def add_options(parser: Any, kind: type) -> None:
+    """Add an option for each field that :func:`option` declares.
+
+    Args:
+        parser: or a group of its options.
+        kind: the dataclass.
+    """
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        if _OPTION not in field.metadata:
+            continue
+        settings = dict(field.metadata[_OPTION])
+        names = settings.pop("names") or (flag(field.name),)
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if names[0].startswith("-"):
+            settings |= {"dest": field.name, "required": default is dataclasses.MISSING}
+        if default is not dataclasses.MISSING:
+            settings["default"] = default
+        parser.add_argument(*names, **{**_of_type(hints[field.name], default), **settings})
+
+
+def _of_type(hint: Any, default: Any) -> dict[str, Any]:
+    """Return the type of an option, or the action of a switch."""
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kind = kinds[0]
+    if kind is bool:
+        return {"action": argparse.BooleanOptionalAction if default else "store_true"}
+    plain = isinstance(kind, type) and typing.get_origin(kind) is None and kind is not str
+    return {"type": kind} if plain else {}
+
+
+def from_args(kind: type[T], args: argparse.Namespace) -> T:
+    """Make a dataclass of the arguments that its fields name, nested dataclasses included.
+
+    A field that no argument has the name of keeps its default.
+    """
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for name in (field.name for field in dataclasses.fields(kind)):  # type: ignore[arg-type]
+        if dataclasses.is_dataclass(hints[name]):
+            values[name] = from_args(hints[name], args)  # type: ignore[arg-type]
+        elif hasattr(args, name):
+            values[name] = getattr(args, name)
+    return kind(**values)
