@@ -4,12 +4,89 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
-from fairseq_ext.commands import metric_options, options
+from fairseq_ext.commands import options
+from fairseq_ext.commands.evaluation_options import (
+    PieceOptions,
+    ProcessOptions,
+    TokenizerOptions,
+    add_undoing,
+)
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import add_options, from_args, option
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call of ``mbr``; the fields are the options of their names."""
+
+    tokenizer: TokenizerOptions
+    process: ProcessOptions
+    texts: PieceOptions
+    output: Path
+    generated: Sequence[Path] = option(
+        MISSING,
+        "outputs of fairseq-generate --sampling --beam K --nbest K, each with another --seed; "
+        "their samples are taken together",
+        "generated",
+        type=Path,
+        nargs="+",
+        metavar="GENERATED",
+    )
+    num_candidates: int = option(
+        help="candidates for each sentence; every sentence must have exactly these", metavar="N"
+    )
+    candidates_of: int | None = option(
+        None,
+        "the files hold M candidates for each sentence, of which N are drawn at random",
+        metavar="M",
+    )
+    seed: int = option(1, "of --candidates-of (1)", metavar="N")
+    utility: str = option(
+        "chrf",
+        "chrf (default), bleu, comet:MODEL (see `score --metric`), or mbrs:METRIC of the "
+        "library mbrs, such as mbrs:bleurt",
+        metavar="U",
+    )
+    mbrs_option: Sequence[str] = option(
+        [],
+        "a field of the mbrs metric's configuration, such as model=PATH; repeat for more",
+        action="append",
+        metavar="KEY=VALUE",
+    )
+    source: Path | None = option(
+        None,
+        "source text, for a utility that reads it: comet:MODEL, and metrics of mbrs such as "
+        "comet (else the S lines of fairseq-generate)",
+        metavar="FILE",
+    )
+    json: Path | None = None
+
+    @property
+    def candidates(self) -> int:
+        """Candidates of each sentence in the files."""
+        return self.num_candidates if self.candidates_of is None else self.candidates_of
+
+    def check(self) -> None:
+        """Refuse numbers out of range, and a tokenizer that nothing uses.
+
+        Raises:
+            ConfigError: the first of them.
+        """
+        if self.num_candidates < 1:
+            raise ConfigError(
+                f"`--num-candidates` must be at least 1, but is {self.num_candidates} instead."
+            )
+        if self.candidates < self.num_candidates:
+            raise ConfigError(
+                f"`--candidates-of` must be at least `--num-candidates` ({self.num_candidates}), "
+                f"but is {self.candidates} instead."
+            )
+        if self.seed < 0:
+            raise ConfigError(f"`--seed` must be 0 or more, but is {self.seed} instead.")
 
 
 def add(commands: Subparsers) -> None:
@@ -19,51 +96,8 @@ def add(commands: Subparsers) -> None:
         help="minimum Bayes risk decoding of sampled translations",
         description="For each sentence, choose the sample that agrees best with all samples.",
     )
-    parser.add_argument(
-        "generated",
-        type=Path,
-        nargs="+",
-        metavar="GENERATED",
-        help="outputs of fairseq-generate --sampling --beam K --nbest K, each with another --seed; "
-        "their samples are taken together",
-    )
-    parser.add_argument(
-        "--num-candidates",
-        type=int,
-        required=True,
-        metavar="N",
-        help="candidates for each sentence; every sentence must have exactly these",
-    )
-    parser.add_argument(
-        "--candidates-of",
-        type=int,
-        metavar="M",
-        help="the files hold M candidates for each sentence, of which N are drawn at random",
-    )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of --candidates-of (1)")
-    parser.add_argument(
-        "--utility",
-        default="chrf",
-        metavar="U",
-        help="chrf (default), bleu, comet:MODEL (see `score --metric`), or mbrs:METRIC of the "
-        "library mbrs, such as mbrs:bleurt",
-    )
-    parser.add_argument(
-        "--mbrs-option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a field of the mbrs metric's configuration, such as model=PATH; repeat for more",
-    )
-    parser.add_argument(
-        "--source",
-        type=Path,
-        metavar="FILE",
-        help="source text, for a utility that reads it: comet:MODEL, and metrics of mbrs such as "
-        "comet (else the S lines of fairseq-generate)",
-    )
-    metric_options.add_tokenizer(parser)
-    metric_options.add_process(parser.add_argument)
+    for kind in (Request, TokenizerOptions, ProcessOptions):
+        add_options(parser, kind)
     add_undoing(parser, pieces=True)
     options.add_output(parser, "FILE", "the chosen translations, in corpus order")
     options.add_json(parser, "choices and expected utilities")
@@ -71,55 +105,57 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    held = args.num_candidates if args.candidates_of is None else args.candidates_of
-    _check(args, held)
+    return choose(from_args(Request, args))
+
+
+def choose(request: Request) -> int:
+    """Choose translations as a request asks; returns the exit status.
+
+    Raises:
+        FairseqExtError: files or options that cannot be used.
+    """
+    request.check()
     from tqdm import tqdm
 
     from fairseq_ext.decoding import mbr, mbr_utilities
     from fairseq_ext.evaluation import outputs
     from fairseq_ext.utils import files
 
-    neural = mbr_utilities.is_neural(args.utility)
+    neural = mbr_utilities.is_neural(request.utility)
     if not neural:
-        metric_options.refuse_process(args, "--utility comet:MODEL")
-    undoing = chosen_undoing(args, args.generated)
-    process = metric_options.process(args) if neural else {}
-    if args.tokenize is not None and args.utility != "bleu":
+        request.process.refuse("--utility comet:MODEL")
+    undoing = request.texts.undoing(request.generated)
+    settings = request.process.settings() if neural else {}
+    if request.tokenizer.tokenize is not None and request.utility != "bleu":
         raise ConfigError("`--tokenize` goes with `--utility bleu`.")
-    if args.utility == "bleu":
-        translations = outputs.best_hypotheses(outputs.read_generated(args.generated[0]))
+    if request.utility == "bleu":
+        translations = outputs.best_hypotheses(outputs.read_generated(request.generated[0]))
         texts = undoing.text(undoing.words(translations))
-        process["tokenizer"] = metric_options.chosen_tokenizer(args, [undoing], texts)
-    utility = mbr_utilities.build_utility(args.utility, _pairs(args.mbrs_option), **process)
-    if args.source is not None and not utility.reads_source:
+        settings["tokenizer"] = request.tokenizer.choose([undoing], texts)
+    utility = mbr_utilities.build_utility(request.utility, _pairs(request.mbrs_option), **settings)
+    if request.source is not None and not utility.reads_source:
         raise ConfigError(
-            f"`--source` does not go with `--utility {args.utility}`, which ignores it."
+            f"`--source` does not go with `--utility {request.utility}`, which ignores it."
         )
     sentences = mbr.read_candidates(
-        args.generated, held, undoing, source=args.source, reads_source=utility.reads_source
+        request.generated,
+        request.candidates,
+        undoing,
+        source=request.source,
+        reads_source=utility.reads_source,
     )
     shown = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
-    decisions = list(mbr.decode(shown, utility, args.num_candidates, args.seed))
-    with files.atomic_write(args.output) as file:
+    decisions = list(mbr.decode(shown, utility, request.num_candidates, request.seed))
+    with files.atomic_write(request.output) as file:
         file.writelines(decision.text + "\n" for decision in decisions)
-    settings = {"num_candidates": args.num_candidates, "candidates_of": held, "seed": args.seed}
-    options.write_json(args.json, mbr.as_dict(decisions, utility, **settings))
+    drawn = {
+        "num_candidates": request.num_candidates,
+        "candidates_of": request.candidates,
+        "seed": request.seed,
+    }
+    options.write_json(request.json, mbr.as_dict(decisions, utility, **drawn))
     print(mbr.as_table(decisions, utility))
     return 0
-
-
-def _check(args: argparse.Namespace, held: int) -> None:
-    if args.num_candidates < 1:
-        raise ConfigError(
-            f"`--num-candidates` must be at least 1, but is {args.num_candidates} instead."
-        )
-    if held < args.num_candidates:
-        raise ConfigError(
-            f"`--candidates-of` must be at least `--num-candidates` ({args.num_candidates}), but "
-            f"is {held} instead."
-        )
-    if args.seed < 0:
-        raise ConfigError(f"`--seed` must be 0 or more, but is {args.seed} instead.")
 
 
 def _pairs(items: Sequence[str]) -> dict[str, str]:

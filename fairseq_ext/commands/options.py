@@ -51,36 +51,6 @@ def add_picture_output(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(endings=PICTURE)
 
 
-def add_reference(parser: argparse.ArgumentParser) -> None:
-    """Add ``--ref`` and ``--language-pair``; see :func:`chosen_reference`."""
-    parser.add_argument(
-        "--ref",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="reference, detokenized text, or the name of a test set of sacrebleu, such as "
-        "wmt14/full, which is downloaded once",
-    )
-    parser.add_argument(
-        "-l",
-        "--language-pair",
-        metavar="SRC-TGT",
-        help="with a test set of sacrebleu, or for BLEU's tokenizer: the languages, such as en-de",
-    )
-
-
-def chosen_reference(args: argparse.Namespace) -> Path:
-    """The file that ``--ref`` means.
-
-    Raises:
-        ConfigError: ``--language-pair`` is missing, or wrong.
-        DataError: no such file or set, or it cannot be downloaded.
-    """
-    from fairseq_ext.evaluation import test_sets
-
-    return test_sets.reference(args.ref, args.language_pair)
-
-
 def add_json(parser: argparse.ArgumentParser, text: str) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", type=Path, metavar="FILE", help=f"write {text} as JSON too")

@@ -10,11 +10,12 @@ import importlib
 from pathlib import Path
 
 from fairseq_ext.base import wings
-from fairseq_ext.commands import metric_options, options
+from fairseq_ext.commands import options
+from fairseq_ext.commands.evaluation_options import TokenizerOptions, UndoingOptions, add_undoing
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import add_options, from_args
 
 
 def add(commands: Subparsers) -> None:
@@ -135,7 +136,7 @@ def _add_lengths(pictures: Subparsers) -> None:
         help="reference tokens without subword pieces, for tokenized BLEU as papers report it",
     )
     add_undoing(parser)
-    metric_options.add_tokenizer(parser)
+    add_options(parser, TokenizerOptions)
     parser.add_argument(
         "--buckets",
         default="10,20,30,40,50",
@@ -160,11 +161,13 @@ def _plot_lengths(args: argparse.Namespace) -> int:
     from fairseq_ext.evaluation import lengths, score, tables
 
     lengths.check_baseline(args.relative_to, systems)
-    undoing = {name: chosen_undoing(args, [path]) for name, path in systems.items()}
+    texts = from_args(UndoingOptions, args)
+    undoing = {name: texts.undoing([path]) for name, path in systems.items()}
     tokenizer = None
     if args.ref is not None:
         references = score.plain_lines(args.ref)
-        tokenizer = metric_options.chosen_tokenizer(args, undoing.values(), references, args.ref)
+        choice = from_args(TokenizerOptions, args)
+        tokenizer = choice.choose(undoing.values(), references, args.ref)
     elif args.tokenize is not None:
         raise ConfigError("`--tokenize` goes with `--ref`; `--tokenized-ref` has tokens already.")
     scores = lengths.score_by_length(

@@ -3,17 +3,71 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_ext.commands import metric_options, options
+from fairseq_ext.commands import evaluation_options, options
+from fairseq_ext.commands.evaluation_options import (
+    MetricOptions,
+    ReferenceOptions,
+    TokenizerOptions,
+    UndoingOptions,
+)
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.commands.undoing_options import add_undoing, chosen_undoing
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import add_options, from_args, option
 
 if TYPE_CHECKING:
     from fairseq_ext.evaluation.score import Score
     from fairseq_ext.text.generated import Undoing
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call of ``score``; the fields are the options of their names."""
+
+    reference: ReferenceOptions
+    metrics: MetricOptions
+    tokenizer: TokenizerOptions
+    texts: UndoingOptions
+    hyp: Path | None = None
+    generated: Sequence[Path] | None = None
+    tokenized_ref: Path | None = option(
+        None,
+        "reference tokens without subword pieces, for tokenized BLEU (with --generated the "
+        "T lines serve where this is not given)",
+        metavar="FILE",
+    )
+    tokenized_hyp: Path | None = option(None, "with --hyp: its tokens, likewise", metavar="FILE")
+    split_compounds: bool = option(
+        False,
+        "tokenized BLEU with hyphenated compounds split as well, as papers report it for "
+        "WMT14 English-German alone; needs --tokenized-ref",
+    )
+    json: Path | None = None
+
+    def check(self) -> None:
+        """Refuse an option that another one makes useless.
+
+        Raises:
+            ConfigError: the first of them.
+        """
+        if self.generated and self.tokenized_hyp:
+            raise ConfigError("`--tokenized-hyp` goes with `--hyp`; `--generated` has the tokens.")
+        if self.hyp and self.texts.detokenize:
+            raise ConfigError(
+                "`--detokenize` goes with `--generated`; `--hyp` is detokenized text."
+            )
+        if self.hyp and self.texts.keep_tokens:
+            raise ConfigError(
+                "`--keep-tokens` goes with `--generated`; `--hyp` is scored as it is."
+            )
+        if self.hyp and (self.tokenized_ref is None) != (self.tokenized_hyp is None):
+            raise ConfigError("Give both `--tokenized-ref` and `--tokenized-hyp`, or neither.")
+        if self.split_compounds and self.tokenized_ref is None:
+            raise ConfigError("`--split-compounds` compares tokens; give `--tokenized-ref` too.")
 
 
 def add(commands: Subparsers) -> None:
@@ -23,7 +77,7 @@ def add(commands: Subparsers) -> None:
         help="BLEU, chrF and COMET with signatures",
         description="Score detokenized text, or fairseq-generate's output against it.",
     )
-    options.add_reference(parser)
+    add_options(parser, ReferenceOptions)
     translations = parser.add_mutually_exclusive_group(required=True)
     translations.add_argument(
         "--hyp", type=Path, metavar="FILE", help="translations, detokenized text"
@@ -35,67 +89,55 @@ def add(commands: Subparsers) -> None:
         metavar="FILE",
         help="output of fairseq-generate; of --num-shards, all shards",
     )
-    parser.add_argument(
-        "--tokenized-ref",
-        type=Path,
-        metavar="FILE",
-        help="reference tokens without subword pieces, for tokenized BLEU (with --generated the "
-        "T lines serve where this is not given)",
-    )
-    parser.add_argument(
-        "--tokenized-hyp", type=Path, metavar="FILE", help="with --hyp: its tokens, likewise"
-    )
-    parser.add_argument(
-        "--split-compounds",
-        action="store_true",
-        help="tokenized BLEU with hyphenated compounds split as well, as papers report it for "
-        "WMT14 English-German alone; needs --tokenized-ref",
-    )
-    metric_options.add_tokenizer(parser)
-    metric_options.add_metrics(parser)
-    add_undoing(parser)
+    add_options(parser, Request)
+    add_options(parser, TokenizerOptions)
+    evaluation_options.add_metrics(parser)
+    evaluation_options.add_undoing(parser)
     options.add_json(parser, "the scores")
-    parser.set_defaults(run=_score)
+    parser.set_defaults(run=_run)
 
 
-def _score(args: argparse.Namespace) -> int:
-    if args.generated and args.tokenized_hyp:
-        raise ConfigError("`--tokenized-hyp` goes with `--hyp`; `--generated` has the tokens.")
-    if args.hyp and args.detokenize:
-        raise ConfigError("`--detokenize` goes with `--generated`; `--hyp` is detokenized text.")
-    if args.hyp and args.keep_tokens:
-        raise ConfigError("`--keep-tokens` goes with `--generated`; `--hyp` is scored as it is.")
-    if args.hyp and (args.tokenized_ref is None) != (args.tokenized_hyp is None):
-        raise ConfigError("Give both `--tokenized-ref` and `--tokenized-hyp`, or neither.")
-    if args.split_compounds and args.tokenized_ref is None:
-        raise ConfigError("`--split-compounds` compares tokens; give `--tokenized-ref` too.")
+def _run(args: argparse.Namespace) -> int:
+    return print_scores(from_args(Request, args))
+
+
+def print_scores(request: Request) -> int:
+    """Score as a request asks; returns the exit status.
+
+    Raises:
+        FairseqExtError: files or options that cannot be used.
+    """
+    request.check()
     from fairseq_ext.evaluation import score
 
-    reference, source = options.chosen_reference(args), metric_options.chosen_source(args)
-    undoing = chosen_undoing(args, args.generated) if args.generated else None
+    reference = request.reference.path()
+    source = request.metrics.source_path(request.reference)
+    undoing = request.texts.undoing(request.generated) if request.generated else None
     undoings = [undoing] if undoing is not None else []
     references = score.plain_lines(reference)
-    tokenizer = metric_options.chosen_tokenizer(args, undoings, references, reference)
+    tokenizer = request.tokenizer.choose(undoings, references, reference)
     if undoing is not None:
-        paths = (args.generated, reference, args.tokenized_ref)
+        paths = (request.generated, reference, request.tokenized_ref)
         scores = score.score_generated(*paths, undoing, tokenizer)
     else:
-        paths = (reference, args.hyp, args.tokenized_ref, args.tokenized_hyp)
+        paths = (reference, request.hyp, request.tokenized_ref, request.tokenized_hyp)
         scores = score.score_files(*paths, tokenizer)
-    if args.split_compounds:
-        scores.append(_compound_score(args, undoing))
-    segments = _neural_scores(args, reference, source, undoing) if args.metric else {}
+    if request.split_compounds:
+        scores.append(_compound_score(request, undoing))
+    segments = {}
+    if request.metrics.metric:
+        segments = _neural_scores(request, reference, source, undoing)
     scores += [neural_score for neural_score, _ in segments.values()]
     report = {"scores": [entry.as_dict() for entry in scores]}
     if segments:
         report["segments"] = {label: of_each for label, (_, of_each) in segments.items()}
-    options.write_json(args.json, report)
+    options.write_json(request.json, report)
     print(score.as_table(scores))
     return 0
 
 
 def _neural_scores(
-    args: argparse.Namespace, reference: Path, source: Path | None, undoing: Undoing | None
+    request: Request, reference: Path, source: Path | None, undoing: Undoing | None
 ) -> dict[str, tuple[Score, list[float]]]:
     """By metric, the score of the text and those of its segments."""
     from fairseq_ext.evaluation import neural
@@ -103,24 +145,24 @@ def _neural_scores(
 
     texts = read_segments(
         reference,
-        hypothesis=args.hyp,
-        generated=args.generated or (),
+        hypothesis=request.hyp,
+        generated=request.generated or (),
         undoing=undoing,
         source=source,
     )
     results = {}
-    with neural.opened(args.metric, **metric_options.process(args)) as metrics:
+    with neural.opened(request.metrics.metric, **request.metrics.process.settings()) as metrics:
         for label, metric in metrics.items():
             scores = metric.segments(*texts)
             results[label] = (neural.score(label, scores, metric.signature), scores)
     return results
 
 
-def _compound_score(args: argparse.Namespace, undoing: Undoing | None) -> Score:
+def _compound_score(request: Request, undoing: Undoing | None) -> Score:
     from fairseq_ext.evaluation import compounds, outputs
 
     if undoing is not None:
-        tokens = undoing.words(outputs.best_hypotheses(outputs.read_generated(args.generated)))
+        tokens = undoing.words(outputs.best_hypotheses(outputs.read_generated(request.generated)))
     else:
-        tokens = outputs.read_lines(args.tokenized_hyp)
-    return compounds.compound_bleu(tokens, outputs.read_lines(args.tokenized_ref))
+        tokens = outputs.read_lines(request.tokenized_hyp)
+    return compounds.compound_bleu(tokens, outputs.read_lines(request.tokenized_ref))

@@ -1,0 +1,244 @@
+"""Options of the commands that read and measure translations.
+
+``score``, ``compare``, ``plot lengths``, ``hypotheses`` and ``mbr`` share them: the reference,
+neural metrics, BLEU's tokenizer, and how translations become text. What the last leave open is
+taken from the ``text.json`` of the run that the translations are of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fairseq_ext.utils.errors import ConfigError, printable
+from fairseq_ext.utils.option_fields import add_options, flag, option
+
+if TYPE_CHECKING:
+    from fairseq_ext.text.generated import Undoing
+    from fairseq_ext.text.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class ReferenceOptions:
+    """The text to compare with."""
+
+    ref: Path = option(
+        help="reference, detokenized text, or the name of a test set of sacrebleu, such as "
+        "wmt14/full, which is downloaded once",
+        metavar="FILE",
+    )
+    language_pair: str | None = option(
+        None,
+        "with a test set of sacrebleu, or for BLEU's tokenizer: the languages, such as en-de",
+        *("-l", "--language-pair"),
+        metavar="SRC-TGT",
+    )
+
+    def path(self) -> Path:
+        """The file that ``--ref`` means.
+
+        Raises:
+            ConfigError: ``--language-pair`` is missing, or wrong.
+            DataError: no such file or set, or it cannot be downloaded.
+        """
+        from fairseq_ext.evaluation import test_sets
+
+        return test_sets.reference(self.ref, self.language_pair)
+
+
+@dataclass(frozen=True)
+class TokenizerOptions:
+    """BLEU's tokenizer, and the languages that decide where it is not given."""
+
+    tokenize: str | None = option(
+        None,
+        "sacrebleu's tokenizer for BLEU: 13a, zh, char, ja-mecab, spm, flores200 ... "
+        "(default: that of the target language, which is known from the run, from -l SRC-TGT, "
+        "--detokenize or the ending of the reference's name)",
+        metavar="NAME",
+    )
+    detokenize: str | None = None
+    language_pair: str | None = None
+
+    def choose(
+        self, undoing: Iterable[Undoing], references: Sequence[str], path: Path | None = None
+    ) -> str:
+        """Choose the tokenizer by option, language or text.
+
+        Args:
+            undoing: how translations become text, with their language where it is known.
+            references: text, or other text of the target language.
+            path: of the reference.
+        """
+        from fairseq_ext.evaluation.tokenizers import choose_tokenizer
+
+        languages = [self.language_pair and self.language_pair.partition("-")[2], self.detokenize]
+        languages += [undo.made.tgt for undo in undoing]
+        languages.append(path and path.suffix.removeprefix("."))
+        return choose_tokenizer(self.tokenize, languages, references)
+
+
+@dataclass(frozen=True)
+class ProcessOptions:
+    """The process in which a neural metric runs."""
+
+    metric_python: str | None = option(
+        None,
+        "the Python that has the metric's library, such as comet_env/bin/python (that of the "
+        "variable FAIRSEQ_EXT_METRIC_PYTHON; else this one)",
+        metavar="PYTHON",
+    )
+    metric_batch_size: int | None = option(
+        None, "sentences that the metric reads together (16)", metavar="N"
+    )
+
+    def settings(self) -> dict[str, Any]:
+        """Return arguments of a :class:`~fairseq_ext.evaluation.neural.NeuralMetric`."""
+        settings = {"python": self.metric_python, "batch_size": self.metric_batch_size}
+        return {name: value for name, value in settings.items() if value is not None}
+
+    def refuse(self, needs: str) -> None:
+        """Refuse the options where there is no metric.
+
+        Raises:
+            ConfigError: one is there.
+        """
+        for name in ("metric_python", "metric_batch_size"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"`{flag(name)}` goes with `{needs}`, which is missing.")
+
+
+@dataclass(frozen=True)
+class MetricOptions:
+    """Neural metrics, and the source text that they read."""
+
+    metric: Sequence[str] = option(
+        [],
+        "COMET too, with a model's folder, its checkpoint, or a name on the Hugging Face Hub "
+        "such as Unbabel/wmt22-comet-da; repeat for more",
+        action="append",
+        metavar="comet:MODEL",
+    )
+    source: Path | None = option(
+        None,
+        "source text, which the metric uses (that of sacrebleu's test set; else the S "
+        "lines of fairseq-generate)",
+        metavar="FILE",
+    )
+    process: ProcessOptions = dataclasses.field(default_factory=ProcessOptions)
+
+    def source_path(self, reference: ReferenceOptions) -> Path | None:
+        """The source text that ``--source`` or ``--ref`` names; None for the S lines.
+
+        Raises:
+            ConfigError: no ``--metric`` uses it.
+            DataError: a test set that is not available.
+        """
+        if not self.metric:
+            self.process.refuse("--metric")
+            if self.source is not None:
+                raise ConfigError("`--source` goes with `--metric`, which is missing.")
+            return None
+        from fairseq_ext.evaluation import test_sets
+
+        return self.source or test_sets.source(reference.ref, reference.language_pair)
+
+
+def add_metrics(parser: argparse.ArgumentParser) -> None:
+    """Add the options of neural metrics, as a group of their own."""
+    group = parser.add_argument_group(
+        "neural metrics",
+        "Of their own libraries, in a Python of their own. Load only models that you trust: they "
+        "are pickles, which may run any code there.",
+    )
+    add_options(group, MetricOptions)
+    add_options(group, ProcessOptions)
+
+
+@dataclass(frozen=True)
+class UndoingOptions:
+    """How translations become text; subword pieces are always joined."""
+
+    detokenize: str | None = option(
+        None, "undo Moses tokenization for this language, e.g. de", metavar="LANG"
+    )
+    keep_tokens: bool = option(False, "leave the translations as tokens")
+    remove_bpe: bool | None = None
+    subwords: ClassVar[str] = "joined"
+    """What is done with pieces where neither ``--remove-bpe`` nor a ``text.json`` says it."""
+
+    def undoing(self, generated: Sequence[Path]) -> Undoing:
+        """Choose how the translations of outputs that belong together become text.
+
+        Args:
+            generated: outputs of fairseq-generate.
+
+        Raises:
+            ConfigError: a library is not installed.
+            DataError: a ``text.json`` is damaged.
+        """
+        from fairseq_ext.text import generated as outputs
+        from fairseq_ext.text.pipeline import Pipeline
+
+        folder, saved = outputs.find(generated[0]) or (None, None)
+        if saved is not None:
+            steps, path = self._override(saved), folder / "text.json"
+            message = f"becomes text as {path} says ({saved.describe()})"
+            if steps != saved:
+                message = f"options instead of {path} ({saved.describe()}): {steps.describe()}"
+            _say(generated[0], message)
+            return outputs.Undoing(steps)
+        if named := outputs.named(generated[0]):
+            message = "is gone, or is of another run; the options alone say how the translations"
+            _say(generated[0], f"{named} {message} become text")
+        subwords = "joined" if self.remove_bpe else self.subwords
+        return outputs.Undoing(self._override(Pipeline("", "", subwords=subwords)))
+
+    def _override(self, steps: Pipeline) -> Pipeline:
+        overrides: dict[str, Any] = {}
+        join = self.remove_bpe
+        if join is False or (join and steps.subwords != "subword-nmt"):
+            overrides |= {"subwords": "joined" if join else "none", "files": ()}
+        if self.detokenize is not None:
+            overrides |= {"tokenize": True, "tgt": self.detokenize}
+        if self.keep_tokens or join is False:  # pieces are no tokens to detokenize
+            overrides |= {"tokenize": False, "escape": False, "aggressive": False}
+        return dataclasses.replace(steps, **overrides)
+
+
+@dataclass(frozen=True)
+class PieceOptions(UndoingOptions):
+    """How translations become text; subword pieces are joined where asked for."""
+
+    subwords: ClassVar[str] = "none"
+
+
+def add_undoing(parser: argparse.ArgumentParser, *, pieces: bool = False) -> None:
+    """Add the options, as a group of their own.
+
+    Args:
+        parser: of a command.
+        pieces: add ``--remove-bpe``, for :class:`PieceOptions`.
+    """
+    group = parser.add_argument_group(
+        "how the training corpus was prepared",
+        "Needed only where the run of the translations has no text.json, or to override it.",
+    )
+    if pieces:
+        group.add_argument(
+            "--remove-bpe",
+            action=argparse.BooleanOptionalAction,
+            default=None,
+            help="join subword pieces (`@@ `)",
+        )
+    add_options(group.add_mutually_exclusive_group(), UndoingOptions)
+
+
+def _say(generated: Path, message: str) -> None:
+    """Print one line about a file, escaped as its path may hold any characters."""
+    print(printable(f"{generated}: {message}"), file=sys.stderr)
