@@ -10,6 +10,7 @@ from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import add_options
 
 
 def add(commands: Subparsers) -> None:
@@ -56,9 +57,8 @@ def add(commands: Subparsers) -> None:
         help="JSON of `fairseq-ext score` or `fairseq-ext compare`, for the model card",
     )
     option("--system", metavar="NAME", help="whose scores they are, of several in that file")
-    search_options.add(
-        parser.add_argument_group("default search options"), search_options.OF_A_MODEL
-    )
+    group = parser.add_argument_group("default search options")
+    add_options(group, search_options.SearchOptions, search_options.OF_A_MODEL)
     options.add_output(
         parser, "OUT", "the bundle: a folder, or an archive by the name OUT.zip or OUT.tar.zst"
     )

@@ -9,15 +9,16 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.commands.text_options import TextOptions, add_text_options, chosen_codec
-from fairseq_ext.utils import option_fields
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import add_options, from_args, option
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.stream import TextCodec
@@ -32,14 +33,23 @@ SEARCH = ("beam", "lenpen")
 class Request:
     """A call of ``demo``; the fields are the options of their names."""
 
-    systems: Sequence[str]
-    data: Path | None = None
+    systems: Sequence[str] = option(
+        MISSING,
+        "a name to show, by default that of the file or folder, and a trained model of any "
+        "architecture, the folder of a run, a bundle, the name of one that comes "
+        "with the plugin, or ORG/NAME[@REVISION] on the Hugging Face Hub; its own folder and "
+        "merges where they are not those of --data and --bpe-codes",
+        "systems",
+        nargs="+",
+        metavar="[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]",
+    )
+    data: Path | None = option(None, options.DATA_HELP, metavar="DIR")
     beam: int | None = None
     lenpen: float | None = None
-    max_words: int = 60
-    host: str = "127.0.0.1"
-    port: int = 7860
-    cpu: bool = False
+    max_words: int = option(60, "of a sentence (%(default)s)", metavar="N")
+    host: str = option("127.0.0.1", "address to serve on (%(default)s)")
+    port: int = option(7860, "0: any free one (%(default)s)", metavar="N")
+    cpu: bool = option(False, "leave a GPU alone")
     text: TextOptions = field(default_factory=TextOptions)
 
 
@@ -51,33 +61,14 @@ def add(commands: Subparsers) -> None:
         description="Serve a page on which one types a sentence, chooses systems, and sees their "
         "translations, with a heat map of the attention of models that have it. Ctrl-C ends it.",
     )
-    option = parser.add_argument
-    option(
-        "systems",
-        nargs="+",
-        metavar="[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]",
-        help="a name to show, by default that of the file or folder, and a trained model of any "
-        "architecture, the folder of a run, a bundle, the name of one that comes "
-        "with the plugin, or ORG/NAME[@REVISION] on the Hugging Face Hub; its own folder and "
-        "merges where they are not those of --data and --bpe-codes",
-    )
-    option(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help=options.DATA_HELP,
-    )
-    search_options.add(parser, SEARCH)
-    option("--max-words", type=int, default=60, metavar="N", help="of a sentence (%(default)s)")
-    option("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
-    option("--port", type=int, default=7860, metavar="N", help="0: any free one (%(default)s)")
-    option("--cpu", action="store_true", help="leave a GPU alone")
+    add_options(parser, Request)
+    add_options(parser, SearchOptions, SEARCH)
     add_text_options(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    return show(option_fields.from_args(Request, args))
+    return show(from_args(Request, args))
 
 
 def show(request: Request) -> int:

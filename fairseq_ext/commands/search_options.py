@@ -12,31 +12,16 @@ from fairseq_ext.decoding.search import BUFFER, Search
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, SHORTLIST_HELP
 from fairseq_ext.engine import HELP as ENGINE_HELP
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import add_options, flag, option
 
-HELP = {
-    "beam": "beam size",
-    "nbest": "translations of a line",
-    "lenpen": "length penalty: scores are divided by length to this power",
-    "gnmt_lenpen": "GNMT's length penalty instead, with this α; 0: off",
-    "max_len_a": "at most this times the source tokens, plus --max-len-b, are written",
-    "max_len_b": "see --max-len-a",
-    "max_tokens": "source tokens in a batch",
-}
 OF_A_MODEL = ("beam", "lenpen", "max_len_a", "max_len_b")
 """Options that a model may have defaults for."""
 SEARCH = ("beam", "nbest", "lenpen", "gnmt_lenpen")
 LIMITS = ("max_len_a", "max_len_b", "max_tokens")
-SAMPLES = {
-    "epsilon_sampling": (0.02, "draw among tokens of at least this probability; for --mbr"),
-    "sampling_topk": (0, "draw among this many of the most probable tokens; 0: all"),
-    "seed": (1, "seed of the samples"),
-    "utility": (
-        "chrf",
-        "chrf, bleu, comet:MODEL (see `score --metric`; its Python by FAIRSEQ_EXT_METRIC_PYTHON), "
-        "or mbrs:METRIC of the library mbrs, such as mbrs:bleurt",
-    ),
-}
+ENGINE = ("buffer_size", "skip_long", "engine", "shortlist", "fp16", "cpu")
 DRAWS = ("epsilon_sampling", "sampling_topk", "seed")
+SAMPLES = {"epsilon_sampling": 0.02, "sampling_topk": 0, "seed": 1, "utility": "chrf"}
+"""Defaults of sampling."""
 OPTIONS_OF_MODE = {
     "search": SEARCH,
     "sampling": ("nbest", *DRAWS),
@@ -44,27 +29,9 @@ OPTIONS_OF_MODE = {
 }
 
 
-def add(group: Any, names: Iterable[str], **replaced_help: str) -> None:
-    """Add options, which are None where they are not given.
-
-    Args:
-        group: a parser, or a group of its options.
-        names: keys of :data:`HELP`.
-        replaced_help: help of an option instead of that in :data:`HELP`.
-    """
-    for name in names:
-        add_value(group, name, getattr(Search, name), replaced_help.get(name, HELP[name]))
-
-
-def add_value(group: Any, name: str, default: int | float | str, text: str) -> None:
-    """Add an option, None where it is not given, with the type of its default."""
-    metavar = name[0].upper() if isinstance(default, str) else "N"
-    group.add_argument(
-        f"--{name.replace('_', '-')}",
-        type=type(default),
-        metavar=metavar,
-        help=f"{text} ({default})",
-    )
+def _number(default: float, text: str) -> Any:
+    """An option with a number, None where it is not given."""
+    return option(None, f"{text} ({default})", metavar="N")
 
 
 def specified(args: Any, names: Iterable[str] = OF_A_MODEL) -> dict[str, Any]:
@@ -79,23 +46,51 @@ class SearchOptions:
     A number is None where the command line leaves it to the model; see :meth:`search`.
     """
 
-    beam: int | None = None
-    nbest: int | None = None
-    lenpen: float | None = None
-    gnmt_lenpen: float | None = None
-    max_len_a: float | None = None
-    max_len_b: int | None = None
-    max_tokens: int | None = None
-    engine: str = DEFAULT
-    shortlist: Path | None = None
-    fp16: bool = False
-    cpu: bool = False
-    sampling: bool = False
-    mbr: int | None = None
-    epsilon_sampling: float | None = None
-    sampling_topk: int | None = None
-    seed: int | None = None
-    utility: str | None = None
+    beam: int | None = _number(Search.beam, "beam size")
+    nbest: int | None = _number(Search.nbest, "translations of a line")
+    lenpen: float | None = _number(
+        Search.lenpen, "length penalty: scores are divided by length to this power"
+    )
+    gnmt_lenpen: float | None = _number(
+        Search.gnmt_lenpen, "GNMT's length penalty instead, with this α; 0: off"
+    )
+    max_len_a: float | None = _number(
+        Search.max_len_a,
+        "at most this times the source tokens, plus --max-len-b, are written",
+    )
+    max_len_b: int | None = _number(Search.max_len_b, "see --max-len-a")
+    max_tokens: int | None = _number(Search.max_tokens, "source tokens in a batch")
+    buffer_size: int | None = _number(
+        BUFFER, "lines read before they are translated; 1 to converse"
+    )
+    skip_long: bool = option(False, "leave lines empty that are too long, and go on")
+    engine: str = option(DEFAULT, f"{ENGINE_HELP} (%(default)s)", choices=(FAIRSEQ, *ENGINES))
+    shortlist: Path | None = option(None, SHORTLIST_HELP, metavar="FILE")
+    fp16: bool = option(False, "half precision, for GPUs")
+    cpu: bool = option(False, "leave a GPU alone")
+    sampling: bool = option(
+        False, "draw a translation of each line, or --nbest of them, as for back-translation"
+    )
+    mbr: int | None = option(
+        None,
+        "draw N samples of each line and give the one that agrees best with all of them "
+        "(minimum Bayes risk); lower --max-tokens where memory is short",
+        metavar="N",
+    )
+    epsilon_sampling: float | None = _number(
+        SAMPLES["epsilon_sampling"],
+        "draw among tokens of at least this probability; for --mbr",
+    )
+    sampling_topk: int | None = _number(
+        SAMPLES["sampling_topk"], "draw among this many of the most probable tokens; 0: all"
+    )
+    seed: int | None = _number(SAMPLES["seed"], "seed of the samples")
+    utility: str | None = option(
+        None,
+        "chrf, bleu, comet:MODEL (see `score --metric`; its Python by FAIRSEQ_EXT_METRIC_PYTHON), "
+        f"or mbrs:METRIC of the library mbrs, such as mbrs:bleurt ({SAMPLES['utility']})",
+        metavar="U",
+    )
 
     @property
     def mode(self) -> str:
@@ -114,7 +109,7 @@ class SearchOptions:
             raise ConfigError("`--sampling` does not go with `--mbr`, which samples by itself.")
         for name in (*SEARCH, *SAMPLES):
             if getattr(self, name) is not None and name not in OPTIONS_OF_MODE[self.mode]:
-                raise ConfigError(f"`--{name.replace('_', '-')}` {self._why_not(name)}.")
+                raise ConfigError(f"`{flag(name)}` {self._why_not(name)}.")
 
     def _why_not(self, name: str) -> str:
         if name in SEARCH:
@@ -131,7 +126,7 @@ class SearchOptions:
         """
         self.check()
         values = {name: getattr(Search, name) for name in (*SEARCH, *LIMITS)}
-        values |= {name: default for name, (default, _) in SAMPLES.items()}
+        values |= SAMPLES
         values |= dict(model_defaults) | specified(self, [*values])
         fixed = {name: getattr(self, name) for name in ("fp16", "cpu", "engine", "shortlist")}
         fixed |= {name: values[name] for name in LIMITS}
@@ -146,40 +141,13 @@ class SearchOptions:
 
     def of_job(self) -> dict[str, Any]:
         """The options that change translations, by name; files are named by their checksums."""
-        elsewhere = ("cpu", "fp16", "max_tokens", "shortlist")
+        elsewhere = ("cpu", "fp16", "max_tokens", "shortlist", "skip_long")
         values = {name: value for name, value in asdict(self).items() if name not in elsewhere}
         return {n: value for n, value in values.items() if value is not None and value is not False}
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
     """Add the options of :class:`SearchOptions`, as two groups."""
-    group = parser.add_argument_group("search")
-    add(group, (*SEARCH, *LIMITS))
-    add_value(group, "buffer_size", BUFFER, "lines read before they are translated; 1 to converse")
-    group.add_argument(
-        "--skip-long", action="store_true", help="leave lines empty that are too long, and go on"
-    )
-    group.add_argument(
-        "--engine",
-        choices=(FAIRSEQ, *ENGINES),
-        default=DEFAULT,
-        help=f"{ENGINE_HELP} (%(default)s)",
-    )
-    group.add_argument("--shortlist", type=Path, metavar="FILE", help=SHORTLIST_HELP)
-    group.add_argument("--fp16", action="store_true", help="half precision, for GPUs")
-    group.add_argument("--cpu", action="store_true", help="leave a GPU alone")
+    add_options(parser.add_argument_group("search"), SearchOptions, (*SEARCH, *LIMITS, *ENGINE))
     group = parser.add_argument_group("samples instead of search")
-    group.add_argument(
-        "--sampling",
-        action="store_true",
-        help="draw a translation of each line, or --nbest of them, as for back-translation",
-    )
-    group.add_argument(
-        "--mbr",
-        type=int,
-        metavar="N",
-        help="draw N samples of each line and give the one that agrees best with all of them "
-        "(minimum Bayes risk); lower --max-tokens where memory is short",
-    )
-    for name, (default, text) in SAMPLES.items():
-        add_value(group, name, default, text)
+    add_options(group, SearchOptions, ("sampling", "mbr", *SAMPLES))

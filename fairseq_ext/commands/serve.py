@@ -7,42 +7,84 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.commands.search_options import SearchOptions
+from fairseq_ext.decoding.search import Search
 from fairseq_ext.serving.limits import Limits
-from fairseq_ext.utils import option_fields
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import add_options, flag, from_args, option
 
 KEY = "FAIRSEQ_EXT_API_KEY"
 LIBRARIES = ("fastapi", "uvicorn", "prometheus_client", "python_multipart")
 
 
 @dataclass(frozen=True)
-class Request:
-    """A call of ``serve``; the fields are the options of their names."""
+class BatchOptions:
+    """How sentences are translated together."""
 
-    models: Sequence[Path]
-    data: Path | None = None
-    host: str = "127.0.0.1"
-    port: int = 5000
-    workers: int = 1
-    grace: int = 30
-    api_key: str | None = None
-    api_key_file: Path | None = None
-    allow_host: Sequence[str] = ()
-    cors: Sequence[str] = ()
-    limits: Limits = field(default_factory=Limits)
-    beam: int | None = None
+    beam: int | None = option(
+        None,
+        f"beam size; a request may ask for one alternative fewer ({Search.beam})",
+        metavar="N",
+    )
     lenpen: float | None = None
     max_len_a: float | None = None
     max_len_b: int | None = None
-    batch_size: int = 64
-    max_tokens: int = 4000
-    split_sentences: bool = False
+    batch_size: int = option(64, "sentences translated together (%(default)s)", metavar="N")
+    max_tokens: int = option(4000, "source tokens translated together (%(default)s)", metavar="N")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call of ``serve``; the fields are the options of their names."""
+
+    models: Sequence[Path] = option(
+        MISSING,
+        "a bundle, which mostly needs neither torch nor fairseq; or a checkpoint, the folder "
+        "of a run, or ORG/NAME[@REVISION] on the Hugging Face Hub; several, of different languages "
+        "each",
+        "models",
+        type=Path,
+        nargs="+",
+        metavar="MODEL",
+    )
+    data: Path | None = option(None, options.DATA_HELP, metavar="DIR")
+    split_sentences: bool = option(
+        False, "translate each sentence of a line alone, and join the translations"
+    )
+    host: str = option("127.0.0.1", "address to serve on (%(default)s)")
+    port: int = option(5000, "0: any free one (%(default)s)", metavar="N")
+    workers: int = option(
+        1, "processes, which share the processors and the models' memory (%(default)s)", metavar="N"
+    )
+    grace: int = option(
+        30, "seconds that running requests get to finish at shutdown (%(default)s)", metavar="S"
+    )
+    api_key: str | None = option(
+        None,
+        f"key that requests must send; safer in {KEY} or by the next option, because the "
+        "process list shows this one",
+        metavar="KEY",
+    )
+    api_key_file: Path | None = option(None, "requests need one of its lines", metavar="FILE")
+    allow_host: Sequence[str] = option(
+        [],
+        "a further name of this server, such as that of a proxy before it; * for any",
+        action="append",
+        metavar="NAME",
+    )
+    cors: Sequence[str] = option(
+        [],
+        "origin of web pages that may use this server, such as https://example.org; * for any",
+        action="append",
+        metavar="ORIGIN",
+    )
+    limits: Limits = field(default_factory=Limits)
+    search: BatchOptions = field(default_factory=BatchOptions)
 
     def check(self) -> None:
         """Refuse numbers out of range.
@@ -50,10 +92,14 @@ class Request:
         Raises:
             ConfigError: the first of them.
         """
-        for name, minimum in (("workers", 1), ("grace", 0), ("batch_size", 1), ("max_tokens", 1)):
-            if (value := getattr(self, name)) < minimum:
-                option = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"`{option}` must be at least {minimum}, but is {value} instead.")
+        for part, name, minimum in (
+            *((self, "workers", 1), (self, "grace", 0)),
+            *((self.search, "batch_size", 1), (self.search, "max_tokens", 1)),
+        ):
+            if (value := getattr(part, name)) < minimum:
+                raise ConfigError(
+                    f"`{flag(name)}` must be at least {minimum}, but is {value} instead."
+                )
         self.limits.check()
 
 
@@ -67,92 +113,19 @@ def add(commands: Subparsers) -> None:
         "Concurrent requests are translated together. SIGTERM or Ctrl-C "
         "lets running requests finish; a second signal stops at once.",
     )
-    option = parser.add_argument
-    option(
-        "models",
-        type=Path,
-        nargs="+",
-        metavar="MODEL",
-        help="a bundle, which mostly needs neither torch nor fairseq; or a checkpoint, the folder "
-        "of a run, or ORG/NAME[@REVISION] on the Hugging Face Hub; several, of different languages "
-        "each",
+    add_options(parser, Request)
+    add_options(parser.add_argument_group("limits"), Limits)
+    group = parser.add_argument_group(
+        "search", "Defaults in the model's file come before those shown."
     )
-    option(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help=options.DATA_HELP,
-    )
-    option(
-        "--split-sentences",
-        action="store_true",
-        help="translate each sentence of a line alone, and join the translations",
-    )
-    option("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
-    option("--port", type=int, default=5000, metavar="N", help="0: any free one (%(default)s)")
-    option(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="processes, which share the processors and the models' memory (%(default)s)",
-    )
-    option(
-        "--grace",
-        type=int,
-        default=30,
-        metavar="S",
-        help="seconds that running requests get to finish at shutdown (%(default)s)",
-    )
-    option(
-        "--api-key",
-        metavar="KEY",
-        help=f"key that requests must send; safer in {KEY} or by the next option, because the "
-        "process list shows this one",
-    )
-    option("--api-key-file", type=Path, metavar="FILE", help="requests need one of its lines")
-    option(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a further name of this server, such as that of a proxy before it; * for any",
-    )
-    option(
-        "--cors",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="origin of web pages that may use this server, such as https://example.org; * for any",
-    )
-    _add_limits(parser.add_argument_group("limits"))
-    _add_batches(
-        parser.add_argument_group("search", "Defaults in the model's file come before those shown.")
-    )
+    add_options(group, BatchOptions, ("beam",))
+    add_options(group, SearchOptions, ("lenpen", "max_len_a", "max_len_b"))
+    add_options(group, BatchOptions, ("batch_size", "max_tokens"))
     parser.set_defaults(run=_run)
 
 
-def _add_limits(group: Any) -> None:
-    for limit in fields(Limits):
-        kind = {"type": type(limit.default), "default": limit.default, "metavar": "N"}
-        text = f"{limit.metadata['help']} (%(default)s)"
-        group.add_argument(f"--{limit.name.replace('_', '-')}", **kind, help=text)
-
-
-def _add_batches(group: Any) -> None:
-    beam = "beam size; a request may ask for one alternative fewer"
-    search_options.add(group, search_options.OF_A_MODEL, beam=beam)
-    for name, default, text in (
-        ("--batch-size", 64, "sentences translated together"),
-        ("--max-tokens", 4000, "source tokens translated together"),
-    ):
-        group.add_argument(
-            name, type=int, default=default, metavar="N", help=f"{text} (%(default)s)"
-        )
-
-
 def _run(args: argparse.Namespace) -> int:
-    return serve(option_fields.from_args(Request, args))
+    return serve(from_args(Request, args))
 
 
 def serve(request: Request) -> int:
@@ -173,11 +146,11 @@ def serve(request: Request) -> int:
     settings = server.Settings(
         models,
         request.data,
-        search_options.specified(request),
+        search_options.specified(request.search),
         request.limits,
         keys,
-        request.batch_size,
-        request.max_tokens,
+        request.search.batch_size,
+        request.search.max_tokens,
         [*address.names_of(request.host), *map(str.lower, request.allow_host)],
         request.cors,
         request.split_sentences,

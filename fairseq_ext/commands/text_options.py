@@ -13,32 +13,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import add_options, option
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text.pipeline import Pipeline
 
-TEXT_FLAGS = {
-    "normalize": "Moses' normalization of punctuation first",
-    "tokenize": "Moses tokens before, and undone after",
-    "escape": "with XML entities in tokens, Moses' default",
-    "aggressive": "with hyphens split off as @-@",
-    "lowercase": "lower-case the source",
-}
+TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 
 @dataclasses.dataclass(frozen=True)
 class TextOptions:
     """Preparation of text as the command line asks for it; None leaves a step to ``text.json``."""
 
-    normalize: bool | None = None
-    tokenize: bool | None = None
-    escape: bool | None = None
-    aggressive: bool | None = None
-    lowercase: bool | None = None
-    keep_tokens: bool = False
-    bpe_codes: Path | None = None
-    remove_bpe: bool = False
+    normalize: bool | None = option(None, "Moses' normalization of punctuation first")
+    tokenize: bool | None = option(None, "Moses tokens before, and undone after")
+    escape: bool | None = option(None, "with XML entities in tokens, Moses' default")
+    aggressive: bool | None = option(None, "with hyphens split off as @-@")
+    lowercase: bool | None = option(None, "lower-case the source")
+    keep_tokens: bool = option(False, "leave the translation as tokens")
+    bpe_codes: Path | None = option(None, "subword-nmt's merges", metavar="FILE")
+    remove_bpe: bool = option(False, "join pieces (`@@ `) where the input has them")
 
     def of_job(self) -> dict[str, bool]:
         """The switches that were given, by name; ``--no-tokenize`` is one too."""
@@ -49,15 +44,11 @@ class TextOptions:
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments, as a group of their own."""
-    option = parser.add_argument_group(
+    group = parser.add_argument_group(
         "how the training corpus was prepared",
         "Needed only where neither the run nor the data has a text.json, or to override it.",
-    ).add_argument
-    for name, text in TEXT_FLAGS.items():
-        option(f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
-    option("--keep-tokens", action="store_true", help="leave the translation as tokens")
-    option("--bpe-codes", type=Path, metavar="FILE", help="subword-nmt's merges")
-    option("--remove-bpe", action="store_true", help="join pieces (`@@ `) where the input has them")
+    )
+    add_options(group, TextOptions)
 
 
 def chosen_codec(

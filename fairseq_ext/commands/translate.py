@@ -20,8 +20,8 @@ from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.commands.text_options import TextOptions
 from fairseq_ext.commands.translate_parts import PartOptions
 from fairseq_ext.decoding.search import BUFFER
-from fairseq_ext.utils import option_fields
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import add_options, from_args, option
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.search import Translates
@@ -42,19 +42,37 @@ class Request:
         lines: text to translate from the command line.
     """
 
-    words: Sequence[str] = ()
+    words: Sequence[str] = option(
+        [],
+        f"{options.DATA_HELP}; or text to translate, if the model has dictionaries of its own",
+        "words",
+        nargs="*",
+        metavar="DATA|TEXT",
+    )
     path: Sequence[Path] = ()
     model: Path | None = None
     data: Path | None = None
     lines: Sequence[str] | None = None
-    input: Sequence[Path] | None = None
-    output: Path | None = None
-    json: Path | None = None
-    src: str | None = None
-    tgt: str | None = None
-    buffer_size: int | None = None
-    skip_long: bool = False
-    split_sentences: bool = False
+    input: Sequence[Path] | None = option(
+        None,
+        "text to translate, of several files in their order (standard input)",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+    )
+    split_sentences: bool = option(
+        False, "translate each sentence of a line alone, and join the translations"
+    )
+    output: Path | None = option(
+        None, "write there (standard output)", *("-o", "--output"), metavar="FILE"
+    )
+    src: str | None = option(None, "source language (the one trained on)", metavar="LANG")
+    tgt: str | None = option(None, "target language (the one trained on)", metavar="LANG")
+    json: Path | None = option(
+        None,
+        "also write source, translations, tokens and scores as JSON, one line per sentence",
+        metavar="FILE",
+    )
     search: SearchOptions = dataclasses.field(default_factory=SearchOptions)
     text: TextOptions = dataclasses.field(default_factory=TextOptions)
     parts: PartOptions = dataclasses.field(default_factory=PartOptions)
@@ -83,13 +101,6 @@ def add(commands: Subparsers) -> None:
         "by tabs: line number (from 1), rank (from 1), score (log-probability in base 2, as "
         "fairseq-generate prints it), text.",
     )
-    option = parser.add_argument
-    option(
-        "words",
-        nargs="*",
-        metavar="DATA|TEXT",
-        help=f"{options.DATA_HELP}; or text to translate, if the model has dictionaries of its own",
-    )
     models = parser.add_mutually_exclusive_group(required=True)
     models.add_argument(
         "--path",
@@ -107,35 +118,15 @@ def add(commands: Subparsers) -> None:
         help="a single one of these, or the name of one that comes with the plugin "
         "(folders of models/)",
     )
-    option(
-        "--input",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="text to translate, of several files in their order (standard input)",
-    )
-    option(
-        "--split-sentences",
-        action="store_true",
-        help="translate each sentence of a line alone, and join the translations",
-    )
-    option("-o", "--output", type=Path, metavar="FILE", help="write there (standard output)")
-    option("--src", metavar="LANG", help="source language (the one trained on)")
-    option("--tgt", metavar="LANG", help="target language (the one trained on)")
+    add_options(parser, Request)
     text_options.add_text_options(parser)
     search_options.add_search(parser)
-    translate_parts.add_part_options(parser.add_argument_group("large texts"))
-    option(
-        "--json",
-        type=Path,
-        metavar="FILE",
-        help="also write source, translations, tokens and scores as JSON, one line per sentence",
-    )
+    add_options(parser.add_argument_group("large texts"), PartOptions)
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    request = option_fields.from_args(Request, args)
+    request = from_args(Request, args)
     request.parts.check(request.input)
     request = request.resolved()
     options.keep_inputs(request)  # again: only now are the models and the data paths
@@ -299,7 +290,7 @@ class Session:
         """Translate lines of bytes; see :func:`fairseq_ext.decoding.stream.translations`."""
         from fairseq_ext.decoding import stream
 
-        request = self.request
+        search = self.request.search
         translations = stream.translations(
             stream.decoded(raw, name),
             self.translator,
@@ -307,8 +298,8 @@ class Session:
             name=name,
             first=first,
             before=before,
-            buffer=BUFFER if request.buffer_size is None else request.buffer_size,
-            skip_long=request.skip_long,
+            buffer=BUFFER if search.buffer_size is None else search.buffer_size,
+            skip_long=search.skip_long,
             splitter=self.splitter,
         )
         return self.rerank(translations)
@@ -333,7 +324,7 @@ def _reranker(search: SearchOptions) -> Callable[[Iterator[Translation]], Iterat
     from fairseq_ext.decoding.mbr_rerank import best_agreeing
     from fairseq_ext.decoding.mbr_utilities import build_utility
 
-    utility = build_utility(search.utility or search_options.SAMPLES["utility"][0])
+    utility = build_utility(search.utility or search_options.SAMPLES["utility"])
     return lambda translations: best_agreeing(translations, utility)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import flag, option
 
 if TYPE_CHECKING:
     from fairseq_ext.commands.translate import Request
@@ -25,10 +26,25 @@ PART_LINES = 10_000
 class PartOptions:
     """Options of ``translate`` for large texts."""
 
-    parts: Path | None = None
-    part_lines: int | None = None
-    shard: str | None = None
-    ray: str | None = None
+    parts: Path | None = option(
+        None,
+        "translate in parts, each a file in this folder; several workers, also of other "
+        "machines, may share it; stopped and started again, they go on with the parts that are "
+        "missing, and --output is written once all are there",
+        metavar="FOLDER",
+    )
+    part_lines: int | None = option(None, f"in a part ({PART_LINES})", metavar="N")
+    shard: str | None = option(
+        None,
+        "only part I of every N, from 0/N; without it a worker takes any part that is missing",
+        metavar="I/N",
+    )
+    ray: str | None = option(
+        None,
+        "of a Ray cluster that shares the folder: a worker for each GPU, and for each "
+        "OMP_NUM_THREADS processors (1) of the rest; `local` starts one on this machine",
+        metavar="ADDRESS",
+    )
 
     def check(self, inputs: Sequence[Path] | None) -> None:
         """Refuse options that need another one.
@@ -43,30 +59,6 @@ class PartOptions:
         )
         if self.parts is not None and inputs is None:
             raise ConfigError("`--parts` needs `--input`; standard input cannot be read again.")
-
-
-def add_part_options(group: Any) -> None:
-    """Add the options."""
-    group.add_argument(
-        "--parts",
-        type=Path,
-        metavar="FOLDER",
-        help="translate in parts, each a file in this folder; several workers, also of other "
-        "machines, may share it; stopped and started again, they go on with the parts that are "
-        "missing, and --output is written once all are there",
-    )
-    group.add_argument("--part-lines", type=int, metavar="N", help=f"in a part ({PART_LINES})")
-    group.add_argument(
-        "--shard",
-        metavar="I/N",
-        help="only part I of every N, from 0/N; without it a worker takes any part that is missing",
-    )
-    group.add_argument(
-        "--ray",
-        metavar="ADDRESS",
-        help="of a Ray cluster that shares the folder: a worker for each GPU, and for each "
-        "OMP_NUM_THREADS processors (1) of the rest; `local` starts one on this machine",
-    )
 
 
 def run(request: Request) -> int:
@@ -130,12 +122,12 @@ def _job(request: Request) -> dict[str, Any]:
         if path is not None
     ]
     values: dict[str, Any] = {**request.search.of_job(), **request.text.of_job()}
-    for name in ("src", "tgt", "buffer_size", "split_sentences"):
+    for name in ("src", "tgt", "split_sentences"):
         if (value := getattr(request, name)) not in (None, False):
             values[name] = value
     return {
         "files": [{"name": path.name, "sha256": sha256(path)} for path in files],
-        "options": {f"--{name.replace('_', '-')}": value for name, value in values.items()},
+        "options": {flag(name): value for name, value in values.items()},
         "details": request.json is not None,
     }
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import flag, option
 
 
 class Refusal(Exception):
@@ -24,12 +25,12 @@ class Refusal(Exception):
 
 
 def _limit(default: float, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+    return option(default, f"{text} (%(default)s)", metavar="N")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that a request may ask for; names and help are those of the command's options."""
+    """The most that a request may ask for."""
 
     max_chars: int = _limit(10_000, "characters of a request's texts together")
     max_sentences: int = _limit(100, "lines of a request's texts together, empty ones included")
@@ -48,9 +49,7 @@ class Limits:
         for limit in fields(self):
             value = getattr(self, limit.name)
             if not 0 < value < float("inf"):
-                raise ConfigError(
-                    f"`--{limit.name.replace('_', '-')}` must be above 0, but is {value} instead."
-                )
+                raise ConfigError(f"`{flag(limit.name)}` must be above 0, but is {value} instead.")
         if self.max_queue < self.max_sentences:
             raise ConfigError(
                 f"`--max-queue` must be at least `--max-sentences`, which is {self.max_sentences}, "

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import types
 import typing
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -32,27 +33,28 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def add_options(parser: Any, kind: type) -> None:
+def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
     """Add an option for each field that :func:`option` declares.
 
     Args:
         parser: or a group of its options.
         kind: the dataclass.
+        names: of the fields; all if empty.
     """
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        if _OPTION not in field.metadata:
+        if _OPTION not in field.metadata or (names and field.name not in names):
             continue
         settings = dict(field.metadata[_OPTION])
-        names = settings.pop("names") or (flag(field.name),)
+        flags = settings.pop("names") or (flag(field.name),)
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        if names[0].startswith("-"):
+        if flags[0].startswith("-"):
             settings |= {"dest": field.name, "required": default is dataclasses.MISSING}
         if default is not dataclasses.MISSING:
             settings["default"] = default
-        parser.add_argument(*names, **{**_of_type(hints[field.name], default), **settings})
+        parser.add_argument(*flags, **{**_of_type(hints[field.name], default), **settings})
 
 
 def _of_type(hint: Any, default: Any) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def _of_type(hint: Any, default: Any) -> dict[str, Any]:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = kinds[0]
     if kind is bool:
-        return {"action": argparse.BooleanOptionalAction if default else "store_true"}
+        return {"action": "store_true" if default is False else argparse.BooleanOptionalAction}
     plain = isinstance(kind, type) and typing.get_origin(kind) is None and kind is not str
     return {"type": kind} if plain else {}
 
