@@ -21,8 +21,7 @@ from report import write
 
 from fairseq_ext.evaluation.score import TOKENIZED_BLEU, score_generated
 from fairseq_ext.evaluation.tables import aligned, markdown
-from fairseq_ext.evaluation.training_log import read_log
-from fairseq_ext.evaluation.training_run import read_training
+from fairseq_ext.evaluation.training_log import read_log, read_training
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.json_files import read_json

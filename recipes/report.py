@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fairseq_ext.evaluation.score import TOKENIZED_BLEU
 from fairseq_ext.evaluation.tables import aligned, markdown, verbatim
-from fairseq_ext.evaluation.training_run import Training, read_training
+from fairseq_ext.evaluation.training_log import Training, read_training
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import EnvironmentProblem
 

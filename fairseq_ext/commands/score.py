@@ -159,10 +159,10 @@ def _neural_scores(
 
 
 def _compound_score(request: Request, undoing: Undoing | None) -> Score:
-    from fairseq_ext.evaluation import compounds, outputs
+    from fairseq_ext.evaluation import outputs, score
 
     if undoing is not None:
         tokens = undoing.words(outputs.best_hypotheses(outputs.read_generated(request.generated)))
     else:
         tokens = outputs.read_lines(request.tokenized_hyp)
-    return compounds.compound_bleu(tokens, outputs.read_lines(request.tokenized_ref))
+    return score.compound_bleu(tokens, outputs.read_lines(request.tokenized_ref))

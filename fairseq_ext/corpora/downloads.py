@@ -1,10 +1,11 @@
-"""Downloads that resume, and whose checksums are recorded once and compared afterwards."""
+"""Downloads that resume, with checksums that are recorded and compared, and their unpacking."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import os
+import shutil
 import sys
 import time
 import urllib.error
@@ -18,6 +19,7 @@ from tqdm import tqdm
 
 from fairseq_ext.text.writing import write_all
 from fairseq_ext.utils import locks
+from fairseq_ext.utils.archives import safe_extract
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import sha256
 from fairseq_ext.utils.json_files import read_json
@@ -25,6 +27,7 @@ from fairseq_ext.utils.json_files import read_json
 TIMEOUT = 60  # seconds without a byte
 ATTEMPTS = 4  # in a row that brought no bytes
 PAUSE = 0.5  # seconds after the first failure, doubled after each further one
+MAX_BYTES = 60 << 30  # the largest official archive here unpacks to some 10 GB
 RECORD = "sha256.json"
 PASSING = {408, 425, 429, 500, 502, 503, 504}  # HTTP errors that may be gone a second later
 
@@ -246,3 +249,29 @@ def _bar(part: Part) -> tqdm:
         file=sys.stderr,
         disable=None,
     )
+
+
+def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:
+    """Unpack into ``folder``, which holds just that afterwards.
+
+    Members that are absolute, leave the folder, or are devices or links out of it, and archives
+    that unpack to more than ``max_bytes``, are refused before anything is written.
+
+    Raises:
+        DataError: a damaged or unsafe archive; it is set aside to be downloaded again.
+        RuntimeError: no space, or this Python unpacks unsafely.
+    """
+    shutil.rmtree(folder, ignore_errors=True)  # files that a killed run left
+    try:
+        _require_no_web_page(archive)
+        safe_extract(archive, folder, max_bytes)
+    except ValueError as error:
+        raise DataError(f"{error} {discard(archive)}") from None
+
+
+def _require_no_web_page(archive: Path) -> None:
+    with archive.open("rb") as file:
+        if file.read(512).lstrip()[:1] == b"<":
+            raise DataError(
+                f"`{archive}` is a web page, not an archive: the address gave an error page."
+            )

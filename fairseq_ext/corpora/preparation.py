@@ -22,11 +22,10 @@ from fairseq_ext.corpora import SPLITS, report, streams
 from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Source
 from fairseq_ext.corpora.chunks import Split, Tokenize
 from fairseq_ext.corpora.command_lines import OfficialOptions
-from fairseq_ext.corpora.downloads import RECORD, Unavailable, fetch
+from fairseq_ext.corpora.downloads import RECORD, Unavailable, fetch, unpack
 from fairseq_ext.corpora.parallel import ordered_map
 from fairseq_ext.corpora.raw_pairs import raw_pairs
 from fairseq_ext.corpora.recorded import Report, Steps
-from fairseq_ext.corpora.unpacking import unpack
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import LEARNT, learn

@@ -28,7 +28,7 @@ from fairseq_ext.evaluation.score import plain_lines, tokenized_bleu
 from fairseq_ext.evaluation.segments import NO_SOURCE, generated_sources, read_sources
 from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS
 from fairseq_ext.evaluation.tokenizers import USUAL
-from fairseq_ext.evaluation.training_run import Training, read_training
+from fairseq_ext.evaluation.training_log import Training, read_training
 from fairseq_ext.evaluation.translation_table import read_system, read_table
 from fairseq_ext.text.generated import Undoing, require_text
 from fairseq_ext.utils import files

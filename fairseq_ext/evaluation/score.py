@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from fairseq_ext.text.generated import Undoing, require_text
 from fairseq_ext.utils.errors import DataError, EnvironmentProblem
 
 TOKENIZED_BLEU = "BLEU-tok (multi-bleu style, not comparable)"
+COMPOUND_BLEU = "BLEU-tok, compounds split (multi-bleu style, WMT14 En-De only)"
+HYPHEN = re.compile(r"(\S)-(\S)")
 PLACES = {"COMET": 4}
 """Decimals by the first word of a score's name, where it is not 2: its unit is about 1."""
 
@@ -78,6 +80,30 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Scor
     metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True)
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(TOKENIZED_BLEU, result.score, str(metric.get_signature()), str(result))
+
+
+def split_compounds(tokens: str) -> str:
+    """A line of tokens with each hyphen between two characters as a token of its own.
+
+    The literature on WMT14 English–German (Vaswani et al. 2017, and those who compare with them)
+    puts hyphenated words of translation and reference apart before it counts: ``Rad-Tour`` becomes
+    ``Rad ##AT##-##AT## Tour``. That raises BLEU by some half a point, so such a figure stands
+    beside other such figures only.
+
+    Matches do not overlap, as in the scripts of the literature: of ``a-b-c``, where one letter
+    stands between two hyphens, only the first hyphen is split.
+    """
+    return HYPHEN.sub(r"\1 ##AT##-##AT## \2", tokens)
+
+
+def compound_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """BLEU on tokens, as ``multi-bleu.perl`` computes it, after splitting both sides.
+
+    Raises:
+        DataError: unequal numbers of lines, or none.
+    """
+    sides = ([split_compounds(line) for line in lines] for lines in (hypotheses, references))
+    return replace(tokenized_bleu(*sides), name=COMPOUND_BLEU)
 
 
 def score_files(

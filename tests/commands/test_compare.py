@@ -20,7 +20,7 @@ from fairseq_ext.evaluation import (
     compare_report,
     outputs,
     plots,
-    training_run,
+    training_log,
     translation_table,
 )
 from fairseq_ext.evaluation.bootstrap import bootstrap
@@ -292,8 +292,8 @@ def test_a_log_of_either_format_says_the_same(kind: str) -> None:
             text = " | ".join(f"{key} {value}" for key, value in figures.items())
             lines.append(f"x | epoch {epoch:03d} | {text}")
     cut = f"x | epoch 003 | {text}"[:-1] if kind == "simple" else '{"epoch": 3, "train_w'
-    training = training_run.read_training("\n".join([*lines, cut]))
-    assert training == training_run.Training(1000, 30, 30 * 100.5 / 9, 9, 3015)
+    training = training_log.read_training("\n".join([*lines, cut]))
+    assert training == training_log.Training(1000, 30, 30 * 100.5 / 9, 9, 3015)
 
 
 @pytest.mark.parametrize("loaded", [True, False])
@@ -304,8 +304,8 @@ def test_the_log_of_a_run_that_goes_on_counts_what_it_shows(loaded: bool) -> Non
     for epoch, updates in ((4, 400), (5, 600)):
         lines.append(f"x | epoch {epoch:03d} | wpb 10 | num_updates {updates} | train_wall 50")
     counted = (30.0, 100, 3000) if loaded else (40.0, 50, 2000)
-    training = training_run.read_training("\n".join([*lines, ""]))
-    assert training == training_run.Training(1000, 600, *counted)
+    training = training_log.read_training("\n".join([*lines, ""]))
+    assert training == training_log.Training(1000, 600, *counted)
 
 
 @pytest.mark.system

@@ -15,8 +15,12 @@ import torch
 from fairseq.optim.adam import FairseqAdam
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 
-from fairseq_ext.evaluation.compounds import COMPOUND_BLEU, compound_bleu, split_compounds
-from fairseq_ext.evaluation.score import tokenized_bleu
+from fairseq_ext.evaluation.score import (
+    COMPOUND_BLEU,
+    compound_bleu,
+    split_compounds,
+    tokenized_bleu,
+)
 from tests.recipes.test_recipes import RECIPES, bash, start
 from tests.support.harness import REPO, run, wait_for, write_lines
 from tests.support.models import build, configuration

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.corpora import unpacking
-from fairseq_ext.corpora.downloads import RECORD, fetch
+from fairseq_ext.corpora.downloads import RECORD, fetch, unpack
 from tests.support.harness import write_lines
 from tests.support.troubled_server import Server, downloads, member, names, serving, sha256, tgz
 
@@ -167,7 +166,7 @@ def test_hostile_archives_write_nothing(tmp_path: Path, server: Server, kind: st
     server.files["x.tgz"] = tgz((member("good.txt"), b"text"), (info, b"evil" * info.isreg()))
     path = fetch(f"{server.address}/x.tgz", tmp_path / "download")
     with pytest.raises(ValueError, match="unsafe"):
-        unpacking.unpack(path, tmp_path / "raw")
+        unpack(path, tmp_path / "raw")
     assert names(tmp_path) == ["download"]
     assert names(tmp_path / "download") == [RECORD, "x.tgz.refused"]
     assert not Path("/tmp/evil-fairseq-ext").exists()
@@ -176,7 +175,7 @@ def test_hostile_archives_write_nothing(tmp_path: Path, server: Server, kind: st
 def test_a_bomb_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.tgz").write_bytes(tgz((member("zeros"), bytes(10_000_000))))
     with pytest.raises(ValueError, match="unpacks to more than"):
-        unpacking.unpack(tmp_path / "x.tgz", tmp_path / "raw", max_bytes=1_000_000)
+        unpack(tmp_path / "x.tgz", tmp_path / "raw", max_bytes=1_000_000)
     assert names(tmp_path) == ["x.tgz"]  # a file that was not downloaded stays where it is
 
 
@@ -201,15 +200,15 @@ def test_a_damaged_archive_is_set_aside_and_downloaded_again(
     server.files["x.tgz"] = data
     path = fetch(f"{server.address}/x.tgz", tmp_path / "d")
     with pytest.raises(ValueError, match=r"is now `x\.tgz\.refused`; run the same command again"):
-        unpacking.unpack(path, tmp_path / "raw")
+        unpack(path, tmp_path / "raw")
     assert not (tmp_path / "raw").exists()
     server.files["x.tgz"] = GOOD
-    unpacking.unpack(fetch(f"{server.address}/x.tgz", tmp_path / "d"), tmp_path / "raw")
+    unpack(fetch(f"{server.address}/x.tgz", tmp_path / "d"), tmp_path / "raw")
     assert (tmp_path / "raw" / "a" / "b.txt").read_bytes() == DATA
 
 
 def test_what_a_killed_unpacking_left_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "x.tgz").write_bytes(GOOD)
     write_lines(tmp_path / "raw" / "a" / "b.txt", ["half"])
-    unpacking.unpack(tmp_path / "x.tgz", tmp_path / "raw")
+    unpack(tmp_path / "x.tgz", tmp_path / "raw")
     assert (tmp_path / "raw" / "a" / "b.txt").read_bytes() == DATA

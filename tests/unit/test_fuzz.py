@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.binary.scaling import table as scaling_table
-from fairseq_ext.evaluation import outputs, training_log, training_run
+from fairseq_ext.evaluation import outputs, training_log
 from fairseq_ext.text import check_merges
 from fairseq_ext.utils.errors import DataError, printable
 from fairseq_ext.utils.json_files import parse_json, read_json
@@ -121,7 +121,7 @@ def test_a_log_with_damaged_numbers(tmp_path: Path) -> None:
     log = training_log.read_log(write_lines(tmp_path / "log", lines))
     assert log.train == {"loss": {100: 4.0}}
     with pytest.raises(DataError, match="no finished epoch"):
-        training_run.read_training("num. shared model params: ,\nepoch 001 | loss 1.2.3 | wpb e")
+        training_log.read_training("num. shared model params: ,\nepoch 001 | loss 1.2.3 | wpb e")
 
 
 @pytest.mark.parametrize(
