@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
@@ -262,70 +263,34 @@ def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list
 
     if not alignments:
         raise ConfigError("There is no sentence to draw; name at least one with `--index`.")
-    boxes = [_box(shown) for shown in alignments]
-    places, width, height = _flow(boxes)
-    width += 1.2  # for the colour bar
-    height = max(3.0, height)
+    width, height = (max(sizes) for sizes in zip(*map(_size, alignments), strict=True))
+    columns = max(1, min(len(alignments), int(_LINE / width)))
+    rows = math.ceil(len(alignments) / columns)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height))
-        for shown, box, (left, top) in zip(alignments, boxes, places, strict=True):
-            x, y = left + box.left, height - top - box.above - box.down
-            place = (x / width, y / height, box.across / width, box.down / height)
-            image = _draw_alignment(figure.add_axes(place), shown)
-        place = (1 - 1.0 / width, 1 - 2.9 / height, 0.15 / width, 2.2 / height)
-        bar = figure.colorbar(image, cax=figure.add_axes(place))
+        size = (columns * width + 1.2, max(3.0, rows * height))  # and room for the colour bar
+        figure = Figure(figsize=size, layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
+        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes, shown in zip(panels, alignments, strict=False):
+            image = _draw_alignment(axes, shown)
+        for axes in panels[len(alignments) :]:
+            axes.remove()
+        bar = figure.colorbar(image, ax=panels[: len(alignments)].tolist(), aspect=30, shrink=0.7)
         bar.set_label("attention weight (each row sums to 1)", fontsize=8.5, labelpad=6)
         bar.outline.set_visible(False)
         return save_picture(figure, output, {"sentences": [asdict(shown) for shown in alignments]})
 
 
-@dataclass(frozen=True)
-class _Box:
-    """Room for one heat map, in inches: its cells, and the words left of and above them."""
-
-    across: float
-    down: float
-    left: float
-    above: float
-
-    @property
-    def width(self) -> float:
-        return self.left + self.across + max(0.25, 0.55 * (self.above - 0.75))
-
-    @property
-    def height(self) -> float:
-        return self.above + self.down + 0.35
-
-
-def _box(shown: Alignment) -> _Box:
+def _size(shown: Alignment) -> tuple[float, float]:
+    """Width and height in inches of a heat map, with its words left of and above it."""
     cell, letter = 0.34, 0.09
-    return _Box(
-        across=cell * len(shown.source),
-        down=cell * len(shown.target),
-        left=0.5 + letter * max(map(len, shown.target)),
-        above=0.75 + 0.85 * letter * max(map(len, shown.source)),
-    )
-
-
-def _flow(boxes: Sequence[_Box]) -> tuple[list[tuple[float, float]], float, float]:
-    """Place boxes like words in lines at most :data:`_LINE` inches wide.
-
-    Returns:
-        (left, top) of each box, and the width and height of all.
-    """
-    places: list[tuple[float, float]] = []
-    left = top = line = width = 0.0
-    for box in boxes:
-        if left and left + box.width > _LINE:
-            left, top, line = 0.0, top + line, 0.0
-        places.append((left, top))
-        left, line = left + box.width, max(line, box.height)
-        width = max(width, left)
-    return places, width, top + line
+    left = 0.5 + letter * max(map(len, shown.target))
+    above = 0.75 + 0.85 * letter * max(map(len, shown.source))
+    return left + cell * len(shown.source) + 0.25, above + cell * len(shown.target) + 0.35
 
 
 def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
-    image = axes.imshow(shown.weights, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
+    image = axes.imshow(shown.weights, cmap="Blues", vmin=0.0, vmax=1.0)
     tilt = {"rotation": 60, "ha": "left", "va": "center", "rotation_mode": "anchor"}
     axes.set_xticks(range(len(shown.source)), shown.source, **tilt)
     axes.set_yticks(range(len(shown.target)), shown.target)
