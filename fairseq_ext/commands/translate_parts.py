@@ -52,6 +52,8 @@ class PartOptions:
         Raises:
             ConfigError: the first of them.
         """
+        if self == PartOptions():
+            return
         from fairseq_ext.utils import shared_folder
 
         shared_folder.check_options(

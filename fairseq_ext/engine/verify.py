@@ -308,7 +308,8 @@ def _convolve(check: _Verifier, op: Operation) -> None:
     check.beside(values, op.out, op.out.width)
     check.divides(heads, op.out.width)
     sizes = check.plain(op.weights[0], 1, 2)[:, 0]
-    _require(np.isin(sizes, np.arange(1, logits.width + 1)).all(), "a kernel has no such size")
+    within = (sizes >= 1) & (sizes <= logits.width) & (sizes == np.floor(sizes))
+    _require(within.all(), "a kernel has no such size")
     taps = int(sizes.astype(np.int64).sum())  # float32 loses ones beside 2^24
     _require(logits.width == heads * taps, "its logits are not one for each tap")
     _window(check, op, cache)

@@ -6,6 +6,7 @@ words. Libraries are imported by the kind that needs them.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import inspect
 import re
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_ext.text.checks import check_merges
 from fairseq_ext.text.cleaning import one_spaced
@@ -79,12 +80,17 @@ class Merges:
     """
 
     def __init__(self, codes: Path) -> None:
+        check_merges(codes)
+        self._codes = codes
+        self._known: dict[str, str] = {}
+
+    @functools.cached_property
+    def _bpe(self) -> Any:
+        """The library's own encoder, made of the merges once a word is to be encoded."""
         from subword_nmt.apply_bpe import BPE
 
-        check_merges(codes)
-        with codes.open(encoding="utf-8") as file:
-            self._bpe = BPE(file)
-        self._known: dict[str, str] = {}
+        with self._codes.open(encoding="utf-8") as file:
+            return BPE(file)
 
     def __call__(self, line: str) -> str:
         cache = self._known

@@ -17,8 +17,6 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-import filelock
-
 UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
 
 
@@ -32,6 +30,8 @@ def held(path: Path, *, wait: bool) -> Iterator[bool]:
     Raises:
         filelock.Timeout: another process holds it, and ``wait`` is False.
     """
+    import filelock  # takes as long as translating a sentence, which needs no lock
+
     timeout = -1 if wait else 0
     lock = filelock.FileLock(path, timeout=timeout, fallback_to_soft=False, is_singleton=True)
     try:

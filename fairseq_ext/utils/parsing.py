@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
@@ -86,5 +85,7 @@ def _one_of(names: list[str]) -> str:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return ``; did you mean …?``, or a full stop where no name is near."""
+    import difflib
+
     near = difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.75)
     return f"; did you mean {' or '.join(f'`{match}`' for match in near)}?" if near else "."
