@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 import uvicorn
 from fastapi import FastAPI
 
-from fairseq_ext.demo import page, page_script
+from fairseq_ext.demo import page
 from fairseq_ext.demo.request_filter import Gate
 
 VISITORS = 100
 """How many open pages gradio remembers, some 90 KB each, and how many events; it would remember
 10,000 of both."""
+
+
+def _beside(name: str) -> str:
+    """Read a file of this folder."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def application(blocks: gr.Blocks, host: str) -> Gate:
@@ -32,8 +38,8 @@ def application(blocks: gr.Blocks, host: str) -> Gate:
         path="/",
         app_kwargs={"openapi_url": None},
         theme=page.theme(),
-        js=page_script.SCRIPT,
-        css=page_script.STYLE,
+        js=_beside("page.js"),
+        css=_beside("page.css"),
         footer_links=[],
         run_history=False,
         max_file_size=0,
