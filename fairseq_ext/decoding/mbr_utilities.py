@@ -50,7 +50,7 @@ class Utility(Protocol):
 
 def is_neural(name: str) -> bool:
     """Whether a utility is a metric of :mod:`fairseq_ext.evaluation.neural`."""
-    return name.partition(":")[0] in neural.LIBRARIES
+    return name.partition(":")[0] == neural.KIND
 
 
 def build_utility(

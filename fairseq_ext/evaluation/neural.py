@@ -20,7 +20,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,37 +31,12 @@ PYTHON = "FAIRSEQ_EXT_METRIC_PYTHON"
 BATCH = 16
 MEMORY = "where memory was short, a smaller `--metric-batch-size` helps."
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-
-
-@dataclass(frozen=True)
-class Library:
-    """Library that computes a kind of metric.
-
-    Attributes:
-        name: of the metric, in tables.
-        distribution: as pip calls it.
-        packages: what pip has to be told, in a shell.
-        worker: file in ``workers``.
-        example: a model on the Hub.
-    """
-
-    name: str
-    distribution: str
-    packages: str
-    worker: str
-    example: str
-
-
-LIBRARIES: Mapping[str, Library] = {
-    "comet": Library(
-        "COMET",
-        "unbabel-comet",
-        "unbabel-comet 'setuptools<81'",  # its torchmetrics imports pkg_resources
-        "comet_worker.py",
-        "Unbabel/wmt22-comet-da",
-    )
-}
-"""By the word before the colon of ``--metric``."""
+KIND = "comet"
+"""The word before the colon of ``--metric``."""
+DISTRIBUTION = "unbabel-comet"
+PACKAGES = f"{DISTRIBUTION} 'setuptools<81'"  # its torchmetrics imports pkg_resources
+EXAMPLE = "Unbabel/wmt22-comet-da"
+WORKER = Path(__file__).parent / "workers" / "comet_worker.py"
 
 
 class NeuralMetric:
@@ -79,20 +53,23 @@ class NeuralMetric:
         EnvironmentProblem: no Python that has the library.
     """
 
+    name = "COMET"
+
     def __init__(
         self, specification: str, python: str | None = None, batch_size: int = BATCH
     ) -> None:
         kind, _, self.model = specification.partition(":")
-        if kind not in LIBRARIES or not self.model:
-            forms = " or ".join(f"{kind}:MODEL" for kind in LIBRARIES)
-            raise ConfigError(f"A neural metric must be {forms}, but is `{specification}` instead.")
+        if kind != KIND or not self.model:
+            raise ConfigError(
+                f"A neural metric must be {KIND}:MODEL, but is `{specification}` instead."
+            )
         if batch_size < 1:
             raise ConfigError(
                 f"`--metric-batch-size` must be at least 1, but is {batch_size} instead."
             )
-        self.given, self.library, self.batch_size = specification, LIBRARIES[kind], batch_size
+        self.given, self.batch_size = specification, batch_size
         self._check_model()
-        self.python = _python(self.library, python)
+        self.python = _python(python)
         self._process: subprocess.Popen[str] | None = None
         self._about: dict[str, Any] = {}
 
@@ -103,13 +80,8 @@ class NeuralMetric:
             raise DataError(
                 f"`{self.given}`: there is no file `{checkpoint}`. Give a model's folder (with "
                 "`hparams.yaml` and `checkpoints/model.ckpt`), its checkpoint, or a name on the "
-                f"Hugging Face Hub, such as {self.library.example}."
+                f"Hugging Face Hub, such as {EXAMPLE}."
             )
-
-    @property
-    def name(self) -> str:
-        """Name of the metric, without the model's."""
-        return self.library.name
 
     @property
     def signature(self) -> str:
@@ -176,9 +148,8 @@ class NeuralMetric:
     def _started(self) -> dict[str, Any]:
         """Start the worker, if needed, and return what it says of itself and its model."""
         if self._process is None:
-            worker = Path(__file__).parent / "workers" / self.library.worker
             progress = str(int(sys.stderr.isatty()))
-            command = [self.python, "-W", "ignore", os.fspath(worker), self.model]
+            command = [self.python, "-W", "ignore", os.fspath(WORKER), self.model]
             try:
                 self._process = subprocess.Popen(
                     [*command, str(self.batch_size), progress],
@@ -218,18 +189,18 @@ class NeuralMetric:
             return answer
         if answer.get("missing"):
             raise EnvironmentProblem(
-                f"{self.python} cannot import {self.library.distribution} ({answer['error']}): "
-                f"`{self.python} -m pip install {self.library.packages}`, or name a Python that "
+                f"{self.python} cannot import {DISTRIBUTION} ({answer['error']}): "
+                f"`{self.python} -m pip install {PACKAGES}`, or name a Python that "
                 f"has it with `--metric-python` or {PYTHON}."
             )
         cure = (
             f"; {MEMORY}"
             if self._about
-            else f"; is that a model of {self.library.distribution}, such as "
-            f"{self.library.example}? One on the Hub needs the network once, and some a login: "
+            else f"; is that a model of {DISTRIBUTION}, such as "
+            f"{EXAMPLE}? One on the Hub needs the network once, and some a login: "
             "`hf auth login`."
         )
-        raise DataError(f"`{self.given}`: {self.library.name} ends with {answer['error']}{cure}")
+        raise DataError(f"`{self.given}`: {self.name} ends with {answer['error']}{cure}")
 
     def _end(self) -> str:
         status = self._process.wait()
@@ -250,8 +221,7 @@ class NeuralMetric:
 
     def _wrong(self, fault: str) -> DataError:
         return DataError(
-            f"`{self.given}` gives {fault}; try the model with {self.library.distribution}'s own "
-            "command."
+            f"`{self.given}` gives {fault}; try the model with {DISTRIBUTION}'s own command."
         )
 
 
@@ -265,11 +235,9 @@ def opened(
         ConfigError: a metric is there twice; and as of :class:`NeuralMetric`.
     """
     metrics = [NeuralMetric(specification, python, batch_size) for specification in specifications]
-    names = [metric.name for metric in metrics]
-    labels = [
-        metric.name if names.count(metric.name) == 1 else f"{metric.name} {_short(metric.model)}"
-        for metric in metrics
-    ]
+    labels = [metric.name for metric in metrics]
+    if len(metrics) > 1:
+        labels = [f"{metric.name} {_short(metric.model)}" for metric in metrics]
     if twice := [label for label in labels if labels.count(label) > 1]:
         raise ConfigError(
             f"`--metric` must give each model a name of its own, but {twice[0]} is there twice."
@@ -294,8 +262,8 @@ def _short(model: str) -> str:
     return path.parent.parent.name if path.is_file() else path.name
 
 
-def _python(library: Library, python: str | None) -> str:
-    """Return the Python for a library, links unresolved, for a virtual environment's is a link."""
+def _python(python: str | None) -> str:
+    """Return the Python of the library, links unresolved, for a virtual environment's is a link."""
     program = python or os.environ.get(PYTHON)
     if program:
         program_path = shutil.which(Path(program).expanduser())
@@ -307,12 +275,12 @@ def _python(library: Library, python: str | None) -> str:
             )
         return os.fspath(Path(program_path).absolute())
     try:
-        importlib.metadata.version(library.distribution)
+        importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         raise EnvironmentProblem(
-            f"{library.name} needs {library.distribution}, which is not installed here. Give it an "
+            f"{NeuralMetric.name} needs {DISTRIBUTION}, which is not installed here. Give it an "
             "environment of its own, `python -m venv comet_env && comet_env/bin/pip install "
-            f"{library.packages}`, and name that with `--metric-python comet_env/bin/python` or "
+            f"{PACKAGES}`, and name that with `--metric-python comet_env/bin/python` or "
             f"{PYTHON}."
         ) from None
     return sys.executable
