@@ -61,9 +61,16 @@ class Chunk:
 class Lines:
     """The lines of both sides that a chunk became, and the counts."""
 
-    source: list[str]
-    target: list[str]
-    tally: Tally
+    source: list[str] = field(default_factory=list)
+    target: list[str] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+
+    def add(self, fate: str, source: str, target: str) -> None:
+        """Count a pair, and keep its lines if that is its fate."""
+        if fate == KEPT:
+            self.source.append(source)
+            self.target.append(target)
+        self.tally.add(fate, 1, count(source), count(target))
 
 
 @dataclass(frozen=True)
@@ -86,27 +93,23 @@ class Tokenize:
         Raises:
             DataError: a pair that may not be dropped has an empty or unreadable side.
         """
-        source, target, tally = [], [], Tally()
+        lines = Lines()
         to_source, to_target = (
             words(self.pipeline, language) for language in (self.pipeline.src, self.pipeline.tgt)
         )
-        for number, pair in enumerate(chunk.pairs, chunk.first):
-            if None in pair:
-                first = second = ""
-                fate = "not UTF-8"
-            else:
-                first, second = to_source(pair[0]), to_target(pair[1])
+        for number, (source, target) in enumerate(chunk.pairs, chunk.first):
+            first = second = ""
+            fate = "not UTF-8"
+            if source is not None and target is not None:
+                first, second = to_source(source), to_target(target)
                 fate = why_dropped(first, second, self.limits or Limits())
-            if fate == KEPT:
-                source.append(first)
-                target.append(second)
-            elif self.limits is None:
+            if fate != KEPT and self.limits is None:
                 raise DataError(
                     f"{self.name}, sentence {number}: {fate}. Such a set is never shortened; the "
                     "archive is not the official one."
                 )
-            tally.add(fate, 1, count(first), count(second))
-        return Lines(source, target, tally)
+            lines.add(fate, first, second)
+        return lines
 
 
 @functools.lru_cache
@@ -157,16 +160,12 @@ class Split:
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> Lines:
         """Return the pieces of the pairs that are kept."""
-        split = _splitter(self.kind, self.codes, self.version)
-        source, target, tally = [], [], Tally()
+        lines, split = Lines(), _splitter(self.kind, self.codes, self.version)
         for pair in pairs:
             first, second = map(split, pair)
             fate = KEPT if self.limits is None else why_dropped(first, second, self.limits)
-            if fate == KEPT:
-                source.append(first)
-                target.append(second)
-            tally.add(fate, 1, count(first), count(second))
-        return Lines(source, target, tally)
+            lines.add(fate, first, second)
+        return lines
 
 
 @functools.lru_cache(maxsize=1)

@@ -17,7 +17,7 @@ from pathlib import Path
 from fairseq_ext import text
 from fairseq_ext.corpora import SPLITS, streams
 from fairseq_ext.corpora.catalogue import Limits
-from fairseq_ext.corpora.chunks import KEPT, Chunk, Lines, Tally, count, why_dropped
+from fairseq_ext.corpora.chunks import KEPT, Chunk, Lines, why_dropped
 from fairseq_ext.corpora.command_lines import MixOptions
 from fairseq_ext.corpora.parallel import ordered_map
 from fairseq_ext.text import pipeline
@@ -47,22 +47,19 @@ class Encode:
 
     def __call__(self, chunk: Chunk) -> Lines:
         """Return the tokens of the pairs that are kept."""
-        source, target, tally = [], [], Tally()
-        text_pipeline = self.pipeline
+        lines = Lines()
         to_source, to_target = (
-            encoder(text_pipeline, text_pipeline.src),
-            encoder(text_pipeline, text_pipeline.tgt),
+            encoder(self.pipeline, language) for language in (self.pipeline.src, self.pipeline.tgt)
         )
-        for pair in chunk.pairs:
-            first, second = to_source(pair[0]), to_target(pair[1])
+        for source, target in chunk.pairs:
+            first, second = to_source(source), to_target(target)
             fate = why_dropped(first, second, self.limits)
             if fate == KEPT and first == second:
                 fate = COPIED
-            if fate == KEPT:
-                source.append(f"{self.tag} {first}".lstrip())
-                target.append(second)
-            tally.add(fate, 1, count(first), count(second))
-        return Lines(source, target, tally)
+            lines.add(fate, first, second)
+        if self.tag:
+            lines.source[:] = [f"{self.tag} {line}" for line in lines.source]
+        return lines
 
 
 @functools.lru_cache
