@@ -79,7 +79,7 @@ class TokenizerOptions:
 
         languages = [self.language_pair and self.language_pair.partition("-")[2], self.detokenize]
         languages += [undo.made.tgt for undo in undoing]
-        languages.append(path and path.suffix.removeprefix("."))
+        languages.append(None if path is None else path.suffix.removeprefix("."))
         return choose_tokenizer(self.tokenize, languages, references)
 
 
@@ -185,8 +185,8 @@ class UndoingOptions:
         from fairseq_ext.text import generated as outputs
         from fairseq_ext.text.pipeline import Pipeline
 
-        folder, saved = outputs.find(generated[0]) or (None, None)
-        if saved is not None:
+        if run := outputs.find(generated[0]):
+            folder, saved = run
             steps, path = self._override(saved), folder / "text.json"
             message = f"becomes text as {path} says ({saved.describe()})"
             if steps != saved:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from importlib.metadata import version
 from itertools import islice
+from pathlib import Path
 from typing import IO
 
 from tqdm import tqdm
@@ -129,7 +130,9 @@ def _complete(
             )
 
 
-def convert(options: CsvOptions, bpe: ByteBPE) -> tuple[Plan, dict[str, Split]]:
+def convert(
+    options: CsvOptions, bpe: ByteBPE, origins: tuple[Path, Path]
+) -> tuple[Plan, dict[str, Split]]:
     """Read the CSV files and write ``text/`` and ``bpe/`` of ``options.out``, whole or not at all.
 
     Raises:
@@ -173,7 +176,7 @@ def convert(options: CsvOptions, bpe: ByteBPE) -> tuple[Plan, dict[str, Split]]:
                 raise DataError(f"no pair is left for `{name}`; check the CSV files.")
         with writers([ids / "dict.txt", ids / FILES[0], ids / FILES[1]]) as files:
             files[0].writelines(f"{line}\n" for line in bpe.dictionary(options.pad_to_multiple))
-            for file, origin in zip(files[1:], (options.vocabulary, options.merges), strict=True):
+            for file, origin in zip(files[1:], origins, strict=True):
                 file.write(origin.read_text(encoding="utf-8"))
         text_pipeline = Pipeline(*columns)
         text_pipeline.save(text)
@@ -186,10 +189,12 @@ def _files_used(options: CsvOptions) -> list[str]:
     return ["train", *(["valid"] if options.csv_valid else []), "test"]
 
 
-def write_manifest(options: CsvOptions, cut: Plan, splits: dict[str, Split]) -> None:
+def write_manifest(
+    options: CsvOptions, cut: Plan, splits: dict[str, Split], origins: tuple[Path, Path]
+) -> None:
     """Record options, counts and checksums as ``manifest.json``."""
     inputs = {locate(options.data, CSV_NAMES[name])[0] for name in _files_used(options)}
-    inputs |= {options.vocabulary, options.merges}
+    inputs |= {*origins}
     outputs = [options.out / folder / f"{split}.{side}" for folder in ("text", "bpe")
                for split in SPLITS for side in (options.src, options.tgt)]  # fmt: skip
     outputs.append(options.out / "bpe" / "dict.txt")
@@ -245,13 +250,13 @@ def run(options: CsvOptions) -> str:
     """
     if options.src == options.tgt:
         raise ConfigError(f"`--src` and `--tgt` are both `{options.src}`; choose two columns.")
-    missing_count = [options.vocabulary, options.merges].count(None)
-    if missing_count != (2 if options.download else 0):
+    vocabulary, merges = options.vocabulary, options.merges
+    if options.download and vocabulary is None and merges is None:
+        vocabulary, merges = (fetch(f"{options.url}/{f}", options.download) for f in FILES)
+    elif options.download or vocabulary is None or merges is None:
         raise ConfigError("give both `--vocabulary` and `--merges`, or `--download` alone.")
-    if options.download:
-        paths = [fetch(f"{options.url}/{file}", options.download) for file in FILES]
-        options = replace(options, vocabulary=paths[0], merges=paths[1])
-    bpe = ByteBPE.load(options.vocabulary, options.merges)
-    cut, splits = convert(options, bpe)
-    write_manifest(options, cut, splits)
+    options, origins = replace(options, vocabulary=vocabulary, merges=merges), (vocabulary, merges)
+    bpe = ByteBPE.load(*origins)
+    cut, splits = convert(options, bpe, origins)
+    write_manifest(options, cut, splits, origins)
     return summary(options, bpe, cut, splits)
