@@ -46,7 +46,13 @@ def assert_same_end(left: Path, right: Path) -> None:
         assert (weights - second["model"][name]).abs().max() < 1e-4, name
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=() if name in ("lstm", "muse_tiny") else pytest.mark.long)
+        for name in ARCHITECTURES
+    ],
+)
 def single(request, copy_data, tmp_path_factory):
     """Two epochs of one process: folder, the command that made it, and its log."""
     folder = tmp_path_factory.mktemp("single")

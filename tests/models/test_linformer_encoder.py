@@ -309,7 +309,7 @@ def test_linformer_learns_whether_the_first_digit_comes_again(digits: Path, tmp_
 
 
 @pytest.mark.system
-@pytest.mark.slow
+@pytest.mark.long
 def test_exact_twin_learns_it_from_its_first_token(digits: Path, tmp_path: Path) -> None:
     """With <s> before each sentence and long ones cut, so that all of them are labelled."""
     flags = ("--pooling", "bos", "--init-token", 0, "--shorten-method", "truncate")
