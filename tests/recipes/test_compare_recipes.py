@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import BIN, REPO, run, write_lines
+from tests.support import forking
+from tests.support.harness import BIN, FRESH, REPO, run, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
 
 RECIPES = REPO / "recipes"
@@ -24,7 +26,10 @@ PLAIN = {
 
 
 def bash(*words: object, ok: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-    return run("bash", *words, ok=ok, PATH=f"{BIN}:/usr/local/bin:/usr/bin:/bin", **environment)
+    path = f"{BIN}:/usr/local/bin:/usr/bin:/bin"
+    if environment.get("DRY_RUN") != "1" and not FRESH:
+        path = f"{forking.programs(os.getpid())}:{path}"
+    return run("bash", *words, ok=ok, PATH=path, **environment)
 
 
 def commands(shown: str) -> list[list[str]]:

@@ -14,7 +14,8 @@ import pytest
 import report
 
 from fairseq_ext.corpora import own_text
-from tests.support.harness import BIN, REPO, run, wait_for, write_lines
+from tests.support import forking
+from tests.support.harness import BIN, FRESH, REPO, run, wait_for, write_lines
 
 RECIPES = REPO / "recipes"
 
@@ -27,13 +28,22 @@ ENVIRONMENT = {
     "SMOKE": "1",
     "OMP_NUM_THREADS": "1",
 }
+if "PYTHONPATH" in os.environ:  # of another checkout than the one that is installed
+    ENVIRONMENT["PYTHONPATH"] = os.environ["PYTHONPATH"]
 TINY = ("--arch", "gru_tiny")
 
 
-def bash(*words: object, ok: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+def bash(
+    *words: object, ok: bool = True, fresh: bool = FRESH, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a recipe, whose commands are forks of one process unless it wants ``fresh`` ones."""
+    variables = {**ENVIRONMENT, **environment}
+    real = Path(str(words[0])).suffix == ".sh" and environment.get("DRY_RUN") != "1"
+    if real and not fresh and "PATH" not in environment:
+        variables["PATH"] = f"{forking.programs(os.getpid())}:{variables['PATH']}"
     done = subprocess.run(
         ["bash", *map(str, words)],
-        env={**ENVIRONMENT, **environment},
+        env=variables,
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -335,7 +345,7 @@ def test_quickstart_killed_in_training_goes_on_and_is_then_complete(tmp_path: Pa
     assert not (out / ".stages" / "train").exists()
     (out / ".stages" / "binarize").rename(out / ".stages" / "binarise")  # as older versions did
 
-    done = bash(*command)
+    done = bash(*command, fresh=True)
     assert "binarize: done before" in done.stderr
     assert "update 4:" not in done.stderr
     assert "update 20:" in done.stderr

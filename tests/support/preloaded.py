@@ -2,19 +2,24 @@
 
 Imports take seconds, most of what a tiny command costs. A fork has it already, and
 then runs the console script itself: its own arguments, folder, environment, streams, plugin import
-and exit. What a *fresh* interpreter does is tested by the recipes, which start every command.
+and exit. What a *fresh* interpreter does is tested by the quickstart, which starts every command.
 
-python preloaded.py SOCKET: a request is a packet of JSON with stdin, stdout and stderr attached;
-the answers are the process's number and, when it has ended, its status as ``subprocess`` gives it.
+python preloaded.py SOCKET FOLDER: a listening socket, served until standard input ends; then the
+folder, which has its address, is removed. A connection's packet is a request in JSON with stdin,
+stdout and stderr attached; the answers are the process's number and, when it has ended, its status
+as ``subprocess`` gives it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
 import os
 import runpy
+import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -23,22 +28,53 @@ from pathlib import Path
 LONGEST = 1 << 17  # bytes of a request
 
 
-def serve(client: socket.socket) -> bool:
-    """Answer requests until the client goes; true in a fork, which has a command to run."""
-    while True:
-        message, streams, _, _ = socket.recv_fds(client, LONGEST, 3)
-        if not message:
-            return False
-        child = os.fork()
-        if child == 0:
-            client.close()
-            _become(json.loads(message), streams)
-            return True
-        for stream in streams:
-            os.close(stream)
-        client.sendall(json.dumps(child).encode())
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        client.sendall(json.dumps(status).encode())
+def serve(listener: socket.socket) -> bool:
+    """Answer requests until standard input ends; true in a fork, which has a command to run."""
+    clients: dict[int, socket.socket] = {}  # by the process that runs their command
+    ended, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    os.set_blocking(ended, False)
+    signal.set_wakeup_fd(wakeup)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # only to be woken
+    with selectors.DefaultSelector() as selector:
+        for stream in (listener, ended, sys.stdin):
+            selector.register(stream, selectors.EVENT_READ)
+        while True:
+            ready = {key.fileobj for key, _ in selector.select()}
+            if listener in ready:
+                client = listener.accept()[0]
+                message, streams, _, _ = socket.recv_fds(client, LONGEST, 3)
+                child = os.fork() if message else None
+                if child == 0:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    for connection in (listener, client, *clients.values()):
+                        connection.close()
+                    os.close(ended)
+                    os.close(wakeup)
+                    _become(json.loads(message), streams)
+                    return True
+                for stream in streams:
+                    os.close(stream)
+                if child:
+                    clients[child] = client
+                    _answer(client, child)
+            if ended in ready:
+                os.read(ended, 4096)
+                for child in list(clients):
+                    process, status = os.waitpid(child, os.WNOHANG)
+                    if process:
+                        client = clients.pop(child)
+                        _answer(client, os.waitstatus_to_exitcode(status))
+                        client.close()
+            if sys.stdin in ready:
+                return False
+
+
+def _answer(client: socket.socket, number: int) -> None:
+    """Send a number to a client, who may have gone."""
+    with contextlib.suppress(OSError):
+        client.sendall(json.dumps(number).encode())
 
 
 def _become(request: dict, streams: list[int]) -> None:
@@ -67,7 +103,10 @@ def main() -> None:
     logging.root.handlers.clear()
     logging.root.setLevel(logging.WARNING)
     gc.freeze()  # or a fork's collector would write to, and so copy, all that they share
-    if serve(socket.socket(fileno=int(sys.argv[1]))):
+    folder = sys.argv[2]
+    if not serve(socket.socket(fileno=int(sys.argv[1]))):
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")
         except Exception:
