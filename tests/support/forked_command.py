@@ -41,10 +41,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: os.kill(process, number))
     status = json.loads(connection.recv(64))
-    if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    sys.exit(status)
+    sys.exit(status if status >= 0 else 128 - status)  # as a shell says it of a signal
 
 
 if __name__ == "__main__":
