@@ -14,7 +14,7 @@ from argparse import Namespace
 
 import shared_options
 from cells import Cells, Stopwatch
-from muse_translation import LONGEST, pair_batches
+from muse import LONGEST, pair_batches
 from peers import DTYPES, Side, Size
 
 FLOAT, STOCK = "float", "transformer (pre-norm)"

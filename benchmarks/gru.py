@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import shared_options
 import torch
 from bench import compare, paired, report
-from linformer_translation import generate
+from linformer import generate
 from peers import Side, sample_of
 
 OPTIMIZER = ["--lr", "1e-3", "--criterion", "label_smoothed_cross_entropy"]

@@ -20,17 +20,352 @@ from __future__ import annotations
 
 import argparse
 from argparse import Namespace
+from collections.abc import Callable, Iterator
+from itertools import cycle, product
 from typing import Any
 
-import muse_layers
-import muse_translation
+import numpy as np
 import shared_options
-from cells import Cells
+import torch
+from cells import Cells, Stopwatch
+from fairseq.data import data_utils
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
+from peers import DTYPES, Side, Size, pair_lengths, sample_of
+from torch import Tensor, nn
+
+from fairseq_ext.muse.convolution import DynamicConvolution, taps_to_the_left
+
+OURS = "ours"
+PATHS = {"fairseq expanded": False, "fairseq unfolded": True}
+KERNELS: dict[str, tuple[int, ...]] = {"gated 3,15": (3, 15), "3": (3,), "15": (15,)}
+PASSES = ("forward", "forward + backward")
+CONVOLUTION_TARGET = 2.0  # times fairseq's best path, for the gated pair
+
+
+class StockConvolution(nn.Module):
+    """fairseq's dynamic convolutions and a gate, with the parameters of ours.
+
+    fairseq has two paths for the same function: `expanded` multiplies with a band matrix,
+    `unfolded` copies each position's window. Several gated kernels are as many of its convolutions,
+    as the paper's authors have it; ours merges the kernels first.
+
+    Args:
+        ours: whose function it computes.
+        unfold: which of fairseq's two paths.
+    """
+
+    def __init__(self, ours: DynamicConvolution, unfold: bool) -> None:
+        super().__init__()
+        self.unfold = unfold
+        heads, sizes = ours.heads, ours.kernel_sizes
+        weight = ours.predictor.weight.detach()
+        dim = weight.size(1)
+        rows = weight.view(heads, sum(sizes), dim).split(sizes, dim=1)
+        self.convolutions = nn.ModuleList()
+        for size, of_kernel in zip(sizes, rows, strict=True):
+            left = taps_to_the_left(size, ours.causal)
+            stock = DynamicConv1dTBC(dim, size, left, heads, weight_softmax=True)
+            stock.weight_linear.weight = nn.Parameter(of_kernel.reshape(heads * size, dim))
+            self.convolutions.append(stock)
+        self.gate = None if ours.gate is None else nn.Parameter(ours.gate.detach().clone())
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Convolve ``[T, B, C]`` to ``[T, B, C]``."""
+        outputs = [convolution(values, unfold=self.unfold) for convolution in self.convolutions]
+        if self.gate is None:
+            return outputs[0]
+        return sum(share * out for share, out in zip(self.gate.softmax(0), outputs, strict=True))
+
+
+def build(options: Namespace, sizes: tuple[int, ...]) -> dict[str, nn.Module]:
+    """Ours and fairseq's two paths, with the same parameters."""
+    torch.manual_seed(1)
+    ours = DynamicConvolution(options.embed_dim, options.heads, sizes, causal=False)
+    if ours.gate is not None:
+        nn.init.normal_(ours.gate)
+    modules = {OURS: ours, **{name: StockConvolution(ours, path) for name, path in PATHS.items()}}
+    return {name: module.to(options.device) for name, module in modules.items()}
+
+
+def forward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
+    def run() -> Tensor:
+        with torch.no_grad():
+            return module(values)
+
+    return run
+
+
+def backward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
+    """Forward, then gradients of values, predictors and gate from a random one of the output."""
+    leaf = values.clone().requires_grad_()
+    gradient = torch.randn_like(values)
+
+    def run() -> Tensor:
+        leaf.grad = None
+        module.zero_grad(set_to_none=True)
+        module(leaf).backward(gradient)
+        return leaf.grad
+
+    return run
+
+
+def check(options: Namespace) -> None:
+    """Check that all modules compute equal outputs and gradients, on both paths of ours."""
+    for sizes, length in product(KERNELS.values(), (5, 33, 100)):
+        values = torch.randn(length, 2, options.embed_dim, device=options.device)
+        expected: dict[str, Tensor] = {}
+        for name, module in build(options, sizes).items():
+            for pass_name, make in zip(PASSES, (forward, backward), strict=True):
+                torch.manual_seed(2)  # the same gradient of the output
+                actual = make(module, values)()
+                expected.setdefault(pass_name, actual)
+                message = f"{pass_name} of {name}, kernels {sizes}, T = {length}"
+                torch.testing.assert_close(
+                    actual, expected[pass_name], atol=1e-4, rtol=1e-4, msg=message
+                )
+
+
+def convolution(options: Namespace) -> Cells:
+    """Time forward, and forward with backward, at about as many tokens for every T."""
+    check(options)
+    cells = Cells(
+        f"Dynamic convolution over T, C = {options.embed_dim}, H = {options.heads}, "
+        f"{options.dtype}",
+        axis="T",
+    )
+    cells.note(
+        f"about {options.tokens:,} tokens in a batch, no pads, no dropout, centred taps; values "
+        "to output, with the predictor of the kernels and without other linear layers"
+    )
+    cells.note("each pair of outputs and gradients agreed to 1e-4 before timing")
+    dtype = DTYPES[options.dtype]
+    peers = list(PATHS)
+    watch = Stopwatch(options)
+    for (label, sizes), length in product(KERNELS.items(), options.lengths):
+        sentences = max(1, options.tokens // length)
+        modules = {name: module.to(dtype) for name, module in build(options, sizes).items()}
+        values = torch.randn(length, sentences, options.embed_dim).to(options.device, dtype)
+        for pass_name, make in zip(PASSES, (forward, backward), strict=True):
+            series = f"{label}, {pass_name}"
+            candidates = {name: make(module, values) for name, module in modules.items()}
+            seconds = watch.time(series, candidates)
+            cells.add(
+                series,
+                length,
+                seconds,
+                [(OURS, peer) for peer in peers],
+                tokens=sentences * length,
+                peers=peers,
+                sentences=sentences,
+            )
+    for label, pass_name in product(KERNELS, PASSES):
+        find_best(
+            cells, f"{label}, {pass_name}", CONVOLUTION_TARGET if len(KERNELS[label]) > 1 else None
+        )
+    return cells
+
+
+def find_best(cells: Cells, pair_and_pass: str, target: float | None) -> None:
+    """State the ratio to the faster of fairseq's paths at every T, and whether all reach it."""
+    curves = [cells.ratio_curve(pair_and_pass, OURS, peer) for peer in PATHS]
+    lengths = sorted(set().union(*curves))
+    best = {n: min(curve[n] for curve in curves if n in curve) for n in lengths}
+    text = f"{pair_and_pass}, ours against fairseq's best path at T = "
+    text += ", ".join(f"{n:,}: {ratio:.2f}x" for n, ratio in best.items())
+    if target is not None:
+        missed = [n for n, ratio in best.items() if ratio < target]
+        verdict = f"missed at {', '.join(f'{n:,}' for n in missed)}" if missed else "met"
+        text += f" (target {target:g}x: {verdict})"
+    cells.find(text)
+
+
+BEAM = 5
+LONGEST = 256
+# Multi30k's training pairs, English to German, in words with </s>: means, deviations of the
+# logarithms and their correlation.
+MEANS, SIGMAS, CORRELATION = (14.0, 13.4), (0.27, 0.30), 0.85
+POOL = 4096  # sentences that batches are made of, sorted by length as fairseq sorts them
+
+TRANSFORMER, PACKED = "transformer", "transformer packed"
+SIMPLE, SIMPLE_FUSED = "MUSE-simple", "MUSE-simple fused"
+MUSE, MUSE_FUSED = "MUSE", "MUSE fused"
+TABLE_4 = 1.31  # MUSE-simple's speed over the transformer's there, on a GPU
+IWSLT, IWSLT_MUSE = "transformer_iwslt_de_en", "muse_iwslt_de_en"
+SIMPLE_BASE, SAME_SHAPE = "muse_simple_base", "MUSE-simple, transformer's shape"
+TRAINING_TARGETS = {IWSLT_MUSE: 0.8, SIMPLE_BASE: 0.8, SAME_SHAPE: 1.15}
+BASE = Size(384, 768, 4, 12, 12)  # of the paper's MUSE-base
+
+
+def muse(*, kernels: bool, fused: bool = False) -> list[str]:
+    """Options of ``fairseq-train`` for a MUSE of any size."""
+    flags = ["--arch", "muse" if kernels else "muse_simple_base"]
+    return [*flags, *["--muse-fused"] * fused]
+
+
+def translators(size: Size, **where: object) -> dict[str, Side]:
+    """All models of the generation question; fused and packed ones have their twins' weights."""
+    flags = {
+        TRANSFORMER: ["--arch", "transformer"],
+        SIMPLE: muse(kernels=False),
+        SIMPLE_FUSED: muse(kernels=False, fused=True),
+        MUSE: muse(kernels=True),
+        MUSE_FUSED: muse(kernels=True, fused=True),
+    }
+    sides = {name: Side(words, size, positions=LONGEST, **where) for name, words in flags.items()}
+    for separate, fused in ((SIMPLE, SIMPLE_FUSED), (MUSE, MUSE_FUSED)):
+        sides[fused].model.load_state_dict(sides[separate].model.state_dict())
+    return {TRANSFORMER: sides[TRANSFORMER], PACKED: sides[TRANSFORMER].on_packed_weights()} | sides
+
+
+def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
+    """Return ``fairseq-generate``'s search of a batch, each call with the next of ``samples``."""
+    side.model.prepare_for_inference_(side.cfg)
+    settings = GenerationConfig(beam=BEAM, max_len_a=0, max_len_b=words, min_len=words)
+    settings.engine = "fairseq"
+    generator = side.task.build_generator([side.model], settings)
+    batches: Iterator[dict] = cycle(samples)
+    return lambda: side.task.inference_step(generator, [side.model], {**next(batches)})
+
+
+def source_batches(options: Namespace, sentences: int) -> list[dict]:
+    """Make a batch for each round from sources sorted by length, evenly from short to long."""
+    count = options.repeats
+    means = (options.source_words + 1.0, options.words + 1.0)
+    pool = pair_lengths(
+        max(POOL, 2 * sentences), means, SIGMAS, CORRELATION, longest=LONGEST, seed=1
+    )[0]
+    lengths = pool.sort().values.split(sentences)
+    if len(lengths[-1]) < sentences:
+        lengths = lengths[:-1]
+    order = np.random.default_rng(1).permutation(count)
+    places = np.linspace(0, len(lengths) - 1, count).round().astype(int)[order]
+    size = Size.of(options)
+    return [sample_of(lengths[i], lengths[i], size, options.device) for i in places]
+
+
+def check_generation(options: Namespace) -> None:
+    """Fused and packed models find translations of the same scores as their twins do."""
+    size = Size(options.embed_dim, options.ffn_embed_dim, options.heads, 2, 2, 100)
+    lengths = torch.tensor([3, 7, 6])
+    sample = sample_of(lengths, lengths, size, options.device)
+    scores = {
+        name: [float(best["score"]) for best, *_ in generate(side, [sample], 6)()]
+        for name, side in translators(size, device=options.device).items()
+    }
+    for name, twin in ((PACKED, TRANSFORMER), (SIMPLE_FUSED, SIMPLE), (MUSE_FUSED, MUSE)):
+        np.testing.assert_allclose(scores[name], scores[twin], rtol=1e-4, err_msg=name)
+
+
+def generation(options: Namespace) -> Cells:
+    """Time table 4: beam 5, every hypothesis exactly ``--words`` words long."""
+    check_generation(options)
+    cells = Cells(
+        f"Beam-5 generation, {options.layers} + {options.layers} layers of "
+        f"{options.embed_dim} / {options.ffn_embed_dim}, {options.dtype}",
+        axis="batch",
+        unit="tokens_per_second",
+    )
+    cells.note(
+        f"sources of {options.source_words} words on average (log-normal, sigma {SIGMAS[0]}), "
+        f"sorted by length into batches; {options.words} words and </s> generated for each; "
+        f"tokens are those of the best hypotheses; vocabulary {options.vocabulary:,}"
+    )
+    cells.note(f"{PACKED}: its linear layers on weights packed as those of fused MUSE models")
+    cells.note("scores of fused and packed models agreed with their twins' before timing")
+    size = Size.of(options)
+    sides = translators(size, device=options.device, dtype=DTYPES[options.dtype])
+    pairs = [(name, TRANSFORMER) for name in sides if name != TRANSFORMER]
+    pairs += [(SIMPLE_FUSED, PACKED), (MUSE_FUSED, PACKED)]
+    watch = Stopwatch(options)
+    measurement = "generation"
+    for batch in options.batches:
+        samples = source_batches(options, batch)
+        candidates = {name: generate(side, samples, options.words) for name, side in sides.items()}
+        seconds = watch.time(measurement, candidates)
+        tokens = batch * (options.words + 1)
+        cells.add(measurement, batch, seconds, pairs, tokens=tokens, peers=sides)
+    for batch in options.batches:
+        target = TABLE_4 if batch == 1 else None
+        cells.find_ratio(measurement, SIMPLE_FUSED, TRANSFORMER, batch, target)
+        cells.find_ratio(measurement, MUSE_FUSED, TRANSFORMER, batch)
+    return cells
+
+
+def training(options: Namespace) -> Cells:
+    """Forward, loss, backward and Adam on batches as fairseq makes them of Multi30k."""
+    cells = Cells(f"Training step, {options.dtype}", unit="tokens_per_second")
+    samples = pair_batches(options)
+    widths = [sample["net_input"]["src_tokens"].shape for sample in samples]
+    tokens = sum(sample["ntokens"] for sample in samples) / len(samples)
+    cells.note(
+        f"{len(samples)} batches of at most {options.tokens:,} tokens on a side, drawn like "
+        f"Multi30k's (log-normal, means {MEANS}, sigmas {SIGMAS}, correlation {CORRELATION}), "
+        f"sorted by length: {tokens:,.0f} target tokens, "
+        f"{np.mean([shape[0] for shape in widths]):.0f} pairs, sources padded to "
+        f"{np.mean([shape[1] for shape in widths]):.1f} on average; another in each round"
+    )
+    cells.note(
+        f"dropout {options.dropout}, vocabulary {options.vocabulary:,}, all embeddings shared; "
+        "tokens are target tokens"
+    )
+    sides = learners(options)
+    candidates = {name: side.train_steps(samples) for name, side in sides.items()}
+    for name, side in sides.items():
+        count = sum(parameter.numel() for parameter in side.model.parameters())
+        cells.note(f"{name}: {count:,} parameters")
+    seconds = Stopwatch(options).time("training step", candidates)
+    pairs = [(name, IWSLT) for name in sides if name != IWSLT]
+    cells.add("training step", None, seconds, pairs, tokens=tokens)
+    for name, target in TRAINING_TARGETS.items():
+        cells.find_ratio("training step", name, IWSLT, None, target)
+    return cells
+
+
+def learners(options: Namespace) -> dict[str, Side]:
+    """The models of the training question: named architectures, the first and last of --layers."""
+    shape = Size.of(options)
+    base = Size(*(*vars(BASE).values(),)[:-1], options.vocabulary)
+    flags = {
+        IWSLT: (["--arch", IWSLT], shape),
+        IWSLT_MUSE: (["--arch", IWSLT_MUSE], base),
+        SIMPLE_BASE: (["--arch", SIMPLE_BASE], base),
+        SAME_SHAPE: (muse(kernels=False), shape),
+    }
+    where = {"device": options.device, "dtype": DTYPES[options.dtype], "dropout": options.dropout}
+    return {
+        name: Side(words, size, positions=LONGEST, **where) for name, (words, size) in flags.items()
+    }
+
+
+def pair_batches(options: Namespace) -> list[dict]:
+    """Let fairseq make a batch for each round from pairs sorted by length, in random order."""
+    source, target = pair_lengths(
+        options.sentences, MEANS, SIGMAS, CORRELATION, longest=LONGEST, seed=1
+    )
+    order = np.lexsort((target.numpy(), source.numpy()))  # by source, then by target
+    tokens = torch.maximum(source, target).numpy()
+    batches = data_utils.batch_by_size(
+        order,
+        lambda index: int(tokens[index]),
+        num_tokens_vec=tokens[order],
+        max_tokens=options.tokens,
+        required_batch_size_multiple=8,
+    )
+    batch_numbers = np.random.default_rng(1).permutation(len(batches))[: options.repeats]
+    size = Size.of(options)
+
+    def sample(rows: np.ndarray) -> dict:
+        index: Tensor = torch.as_tensor(rows)
+        return sample_of(source[index], target[index], size, options.device)
+
+    return [sample(batches[i]) for i in batch_numbers]
+
 
 QUESTIONS = {
-    "generation": muse_translation.generation,
-    "training": muse_translation.training,
-    "convolution": muse_layers.convolution,
+    "generation": generation,
+    "training": training,
+    "convolution": convolution,
 }
 # What each question takes where an option is not given, and on a GPU in place of that.
 DEFAULTS = {
@@ -67,12 +402,9 @@ def draw(question: str, cells: Cells, options: Namespace) -> None:
         return
     import pictures
 
-    pair = next(iter(muse_layers.KERNELS))
-    names = [*muse_layers.PATHS, muse_layers.OURS]
-    series = {
-        f"Convolution {pair}, {pass_name}": f"{pair}, {pass_name}"
-        for pass_name in muse_layers.PASSES
-    }
+    pair = next(iter(KERNELS))
+    names = [*PATHS, OURS]
+    series = {f"Convolution {pair}, {pass_name}": f"{pair}, {pass_name}" for pass_name in PASSES}
     panels = {title: (pass_name, names) for title, pass_name in series.items()}
     pictures.draw(cells, panels, options.json, order=names, xlabel="T (tokens in a sentence)")
 

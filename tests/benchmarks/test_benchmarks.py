@@ -11,14 +11,13 @@ from pathlib import Path
 
 import bench
 import mass_translation
-import muse_layers
-import muse_translation
+import muse
 import pytest
 import split_pairs
 import tables
 import torch
 from cells import Cells, Stopwatch
-from linformer_translation import LONGEST, random_lengths
+from linformer import LONGEST, random_lengths
 from peers import EOS, PAD, Side, Size, attentions, core, pair_lengths, sample_of
 
 from tests.support.harness import REPO, run, write_lines
@@ -217,8 +216,8 @@ def test_findings_of_convolutions_take_the_better_peer() -> None:
         names = ("ours", "fairseq expanded", "fairseq unfolded")
         by_name = {name: [value] * 3 for name, value in zip(names, seconds, strict=True)}
         cells.add("made", n, by_name, [("ours", name) for name in names[1:]], tokens=10)
-    muse_layers.find_best(cells, "made", 2.0)
-    muse_layers.find_best(cells, "made", 1.5)
+    muse.find_best(cells, "made", 2.0)
+    muse.find_best(cells, "made", 1.5)
     missed, met = cells.findings
     assert "25: 2.00x, 50: 1.50x (target 2x: missed at 50)" in missed
     assert "(target 1.5x: met)" in met
@@ -293,7 +292,7 @@ def test_training_batches_keep_to_the_tokens_allowed() -> None:
         **{"sentences": 2000, "tokens": 300, "repeats": 9, "device": "cpu", "vocabulary": 50},
         **{"embed_dim": 8, "ffn_embed_dim": 8, "heads": 2, "layers": 1},
     )
-    samples = muse_translation.pair_batches(options)
+    samples = muse.pair_batches(options)
     assert len(samples) == 9
     for sample in samples:
         source, target = sample["net_input"]["src_tokens"], sample["target"]
