@@ -27,14 +27,21 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import pictures
 import shared_options
-import updates_picture
 from cells import Cells
+
+from fairseq_ext.evaluation.plots import PALETTE, STYLE
 
 WORKER = Path(__file__).with_name("updates_worker.py")
 TOOLKITS = Path(__file__).with_name("updates_toolkits.py")
 USER_DIR = Path(__file__).parent.parent / "user_dir"
 OURS, BEFORE, STOCK, RIVAL, MORE = "plugin", "before", "stock", "rival", "more"
+PEERS = {
+    BEFORE: "the plugin without speed.py",
+    STOCK: "stock fairseq",
+    RIVAL: "fairseq's rival, with the plugin",
+}
 WITHOUT_SPEED = """
 from fairseq_ext.plugin import patches
 from fairseq_ext.plugin.features import speed
@@ -216,6 +223,38 @@ def made_up(folder: Path, vocabulary: int) -> str:
     return str(folder / "bin")
 
 
+def draw(title: str, ratios: list[dict[str, Any]], output: Path) -> None:
+    """Draw a dot for each model and peer, with quartiles, beside the file ``output``."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    shown = [row for row in ratios if row["candidate"] == OURS]
+    models = [*dict.fromkeys(row["what"] for row in shown)][::-1]
+    peers = [*dict.fromkeys(row["peer"] for row in shown)]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 1.8 + 0.4 * len(models)), layout="constrained")
+        axes = figure.subplots()
+        for place, peer in enumerate(peers):
+            peer_rows = [row for row in shown if row["peer"] == peer]
+            middles = [row["ratio"] for row in peer_rows]
+            reach = [
+                [row["ratio"] - row["ratio_low"] for row in peer_rows],
+                [row["ratio_high"] - row["ratio"] for row in peer_rows],
+            ]
+            lift = 0.18 * ((len(peers) - 1) / 2 - place)
+            heights = [models.index(row["what"]) + lift for row in peer_rows]
+            name = PEERS.get(peer, peer)
+            how = {"fmt": "o", "ms": 5, "capsize": 3, "color": PALETTE[place]}
+            axes.errorbar(middles, heights, xerr=reach, label=name, **how)
+        axes.axvline(1, color="black", lw=1)
+        axes.set_yticks(range(len(models)), models)
+        axes.set(title=title, xlabel="time over the plugin's: right of 1, the plugin is faster")
+        axes.set_ylim(-0.6, len(models) - 0.4)
+        axes.grid(visible=True, axis="x")
+        figure.legend(fontsize=8.5, loc="outside lower center", ncols=len(peers))
+        pictures.save(figure, output)
+
+
 def arguments() -> argparse.ArgumentParser:
     parser = shared_options.parser_with(
         __doc__, threads=1, repeats=9, warmup=5, tokens=1000, dropout=0.1
@@ -244,7 +283,7 @@ def main() -> None:
             compare(name, options, before, cells)
     cells.save(options.json, shared_options.settings(options, ("json", "data")))
     if options.json is not None:
-        updates_picture.draw(cells.title, cells.ratios, options.json)
+        draw(cells.title, cells.ratios, options.json)
 
 
 if __name__ == "__main__":
