@@ -46,17 +46,18 @@ FACTS: tuple[tuple[str, Value, str], ...] = (
     ("training tokens/s", lambda row: row.training_speed, ",.0f"),
     ("generation tokens/s", lambda row: row.generation_speed, ",.0f"),
 )
-NUMBERS: tuple[tuple[str, Callable[[Estimate], float | None]], ...] = (
-    ("{}", lambda score: score.value),
-    ("{} 95% low", lambda score: score.low),
-    ("{} 95% high", lambda score: score.high),
-    ("{} SD", lambda score: score.deviation),
-    ("{} p", lambda score: score.p),
-    ("{} p Holm", lambda score: score.p_holm),
-    ("{} difference", lambda score: score.difference and score.difference.value),
-    ("{} difference 95% low", lambda score: score.difference and score.difference.low),
-    ("{} difference 95% high", lambda score: score.difference and score.difference.high),
-    ("{} detectable", lambda score: score.difference and score.difference.detectable),
+ScoreCell = Callable[[str, Estimate], Any]  # of a metric and its score
+NUMBERS: tuple[tuple[str, ScoreCell], ...] = (
+    ("{}", lambda _, score: score.value),
+    ("{} 95% low", lambda _, score: score.low),
+    ("{} 95% high", lambda _, score: score.high),
+    ("{} SD", lambda _, score: score.deviation),
+    ("{} p", lambda _, score: score.p),
+    ("{} p Holm", lambda _, score: score.p_holm),
+    ("{} difference", lambda _, score: score.difference and score.difference.value),
+    ("{} difference 95% low", lambda _, score: score.difference and score.difference.low),
+    ("{} difference 95% high", lambda _, score: score.difference and score.difference.high),
+    ("{} detectable", lambda _, score: score.difference and score.difference.detectable),
 )
 Panel = tuple[str, str, Value]
 # title, label of the axis, and where on it a system stands
@@ -75,14 +76,10 @@ def rows(result: Result) -> list[list[str]]:
 
 
 def numbers(result: Result) -> list[list[Any]]:
-    """The same for a program: each number in a column of its own, not rounded; None if missing."""
-    scores = [
-        (heading.format(metric), partial(_of_score, metric=metric, value=value))
-        for metric in result.signatures
-        for heading, value in NUMBERS
-    ]
+    """Return the table for a program: numbers not rounded, each in a column; None if missing."""
     runs: Columns = [("runs", lambda row: row.scores["BLEU"].runs)]
-    return _filled(result, [*runs, *scores, *((heading, value) for heading, value, _ in FACTS)])
+    facts = [(heading, value) for heading, value, _ in FACTS]
+    return _filled(result, [*runs, *_of_metrics(result, NUMBERS), *facts])
 
 
 def _filled(result: Result, columns: Columns, missing: str | None = None) -> list[list[Any]]:
@@ -97,14 +94,27 @@ def _filled(result: Result, columns: Columns, missing: str | None = None) -> lis
 
 def _scores(result: Result) -> Columns:
     """Return each metric's score with its deviation, p and corrected p."""
-    cells = [("{}", _interval), ("SD ({})", _deviation), ("p ({})", partial(_p, result))]
+    cells: list[tuple[str, ScoreCell]] = [
+        ("{}", lambda metric, s: f"{shown(metric, s.value)} ± {shown(metric, s.half_width)}"),
+        ("SD ({})", lambda metric, score: _known(score.deviation, partial(shown, metric))),
+        ("p ({})", partial(_p, result)),
+    ]
     if _comparisons(result) > 1:
-        cells.append(("Holm ({})", _holm))
-    return tuple(
-        (heading.format(metric), partial(cell, metric=metric))
+        cells.append(("Holm ({})", lambda _, score: _known(score.p_holm, "{:.4f}".format)))
+    return _of_metrics(result, cells)
+
+
+def _of_metrics(result: Result, cells: Sequence[tuple[str, ScoreCell]]) -> Columns:
+    """Return columns of every metric, from headings and cells of a single one."""
+
+    def column(metric: str, cell: ScoreCell) -> Callable[[Measured], Any]:
+        return lambda row: cell(metric, row.scores[metric])
+
+    return [
+        (heading.format(metric), column(metric, cell))
         for metric in result.signatures
         for heading, cell in cells
-    )
+    ]
 
 
 def _comparisons(result: Result) -> int:
@@ -255,7 +265,7 @@ def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
 
 
 def _alternative(result: Result) -> str:
-    """The picture in words."""
+    """Describe the picture for readers who cannot see it."""
     titles = [title.lower() for title, *_ in _panels(result)]
     return f"BLEU against {', '.join(titles)}" if titles else "BLEU of each system"
 
@@ -429,36 +439,14 @@ def _number(row: Measured, value: Value, form: str) -> str:
     return MISSING if number is None else format(number, form)
 
 
-def _of_score(
-    row: Measured, metric: str, value: Callable[[Estimate], float | None]
-) -> float | None:
-    return value(row.scores[metric])
-
-
-def _interval(row: Measured, metric: str) -> str:
-    score = row.scores[metric]
-    return f"{shown(metric, score.value)} ± {shown(metric, score.half_width)}"
-
-
 def _runs(row: Measured) -> str:
     runs = row.scores["BLEU"].runs
     return MISSING if runs == 1 else str(runs)
 
 
-def _deviation(row: Measured, metric: str) -> str:
-    deviation = row.scores[metric].deviation
-    return MISSING if deviation is None else shown(metric, deviation)
-
-
-def _p(result: Result, row: Measured, metric: str) -> str:
-    score = row.scores[metric]
+def _p(result: Result, _: str, score: Estimate) -> str:
     if score.p is None:
         return MISSING
     star = "*" if score.p_holm < LEVEL else ""
     of_sentences = score.difference.test == SENTENCES and len(result.tests) > 1
     return f"{score.p:.4f}{star}{DAGGER if of_sentences else ''}"
-
-
-def _holm(row: Measured, metric: str) -> str:
-    p = row.scores[metric].p_holm
-    return MISSING if p is None else f"{p:.4f}"
