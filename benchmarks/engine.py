@@ -189,7 +189,7 @@ def measure(
     options: Namespace,
     cells: Cells,
 ) -> None:
-    """One cell: all systems in turn in every round."""
+    """Time a cell: all systems in turn in every round."""
     outputs = {
         label: [output for batch in work for output in run(batch)] for label, run in systems.items()
     }

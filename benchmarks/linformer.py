@@ -181,7 +181,7 @@ def constant_tokens(options: Namespace, cells: Cells, lengths: list[int]) -> Non
 
 
 def flat(options: Namespace) -> Cells:
-    """The same alone, with more rounds."""
+    """Time our encoders at constant tokens, with more rounds than in `encoder`."""
     check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
     cells = Cells(f"Encoder of {options.layers} layers, constant tokens, {options.dtype}")
     constant_tokens(options, cells, options.lengths)
@@ -588,7 +588,7 @@ def panels(question: str, slots: list[int]) -> dict[str, tuple[str, list[str]]]:
 
 
 def draw(question: str, cells: Cells, options: Namespace) -> None:
-    """Time per token over n."""
+    """Draw time per token over n."""
     shown = panels(question, options.k)
     if shown:
         import pictures

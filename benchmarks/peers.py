@@ -225,7 +225,7 @@ class Given(nn.Module):
 def attentions(
     size: Size, slots: list[int], n: int, device: str, dtype: torch.dtype
 ) -> dict[str, nn.Module]:
-    """One attention of each kind: Linformer with these ``k``, and fused exact attention."""
+    """Build an attention of each kind: Linformer with these ``k``, and fused exact attention."""
     torch.manual_seed(1)
     modules: dict[str, nn.Module] = {
         f"k={k}": LinformerAttention(size.embed_dim, size.heads, LengthProjection(k, max(k, n)))

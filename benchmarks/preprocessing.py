@@ -285,7 +285,7 @@ def findings(figures: Sequence[Figure]) -> dict[str, float]:
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """One line for each figure."""
+    """Format the figures, a line for each."""
     rows = [f"{'':40} {'cores':>5} {'pairs':>9} {'s':>7} {'pairs/s':>8} {'per core':>8} {'MiB':>6}"]
     for figure in figures:
         seconds = statistics.median(figure.seconds)

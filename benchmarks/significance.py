@@ -83,7 +83,7 @@ def _share(cases: np.ndarray) -> float:
 
 
 def model_rows(count: int) -> Iterator[dict]:
-    """One row for each metric, spread of seeds and number of runs."""
+    """Yield a row for each metric, spread of seeds and number of runs."""
     for metric, unit in UNITS.items():
         for shared in SHARED[metric]:
             for seeds in SEEDS:

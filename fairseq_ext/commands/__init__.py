@@ -41,11 +41,11 @@ class Command:
 
     @property
     def name(self) -> str:
-        """As it is typed."""
+        """The name that is typed."""
         return self.module.rpartition(".")[2].replace("_", "-")
 
     def load(self) -> ModuleType:
-        """Its module, imported."""
+        """Import the module of the subcommand."""
         return importlib.import_module(self.module)
 
 

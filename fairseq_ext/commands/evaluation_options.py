@@ -170,7 +170,7 @@ class UndoingOptions:
     keep_tokens: bool = option(False, "leave the translations as tokens")
     remove_bpe: bool | None = None
     subwords: ClassVar[str] = "joined"
-    """What is done with pieces where neither ``--remove-bpe`` nor a ``text.json`` says it."""
+    """How pieces are treated where neither ``--remove-bpe`` nor a ``text.json`` says it."""
 
     def undoing(self, generated: Sequence[Path]) -> Undoing:
         """Choose how the translations of outputs that belong together become text.

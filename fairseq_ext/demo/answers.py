@@ -21,7 +21,7 @@ LONGEST_WORD = 100  # characters; text without spaces is no sentence of words
 
 @dataclass(frozen=True)
 class Answer:
-    """One system's answer.
+    """A system's translation of a sentence.
 
     Attributes:
         name: of the system.

@@ -92,7 +92,7 @@ def _examples(sentences: Sequence[str]) -> str:
 
 
 def _add_column(place: int, name: str, about: About) -> tuple[Any, Any, Any]:
-    """One system's column, hidden until there is an answer: column, text, picture."""
+    """Add a system's column, hidden until there is an answer: column, text, picture."""
     with gr.Column(visible=False, min_width=300, elem_id=f"system-{place}") as column:
         text = gr.Textbox(label=f"{name} ({about.line})", lines=2, interactive=False)
         picture = gr.HTML()

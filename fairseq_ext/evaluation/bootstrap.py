@@ -30,7 +30,7 @@ FEWEST = 100  # of fewer samples, the outer 2.5% are two or less
 
 @dataclass(frozen=True)
 class Estimate:
-    """One score of one system.
+    """A score of a system, with its interval and its difference to the baseline.
 
     Attributes:
         value: on the test set as it is, the mean of the runs; BLEU and chrF 0 to 100, others in

@@ -75,7 +75,7 @@ class System:
 
 @dataclass(frozen=True)
 class Measured:
-    """One row of the comparison.
+    """The figures of a system, a row of the comparison.
 
     Attributes:
         name: of the system.
@@ -102,7 +102,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sentence of the test set.
+    """A sentence of the test set, with its translations by all systems.
 
     Attributes:
         number: of its line, the first being 1.
@@ -425,7 +425,7 @@ def _training(path: Path) -> Training:
 def _tokenized_scores(
     tokens: Mapping[str, Sequence[Sequence[str]]], reference: str | Path | None
 ) -> dict[str, float]:
-    """The mean over runs."""
+    """BLEU on tokens by system, the mean of its runs."""
     if reference is None:
         return {}
     references = plain_lines(reference)

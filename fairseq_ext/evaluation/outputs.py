@@ -34,7 +34,7 @@ _SHOWN = 5  # missing sentence numbers named in a message
 
 @dataclass
 class Hypothesis:
-    """One translation.
+    """A translation of a sentence.
 
     Attributes:
         text: the tokens as the model wrote them, separated by spaces.
@@ -55,7 +55,7 @@ class Hypothesis:
 
 @dataclass
 class Sentence:
-    """One sentence of the corpus and its translations, best first."""
+    """A sentence of the corpus and its translations, best first."""
 
     index: int
     source: str | None = None

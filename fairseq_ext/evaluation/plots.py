@@ -108,7 +108,7 @@ def _data(curves: Curves) -> dict[str, dict[str, list[list[float]]]]:
 
 
 def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
-    """One panel: training thin and pale, validation with markers, one colour per run.
+    """Draw a panel: training thin and pale, validation with markers, one colour per run.
 
     Where there are more runs than colours, training is left out, and where there are many
     validations, their markers.

@@ -27,7 +27,7 @@ PLACES = {"COMET": 4}
 
 @dataclass(frozen=True)
 class Score:
-    """One figure: ``name``, ``value`` (BLEU and chrF 0 to 100), ``signature`` and long form."""
+    """A score: ``name``, ``value`` (BLEU and chrF 0 to 100), ``signature`` and long form."""
 
     name: str
     value: float

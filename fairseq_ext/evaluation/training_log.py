@@ -35,7 +35,7 @@ Points = dict[int, float]  # update → value
 
 @dataclass
 class Curves:
-    """One run's metrics (``loss``, ``nll_loss``, ``ppl``, ``bleu``): update → value."""
+    """Metrics of a run (``loss``, ``nll_loss``, ``ppl``, ``bleu``): update → value."""
 
     train: dict[str, Points] = field(default_factory=dict)
     valid: dict[str, Points] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def _numbers(pairs: Iterable[tuple[str, Any]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Training:
-    """One run.
+    """Size, length and speed of a training.
 
     Attributes:
         parameters: of the model.

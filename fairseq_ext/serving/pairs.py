@@ -88,7 +88,7 @@ class Pairs:
 
     @property
     def models(self) -> list[Served]:
-        """In the order given."""
+        """The loaded models, in the order given."""
         return [*self._models.values()]
 
     def detect(self, text: str) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ _LEAST, _MOST = 1e-9, 1e18  # a loss or size outside would overflow the fit
 
 @dataclass(frozen=True)
 class Model:
-    """One trained model on one evaluation set.
+    """The size of a trained model, and its loss on an evaluation set.
 
     Attributes:
         name: such as ``6L8L``.
