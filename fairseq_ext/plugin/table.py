@@ -53,6 +53,23 @@ class Patch:
     """Anything else that it does, for instance filtering a warning."""
 
 
+def around(function: Callable) -> Callable[[Callable], Callable]:
+    """Make a :attr:`Layer.wrapper` of a function that is called instead of the original.
+
+    Args:
+        function: gets the original first, then the arguments of the call.
+    """
+
+    @functools.wraps(function)
+    def wrapper(original: Callable) -> Callable:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+
+        return call
+
+    return wrapper
+
+
 def apply(patches: Iterable[Patch], applied: set[str]) -> None:
     """Apply patches in order, each once per process, and add their names to ``applied``.
 

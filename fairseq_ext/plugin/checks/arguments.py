@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.parsing import Parser
 
@@ -23,37 +23,34 @@ def _is_not_about_composing(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Error when composing")
 
 
-def _parse_args_and_arch(original: Callable) -> Callable:
-    def parse_args_and_arch(parser: ArgumentParser, *rest: Any, **options: Any) -> Any:
-        parser.error = types.MethodType(_error, parser)
-        try:
-            parsed = original(parser, *rest, **options)
-        except KeyError as error:
-            if error.args != (None,):
-                raise
-            # fairseq-validate has no default task
-            raise ConfigError("`--task` is missing; give `--task translation`.") from error
-        except RuntimeError as error:
-            if error.args:
-                raise
-            raise ConfigError(
-                "`--arch` is missing; give for example `--arch gru_attention`, or one of those "
-                "that `--help` lists."
-            ) from error
-        refuse_misfit(parsed[0] if isinstance(parsed, tuple) else parsed)
-        return parsed
+@around
+def _parse_args_and_arch(
+    original: Callable, parser: ArgumentParser, *rest: Any, **options: Any
+) -> Any:
+    parser.error = types.MethodType(_error, parser)
+    try:
+        parsed = original(parser, *rest, **options)
+    except KeyError as error:
+        if error.args != (None,):
+            raise
+        # fairseq-validate has no default task
+        raise ConfigError("`--task` is missing; give `--task translation`.") from error
+    except RuntimeError as error:
+        if error.args:
+            raise
+        raise ConfigError(
+            "`--arch` is missing; give for example `--arch gru_attention`, or one of those "
+            "that `--help` lists."
+        ) from error
+    refuse_misfit(parsed[0] if isinstance(parsed, tuple) else parsed)
+    return parsed
 
-    return parse_args_and_arch
 
-
-def _add_preprocess_args(original: Callable) -> Callable:
+@around
+def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
     """`fairseq-preprocess` parses its command line in its own way."""
-
-    def add_preprocess_args(parser: ArgumentParser) -> Any:
-        parser.error = types.MethodType(Parser.error, parser)
-        return original(parser)
-
-    return add_preprocess_args
+    parser.error = types.MethodType(Parser.error, parser)
+    return original(parser)
 
 
 def _error(parser: ArgumentParser, message: str) -> NoReturn:
@@ -106,33 +103,28 @@ def refuse_misfit(args: Namespace) -> None:
         )
 
 
-def _compose(original: Callable) -> Callable:
+@around
+def _compose(original: Callable, *arguments: Any, overrides: list[str], **options: Any) -> Any:
     """Report an option that has no value, or one of a wrong type."""
+    from hydra.errors import ConfigCompositionException
 
-    def compose(*arguments: Any, overrides: list[str], **options: Any) -> Any:
-        from hydra.errors import ConfigCompositionException
-
-        try:
-            return original(*arguments, overrides=overrides, **options)
-        except ConfigCompositionException as error:
-            override = re.search(r"override (\w+)\.(\w+)=(.*)", str(error))
-            if override is None:
-                raise
-            group, field, value = override.groups()
-            option = f"`--{field.replace('_', '-')}`"
-            choices = [
-                override
-                for override in overrides
-                if re.match(rf"{group}=|{group}\._name=", override)
-            ]
-            name = f"`--{group} {choices[-1].partition('=')[2]}`" if choices else f"`{group}`"
-            name = name.replace("--model", "--arch").replace("_", "-", name.count("--lr_"))
-            if value == "null":
-                raise ConfigError(f"{option} is missing, but {name} needs it.") from error
-            reason = str(error.__cause__ or "").partition("\n")[0]
-            raise ConfigError(f"{option} cannot be `{value}` with {name}: {reason}.") from error
-
-    return compose
+    try:
+        return original(*arguments, overrides=overrides, **options)
+    except ConfigCompositionException as error:
+        override = re.search(r"override (\w+)\.(\w+)=(.*)", str(error))
+        if override is None:
+            raise
+        group, field, value = override.groups()
+        option = f"`--{field.replace('_', '-')}`"
+        choices = [
+            override for override in overrides if re.match(rf"{group}=|{group}\._name=", override)
+        ]
+        name = f"`--{group} {choices[-1].partition('=')[2]}`" if choices else f"`{group}`"
+        name = name.replace("--model", "--arch").replace("_", "-", name.count("--lr_"))
+        if value == "null":
+            raise ConfigError(f"{option} is missing, but {name} needs it.") from error
+        reason = str(error.__cause__ or "").partition("\n")[0]
+        raise ConfigError(f"{option} cannot be `{value}` with {name}: {reason}.") from error
 
 
 PATCHES = (

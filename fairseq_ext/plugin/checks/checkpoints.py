@@ -10,49 +10,46 @@ from typing import Any
 from fairseq_ext.checkpoints import bundle, dictionaries, layout, storage
 from fairseq_ext.checkpoints.layout import architecture, before_training, differences
 from fairseq_ext.plugin.checks.dictionaries import compare as compare_dictionaries
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 
 
-def _upgrade_state_dict(original: Callable) -> Callable:
+@around
+def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, Any]:
     """Let a training start at update 0 from a file with weights only, ``{"model": …}``."""
-
-    def upgrade_state_dict(state: dict[str, Any]) -> dict[str, Any]:
-        if "optimizer_history" not in state and "best_loss" not in state:
-            state = {**before_training(), **state}
-        return original(state)
-
-    return upgrade_state_dict
+    if "optimizer_history" not in state and "best_loss" not in state:
+        state = {**before_training(), **state}
+    return original(state)
 
 
-def _load_model_ensemble_and_task(original: Callable) -> Callable:
-    def load_model_ensemble_and_task(filenames: list[str], *rest: Any, **options: Any) -> Any:
-        try:
-            models, cfg, task = original(filenames, *rest, **options)
-        except OSError as error:
-            if not str(error).startswith("Model file not found"):
-                raise
-            name = str(error).partition(": ")[2]
-            raise CheckpointError(f"checkpoint {name} does not exist; check `--path`.") from error
-        except RuntimeError as error:
-            if str(error).startswith("Neither args nor cfg"):
-                raise CheckpointError(
-                    f"{', '.join(filenames)} has weights alone, without the options of its model, "
-                    "from which it would be built. Give the file that fairseq-train wrote; for "
-                    "training, `fairseq-train --finetune-from-model` takes it with these options."
-                ) from error
-            if "loading state_dict" not in str(error):
-                raise
+@around
+def _load_model_ensemble_and_task(
+    original: Callable, filenames: list[str], *rest: Any, **options: Any
+) -> Any:
+    try:
+        models, cfg, task = original(filenames, *rest, **options)
+    except OSError as error:
+        if not str(error).startswith("Model file not found"):
+            raise
+        name = str(error).partition(": ")[2]
+        raise CheckpointError(f"checkpoint {name} does not exist; check `--path`.") from error
+    except RuntimeError as error:
+        if str(error).startswith("Neither args nor cfg"):
             raise CheckpointError(
-                f"{', '.join(filenames)} does not fit the model built for this data: "
-                f"{differences(str(error))}. Use the dictionaries it was trained with."
+                f"{', '.join(filenames)} has weights alone, without the options of its model, "
+                "from which it would be built. Give the file that fairseq-train wrote; for "
+                "training, `fairseq-train --finetune-from-model` takes it with these options."
             ) from error
-        _refuse_other_sources(", ".join(filenames), cfg, task)
-        return models, cfg, task
-
-    return load_model_ensemble_and_task
+        if "loading state_dict" not in str(error):
+            raise
+        raise CheckpointError(
+            f"{', '.join(filenames)} does not fit the model built for this data: "
+            f"{differences(str(error))}. Use the dictionaries it was trained with."
+        ) from error
+    _refuse_other_sources(", ".join(filenames), cfg, task)
+    return models, cfg, task
 
 
 def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
@@ -93,82 +90,76 @@ def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     return last, None
 
 
-def _load_checkpoint(original: Callable) -> Callable:
+@around
+def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
     from fairseq.file_io import PathManager
 
-    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
-        path, option = start(cfg, trainer)
-        if option is not None:
-            if bundle.is_bundle(path):  # fairseq asks for a file
-                cfg[option] = path = str(bundle.as_file(path))
-            if not PathManager.isfile(path):
-                # fairseq would silently start from random weights
-                fault = "is not a file" if PathManager.exists(path) else "does not exist"
-                raise ConfigError(f"`--{option.replace('_', '-')}` names {path}, which {fault}.")
-        try:
-            return original(cfg, trainer, **options)
-        except ValueError as error:
-            if not str(error).startswith("--finetune-from-model"):
-                raise
-            # It does not go with another option; what follows the colon is the configuration.
-            raise ConfigError(f"{str(error).partition(': ')[0]}.") from error
-        except RuntimeError as error:
-            if not str(error).startswith("Cannot resume training due to dataloader mismatch"):
-                raise
-            raise DataError(
-                f"the corpus has fewer batches than the one that the run in {cfg.save_dir} has "
-                "read so far. Give the former data and batch size, or `--reset-dataloader` to go "
-                "on with an epoch of this corpus."
-            ) from error
-
-    return load_checkpoint
+    path, option = start(cfg, trainer)
+    if option is not None:
+        if bundle.is_bundle(path):  # fairseq asks for a file
+            cfg[option] = path = str(bundle.as_file(path))
+        if not PathManager.isfile(path):
+            # fairseq would silently start from random weights
+            fault = "is not a file" if PathManager.exists(path) else "does not exist"
+            raise ConfigError(f"`--{option.replace('_', '-')}` names {path}, which {fault}.")
+    try:
+        return original(cfg, trainer, **options)
+    except ValueError as error:
+        if not str(error).startswith("--finetune-from-model"):
+            raise
+        # It does not go with another option; what follows the colon is the configuration.
+        raise ConfigError(f"{str(error).partition(': ')[0]}.") from error
+    except RuntimeError as error:
+        if not str(error).startswith("Cannot resume training due to dataloader mismatch"):
+            raise
+        raise DataError(
+            f"the corpus has fewer batches than the one that the run in {cfg.save_dir} has "
+            "read so far. Give the former data and batch size, or `--reset-dataloader` to go "
+            "on with an epoch of this corpus."
+        ) from error
 
 
-def _keep_pipeline(original: Callable) -> Callable:
+@around
+def _keep_pipeline(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
     """Copy ``text.json`` from the data to the run, once, at the start of a training."""
-
-    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
-        loaded = original(cfg, trainer, **options)
-        if trainer.is_data_parallel_master and not cfg.no_save:
-            data = str(getattr(trainer.cfg.task, "data", None) or "").split(":")[0]
-            if data:
-                pipeline.copy(data, cfg.save_dir)
-        return loaded
-
-    return load_checkpoint
+    loaded = original(cfg, trainer, **options)
+    if trainer.is_data_parallel_master and not cfg.no_save:
+        data = str(getattr(trainer.cfg.task, "data", None) or "").split(":")[0]
+        if data:
+            pipeline.copy(data, cfg.save_dir)
+    return loaded
 
 
-def _trainer_load_checkpoint(original: Callable) -> Callable:
-    def load_checkpoint(
-        self: Any,
-        filename: str,
-        reset_optimizer: bool = False,
-        reset_lr_scheduler: bool = False,
-        *rest: Any,
-        **options: Any,
-    ) -> Any:
-        if not (reset_optimizer or reset_lr_scheduler):
-            _require_scheduler(self.cfg, filename)
-        try:
-            return original(self, filename, reset_optimizer, reset_lr_scheduler, *rest, **options)
-        except AssertionError as error:  # another criterion or optimizer
-            raise CheckpointError(f"{filename}: {error}") from error
-        except Exception as error:
-            if not str(error).startswith("Cannot load model parameters"):
-                raise
-            state = storage.peek(filename)
-            record = dictionaries.recorded(state, filename)
-            compare_dictionaries(self.task, record, filename, warn=False)
-            theirs = architecture(state)
-            ours = architecture({"cfg": {"model": self.cfg.model}})
-            fault = f"`{ours}` was" if ours != theirs else "other options were"
-            raise CheckpointError(
-                f"{filename} holds the architecture `{theirs}`, but {fault} asked for; "
-                f"{differences(str(error.__context__))}. Give the options it was trained with, "
-                "or another `--save-dir`."
-            ) from error
-
-    return load_checkpoint
+@around
+def _trainer_load_checkpoint(
+    original: Callable,
+    self: Any,
+    filename: str,
+    reset_optimizer: bool = False,
+    reset_lr_scheduler: bool = False,
+    *rest: Any,
+    **options: Any,
+) -> Any:
+    if not (reset_optimizer or reset_lr_scheduler):
+        _require_scheduler(self.cfg, filename)
+    try:
+        return original(self, filename, reset_optimizer, reset_lr_scheduler, *rest, **options)
+    except AssertionError as error:  # another criterion or optimizer
+        raise CheckpointError(f"{filename}: {error}") from error
+    except Exception as error:
+        if not str(error).startswith("Cannot load model parameters"):
+            raise
+        state = storage.peek(filename)
+        record = dictionaries.recorded(state, filename)
+        compare_dictionaries(self.task, record, filename, warn=False)
+        theirs = architecture(state)
+        ours = architecture({"cfg": {"model": self.cfg.model}})
+        fault = f"`{ours}` was" if ours != theirs else "other options were"
+        raise CheckpointError(
+            f"{filename} holds the architecture `{theirs}`, but {fault} asked for; "
+            f"{differences(str(error.__context__))}. Give the options it was trained with, "
+            "or another `--save-dir`."
+        ) from error
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
@@ -190,28 +181,25 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
         )
 
 
-def _persistent_save(original: Callable) -> Callable:
-    def torch_persistent_save(obj: Any, filename: str, *rest: Any, **options: Any) -> None:
-        try:
-            original(obj, filename, *rest, **options)
-        except (OSError, RuntimeError) as error:
-            reason = files.system_error(error)
-            if reason is None:
-                raise
-            raise EnvironmentProblem(files.explain(reason, f"the checkpoint {filename}")) from error
+@around
+def _persistent_save(
+    original: Callable, obj: Any, filename: str, *rest: Any, **options: Any
+) -> None:
+    try:
+        original(obj, filename, *rest, **options)
+    except (OSError, RuntimeError) as error:
+        reason = files.system_error(error)
+        if reason is None:
+            raise
+        raise EnvironmentProblem(files.explain(reason, f"the checkpoint {filename}")) from error
 
-    return torch_persistent_save
 
-
-def _save_once(original: Callable) -> Callable:
+@around
+def _save_once(original: Callable, obj: Any, f: Any) -> None:
     """Save once. fairseq tries three times, and each attempt appends to the broken one before."""
+    import torch
 
-    def _torch_persistent_save(obj: Any, f: Any) -> None:
-        import torch
-
-        torch.save(obj, f)
-
-    return _torch_persistent_save
+    torch.save(obj, f)
 
 
 def _only_for_trainers(original: Callable) -> Callable:

@@ -19,44 +19,38 @@ from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.data_folder import alignments, manifest
 from fairseq_ext.generation import option_checks
 from fairseq_ext.plugin.checks import training_options
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.text import generated, pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.error_messages import one_message
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 
-def _call_main(original: Callable) -> Callable:
+@around
+def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
     """Check `fairseq-train`, `-interactive` and `-validate` before they start any process."""
-
-    def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
-        # It has the module's name also under `python -m`.
-        spec = inspect.unwrap(main).__globals__["__spec__"]
-        command = spec.name if spec else ""
-        _refuse_broken(cfg, command)
-        if command in ("fairseq_cli.interactive", "fairseq_cli.validate", "fairseq_cli.eval_lm"):
-            _require_path(cfg)
-        if command == "fairseq_cli.eval_lm":
-            _require_language_models(cfg.common_eval.path)
-        if command == "fairseq_cli.interactive":
-            _check_input(cfg.interactive.input)
-        with one_message(), files.no_empty_folder(cfg.checkpoint.save_dir):
-            if command == "fairseq_cli.train" and cfg.common.log_file is not None:
-                # fairseq opens it before it makes the `--save-dir` where it may be.
-                Path(cfg.common.log_file).parent.mkdir(parents=True, exist_ok=True)
-            return original(cfg, main, **options)
-
-    return call_main
+    # It has the module's name also under `python -m`.
+    spec = inspect.unwrap(main).__globals__["__spec__"]
+    command = spec.name if spec else ""
+    _refuse_broken(cfg, command)
+    if command in ("fairseq_cli.interactive", "fairseq_cli.validate", "fairseq_cli.eval_lm"):
+        _require_path(cfg)
+    if command == "fairseq_cli.eval_lm":
+        _require_language_models(cfg.common_eval.path)
+    if command == "fairseq_cli.interactive":
+        _check_input(cfg.interactive.input)
+    with one_message(), files.no_empty_folder(cfg.checkpoint.save_dir):
+        if command == "fairseq_cli.train" and cfg.common.log_file is not None:
+            # fairseq opens it before it makes the `--save-dir` where it may be.
+            Path(cfg.common.log_file).parent.mkdir(parents=True, exist_ok=True)
+        return original(cfg, main, **options)
 
 
-def _trainer(original: Callable) -> Callable:
+@around
+def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
     """Check in processes that `fairseq-hydra-train` has started, which skip `call_main`."""
-
-    def __init__(self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
-        _refuse_broken(cfg, "fairseq_cli.train")
-        original(self, cfg, *rest, **options)
-
-    return __init__
+    _refuse_broken(cfg, "fairseq_cli.train")
+    original(self, cfg, *rest, **options)
 
 
 def _refuse_broken(cfg: Any, command: str) -> None:
@@ -76,28 +70,26 @@ def _refuse_broken(cfg: Any, command: str) -> None:
         training_options.require_batch_size(cfg.dataset)
 
 
-def _build_generator(original: Callable) -> Callable:
+@around
+def _build_generator(
+    original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
+) -> Any:
     """Check options against models; this is the first call that has both."""
 
     from fairseq.models import FairseqLanguageModel
     from fairseq.tasks.translation import TranslationTask
 
-    def build_generator(self: Any, models: list[Any], args: Any, *rest: Any, **options: Any) -> Any:
-        language_model = (options.get("extra_gen_cls_kwargs") or {}).get("lm_model")
-        if language_model is not None and not isinstance(language_model, FairseqLanguageModel):
-            raise ConfigError("`--lm-path` must name a language model, but its model translates.")
-        if isinstance(self, TranslationTask) and isinstance(models[0], FairseqLanguageModel):
-            raise ConfigError(
-                "`--path` must name a model that translates, but is a language model."
-            )
-        reasons = [reason for model in models if (reason := getattr(model, "no_alignment", ""))]
-        if reasons and getattr(args, "print_alignment", None):
-            raise ConfigError(
-                f"`--print-alignment` does not go with this model: {reasons[0]}. Leave it out."
-            )
-        return original(self, models, args, *rest, **options)
-
-    return build_generator
+    language_model = (options.get("extra_gen_cls_kwargs") or {}).get("lm_model")
+    if language_model is not None and not isinstance(language_model, FairseqLanguageModel):
+        raise ConfigError("`--lm-path` must name a language model, but its model translates.")
+    if isinstance(self, TranslationTask) and isinstance(models[0], FairseqLanguageModel):
+        raise ConfigError("`--path` must name a model that translates, but is a language model.")
+    reasons = [reason for model in models if (reason := getattr(model, "no_alignment", ""))]
+    if reasons and getattr(args, "print_alignment", None):
+        raise ConfigError(
+            f"`--print-alignment` does not go with this model: {reasons[0]}. Leave it out."
+        )
+    return original(self, models, args, *rest, **options)
 
 
 def _make_batches(original: Callable) -> Callable:
@@ -149,72 +141,65 @@ def _require_language_models(paths: str) -> None:
             )
 
 
-def _generate(original: Callable) -> Callable:
+@around
+def _generate(original: Callable, cfg: Any) -> Any:
     """`fairseq-generate`: with `--results-path`, old results stay until new ones are complete."""
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-    def main(cfg: Any) -> Any:
-        from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-
-        if isinstance(cfg, Namespace):
-            cfg = convert_namespace_to_omegaconf(cfg)
-        _require_path(cfg)
-        _refuse_broken(cfg, "fairseq_cli.generate")
-        results = cfg.common_eval.results_path
-        with one_message(results):
-            if results is None:
-                return original(cfg)
-            with files.staged_folder(results) as stage:
-                cfg.common_eval.results_path = str(stage)
-                return original(cfg)
-
-    return main
+    if isinstance(cfg, Namespace):
+        cfg = convert_namespace_to_omegaconf(cfg)
+    _require_path(cfg)
+    _refuse_broken(cfg, "fairseq_cli.generate")
+    results = cfg.common_eval.results_path
+    with one_message(results):
+        if results is None:
+            return original(cfg)
+        with files.staged_folder(results) as stage:
+            cfg.common_eval.results_path = str(stage)
+            return original(cfg)
 
 
-def _name_text(original: Callable) -> Callable:
+@around
+def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
     """`fairseq-generate` names the ``text.json`` by which its translations become text."""
+
     from fairseq.data.data_utils import infer_language_pair
 
-    def _main(cfg: Any, output_file: IO[str]) -> Any:
-        data = str(getattr(cfg.task, "data", None) or "").split(":")[0]
-        models = cfg.common_eval.path.split(":")
-        src, tgt = (getattr(cfg.task, f"{side}_lang", None) for side in ("source", "target"))
-        if data and not (src and tgt) and Path(data).is_dir():
-            src, tgt = infer_language_pair(data)
-        if src and tgt:
-            note = generated.note([*(Path(model).parent for model in models), data], src, tgt)
-            if note is not None:
-                print(note, file=output_file)
-        return original(cfg, output_file)
-
-    return _main
+    data = str(getattr(cfg.task, "data", None) or "").split(":")[0]
+    models = cfg.common_eval.path.split(":")
+    src, tgt = (getattr(cfg.task, f"{side}_lang", None) for side in ("source", "target"))
+    if data and not (src and tgt) and Path(data).is_dir():
+        src, tgt = infer_language_pair(data)
+    if src and tgt:
+        note = generated.note([*(Path(model).parent for model in models), data], src, tgt)
+        if note is not None:
+            print(note, file=output_file)
+    return original(cfg, output_file)
 
 
-def _preprocess(original: Callable) -> Callable:
+@around
+def _preprocess(original: Callable, args: Namespace) -> None:
     """`fairseq-preprocess`: check every input, then write all results or none."""
-
-    def main(args: Namespace) -> None:
-        destdir = args.destdir
-        manifest.read(Path(destdir))  # refuses a damaged manifest before the work
-        _require_no_dictionary(args)
-        sentences = _check_texts(args)
-        # for each sentence fairseq writes at least its end and an index entry
-        files.require_space(destdir, 14 * sentences)
-        logger = logging.getLogger("fairseq_cli.preprocess")
-        with one_message(destdir), files.staged_folder(destdir) as stage:
-            log = Path(destdir, "preprocess.log")
-            if log.is_file():
-                shutil.copyfile(log, stage / log.name)  # fairseq appends to it
-            naming = _naming(str(stage), destdir)
-            logger.addFilter(naming)
-            try:
-                original(Namespace(**{**vars(args), "destdir": str(stage)}))
-                _keep_pipeline(args, stage)
-            finally:
-                logger.removeFilter(naming)
-            _require_same_dictionaries(stage, Path(destdir))
-            manifest.write(stage, Path(destdir))
-
-    return main
+    destdir = args.destdir
+    manifest.read(Path(destdir))  # refuses a damaged manifest before the work
+    _require_no_dictionary(args)
+    sentences = _check_texts(args)
+    # for each sentence fairseq writes at least its end and an index entry
+    files.require_space(destdir, 14 * sentences)
+    logger = logging.getLogger("fairseq_cli.preprocess")
+    with one_message(destdir), files.staged_folder(destdir) as stage:
+        log = Path(destdir, "preprocess.log")
+        if log.is_file():
+            shutil.copyfile(log, stage / log.name)  # fairseq appends to it
+        naming = _naming(str(stage), destdir)
+        logger.addFilter(naming)
+        try:
+            original(Namespace(**{**vars(args), "destdir": str(stage)}))
+            _keep_pipeline(args, stage)
+        finally:
+            logger.removeFilter(naming)
+        _require_same_dictionaries(stage, Path(destdir))
+        manifest.write(stage, Path(destdir))
 
 
 def _keep_pipeline(args: Namespace, stage: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from fairseq_ext import text
 from fairseq_ext.data_folder import indexed, manifest
 from fairseq_ext.plugin.checks.commands import refuse_colon
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import DataError
 
@@ -22,60 +22,56 @@ logger = logging.getLogger(__name__)
 TASK = "fairseq.tasks.fairseq_task:FairseqTask"
 
 
-def _setup_task(original: Callable) -> Callable:
-    def setup_task(cfg: Any, **options: Any) -> Any:
-        refuse_colon("data", str(getattr(cfg, "data", None) or ""))
-        try:
-            return original(cfg, **options)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise DataError(
-                f"{error.filename or error} does not exist; give the folder that "
-                "fairseq-preprocess wrote (`--destdir`)."
-            ) from error
-        except Exception as error:
-            if "infer language pair" not in str(error):
-                raise
-            raise DataError(
-                f"{cfg.data} has no file like train.de-en.de.idx, so the languages are unknown. "
-                "Give the folder that fairseq-preprocess wrote."
-            ) from error
-
-    return setup_task
-
-
-def _add_from_file(original: Callable) -> Callable:
-    def add_from_file(self: Any, f: Any) -> None:
-        if not isinstance(f, str):
-            return original(self, f)
-        manifest.check_dictionary(files.require_file(f, "dictionary"))
-        try:
-            return original(self, f)
-        except DataError:
+@around
+def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
+    refuse_colon("data", str(getattr(cfg, "data", None) or ""))
+    try:
+        return original(cfg, **options)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DataError(
+            f"{error.filename or error} does not exist; give the folder that "
+            "fairseq-preprocess wrote (`--destdir`)."
+        ) from error
+    except Exception as error:
+        if "infer language pair" not in str(error):
             raise
-        except Exception as error:
-            text.check_dictionary(f)  # finds the line
-            raise DataError(f"dictionary {f}: {error}") from error
+        raise DataError(
+            f"{cfg.data} has no file like train.de-en.de.idx, so the languages are unknown. "
+            "Give the folder that fairseq-preprocess wrote."
+        ) from error
 
-    return add_from_file
+
+@around
+def _add_from_file(original: Callable, self: Any, f: Any) -> None:
+    if not isinstance(f, str):
+        return original(self, f)
+    manifest.check_dictionary(files.require_file(f, "dictionary"))
+    try:
+        return original(self, f)
+    except DataError:
+        raise
+    except Exception as error:
+        text.check_dictionary(f)  # finds the line
+        raise DataError(f"dictionary {f}: {error}") from error
 
 
-def _load_indexed_dataset(original: Callable) -> Callable:
+@around
+def _load_indexed_dataset(
+    original: Callable,
+    path: str,
+    dictionary: Any = None,
+    dataset_impl: str | None = None,
+    combine: bool = False,
+    **options: Any,
+) -> Any:
     """Check data: the first process of a job reads all of it, the others compare sizes."""
+
     from fairseq.distributed.utils import get_global_rank
 
-    def load_indexed_dataset(
-        path: str,
-        dictionary: Any = None,
-        dataset_impl: str | None = None,
-        combine: bool = False,
-        **options: Any,
-    ) -> Any:
-        vocabulary = len(dictionary) if dictionary is not None else None
-        for part in _parts(path) if combine else [path]:
-            indexed.check(part, vocabulary, contents=get_global_rank() == 0)
-        return original(path, dictionary, dataset_impl, combine, **options)
-
-    return load_indexed_dataset
+    vocabulary = len(dictionary) if dictionary is not None else None
+    for part in _parts(path) if combine else [path]:
+        indexed.check(part, vocabulary, contents=get_global_rank() == 0)
+    return original(path, dictionary, dataset_impl, combine, **options)
 
 
 def _parts(prefix: str) -> Iterator[str]:
@@ -87,25 +83,23 @@ def _parts(prefix: str) -> Iterator[str]:
         yield part
 
 
-def _load_dataset(original: Callable) -> Callable:
-    def load_dataset(self: Any, split: str, *rest: Any, **options: Any) -> None:
-        cure = "Run fairseq-preprocess again."
-        try:
-            original(self, split, *rest, **options)
-        except FileNotFoundError as error:
-            name = f"{split}.{self.cfg.source_lang}-{self.cfg.target_lang}.{self.cfg.source_lang}"
-            raise DataError(
-                f"{self.cfg.data} has no {name}.idx with its .bin. Run fairseq-preprocess with "
-                "this split, or name another split."
-            ) from error
-        except AssertionError as error:
-            raise DataError(f"{self.cfg.data}, split `{split}`: {error}. {cure}") from error
-        if split == self.cfg.train_subset and self.datasets[split].tgt is None:
-            raise DataError(f"{self.cfg.data} has no target side for the split `{split}`. {cure}")
-        if self.cfg.load_alignments:
-            _require_alignments(self, split)
-
-    return load_dataset
+@around
+def _load_dataset(original: Callable, self: Any, split: str, *rest: Any, **options: Any) -> None:
+    cure = "Run fairseq-preprocess again."
+    try:
+        original(self, split, *rest, **options)
+    except FileNotFoundError as error:
+        name = f"{split}.{self.cfg.source_lang}-{self.cfg.target_lang}.{self.cfg.source_lang}"
+        raise DataError(
+            f"{self.cfg.data} has no {name}.idx with its .bin. Run fairseq-preprocess with "
+            "this split, or name another split."
+        ) from error
+    except AssertionError as error:
+        raise DataError(f"{self.cfg.data}, split `{split}`: {error}. {cure}") from error
+    if split == self.cfg.train_subset and self.datasets[split].tgt is None:
+        raise DataError(f"{self.cfg.data} has no target side for the split `{split}`. {cure}")
+    if self.cfg.load_alignments:
+        _require_alignments(self, split)
 
 
 def _require_alignments(task: Any, split: str) -> None:
@@ -126,55 +120,50 @@ def _require_alignments(task: Any, split: str) -> None:
         )
 
 
-def _build_model(original: Callable) -> Callable:
+@around
+def _build_model(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> Any:
     """Store the limits of the model in the task, for messages about long sentences."""
-
-    def build_model(self: Any, cfg: Any, *rest: Any, **options: Any) -> Any:
-        model = original(self, cfg, *rest, **options)
-        self.model_limits = model.max_positions()
-        self.max_length_option = "--max-source-positions"
-        encoder = getattr(model, "encoder", None)
-        option = getattr(encoder, "max_length_option", None)
-        if option and encoder.max_positions() != getattr(cfg, "max_source_positions", None):
-            self.max_length_option = option
-        return model
-
-    return build_model
+    model = original(self, cfg, *rest, **options)
+    self.model_limits = model.max_positions()
+    self.max_length_option = "--max-source-positions"
+    encoder = getattr(model, "encoder", None)
+    option = getattr(encoder, "max_length_option", None)
+    if option and encoder.max_positions() != getattr(cfg, "max_source_positions", None):
+        self.max_length_option = option
+    return model
 
 
-def _filter_indices_by_size(original: Callable) -> Callable:
+@around
+def _filter_indices_by_size(
+    original: Callable,
+    self: Any,
+    indices: Any,
+    dataset: Any,
+    max_positions: Any = None,
+    ignore_invalid_inputs: bool = False,
+) -> Any:
     """Replaces fairseq's function, whose messages do not say which side is too long."""
-
-    def filter_indices_by_size(
-        self: Any,
-        indices: Any,
-        dataset: Any,
-        max_positions: Any = None,
-        ignore_invalid_inputs: bool = False,
-    ) -> Any:
-        fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
-        if len(skipped) == 0:
-            return fitting
-        # fairseq-interactive may skip all sentences of a buffer, but a split must have some
-        if len(fitting) == 0 and any(dataset is split for split in self.datasets.values()):
-            fact, cures = excess(self, dataset, min(skipped, key=dataset.num_tokens), max_positions)
-            raise DataError(
-                f"all {len(skipped):,} sentences are too long, the shortest too: {fact}. {cures}."
-            )
-        if not ignore_invalid_inputs:
-            fact, cures = excess(self, dataset, min(skipped), max_positions)
-            raise DataError(
-                f"{fact}. {cures}, or leave such sentences out with "
-                "`--skip-invalid-size-inputs-valid-test`."
-            )
-        fact, cures = excess(self, dataset, max(skipped, key=dataset.num_tokens), max_positions)
-        logger.warning(
-            f"{len(skipped):,} of {len(indices):,} sentences are too long and left out; "
-            f"the longest: {fact}. {cures}."
-        )
+    fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
+    if len(skipped) == 0:
         return fitting
-
-    return filter_indices_by_size
+    # fairseq-interactive may skip all sentences of a buffer, but a split must have some
+    if len(fitting) == 0 and any(dataset is split for split in self.datasets.values()):
+        fact, cures = excess(self, dataset, min(skipped, key=dataset.num_tokens), max_positions)
+        raise DataError(
+            f"all {len(skipped):,} sentences are too long, the shortest too: {fact}. {cures}."
+        )
+    if not ignore_invalid_inputs:
+        fact, cures = excess(self, dataset, min(skipped), max_positions)
+        raise DataError(
+            f"{fact}. {cures}, or leave such sentences out with "
+            "`--skip-invalid-size-inputs-valid-test`."
+        )
+    fact, cures = excess(self, dataset, max(skipped, key=dataset.num_tokens), max_positions)
+    logger.warning(
+        f"{len(skipped):,} of {len(indices):,} sentences are too long and left out; "
+        f"the longest: {fact}. {cures}."
+    )
+    return fitting
 
 
 def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
@@ -205,22 +194,24 @@ def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
     return fact, f"{cure}{cut}"
 
 
-def _batch_by_size(original: Callable) -> Callable:
-    def batch_by_size(
-        indices: Any, num_tokens_fn: Callable[[int], int], *rest: Any, **options: Any
-    ) -> Any:
-        try:
-            return original(indices, num_tokens_fn, *rest, **options)
-        except AssertionError as error:
-            if "max_tokens" not in str(error):
-                raise
-            longest = max(indices, key=num_tokens_fn)
-            raise DataError(
-                f"sentence {longest + 1} has {num_tokens_fn(longest)} tokens, too many for a "
-                "batch. Raise `--max-tokens` (or `--max-tokens-valid`), or remove the sentence."
-            ) from error
-
-    return batch_by_size
+@around
+def _batch_by_size(
+    original: Callable,
+    indices: Any,
+    num_tokens_fn: Callable[[int], int],
+    *rest: Any,
+    **options: Any,
+) -> Any:
+    try:
+        return original(indices, num_tokens_fn, *rest, **options)
+    except AssertionError as error:
+        if "max_tokens" not in str(error):
+            raise
+        longest = max(indices, key=num_tokens_fn)
+        raise DataError(
+            f"sentence {longest + 1} has {num_tokens_fn(longest)} tokens, too many for a "
+            "batch. Raise `--max-tokens` (or `--max-tokens-valid`), or remove the sentence."
+        ) from error
 
 
 PATCHES = (

@@ -12,55 +12,48 @@ from typing import Any
 from fairseq_ext.checkpoints import dictionaries
 from fairseq_ext.checkpoints.dictionaries import SIDES
 from fairseq_ext.checkpoints.layout import DICTIONARIES
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.utils.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 
 
-def _save_checkpoint(original: Callable) -> Callable:
-    def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
-        if words := _task_symbols(self.task):
-            extra_state = {**extra_state, DICTIONARIES: dictionaries.record(*words)}
-        return original(self, filename, extra_state)
+@around
+def _save_checkpoint(
+    original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
+) -> Any:
+    if words := _task_symbols(self.task):
+        extra_state = {**extra_state, DICTIONARIES: dictionaries.record(*words)}
+    return original(self, filename, extra_state)
 
-    return save_checkpoint
 
-
-def _trainer_load_checkpoint(original: Callable) -> Callable:
+@around
+def _trainer_load_checkpoint(
+    original: Callable, self: Any, filename: str, *rest: Any, **options: Any
+) -> Any:
     """Check `fairseq-train` when it resumes or starts from another model."""
-
-    def load_checkpoint(self: Any, filename: str, *rest: Any, **options: Any) -> Any:
-        extra_state = original(self, filename, *rest, **options)
-        if extra_state is not None:
-            record = dictionaries.recorded({"extra_state": extra_state}, filename)
-            compare(self.task, record, filename, warn=self.data_parallel_rank == 0)
-        return extra_state
-
-    return load_checkpoint
+    extra_state = original(self, filename, *rest, **options)
+    if extra_state is not None:
+        record = dictionaries.recorded({"extra_state": extra_state}, filename)
+        compare(self.task, record, filename, warn=self.data_parallel_rank == 0)
+    return extra_state
 
 
-def _load_checkpoint_to_cpu(original: Callable) -> Callable:
+@around
+def _load_checkpoint_to_cpu(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
     """Copy the record into `task_state`, the only part of a checkpoint that a task can see."""
-
-    def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
-        state = original(path, *rest, **options)
-        entry = {"file": path, "record": dictionaries.recorded(state, path)}
-        return {**state, "task_state": {**(state.get("task_state") or {}), DICTIONARIES: entry}}
-
-    return load_checkpoint_to_cpu
+    state = original(path, *rest, **options)
+    entry = {"file": path, "record": dictionaries.recorded(state, path)}
+    return {**state, "task_state": {**(state.get("task_state") or {}), DICTIONARIES: entry}}
 
 
-def _load_state_dict(original: Callable) -> Callable:
+@around
+def _load_state_dict(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
     """Check wherever a model is loaded for a task: generation, validation, hubs, a teacher."""
-
-    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
-        rest = dict(state_dict)
-        if entry := rest.pop(DICTIONARIES, None):
-            compare(self, entry["record"], entry["file"])
-        original(self, rest)
-
-    return load_state_dict
+    rest = dict(state_dict)
+    if entry := rest.pop(DICTIONARIES, None):
+        compare(self, entry["record"], entry["file"])
+    original(self, rest)
 
 
 def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True) -> None:

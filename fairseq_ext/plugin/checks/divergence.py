@@ -14,69 +14,60 @@ from typing import Any
 import torch
 
 from fairseq_ext.plugin.checks.interruption import last_checkpoint
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.utils.errors import DivergenceError
 
 
-def _train_step(original: Callable) -> Callable:
-    def train_step(self: Any, samples: Any, *rest: Any, **options: Any) -> Any:
-        update = self.get_num_updates() + 1
-        try:
-            logged = original(self, samples, *rest, **options)
-        except FloatingPointError as error:
-            if str(error).startswith("gradients are"):
-                fault = "its gradients are NaN or infinite"
-            elif str(error).startswith("Minimum loss scale"):
-                smallest = self.cfg.common.min_loss_scale
-                fault = f"fp16 overflows even at the smallest loss scale ({smallest})"
-            else:
-                raise
-            raise DivergenceError(_message(self, update, fault)) from error
-        loss = _loss(logged)
-        if loss is not None:
-            if not math.isfinite(loss):
-                raise DivergenceError(_message(self, update, f"its loss is {loss}"))
-            self.last_finite_loss = (update, loss)
-        return logged
-
-    return train_step
+@around
+def _train_step(original: Callable, self: Any, samples: Any, *rest: Any, **options: Any) -> Any:
+    update = self.get_num_updates() + 1
+    try:
+        logged = original(self, samples, *rest, **options)
+    except FloatingPointError as error:
+        if str(error).startswith("gradients are"):
+            fault = "its gradients are NaN or infinite"
+        elif str(error).startswith("Minimum loss scale"):
+            smallest = self.cfg.common.min_loss_scale
+            fault = f"fp16 overflows even at the smallest loss scale ({smallest})"
+        else:
+            raise
+        raise DivergenceError(_message(self, update, fault)) from error
+    loss = _loss(logged)
+    if loss is not None:
+        if not math.isfinite(loss):
+            raise DivergenceError(_message(self, update, f"its loss is {loss}"))
+        self.last_finite_loss = (update, loss)
+    return logged
 
 
-def _valid_step(original: Callable) -> Callable:
-    def valid_step(self: Any, sample: Any, *rest: Any, **options: Any) -> Any:
-        logged = original(self, sample, *rest, **options)
-        loss = _loss(logged)
-        if loss is not None and not math.isfinite(loss):
-            fault = f"after it, the loss of a batch of the validation set is {loss}"
-            raise DivergenceError(_message(self, self.get_num_updates(), fault))
-        return logged
-
-    return valid_step
+@around
+def _valid_step(original: Callable, self: Any, sample: Any, *rest: Any, **options: Any) -> Any:
+    logged = original(self, sample, *rest, **options)
+    loss = _loss(logged)
+    if loss is not None and not math.isfinite(loss):
+        fault = f"after it, the loss of a batch of the validation set is {loss}"
+        raise DivergenceError(_message(self, self.get_num_updates(), fault))
+    return logged
 
 
-def _check_grad_norms(original: Callable) -> Callable:
+@around
+def _check_grad_norms(original: Callable, self: Any, grad_norm: torch.Tensor) -> None:
     """With several processes, fairseq mistakes NaN for inconsistent gradients."""
-
-    def check(self: Any, grad_norm: torch.Tensor) -> None:
-        try:
-            original(self, grad_norm)
-        except FloatingPointError as error:
-            if torch.isfinite(grad_norm).all():
-                raise
-            raise FloatingPointError("gradients are Nan/Inf") from error
-
-    return check
+    try:
+        original(self, grad_norm)
+    except FloatingPointError as error:
+        if torch.isfinite(grad_norm).all():
+            raise
+        raise FloatingPointError("gradients are Nan/Inf") from error
 
 
-def _save_checkpoint(original: Callable) -> Callable:
-    def save_checkpoint(cfg: Any, trainer: Any, *rest: Any, **options: Any) -> Any:
-        name = _not_finite(trainer)
-        if name is not None:
-            fault = f"after it, `{name}` is NaN or infinite, so the model is not saved"
-            raise DivergenceError(_message(trainer, trainer.get_num_updates(), fault))
-        return original(cfg, trainer, *rest, **options)
-
-    return save_checkpoint
+@around
+def _save_checkpoint(original: Callable, cfg: Any, trainer: Any, *rest: Any, **options: Any) -> Any:
+    name = _not_finite(trainer)
+    if name is not None:
+        fault = f"after it, `{name}` is NaN or infinite, so the model is not saved"
+        raise DivergenceError(_message(trainer, trainer.get_num_updates(), fault))
+    return original(cfg, trainer, *rest, **options)
 
 
 def _not_finite(trainer: Any) -> str | None:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch, running
+from fairseq_ext.plugin.table import Layer, Patch, around, running
 from fairseq_ext.utils import error_messages
 
 HYDRA = "fairseq_cli.hydra_train"
@@ -31,48 +31,40 @@ class _Done(BaseException):
     """Raised when the training is over, to leave the calls that began without this plugin."""
 
 
-def _call_main(original: Callable) -> Callable:
-    def call_main(*arguments: Any, **options: Any) -> Any:
-        before = _patched_call.set(True)
-        try:
-            return original(*arguments, **options)
-        finally:
-            _patched_call.reset(before)
-
-    return call_main
+@around
+def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
+    before = _patched_call.set(True)
+    try:
+        return original(*arguments, **options)
+    finally:
+        _patched_call.reset(before)
 
 
-def _add_defaults(original: Callable) -> Callable:
+@around
+def _add_defaults(original: Callable, cfg: Any) -> None:
     """The first function that training calls after it has imported the user directory."""
+    hydra = next(running(HYDRA), None)
+    if hydra is None or _patched_call.get():
+        return original(cfg)
+    import torch.distributed
+    from fairseq.distributed.utils import call_main
 
-    def add_defaults(cfg: Any) -> None:
-        hydra = next(running(HYDRA), None)
-        if hydra is None or _patched_call.get():
-            return original(cfg)
-        import torch.distributed
-        from fairseq.distributed.utils import call_main
-
-        fill_in_architecture(cfg)
-        if torch.distributed.is_initialized():  # a process that fairseq has started for a GPU
-            return original(cfg)
-        with _in_one_line():
-            call_main(cfg, hydra.pre_main)
-        logging.getLogger(HYDRA).addFilter(_is_no_crash)
-        cfg.common.suppress_crashes = True  # `_Done` does not end fairseq-hydra-train
-        raise _Done
-
-    return add_defaults
+    fill_in_architecture(cfg)
+    if torch.distributed.is_initialized():  # a process that fairseq has started for a GPU
+        return original(cfg)
+    with _in_one_line():
+        call_main(cfg, hydra.pre_main)
+    logging.getLogger(HYDRA).addFilter(_is_no_crash)
+    cfg.common.suppress_crashes = True  # `_Done` does not end fairseq-hydra-train
+    raise _Done
 
 
-def _hydra_main(original: Callable) -> Callable:
+@around
+def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
     """Wraps the later jobs of a sweep, which begin with this plugin already loaded."""
-
-    def _hydra_main(cfg: Any, **options: Any) -> Any:
-        fill_in_architecture(cfg)
-        with _in_one_line():
-            return original(cfg, **options)
-
-    return _hydra_main
+    fill_in_architecture(cfg)
+    with _in_one_line():
+        return original(cfg, **options)
 
 
 def _is_no_crash(record: logging.LogRecord) -> bool:

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from fairseq_ext.plugin.features import async_checkpoints
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.utils.errors import printable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -25,23 +25,20 @@ PATIENCE = 10.0
 TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
 
 
-def _call_main(original: Callable) -> Callable:
+@around
+def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
     """Handle signals in the first process of ``fairseq-train``, which waits for the others."""
-
-    def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
-        spec = main.__globals__["__spec__"]
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        if spec is None or spec.name not in TRAINING or not in_main_thread:
+    spec = main.__globals__["__spec__"]
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if spec is None or spec.name not in TRAINING or not in_main_thread:
+        return original(cfg, main, **options)
+    with interrupts() as received:
+        try:
             return original(cfg, main, **options)
-        with interrupts() as received:
-            try:
-                return original(cfg, main, **options)
-            except BaseException:  # also errors of other processes that got the signal
-                if not received:
-                    raise
-                _end(cfg, received[0])
-
-    return call_main
+        except BaseException:  # also errors of other processes that got the signal
+            if not received:
+                raise
+            _end(cfg, received[0])
 
 
 @contextmanager

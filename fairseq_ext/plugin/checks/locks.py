@@ -20,7 +20,7 @@ from typing import Any
 
 import filelock
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import ConfigError
 
@@ -69,23 +69,18 @@ def _this_process() -> dict[str, Any]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
 
 
-def _lock_first(original: Callable) -> Callable:
+@around
+def _lock_first(original: Callable, save_dir: str) -> None:
     """Take the lock before the first thing that a training does to its folder."""
-
-    def verify_checkpoint_directory(save_dir: str) -> None:
-        Path(save_dir).mkdir(parents=True, exist_ok=True)
-        _held.enter_context(locked(save_dir))
-        original(save_dir)
-
-    return verify_checkpoint_directory
+    Path(save_dir).mkdir(parents=True, exist_ok=True)
+    _held.enter_context(locked(save_dir))
+    original(save_dir)
 
 
-def _release_at_the_end(original: Callable) -> Callable:
-    def run(*arguments: Any, **options: Any) -> Any:
-        with _held:
-            return original(*arguments, **options)
-
-    return run
+@around
+def _release_at_the_end(original: Callable, *arguments: Any, **options: Any) -> Any:
+    with _held:
+        return original(*arguments, **options)
 
 
 PATCHES = (

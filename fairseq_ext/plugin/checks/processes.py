@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.utils.errors import EnvironmentProblem
 
 CURE = "The same command continues from the last checkpoint."
@@ -21,43 +21,38 @@ LOST = re.compile(
 """Messages of torch's process groups about a process that does not answer."""
 
 
-def _distributed_main(original: Callable) -> Callable:
-    def distributed_main(*arguments: Any, **options: Any) -> Any:
-        import torch.distributed
+@around
+def _distributed_main(original: Callable, *arguments: Any, **options: Any) -> Any:
+    import torch.distributed
 
-        try:
-            return original(*arguments, **options)
-        except RuntimeError as error:
-            if isinstance(error, EnvironmentProblem) or not LOST.search(str(error)):
-                raise
-            if not torch.distributed.is_initialized():
-                raise
-            rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-            raise EnvironmentProblem(
-                f"process {rank} of {size} ended, because another one does not answer any more: "
-                f"it was killed, or failed with a message of its own. {CURE}"
-            ) from error
-
-    return distributed_main
+    try:
+        return original(*arguments, **options)
+    except RuntimeError as error:
+        if isinstance(error, EnvironmentProblem) or not LOST.search(str(error)):
+            raise
+        if not torch.distributed.is_initialized():
+            raise
+        rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        raise EnvironmentProblem(
+            f"process {rank} of {size} ended, because another one does not answer any more: "
+            f"it was killed, or failed with a message of its own. {CURE}"
+        ) from error
 
 
-def _call_main(original: Callable) -> Callable:
+@around
+def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
     """Report the death of a process that fairseq-train itself has started."""
+    from torch.multiprocessing import ProcessExitedException
 
-    def call_main(*arguments: Any, **options: Any) -> Any:
-        from torch.multiprocessing import ProcessExitedException
-
-        try:
-            return original(*arguments, **options)
-        except ProcessExitedException as error:
-            how = f"by {error.signal_name}" if error.signal_name else f"(status {error.exit_code})"
-            memory = ", perhaps for want of memory" if error.signal_name == "SIGKILL" else ""
-            raise EnvironmentProblem(
-                f"process {error.error_index} of this job was ended {how}{memory}; the others "
-                f"were stopped. {CURE}"
-            ) from error
-
-    return call_main
+    try:
+        return original(*arguments, **options)
+    except ProcessExitedException as error:
+        how = f"by {error.signal_name}" if error.signal_name else f"(status {error.exit_code})"
+        memory = ", perhaps for want of memory" if error.signal_name == "SIGKILL" else ""
+        raise EnvironmentProblem(
+            f"process {error.error_index} of this job was ended {how}{memory}; the others "
+            f"were stopped. {CURE}"
+        ) from error
 
 
 PATCHES = (

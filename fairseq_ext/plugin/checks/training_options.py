@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_ext.plugin.checks.interruption import last_checkpoint
 from fairseq_ext.plugin.features import async_checkpoints, sharding
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.parsing import nearest
 
@@ -165,28 +165,29 @@ class UnknownMetricError(ConfigError):
     """A metric that validation does not measure, in every process of the job."""
 
 
-def _validate(original: Callable) -> Callable:
+@around
+def _validate(
+    original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, subsets: list[str]
+) -> Any:
     """Save what is trained so far, because only the first validation shows what it measures.
 
     A checkpoint that is there stays: it has the best value so far, which a wrong name cannot keep.
     """
+
     from fairseq import checkpoint_utils
 
-    def validate(cfg: Any, trainer: Any, task: Any, epoch_itr: Any, subsets: list[str]) -> Any:
-        try:
-            return original(cfg, trainer, task, epoch_itr, subsets)
-        except UnknownMetricError as error:
+    try:
+        return original(cfg, trainer, task, epoch_itr, subsets)
+    except UnknownMetricError as error:
+        last = last_checkpoint(cfg.checkpoint)
+        _meet()
+        if last is None:
+            checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
+            async_checkpoints.WRITER.wait()
             last = last_checkpoint(cfg.checkpoint)
-            _meet()
-            if last is None:
-                checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
-                async_checkpoints.WRITER.wait()
-                last = last_checkpoint(cfg.checkpoint)
-            _meet()  # if another process ended first, this one would be stopped while it saves
-            cure = f" With one of them, training continues from {last}." if last else ""
-            raise ConfigError(f"{error}{cure}") from None
-
-    return validate
+        _meet()  # if another process ended first, this one would be stopped while it saves
+        cure = f" With one of them, training continues from {last}." if last else ""
+        raise ConfigError(f"{error}{cure}") from None
 
 
 def _meet() -> None:
@@ -197,17 +198,17 @@ def _meet() -> None:
         torch.distributed.barrier()
 
 
-def _get_valid_stats(original: Callable) -> Callable:
-    def get_valid_stats(cfg: Any, trainer: Any, stats: dict[str, Any], *rest: Any) -> Any:
-        metric = cfg.checkpoint.best_checkpoint_metric
-        if metric not in stats:
-            raise UnknownMetricError(
-                f"`--best-checkpoint-metric` must be one of {', '.join(stats)}, but is "
-                f"`{metric}`{nearest(metric, stats)}"
-            )
-        return original(cfg, trainer, stats, *rest)
-
-    return get_valid_stats
+@around
+def _get_valid_stats(
+    original: Callable, cfg: Any, trainer: Any, stats: dict[str, Any], *rest: Any
+) -> Any:
+    metric = cfg.checkpoint.best_checkpoint_metric
+    if metric not in stats:
+        raise UnknownMetricError(
+            f"`--best-checkpoint-metric` must be one of {', '.join(stats)}, but is "
+            f"`{metric}`{nearest(metric, stats)}"
+        )
+    return original(cfg, trainer, stats, *rest)
 
 
 PATCHES = (

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 
 class Writer:
@@ -84,60 +84,50 @@ def finish() -> None:
         WRITER.wait()
 
 
-def _add_defaults(original: Callable) -> Callable:
+@around
+def _add_defaults(original: Callable, cfg: Any) -> None:
     """Let fairseq find the package iopath, without which it refuses the option."""
-
-    def add_defaults(cfg: Any) -> None:
-        original(cfg)
-        asynchronous = cfg.checkpoint.write_checkpoints_asynchronously
-        if asynchronous and "iopath" not in sys.modules and not importlib.util.find_spec("iopath"):
-            sys.modules["iopath"] = ModuleType("iopath")  # it is asked for, and never used
-
-    return add_defaults
+    original(cfg)
+    asynchronous = cfg.checkpoint.write_checkpoints_asynchronously
+    if asynchronous and "iopath" not in sys.modules and not importlib.util.find_spec("iopath"):
+        sys.modules["iopath"] = ModuleType("iopath")  # it is asked for, and never used
 
 
-def _save_checkpoint(original: Callable) -> Callable:
-    def save_checkpoint(cfg: Any, *args: Any) -> str | None:
-        if not cfg.write_checkpoints_asynchronously or cfg.no_save:
-            return original(cfg, *args)
-        cfg = cfg.copy()
-        cfg.write_checkpoints_asynchronously = False  # fairseq would write the first file alone
-        WRITER.start(lambda: original(cfg, *args))
-        return None
-
-    return save_checkpoint
+@around
+def _save_checkpoint(original: Callable, cfg: Any, *args: Any) -> str | None:
+    if not cfg.write_checkpoints_asynchronously or cfg.no_save:
+        return original(cfg, *args)
+    cfg = cfg.copy()
+    cfg.write_checkpoints_asynchronously = False  # fairseq would write the first file alone
+    WRITER.start(lambda: original(cfg, *args))
+    return None
 
 
-def _torch_persistent_save(original: Callable) -> Callable:
-    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
-        if async_write:
-            file = io.BytesIO()
-            torch.save(obj, file)
-            obj = file
-            WRITER.release()
-        original(obj, filename)
-
-    return torch_persistent_save
-
-
-def _write_bytes(original: Callable) -> Callable:
-    def _torch_persistent_save(obj: Any, f: Any) -> None:
-        if isinstance(obj, io.BytesIO):
-            f.write(obj.getbuffer())
-        else:
-            original(obj, f)
-
-    return _torch_persistent_save
+@around
+def _torch_persistent_save(
+    original: Callable, obj: Any, filename: str, async_write: bool = False
+) -> None:
+    if async_write:
+        file = io.BytesIO()
+        torch.save(obj, file)
+        obj = file
+        WRITER.release()
+    original(obj, filename)
 
 
-def _async_close(original: Callable) -> Callable:
+@around
+def _write_bytes(original: Callable, obj: Any, f: Any) -> None:
+    if isinstance(obj, io.BytesIO):
+        f.write(obj.getbuffer())
+    else:
+        original(obj, f)
+
+
+@around
+def _async_close(original: Callable) -> bool:
     """fairseq-train calls it at its end."""
-
-    def async_close() -> bool:
-        WRITER.wait()
-        return original()
-
-    return async_close
+    WRITER.wait()
+    return original()
 
 
 PATCHES = (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, HELP, SHORTLIST_HELP
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.utils.errors import ConfigError
 
 
@@ -35,27 +35,27 @@ def _add_option() -> None:
     hydra_init()
 
 
-def _build_generator(original: Callable) -> Callable:
-    def build_generator(self: Any, models: Any, args: Any, *rest: Any, **options: Any) -> Any:
-        trained = any(model.training for model in models)  # their weights will change
-        generator = original(self, models, args, *rest, **options)
-        numbers = ENGINES.get(str(getattr(args, "engine", FAIRSEQ)))
-        path = None if trained else getattr(args, "shortlist", None)
-        if numbers is None and path is not None:
-            raise ConfigError(
-                "`--shortlist` is for the engine, but `--engine` is `fairseq`; leave one out."
-            )
-        if trained or numbers is None:
-            return generator
-        from fairseq_ext.engine import shortlist
-        from fairseq_ext.generation.on_engine.generator import with_engine
+@around
+def _build_generator(
+    original: Callable, self: Any, models: Any, args: Any, *rest: Any, **options: Any
+) -> Any:
+    trained = any(model.training for model in models)  # their weights will change
+    generator = original(self, models, args, *rest, **options)
+    numbers = ENGINES.get(str(getattr(args, "engine", FAIRSEQ)))
+    path = None if trained else getattr(args, "shortlist", None)
+    if numbers is None and path is not None:
+        raise ConfigError(
+            "`--shortlist` is for the engine, but `--engine` is `fairseq`; leave one out."
+        )
+    if trained or numbers is None:
+        return generator
+    from fairseq_ext.engine import shortlist
+    from fairseq_ext.generation.on_engine.generator import with_engine
 
-        target, listed = self.target_dictionary, None
-        if path is not None:
-            listed = shortlist.read(path, self.source_dictionary.symbols, target.symbols)
-        return with_engine(generator, models, target, numbers, listed)
-
-    return build_generator
+    target, listed = self.target_dictionary, None
+    if path is not None:
+        listed = shortlist.read(path, self.source_dictionary.symbols, target.symbols)
+    return with_engine(generator, models, target, numbers, listed)
 
 
 PATCHES = (

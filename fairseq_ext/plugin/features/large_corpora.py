@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.data_folder import ordering
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 PART = 1 << 18
 OPEN = 3
@@ -19,77 +19,65 @@ OPEN = 3
 rest, and what fairseq drops and the row "last batch" adds."""
 
 
-def read_ahead(original: Callable) -> Callable:
+@around
+def read_ahead(original: Callable, path: str) -> None:
     """Let the system read a file behind the command, which fairseq reads and throws away."""
-
-    def _warmup_mmap_file(path: str) -> None:
-        if not hasattr(os, "posix_fadvise"):
-            return original(path)
-        with Path(path).open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
-
-    return _warmup_mmap_file
+    if not hasattr(os, "posix_fadvise"):
+        return original(path)
+    with Path(path).open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
-def keep_sizes_once(original: Callable) -> Callable:
+@around
+def keep_sizes_once(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """``src_sizes`` and ``tgt_sizes`` are parts of ``sizes``, instead of copies."""
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if self.tgt_sizes is not None and self.buckets is None:
-            self.src_sizes, self.tgt_sizes = self.sizes.T
-
-    return __init__
+    original(self, *args, **kwargs)
+    if self.tgt_sizes is not None and self.buckets is None:
+        self.src_sizes, self.tgt_sizes = self.sizes.T
 
 
-def order_by_counting(original: Callable) -> Callable:
-    def ordered_indices(self: Any) -> np.ndarray:
-        sizes = [side for side in (self.tgt_sizes, self.src_sizes) if side is not None]
-        longest = max(side.max(initial=0) for side in sizes)
-        if self.buckets is not None or longest > ordering.LONGEST:
-            return original(self)
-        return ordering.random_by_length(sizes, self.shuffle)
-
-    return ordered_indices
+@around
+def order_by_counting(original: Callable, self: Any) -> np.ndarray:
+    sizes = [side for side in (self.tgt_sizes, self.src_sizes) if side is not None]
+    longest = max(side.max(initial=0) for side in sizes)
+    if self.buckets is not None or longest > ordering.LONGEST:
+        return original(self)
+    return ordering.random_by_length(sizes, self.shuffle)
 
 
-def look_before_filtering(original: Callable) -> Callable:
+@around
+def look_before_filtering(original: Callable, self: Any, indices: Any, max_sizes: Any) -> Any:
     """Where no sentence is too long, none has to be looked for."""
-
-    def filter_indices_by_size(self: Any, indices: Any, max_sizes: Any) -> Any:
-        limits = max_sizes if isinstance(max_sizes, tuple | list) else (max_sizes, max_sizes)
-        sizes = (self.src_sizes, self.tgt_sizes)
-        if max_sizes is not None and all(
-            side is None or side.max(initial=0) <= limit
-            for side, limit in zip(sizes, limits, strict=True)
-        ):
-            return indices, []
-        return original(self, indices, max_sizes)
-
-    return filter_indices_by_size
+    limits = max_sizes if isinstance(max_sizes, tuple | list) else (max_sizes, max_sizes)
+    sizes = (self.src_sizes, self.tgt_sizes)
+    if max_sizes is not None and all(
+        side is None or side.max(initial=0) <= limit
+        for side, limit in zip(sizes, limits, strict=True)
+    ):
+        return indices, []
+    return original(self, indices, max_sizes)
 
 
-def batch_in_parts(original: Callable) -> Callable:
+@around
+def batch_in_parts(
+    original: Callable, self: Any, indices: Any, *args: Any, **kwargs: Any
+) -> list[Any]:
     """Count tokens of :data:`PART` sentences at a time, instead of all.
 
     A batch depends on where it starts and on the sentences from there on. So all batches of a part
     are those of the whole but the last few, which sentences of the next part may belong to.
     """
-
-    def batch_by_size(self: Any, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        if self.buckets is not None:
-            return original(self, indices, *args, **kwargs)
-        batches: list[Any] = []
-        start = 0
-        while len(indices) - start > PART:
-            part = original(self, indices[start : start + PART], *args, **kwargs)
-            if len(part) <= OPEN:  # sentences by the hundred thousand in one batch
-                break
-            batches += part[:-OPEN]
-            start += sum(map(len, part[:-OPEN]))
-        return batches + original(self, indices[start:], *args, **kwargs)
-
-    return batch_by_size
+    if self.buckets is not None:
+        return original(self, indices, *args, **kwargs)
+    batches: list[Any] = []
+    start = 0
+    while len(indices) - start > PART:
+        part = original(self, indices[start : start + PART], *args, **kwargs)
+        if len(part) <= OPEN:  # sentences by the hundred thousand in one batch
+            break
+        batches += part[:-OPEN]
+        start += sum(map(len, part[:-OPEN]))
+    return batches + original(self, indices[start:], *args, **kwargs)
 
 
 PAIRS = "fairseq.data.language_pair_dataset:LanguagePairDataset"

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -35,23 +35,21 @@ def refuse(cfg: Any) -> None:
         raise ConfigError("`--zero-sharding os` does not go with `--optimizer composite`.")
 
 
-def shard_by_torch(original: Callable) -> Callable:
-    def shard_(optimizer: Any, group: Any) -> None:
-        from fairseq.distributed.utils import get_world_size
+@around
+def shard_by_torch(original: Callable, optimizer: Any, group: Any) -> None:
+    from fairseq.distributed.utils import get_world_size
 
-        from fairseq_ext.training import sharding
+    from fairseq_ext.training import sharding
 
-        processes = get_world_size(group)
-        if processes == 1:
-            return
-        optimizer.optimizer = sharding.shard(optimizer.optimizer, optimizer.optimizer_config, group)
-        share, total = optimizer.optimizer.share()
-        logger.info(
-            f"--zero-sharding os: the optimizer's state of {share:,} of {total:,} weights is in "
-            f"this process, one of {processes}"
-        )
-
-    return shard_
+    processes = get_world_size(group)
+    if processes == 1:
+        return
+    optimizer.optimizer = sharding.shard(optimizer.optimizer, optimizer.optimizer_config, group)
+    share, total = optimizer.optimizer.share()
+    logger.info(
+        f"--zero-sharding os: the optimizer's state of {share:,} of {total:,} weights is in "
+        f"this process, one of {processes}"
+    )
 
 
 PATCHES = (

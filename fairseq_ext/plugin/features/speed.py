@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: F401
 from torch import Tensor
 
 from fairseq_ext.base import dropout as sixteen_bits
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 logger = logging.getLogger(__name__)
 
@@ -54,65 +54,69 @@ def obstacle(criterion: Any, model: Any) -> str | None:
     return chunked_output.obstacle(model)
 
 
-def leave_output_to_loss(original: Callable) -> Callable:
-    def forward(self: Any, model: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
-        from fairseq_ext.training import chunked_output
+@around
+def leave_output_to_loss(
+    original: Callable, self: Any, model: Any, sample: dict[str, Any], reduce: bool = True
+) -> Any:
+    from fairseq_ext.training import chunked_output
 
-        if not reduce or getattr(self, "_needs_logits", False):
-            return original(self, model, sample, reduce)
-        if reason := obstacle(self, model):
-            logger.info("the loss is not computed in chunks, because of %s", reason)
-            self._needs_logits = True
-            return original(self, model, sample, reduce)
-        with chunked_output.deferred(model):
-            return original(self, model, sample, reduce)
-
-    return forward
-
-
-def smoothed_loss_in_chunks(original: Callable) -> Callable:
-    def compute_loss(
-        self: Any, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        from fairseq_ext.training import chunked_output, loss
-
-        if not chunked_output.is_deferred(model):
-            return original(self, model, net_output, sample, reduce)
-        output, target = _words(self, model, net_output, sample)
-        return loss.smoothed_nll(output, target, self.eps, self.padding_idx)
-
-    return compute_loss
+    if not reduce or getattr(self, "_needs_logits", False):
+        return original(self, model, sample, reduce)
+    if reason := obstacle(self, model):
+        logger.info("the loss is not computed in chunks, because of %s", reason)
+        self._needs_logits = True
+        return original(self, model, sample, reduce)
+    with chunked_output.deferred(model):
+        return original(self, model, sample, reduce)
 
 
-def loss_in_chunks(original: Callable) -> Callable:
-    def compute_loss(
-        self: Any, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        from fairseq_ext.training import chunked_output, loss
+@around
+def smoothed_loss_in_chunks(
+    original: Callable,
+    self: Any,
+    model: Any,
+    net_output: Any,
+    sample: dict[str, Any],
+    reduce: bool = True,
+) -> tuple[Tensor, Tensor]:
+    from fairseq_ext.training import chunked_output, loss
 
-        if not chunked_output.is_deferred(model):
-            return original(self, model, net_output, sample, reduce)
-        output = chunked_output.output_layer(model, net_output[0])
-        target = model.get_targets(sample, net_output)
-        loss_sum, _ = loss.smoothed_nll(output, target, padding_idx=self.padding_idx)
-        return loss_sum, loss_sum
-
-    return compute_loss
+    if not chunked_output.is_deferred(model):
+        return original(self, model, net_output, sample, reduce)
+    output, target = _words(self, model, net_output, sample)
+    return loss.smoothed_nll(output, target, self.eps, self.padding_idx)
 
 
-def accuracy_in_chunks(original: Callable) -> Callable:
-    def compute_accuracy(
-        self: Any, model: Any, net_output: Any, sample: dict[str, Any]
-    ) -> tuple[Tensor, Tensor]:
-        from fairseq_ext.training import chunked_output, loss
+@around
+def loss_in_chunks(
+    original: Callable,
+    self: Any,
+    model: Any,
+    net_output: Any,
+    sample: dict[str, Any],
+    reduce: bool = True,
+) -> tuple[Tensor, Tensor]:
+    from fairseq_ext.training import chunked_output, loss
 
-        if not chunked_output.is_deferred(model):
-            return original(self, model, net_output, sample)
-        output, target = _words(self, model, net_output, sample)
-        correct = loss.count_correct(output, target, self.padding_idx)
-        return correct, target.ne(self.padding_idx).sum()
+    if not chunked_output.is_deferred(model):
+        return original(self, model, net_output, sample, reduce)
+    output = chunked_output.output_layer(model, net_output[0])
+    target = model.get_targets(sample, net_output)
+    loss_sum, _ = loss.smoothed_nll(output, target, padding_idx=self.padding_idx)
+    return loss_sum, loss_sum
 
-    return compute_accuracy
+
+@around
+def accuracy_in_chunks(
+    original: Callable, self: Any, model: Any, net_output: Any, sample: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    from fairseq_ext.training import chunked_output, loss
+
+    if not chunked_output.is_deferred(model):
+        return original(self, model, net_output, sample)
+    output, target = _words(self, model, net_output, sample)
+    correct = loss.count_correct(output, target, self.padding_idx)
+    return correct, target.ne(self.padding_idx).sum()
 
 
 def _words(self: Any, model: Any, net_output: Any, sample: dict[str, Any]) -> tuple[Any, Tensor]:
@@ -124,81 +128,72 @@ def _words(self: Any, model: Any, net_output: Any, sample: dict[str, Any]) -> tu
     return chunked_output.output_layer(model, features), target
 
 
-def update_in_one_pass(original: Callable) -> Callable:
-    def step(self: Any, closure: Callable[[], Any] | None = None) -> Any:
-        from fairseq_ext.training import adam
+@around
+def update_in_one_pass(
+    original: Callable, self: Any, closure: Callable[[], Any] | None = None
+) -> Any:
+    from fairseq_ext.training import adam
 
-        if closure is not None or not adam.can_fuse(self):
-            adam.settle(self)
-            return original(self, closure)
-        return adam.step(self)
-
-    return step
+    if closure is not None or not adam.can_fuse(self):
+        adam.settle(self)
+        return original(self, closure)
+    return adam.step(self)
 
 
-def fold_factors(original: Callable) -> Callable:
+@around
+def fold_factors(original: Callable, self: Any) -> None:
     """Defer the factors only where the trainer passes them straight to fairseq's Adam.
 
     Its weights must be in fp32.
     """
+    from fairseq.optim.adam import Adam, FairseqAdam
+    from fairseq.tasks import FairseqTask
 
-    def _build_optimizer(self: Any) -> None:
-        from fairseq.optim.adam import Adam, FairseqAdam
-        from fairseq.tasks import FairseqTask
+    from fairseq_ext.training import adam
 
-        from fairseq_ext.training import adam
-
-        original(self)
-        owner = self._optimizer
-        straight = type(self.task).optimizer_step is FairseqTask.optimizer_step
-        if straight and type(owner) is FairseqAdam and type(owner.optimizer) is Adam:
-            adam.fold(owner.optimizer)
-
-    return _build_optimizer
+    original(self)
+    owner = self._optimizer
+    straight = type(self.task).optimizer_step is FairseqTask.optimizer_step
+    if straight and type(owner) is FairseqAdam and type(owner.optimizer) is Adam:
+        adam.fold(owner.optimizer)
 
 
-def multiply_in_step(original: Callable) -> Callable:
-    def multiply_grads(self: Any, c: float | Tensor) -> None:
-        from fairseq_ext.training import adam
+@around
+def multiply_in_step(original: Callable, self: Any, c: float | Tensor) -> None:
+    from fairseq_ext.training import adam
 
-        if adam.is_folded(self.optimizer):
-            return adam.multiply(self.optimizer, c)
-        return original(self, c)
-
-    return multiply_grads
+    if adam.is_folded(self.optimizer):
+        return adam.multiply(self.optimizer, c)
+    return original(self, c)
 
 
-def clip_in_step(original: Callable) -> Callable:
-    def clip_grad_norm(self: Any, max_norm: float, aggregate_norm_fn: Any = None) -> Tensor:
-        from fairseq_ext.training import adam
+@around
+def clip_in_step(
+    original: Callable, self: Any, max_norm: float, aggregate_norm_fn: Any = None
+) -> Tensor:
+    from fairseq_ext.training import adam
 
-        if aggregate_norm_fn is None and adam.is_folded(self.optimizer):
-            return adam.clip(self.optimizer, max_norm)
-        adam.settle(self.optimizer)
-        return original(self, max_norm, aggregate_norm_fn)
-
-    return clip_grad_norm
-
-
-def forget_factors(original: Callable) -> Callable:
-    def zero_grad(self: Any) -> None:
-        from fairseq_ext.training import adam
-
-        adam.forget(self.optimizer)
-        original(self)
-
-    return zero_grad
+    if aggregate_norm_fn is None and adam.is_folded(self.optimizer):
+        return adam.clip(self.optimizer, max_norm)
+    adam.settle(self.optimizer)
+    return original(self, max_norm, aggregate_norm_fn)
 
 
-def keep_memory(original: Callable) -> Callable:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if self.device.type == "cpu":
-            from fairseq_ext.utils import memory
+@around
+def forget_factors(original: Callable, self: Any) -> None:
+    from fairseq_ext.training import adam
 
-            memory.keep()
+    adam.forget(self.optimizer)
+    original(self)
 
-    return __init__
+
+@around
+def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    if self.device.type == "cpu":
+        from fairseq_ext.utils import memory
+
+        memory.keep()
 
 
 def draw_sixteen_bits(original: Callable) -> Callable:
@@ -210,32 +205,30 @@ def draw_sixteen_bits(original: Callable) -> Callable:
     return forward
 
 
-def multiply_by_onednn(original: Callable) -> Callable:
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from fairseq_ext.training import onednn_matmul
+@around
+def multiply_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
+    from fairseq_ext.training import onednn_matmul
 
-        slow = self.device.type == "cpu" and onednn_matmul.is_slow()
-        with onednn_matmul.by_onednn() if slow else contextlib.nullcontext():
-            return original(self, *args, **kwargs)
-
-    return step
+    slow = self.device.type == "cpu" and onednn_matmul.is_slow()
+    with onednn_matmul.by_onednn() if slow else contextlib.nullcontext():
+        return original(self, *args, **kwargs)
 
 
-def warn_of_slow_bf16(original: Callable) -> Callable:
-    def __init__(self: Any, cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, cfg, task, model, *args, **kwargs)
-        if not cfg.common.bf16 or self.device.type != "cpu" or not self.is_data_parallel_master:
-            return
-        from fairseq_ext.training import bf16
+@around
+def warn_of_slow_bf16(
+    original: Callable, self: Any, cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any
+) -> None:
+    original(self, cfg, task, model, *args, **kwargs)
+    if not cfg.common.bf16 or self.device.type != "cpu" or not self.is_data_parallel_master:
+        return
+    from fairseq_ext.training import bf16
 
-        ratio = bf16.times_as_long(model)
-        if ratio is not None and ratio > 1:
-            logger.warning(
-                f"--bf16: on this processor products of this model's matrices take {ratio:.1f} "
-                "times as long as in fp32; without the option training is faster, and more exact."
-            )
-
-    return __init__
+    ratio = bf16.times_as_long(model)
+    if ratio is not None and ratio > 1:
+        logger.warning(
+            f"--bf16: on this processor products of this model's matrices take {ratio:.1f} "
+            "times as long as in fp32; without the option training is faster, and more exact."
+        )
 
 
 PATCHES = (

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 PRIORITY = 2000  # above all of fairseq's: the last of the line
 
@@ -38,29 +38,24 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
-def _train(original: Callable) -> Callable:
+@around
+def _train(original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
     """Before each epoch, set when the training ends."""
-
-    def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-        done = trainer.get_num_updates()
-        trainer.last_update = done + updates_left(cfg, epoch_itr, done)
-        if not hasattr(trainer, "began"):
-            trainer.began = time.monotonic(), done
-        return original(cfg, trainer, task, epoch_itr)
-
-    return train
+    done = trainer.get_num_updates()
+    trainer.last_update = done + updates_left(cfg, epoch_itr, done)
+    if not hasattr(trainer, "began"):
+        trainer.began = time.monotonic(), done
+    return original(cfg, trainer, task, epoch_itr)
 
 
-def _train_step(original: Callable) -> Callable:
-    def train_step(self: Any, *args: Any, **options: Any) -> Any:
-        from fairseq.logging import metrics
+@around
+def _train_step(original: Callable, self: Any, *args: Any, **options: Any) -> Any:
+    from fairseq.logging import metrics
 
-        output = original(self, *args, **options)
-        if math.isfinite(getattr(self, "last_update", math.inf)):
-            metrics.log_derived("left", lambda meters: _left(self), priority=PRIORITY)
-        return output
-
-    return train_step
+    output = original(self, *args, **options)
+    if math.isfinite(getattr(self, "last_update", math.inf)):
+        metrics.log_derived("left", lambda meters: _left(self), priority=PRIORITY)
+    return output
 
 
 def _left(trainer: Any) -> str:

@@ -22,87 +22,84 @@ from typing import Any
 import torch
 
 from fairseq_ext.checkpoints.tied import memory
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 logger = logging.getLogger(__name__)
 
 
-def copy_whole_numbers(original: Callable) -> Callable:
+@around
+def copy_whole_numbers(
+    original: Callable, self: Any, model: torch.nn.Module, *args: Any, **kwargs: Any
+) -> None:
     """Copy integers from the model into the average."""
-
-    def __init__(self: Any, model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        original(self, model, *args, **kwargs)
-        state = self.model.state_dict()
-        integers = {name for name, value in state.items() if not torch.is_floating_point(value)}
-        self.skip_keys = {*self.skip_keys, *integers}
-
-    return __init__
+    original(self, model, *args, **kwargs)
+    state = self.model.state_dict()
+    integers = {name for name, value in state.items() if not torch.is_floating_point(value)}
+    self.skip_keys = {*self.skip_keys, *integers}
 
 
-def keep_versions(original: Callable) -> Callable:
+@around
+def keep_versions(
+    original: Callable, self: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
+) -> None:
     """Add the version numbers of modules to the state from which the average is loaded."""
-
-    def restore(self: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        state = self.model.state_dict()
-        versions = {name: value for name, value in state.items() if "version" in name}
-        original(self, {**versions, **state_dict}, *args, **kwargs)
-
-    return restore
+    state = self.model.state_dict()
+    versions = {name: value for name, value in state.items() if "version" in name}
+    original(self, {**versions, **state_dict}, *args, **kwargs)
 
 
-def average_once(original: Callable) -> Callable:
+@around
+def average_once(
+    original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
+) -> None:
     """Show each tensor of the average under the first of its names alone."""
-
-    def _step_internal(self: Any, new_model: torch.nn.Module, updates: int | None = None) -> None:
-        averages = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
-        first: dict[Any, str] = {}
-        for name, average in averages.items():
-            first.setdefault(memory(average), name)
-        repeated = averages.keys() - first.values()
-        state = {name: v for name, v in new_model.state_dict().items() if name not in repeated}
-        original(self, SimpleNamespace(state_dict=lambda: state), updates)
-
-    return _step_internal
+    averages = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
+    first: dict[Any, str] = {}
+    for name, average in averages.items():
+        first.setdefault(memory(average), name)
+    repeated = averages.keys() - first.values()
+    state = {name: v for name, v in new_model.state_dict().items() if name not in repeated}
+    original(self, SimpleNamespace(state_dict=lambda: state), updates)
 
 
-def count_all_updates(original: Callable) -> Callable:
+@around
+def count_all_updates(
+    original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
+) -> None:
     """Count from the first update of the run, not from the one at which it was resumed."""
-
-    def step(self: Any, new_model: torch.nn.Module, updates: int | None = None) -> None:
-        if updates is not None:
-            self.update_freq_counter = (updates - 1) % max(1, self.config.ema_update_freq)
-        original(self, new_model, updates)
-
-    return step
+    if updates is not None:
+        self.update_freq_counter = (updates - 1) % max(1, self.config.ema_update_freq)
+    original(self, new_model, updates)
 
 
-def begin_at_weights(original: Callable) -> Callable:
+@around
+def begin_at_weights(
+    original: Callable, self: Any, filename: str, *rest: Any, **options: Any
+) -> Any:
     """Let the weights of a checkpoint without an average stand for one while it is loaded."""
+
     from fairseq import checkpoint_utils
 
-    def load_checkpoint(self: Any, filename: str, *rest: Any, **options: Any) -> Any:
-        if not self.cfg.ema.store_ema:
-            return original(self, filename, *rest, **options)
-        load, begins = checkpoint_utils.load_checkpoint_to_cpu, False
+    if not self.cfg.ema.store_ema:
+        return original(self, filename, *rest, **options)
+    load, begins = checkpoint_utils.load_checkpoint_to_cpu, False
 
-        def load_with_average(*rest: Any, **options: Any) -> dict[str, Any]:
-            nonlocal begins
-            state = load(*rest, **options)
-            if "ema" not in state["extra_state"]:
-                logger.info(f"{filename} has no average: `--store-ema` begins at its weights")
-                state["extra_state"]["ema"], begins = state["model"], True
-            return state
+    def load_with_average(*rest: Any, **options: Any) -> dict[str, Any]:
+        nonlocal begins
+        state = load(*rest, **options)
+        if "ema" not in state["extra_state"]:
+            logger.info(f"{filename} has no average: `--store-ema` begins at its weights")
+            state["extra_state"]["ema"], begins = state["model"], True
+        return state
 
-        checkpoint_utils.load_checkpoint_to_cpu = load_with_average
-        try:
-            extra_state = original(self, filename, *rest, **options)
-        finally:
-            checkpoint_utils.load_checkpoint_to_cpu = load
-        if begins and extra_state is not None:
-            del extra_state["ema"]  # or these weights would stay in memory
-        return extra_state
-
-    return load_checkpoint
+    checkpoint_utils.load_checkpoint_to_cpu = load_with_average
+    try:
+        extra_state = original(self, filename, *rest, **options)
+    finally:
+        checkpoint_utils.load_checkpoint_to_cpu = load
+    if begins and extra_state is not None:
+        del extra_state["ema"]  # or these weights would stay in memory
+    return extra_state
 
 
 PATCHES = (

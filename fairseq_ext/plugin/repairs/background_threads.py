@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 PATIENCE = 5.0
 """Seconds to wait until the current batch is made."""
@@ -33,12 +33,10 @@ def stop(thread: Callable[[], Any]) -> None:
             consumer._queue.get(timeout=0.02)
 
 
-def stop_at_exit(original: Callable) -> Callable:
-    def _create_consumer(self: Any) -> None:
-        original(self)
-        atexit.register(stop, weakref.ref(self._consumer))
-
-    return _create_consumer
+@around
+def stop_at_exit(original: Callable, self: Any) -> None:
+    original(self)
+    atexit.register(stop, weakref.ref(self._consumer))
 
 
 PATCHES = (

@@ -8,47 +8,38 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 
-def keep_tail(original: Callable) -> Callable:
+@around
+def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
     """Add missing sentences as a last batch; only the end can be missing."""
-
-    def batch_by_size(indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        if not isinstance(indices, np.ndarray):
-            indices = np.fromiter(indices, dtype=np.int64, count=-1)
-        if len(indices) == 0:  # fairseq would fail, as there is no last batch
-            return []
-        batches = list(original(indices, *args, **kwargs))
-        batched = sum(map(len, batches))
-        return batches if batched == len(indices) else [*batches, indices[batched:]]
-
-    return batch_by_size
+    if not isinstance(indices, np.ndarray):
+        indices = np.fromiter(indices, dtype=np.int64, count=-1)
+    if len(indices) == 0:  # fairseq would fail, as there is no last batch
+        return []
+    batches = list(original(indices, *args, **kwargs))
+    batched = sum(map(len, batches))
+    return batches if batched == len(indices) else [*batches, indices[batched:]]
 
 
-def complete_groups(original: Callable) -> Callable:
+@around
+def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """Fill the last group with empty batches, which fairseq skips as at the end of any epoch.
 
     ``--grouped-shuffling`` shuffles groups of one batch per process and drops an incomplete group.
     """
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if getattr(self, "grouped_shuffling", False) and self._frozen_batches is not None:
-            missing = -len(self._frozen_batches) % self.num_shards
-            self._frozen_batches += ([],) * missing
-
-    return __init__
+    original(self, *args, **kwargs)
+    if getattr(self, "grouped_shuffling", False) and self._frozen_batches is not None:
+        missing = -len(self._frozen_batches) % self.num_shards
+        self._frozen_batches += ([],) * missing
 
 
-def bucket_sizes(original: Callable) -> Callable:
+@around
+def bucket_sizes(original: Callable, sizes: Any, num_buckets: int) -> np.ndarray:
     """The lengths that divide the corpus into ``num_buckets`` parts of about equal size."""
-
-    def get_buckets(sizes: Any, num_buckets: int) -> np.ndarray:
-        shares = np.linspace(0, 100, num_buckets + 1)[1:]
-        return np.unique(np.percentile(sizes, shares, method="lower"))
-
-    return get_buckets
+    shares = np.linspace(0, 100, num_buckets + 1)[1:]
+    return np.unique(np.percentile(sizes, shares, method="lower"))
 
 
 USERS_OF_REMOVED_NAMES = (

@@ -14,37 +14,31 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.utils.errors import ConfigError
 
 
-def forget_tpu(original: Callable) -> Callable:
+@around
+def forget_tpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
     """Undo ``--tpu``, which fairseq's ``--bf16`` implies also without the library for TPUs."""
-
-    def call_main(cfg: Any, main: Callable, **kwargs: Any) -> None:
-        if cfg.common.bf16 and importlib.util.find_spec("torch_xla") is None:
-            for group in (cfg.common, cfg.distributed_training, cfg.task):
-                if getattr(group, "tpu", False):
-                    group.tpu = False
-        original(cfg, main, **kwargs)
-
-    return call_main
+    if cfg.common.bf16 and importlib.util.find_spec("torch_xla") is None:
+        for group in (cfg.common, cfg.distributed_training, cfg.task):
+            if getattr(group, "tpu", False):
+                group.tpu = False
+    original(cfg, main, **kwargs)
 
 
-def refuse_half(original: Callable) -> Callable:
+@around
+def refuse_half(original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
     """Refuse float16 on a CPU: fairseq keeps master weights and loss scaler on a CUDA device."""
-
-    def __init__(self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
-        if cfg.common.cpu or not torch.cuda.is_available():
-            for option in ("fp16", "amp"):
-                if getattr(cfg.common, option):
-                    raise ConfigError(
-                        f"`--{option}` trains on a CUDA device only, but this run is on the CPU. "
-                        "Leave it out, or use `--bf16`."
-                    )
-        original(self, cfg, *args, **kwargs)
-
-    return __init__
+    if cfg.common.cpu or not torch.cuda.is_available():
+        for option in ("fp16", "amp"):
+            if getattr(cfg.common, option):
+                raise ConfigError(
+                    f"`--{option}` trains on a CUDA device only, but this run is on the CPU. "
+                    "Leave it out, or use `--bf16`."
+                )
+    original(self, cfg, *args, **kwargs)
 
 
 def _free_port() -> int:
@@ -120,64 +114,56 @@ def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> Non
     distributed_main(index, main, cfg, kwargs)
 
 
-def start_on_cpu(original: Callable) -> Callable:
+@around
+def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
     """Start the processes of a job on CPUs; fairseq starts all other jobs."""
-
-    def call_main(cfg: Any, main: Callable, **kwargs: Any) -> None:
-        training = cfg.distributed_training
-        if cfg.common.tpu or (torch.cuda.is_available() and not cfg.common.cpu):
-            return original(cfg, main, **kwargs)
-        join_processes(training)
-        if training.distributed_init_method is None or training.distributed_no_spawn:
-            return original(cfg, main, **kwargs)
-        kwargs["start_rank"] = training.distributed_rank
-        training.distributed_rank = None  # fairseq adds the index of each process to start_rank
-        processes = training.distributed_num_procs or training.distributed_world_size
-        torch.multiprocessing.spawn(spawned, args=(main, cfg, kwargs), nprocs=processes)
-
-    return call_main
+    training = cfg.distributed_training
+    if cfg.common.tpu or (torch.cuda.is_available() and not cfg.common.cpu):
+        return original(cfg, main, **kwargs)
+    join_processes(training)
+    if training.distributed_init_method is None or training.distributed_no_spawn:
+        return original(cfg, main, **kwargs)
+    kwargs["start_rank"] = training.distributed_rank
+    training.distributed_rank = None  # fairseq adds the index of each process to start_rank
+    processes = training.distributed_num_procs or training.distributed_world_size
+    torch.multiprocessing.spawn(spawned, args=(main, cfg, kwargs), nprocs=processes)
 
 
-def without_device_ids(original: Callable) -> Callable:
+@around
+def without_device_ids(
+    original: Callable, module: torch.nn.Module, **options: Any
+) -> torch.nn.Module:
     """Leave out device ids, which torch's DistributedDataParallel refuses for CPU modules."""
-
-    def build(module: torch.nn.Module, **options: Any) -> torch.nn.Module:
-        if all(parameter.device.type == "cpu" for parameter in module.parameters()):
-            options.update(device_ids=None, output_device=None)
-        return original(module=module, **options)
-
-    return build
+    if all(parameter.device.type == "cpu" for parameter in module.parameters()):
+        options.update(device_ids=None, output_device=None)
+    return original(module=module, **options)
 
 
-def gather_on_cpu(original: Callable) -> Callable:
+@around
+def gather_on_cpu(
+    original: Callable, data: Any, group: Any = None, max_size: int = 16384
+) -> list[Any]:
     """Gather logs without the CUDA buffer that fairseq uses; jobs with gloo may have no GPU."""
+    from fairseq.distributed.utils import get_global_group, get_world_size
 
-    def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
-        from fairseq.distributed.utils import get_global_group, get_world_size
-
-        group = group or get_global_group()
-        if torch.distributed.get_backend(group) != "gloo":
-            return original(data, group, max_size)
-        gathered: list[Any] = [None] * get_world_size(group)
-        torch.distributed.all_gather_object(gathered, data, group)
-        return gathered
-
-    return all_gather_list
+    group = group or get_global_group()
+    if torch.distributed.get_backend(group) != "gloo":
+        return original(data, group, max_size)
+    gathered: list[Any] = [None] * get_world_size(group)
+    torch.distributed.all_gather_object(gathered, data, group)
+    return gathered
 
 
-def send_object(original: Callable) -> Callable:
+@around
+def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
     """Send the object by pickle, as all data between the ranks of a job are sent.
 
     Rank 0 has already loaded it safely from a checkpoint. ``weights_only`` would refuse the
     configuration objects in it.
     """
-
-    def _broadcast_object_slow(obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-        message = [obj]
-        torch.distributed.broadcast_object_list(message, src_rank, group, dist_device)
-        return message[0]
-
-    return _broadcast_object_slow
+    message = [obj]
+    torch.distributed.broadcast_object_list(message, src_rank, group, dist_device)
+    return message[0]
 
 
 PATCHES = (

@@ -7,28 +7,26 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 
-def count_from_the_first(original: Callable) -> Callable:
+@around
+def count_from_the_first(
+    original: Callable,
+    self: Any,
+    step: int,
+    lprobs: Tensor,
+    scores: Tensor | None,
+    prev_output_tokens: Tensor | None = None,
+    original_batch_idxs: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Number the sentences of a batch by their rows, as the overlap of groups is stored."""
-
-    def step(
-        self: Any,
-        step: int,
-        lprobs: Tensor,
-        scores: Tensor | None,
-        prev_output_tokens: Tensor | None = None,
-        original_batch_idxs: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        if original_batch_idxs is not None:
-            if step == 0:  # all sentences of the batch are there
-                self.sentences = original_batch_idxs
-            matches = original_batch_idxs.unsqueeze(1).eq(self.sentences)
-            original_batch_idxs = matches.int().argmax(1)
-        return original(self, step, lprobs, scores, prev_output_tokens, original_batch_idxs)
-
-    return step
+    if original_batch_idxs is not None:
+        if step == 0:  # all sentences of the batch are there
+            self.sentences = original_batch_idxs
+        matches = original_batch_idxs.unsqueeze(1).eq(self.sentences)
+        original_batch_idxs = matches.int().argmax(1)
+    return original(self, step, lprobs, scores, prev_output_tokens, original_batch_idxs)
 
 
 PATCHES = (

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 COPIES = tuple(
     f"{name}_{kind}"
@@ -22,31 +22,27 @@ COPIES = tuple(
 )
 
 
-def without_copies(original: Callable) -> Callable:
+@around
+def without_copies(original: Callable, self: Any, *args: Any, **options: Any) -> None:
     """Build the layer without copies; making them is the last step, and fails without biases."""
-
-    def __init__(self: Any, *args: Any, **options: Any) -> None:
-        try:
-            original(self, *args, **options)
-        except AttributeError:
-            if "load_to_BT" not in vars(self):
-                raise
-        for name in COPIES:
-            self._parameters.pop(name, None)
-        self.BT_version = False  # there is no fused layer
-
-    return __init__
+    try:
+        original(self, *args, **options)
+    except AttributeError:
+        if "load_to_BT" not in vars(self):
+            raise
+    for name in COPIES:
+        self._parameters.pop(name, None)
+    self.BT_version = False  # there is no fused layer
 
 
-def load_once(original: Callable) -> Callable:
+@around
+def load_once(
+    original: Callable, self: Any, state: dict[str, Any], prefix: str, *rest: Any
+) -> None:
     """Load the weights, but never switch to the fused layer."""
-
-    def _load_from_state_dict(self: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in COPIES:
-            state.pop(prefix + name, None)
-        torch.nn.Module._load_from_state_dict(self, state, prefix, *rest)
-
-    return _load_from_state_dict
+    for name in COPIES:
+        state.pop(prefix + name, None)
+    torch.nn.Module._load_from_state_dict(self, state, prefix, *rest)
 
 
 LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"

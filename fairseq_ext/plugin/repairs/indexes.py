@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 
 def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
@@ -22,55 +22,40 @@ def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
     return (np.cumsum(counts) - counts) * itemsize
 
 
-def add_in_int64(original: Callable) -> Callable:
+@around
+def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
     """Add sizes in int64; fairseq uses int32 where parts of several workers were merged."""
-
-    def writer(cls: Any, path: str, dtype: Any) -> Any:
-        index = original(cls, path, dtype)
-        index._get_pointers = lambda sizes: starts(sizes, np.dtype(dtype).itemsize)
-        return index
-
-    return writer
+    index = original(cls, path, dtype)
+    index._get_pointers = lambda sizes: starts(sizes, np.dtype(dtype).itemsize)
+    return index
 
 
-def not_cached(original: Callable) -> Callable:
+@around
+def not_cached(original: Callable, path: str) -> str | None:
     """Read sentences of the old layout from the file, instead of from a cache that is empty."""
-
-    def infer_dataset_impl(path: str) -> str | None:
-        layout = original(path)
-        return "lazy" if layout == "cached" else layout
-
-    return infer_dataset_impl
+    layout = original(path)
+    return "lazy" if layout == "cached" else layout
 
 
-def nothing_to_prefetch(original: Callable) -> Callable:
+@around
+def nothing_to_prefetch(original: Callable, self: Any, indices: Any) -> None:
     """Let tasks such as online back-translation ask for a cache that need not be filled."""
-
-    def prefetch(self: Any, indices: Any) -> None:
-        return None
-
-    return prefetch
+    return None
 
 
-def opened_here(original: Callable) -> Callable:
+@around
+def opened_here(original: Callable, self: Any, i: int) -> Any:
     """Open the file in each process: one that workers inherit has one position for all of them."""
-
-    def __getitem__(self: Any, i: int) -> Any:
-        if self.__dict__.get("opened_by") != os.getpid():
-            self.data_file, self.opened_by = None, os.getpid()
-        return original(self, i)
-
-    return __getitem__
+    if self.__dict__.get("opened_by") != os.getpid():
+        self.data_file, self.opened_by = None, os.getpid()
+    return original(self, i)
 
 
-def close_if_open(original: Callable) -> Callable:
+@around
+def close_if_open(original: Callable, self: Any) -> None:
     """Let the destructor of a data set do nothing if its file could not be opened."""
-
-    def __del__(self: Any) -> None:
-        if getattr(self, "_bin_buffer_mmap", None) is not None:
-            original(self)
-
-    return __del__
+    if getattr(self, "_bin_buffer_mmap", None) is not None:
+        original(self)
 
 
 PATCHES = (

@@ -8,19 +8,16 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 
-def watch_tensors(original: Callable) -> Callable:
+@around
+def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> None:
     """Check the gradients of a layer's outputs by hooks on these tensors."""
-
-    def add_hooks(self: Any, module: torch.nn.Module) -> None:
-        if self.forward:
-            self.fhooks.append(module.register_forward_hook(self.fhook_fn))
-        if self.backward:
-            self.bhooks.append(module.register_forward_hook(functools.partial(_watch, self)))
-
-    return add_hooks
+    if self.forward:
+        self.fhooks.append(module.register_forward_hook(self.fhook_fn))
+    if self.backward:
+        self.bhooks.append(module.register_forward_hook(functools.partial(_watch, self)))
 
 
 def _watch(detector: Any, module: torch.nn.Module, _: Any, output: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 SCALER_COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
@@ -21,46 +21,42 @@ def _master_weights(optimizer: Any) -> list[torch.Tensor]:
     return list(weights.values()) if isinstance(weights, dict) else list(weights)
 
 
-def save_half_precision(original: Callable) -> Callable:
-    def state_dict(self: Any) -> dict[str, Any]:
-        state = original(self)
-        if weights := _master_weights(self):
-            state["fp32_params"] = [tensor.data for tensor in weights]
-        if self.scaler is not None:
-            state["scaler"] = {name: getattr(self.scaler, name) for name in SCALER_COUNTERS}
-        return state
-
-    return state_dict
+@around
+def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
+    state = original(self)
+    if weights := _master_weights(self):
+        state["fp32_params"] = [tensor.data for tensor in weights]
+    if self.scaler is not None:
+        state["scaler"] = {name: getattr(self.scaler, name) for name in SCALER_COUNTERS}
+    return state
 
 
-def restore_half_precision(original: Callable) -> Callable:
-    def load_state_dict(self: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        original(self, state, *args, **kwargs)
-        saved = state.get("fp32_params", [])
-        weights = _master_weights(self)
-        if [tensor.shape for tensor in weights] == [tensor.shape for tensor in saved]:
-            for tensor, old in zip(weights, saved, strict=True):
-                tensor.data.copy_(old)
-        if self.scaler is not None:
-            vars(self.scaler).update(state.get("scaler", {}))
-
-    return load_state_dict
-
-
-def save_loss_scale(original: Callable) -> Callable:
-    def state_dict(self: Any) -> dict[str, Any]:
-        return {**original(self), "grad_scaler": self.scaler.state_dict()}
-
-    return state_dict
+@around
+def restore_half_precision(
+    original: Callable, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any
+) -> None:
+    original(self, state, *args, **kwargs)
+    saved = state.get("fp32_params", [])
+    weights = _master_weights(self)
+    if [tensor.shape for tensor in weights] == [tensor.shape for tensor in saved]:
+        for tensor, old in zip(weights, saved, strict=True):
+            tensor.data.copy_(old)
+    if self.scaler is not None:
+        vars(self.scaler).update(state.get("scaler", {}))
 
 
-def restore_loss_scale(original: Callable) -> Callable:
-    def load_state_dict(self: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        original(self, state, *args, **kwargs)
-        if state.get("grad_scaler"):
-            self.scaler.load_state_dict(state["grad_scaler"])
+@around
+def save_loss_scale(original: Callable, self: Any) -> dict[str, Any]:
+    return {**original(self), "grad_scaler": self.scaler.state_dict()}
 
-    return load_state_dict
+
+@around
+def restore_loss_scale(
+    original: Callable, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any
+) -> None:
+    original(self, state, *args, **kwargs)
+    if state.get("grad_scaler"):
+        self.scaler.load_state_dict(state["grad_scaler"])
 
 
 PATCHES = (

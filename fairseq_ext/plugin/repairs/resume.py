@@ -24,7 +24,7 @@ from typing import Any
 from fairseq_ext.checkpoints import layout, storage
 from fairseq_ext.checkpoints.layout import EARLY_STOPPING, position
 from fairseq_ext.plugin.checks.checkpoints import start
-from fairseq_ext.plugin.table import Layer, Patch, running
+from fairseq_ext.plugin.table import Layer, Patch, around, running
 from fairseq_ext.utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -57,20 +57,24 @@ def compose_as_in_first_epoch(original: Callable) -> Callable:
     return get_train_iterator
 
 
-def shuffle_as_asked(original: Callable) -> Callable:
+@around
+def shuffle_as_asked(
+    original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
+) -> Any:
     """Set the shuffling of a reused sampler, which would keep that of its first epoch."""
-
-    def _get_iterator_for_epoch(
-        self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
-    ) -> Any:
-        if hasattr(self, "epoch_batch_sampler"):
-            self.epoch_batch_sampler.shuffle = shuffle
-        return original(self, epoch, shuffle, *args, **kwargs)
-
-    return _get_iterator_for_epoch
+    if hasattr(self, "epoch_batch_sampler"):
+        self.epoch_batch_sampler.shuffle = shuffle
+    return original(self, epoch, shuffle, *args, **kwargs)
 
 
-def group_what_is_left(original: Callable) -> Callable:
+@around
+def group_what_is_left(
+    original: Callable,
+    self: Any,
+    iterable: Any,
+    chunk_size: int,
+    skip_remainder_batch: bool = False,
+) -> None:
     """Group the batches that are left of an epoch, whatever `--update-freq` came before.
 
     fairseq counts the groups of the whole epoch by the present `--update-freq`, and loses the last
@@ -79,56 +83,45 @@ def group_what_is_left(original: Callable) -> Callable:
 
     from fairseq.data.iterators import CountingIterator, _chunk_iterator
 
-    def __init__(
-        self: Any, iterable: Any, chunk_size: int, skip_remainder_batch: bool = False
-    ) -> None:
-        done = getattr(iterable, "n", 0)
-        left = len(iterable) - done
-        groups = left // chunk_size if skip_remainder_batch else math.ceil(left / chunk_size)
-        if left and not groups:
-            raise ConfigError(
-                f"`--skip-remainder-batch` drops all {left} batches that are left of this epoch, "
-                f"because `--update-freq` is {chunk_size}. Give a smaller one, or leave it out."
-            )
-        chunks = _chunk_iterator(iterable, chunk_size, skip_remainder_batch)
-        start = math.ceil(done / chunk_size)
-        CountingIterator.__init__(self, chunks, start=start, total=start + groups)
-        self.chunk_size = chunk_size
-        if skip_remainder_batch:  # or fairseq would take the epoch for unfinished
-            iterable.take(done + groups * chunk_size)
-
-    return __init__
+    done = getattr(iterable, "n", 0)
+    left = len(iterable) - done
+    groups = left // chunk_size if skip_remainder_batch else math.ceil(left / chunk_size)
+    if left and not groups:
+        raise ConfigError(
+            f"`--skip-remainder-batch` drops all {left} batches that are left of this epoch, "
+            f"because `--update-freq` is {chunk_size}. Give a smaller one, or leave it out."
+        )
+    chunks = _chunk_iterator(iterable, chunk_size, skip_remainder_batch)
+    start = math.ceil(done / chunk_size)
+    CountingIterator.__init__(self, chunks, start=start, total=start + groups)
+    self.chunk_size = chunk_size
+    if skip_remainder_batch:  # or fairseq would take the epoch for unfinished
+        iterable.take(done + groups * chunk_size)
 
 
-def store_processes(original: Callable) -> Callable:
+@around
+def store_processes(original: Callable, self: Any) -> dict[str, Any]:
     """Store by how many processes the batches of an epoch are shared out."""
-
-    def state_dict(self: Any) -> dict[str, Any]:
-        return {**original(self), "processes": self.num_shards}
-
-    return state_dict
+    return {**original(self), "processes": self.num_shards}
 
 
-def continue_on_other_processes(original: Callable) -> Callable:
+@around
+def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
     """Continue an epoch where it was, also on another number of processes.
 
     Each process counts its own batches, and takes every N-th one of all.
     """
-
-    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
-        before, done = state_dict.get("processes"), state_dict.get("iterations_in_epoch", 0)
-        if before is not None and before != self.num_shards and done:
-            if before * done % self.num_shards or getattr(self, "grouped_shuffling", False):
-                raise ConfigError(
-                    f"{before} processes have read {before * done} batches of this epoch, which "
-                    f"{self.num_shards} processes cannot have read together. Continue on {before}, "
-                    "or give `--reset-dataloader` to begin the epoch again."
-                )
-            done = before * done // self.num_shards
-            state_dict = {**state_dict, "iterations_in_epoch": done}
-        original(self, state_dict)
-
-    return load_state_dict
+    before, done = state_dict.get("processes"), state_dict.get("iterations_in_epoch", 0)
+    if before is not None and before != self.num_shards and done:
+        if before * done % self.num_shards or getattr(self, "grouped_shuffling", False):
+            raise ConfigError(
+                f"{before} processes have read {before * done} batches of this epoch, which "
+                f"{self.num_shards} processes cannot have read together. Continue on {before}, "
+                "or give `--reset-dataloader` to begin the epoch again."
+            )
+        done = before * done // self.num_shards
+        state_dict = {**state_dict, "iterations_in_epoch": done}
+    original(self, state_dict)
 
 
 # 2. Validation
@@ -154,12 +147,12 @@ def early_stopping_state() -> dict[str, Any]:
     return {"best": None, "num_runs": 0}
 
 
-def save_early_stopping(original: Callable) -> Callable:
-    def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> str | None:
-        stopping = {**early_stopping_state(), "aim": aim(self.cfg.checkpoint)}
-        return original(self, filename, {**extra_state, EARLY_STOPPING: stopping})
-
-    return save_checkpoint
+@around
+def save_early_stopping(
+    original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
+) -> str | None:
+    stopping = {**early_stopping_state(), "aim": aim(self.cfg.checkpoint)}
+    return original(self, filename, {**extra_state, EARLY_STOPPING: stopping})
 
 
 def aim(cfg: Any) -> str:
@@ -178,67 +171,64 @@ def _former_aim(cfg: Any, trainer: Any) -> str:
     return aim(SimpleNamespace(**former) if is_complete else cfg)
 
 
-def restore_validation(original: Callable) -> Callable:
+@around
+def restore_validation(
+    original: Callable, cfg: Any, trainer: Any, **options: Any
+) -> tuple[Any, Any]:
     """Restore the state of validation, of which fairseq restores only the best value.
 
     Values of another metric are forgotten, because those to come cannot be compared with them.
     """
+
     from fairseq import checkpoint_utils
 
-    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
-        for keeper in (checkpoint_utils.save_checkpoint, *_early_stopping()):
-            for name in ("best", "num_runs"):  # of another training in this process
-                vars(keeper).pop(name, None)
-        extra_state, iterator = original(cfg, trainer, **options)
-        begins = trainer.get_num_updates() == 0  # for instance with `--finetune-from-model`
-        if extra_state is None or begins or cfg.reset_optimizer or cfg.reset_meters:
-            return extra_state, iterator
-        stopping = extra_state.get(EARLY_STOPPING, {})
-        scheduler = trainer._optim_history[-1]["lr_scheduler_state"]
-        val_loss = extra_state.get("val_loss")
-        before, now = stopping.get("aim") or _former_aim(cfg, trainer), aim(cfg)
-        if before != now and "best" in extra_state:
-            logger.info(f"the best value so far is forgotten: it is the {before}, not the {now}")
-            del checkpoint_utils.save_checkpoint.best
-            stopping, val_loss = {}, None
-            if "num_bad_epochs" in scheduler:
-                worst = -math.inf if cfg.maximize_best_checkpoint_metric else math.inf
-                scheduler = {**scheduler, "best": worst, "num_bad_epochs": 0}
-        if stopping.get("best") is not None:
-            for command in training_commands():
-                command.should_stop_early.best = stopping["best"]
-                command.should_stop_early.num_runs = stopping["num_runs"]
-        if not cfg.reset_lr_scheduler:
-            # fairseq has just told the scheduler that an epoch has ended, which may be wrong ...
-            trainer.lr_scheduler.load_state_dict(scheduler)
-            saved = position({"extra_state": extra_state})
-            if saved.get("iterations_in_epoch") == 0:
-                # ... and if it is right, the scheduler has not seen the validation loss yet.
-                trainer.lr_step(saved["epoch"] - 1, val_loss)
+    for keeper in (checkpoint_utils.save_checkpoint, *_early_stopping()):
+        for name in ("best", "num_runs"):  # of another training in this process
+            vars(keeper).pop(name, None)
+    extra_state, iterator = original(cfg, trainer, **options)
+    begins = trainer.get_num_updates() == 0  # for instance with `--finetune-from-model`
+    if extra_state is None or begins or cfg.reset_optimizer or cfg.reset_meters:
         return extra_state, iterator
+    stopping = extra_state.get(EARLY_STOPPING, {})
+    scheduler = trainer._optim_history[-1]["lr_scheduler_state"]
+    val_loss = extra_state.get("val_loss")
+    before, now = stopping.get("aim") or _former_aim(cfg, trainer), aim(cfg)
+    if before != now and "best" in extra_state:
+        logger.info(f"the best value so far is forgotten: it is the {before}, not the {now}")
+        del checkpoint_utils.save_checkpoint.best
+        stopping, val_loss = {}, None
+        if "num_bad_epochs" in scheduler:
+            worst = -math.inf if cfg.maximize_best_checkpoint_metric else math.inf
+            scheduler = {**scheduler, "best": worst, "num_bad_epochs": 0}
+    if stopping.get("best") is not None:
+        for command in training_commands():
+            command.should_stop_early.best = stopping["best"]
+            command.should_stop_early.num_runs = stopping["num_runs"]
+    if not cfg.reset_lr_scheduler:
+        # fairseq has just told the scheduler that an epoch has ended, which may be wrong ...
+        trainer.lr_scheduler.load_state_dict(scheduler)
+        saved = position({"extra_state": extra_state})
+        if saved.get("iterations_in_epoch") == 0:
+            # ... and if it is right, the scheduler has not seen the validation loss yet.
+            trainer.lr_step(saved["epoch"] - 1, val_loss)
+    return extra_state, iterator
 
-    return load_checkpoint
+
+@around
+def save_plateau(original: Callable, self: Any) -> dict[str, Any]:
+    plateau = self.lr_scheduler
+    return {
+        **original(self),
+        "num_bad_epochs": plateau.num_bad_epochs,
+        "cooldown_counter": plateau.cooldown_counter,
+    }
 
 
-def save_plateau(original: Callable) -> Callable:
-    def state_dict(self: Any) -> dict[str, Any]:
-        plateau = self.lr_scheduler
-        return {
-            **original(self),
-            "num_bad_epochs": plateau.num_bad_epochs,
-            "cooldown_counter": plateau.cooldown_counter,
-        }
-
-    return state_dict
-
-
-def restore_plateau(original: Callable) -> Callable:
-    def load_state_dict(self: Any, state: dict[str, Any]) -> None:
-        original(self, state)
-        for name in ("num_bad_epochs", "cooldown_counter"):
-            setattr(self.lr_scheduler, name, state.get(name, 0))
-
-    return load_state_dict
+@around
+def restore_plateau(original: Callable, self: Any, state: dict[str, Any]) -> None:
+    original(self, state)
+    for name in ("num_bad_epochs", "cooldown_counter"):
+        setattr(self.lr_scheduler, name, state.get(name, 0))
 
 
 # 3. Files
@@ -256,100 +246,90 @@ def removed_on_error(path: str) -> Iterator[None]:
         raise
 
 
-def copy_whole(original: Callable) -> Callable:
+@around
+def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> str:
     """Copy to a temporary name in the same folder, then rename."""
-
-    def copy(src_path: str, dst_path: str, overwrite: bool = False) -> str:
-        temporary = dst_path + TEMPORARY
-        with removed_on_error(temporary):
-            original(src_path, temporary, overwrite=True)
-            Path(temporary).replace(dst_path)
-        return dst_path
-
-    return copy
+    temporary = dst_path + TEMPORARY
+    with removed_on_error(temporary):
+        original(src_path, temporary, overwrite=True)
+        Path(temporary).replace(dst_path)
+    return dst_path
 
 
-def save_whole(original: Callable) -> Callable:
-    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
-        with removed_on_error(filename + TEMPORARY):
-            original(obj, filename, async_write)
-
-    return torch_persistent_save
+@around
+def save_whole(original: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
+    with removed_on_error(filename + TEMPORARY):
+        original(obj, filename, async_write)
 
 
-def sweep_directory(original: Callable) -> Callable:
+@around
+def sweep_directory(original: Callable, save_dir: str) -> None:
     """Remove temporary files of killed runs, at the start of the first process."""
-
-    def verify_checkpoint_directory(save_dir: str) -> None:
-        original(save_dir)
-        for leftover in Path(save_dir).glob(f"*.pt{TEMPORARY}"):
-            logger.info(f"removing {leftover}, left by a killed run")
-            leftover.unlink(missing_ok=True)
-
-    return verify_checkpoint_directory
+    original(save_dir)
+    for leftover in Path(save_dir).glob(f"*.pt{TEMPORARY}"):
+        logger.info(f"removing {leftover}, left by a killed run")
+        leftover.unlink(missing_ok=True)
 
 
-def keep_best_until_full(original: Callable) -> Callable:
+@around
+def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None:
     """Keep a checkpoint among the best as long as there are fewer than may be kept.
 
     fairseq compares it with the worst of those, however many there are. So while one is missing,
     the worst is infinitely bad.
     """
+
     from fairseq import checkpoint_utils
 
-    def save_checkpoint(cfg: Any, *rest: Any) -> str | None:
-        find = checkpoint_utils.checkpoint_paths
-        worst = f"checkpoint.best_{'-inf' if cfg.maximize_best_checkpoint_metric else 'inf'}.pt"
+    find = checkpoint_utils.checkpoint_paths
+    worst = f"checkpoint.best_{'-inf' if cfg.maximize_best_checkpoint_metric else 'inf'}.pt"
 
-        def checkpoint_paths(path: str, pattern: str, **options: Any) -> list[Any]:
-            paths = find(path, pattern, **options)
-            is_short = len(paths) < cfg.keep_best_checkpoints
-            return [worst] if is_short and pattern.startswith(r"checkpoint\.best_") else paths
+    def checkpoint_paths(path: str, pattern: str, **options: Any) -> list[Any]:
+        paths = find(path, pattern, **options)
+        is_short = len(paths) < cfg.keep_best_checkpoints
+        return [worst] if is_short and pattern.startswith(r"checkpoint\.best_") else paths
 
-        checkpoint_utils.checkpoint_paths = checkpoint_paths
-        try:
-            return original(cfg, *rest)
-        finally:
-            checkpoint_utils.checkpoint_paths = find
-
-    return save_checkpoint
+    checkpoint_utils.checkpoint_paths = checkpoint_paths
+    try:
+        return original(cfg, *rest)
+    finally:
+        checkpoint_utils.checkpoint_paths = find
 
 
-def save_interval_at_end(original: Callable) -> Callable:
+@around
+def save_interval_at_end(
+    original: Callable, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None
+) -> Any:
     """Write the checkpoint of `--save-interval-updates` at the end of an epoch, too.
 
     It is written before all others: a training killed in between resumes from the former
     `checkpoint_last.pt` and writes it again.
     """
+
     from fairseq.checkpoint_utils import checkpoint_paths
     from fairseq.file_io import PathManager
 
-    def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
-        interval, updates = cfg.save_interval_updates, trainer.get_num_updates()
-        if interval <= 0 or updates % interval or not epoch_itr.end_of_epoch():
-            return original(cfg, trainer, epoch_itr, val_loss)
-        suffix = trainer.checkpoint_suffix
-        interval_path = str(
-            Path(cfg.save_dir, f"checkpoint_{epoch_itr.epoch}_{updates}{suffix}.pt")
-        )
-        save = trainer.save_checkpoint
+    interval, updates = cfg.save_interval_updates, trainer.get_num_updates()
+    if interval <= 0 or updates % interval or not epoch_itr.end_of_epoch():
+        return original(cfg, trainer, epoch_itr, val_loss)
+    suffix = trainer.checkpoint_suffix
+    interval_path = str(Path(cfg.save_dir, f"checkpoint_{epoch_itr.epoch}_{updates}{suffix}.pt"))
+    save = trainer.save_checkpoint
 
-        def save_interval_first(path: str, extra_state: dict[str, Any]) -> Any:
-            save(interval_path, extra_state)
-            if cfg.keep_interval_updates > 0 and cfg.keep_interval_updates_pattern == -1:
-                pattern = rf"checkpoint_\d+_(\d+){suffix}\.pt"
-                for old in checkpoint_paths(cfg.save_dir, pattern)[cfg.keep_interval_updates :]:
-                    Path(old).unlink(missing_ok=True)
-            PathManager.copy(interval_path, path, overwrite=True)
-            return path
+    def save_interval_first(path: str, extra_state: dict[str, Any]) -> Any:
+        save(interval_path, extra_state)
+        if cfg.keep_interval_updates > 0 and cfg.keep_interval_updates_pattern == -1:
+            pattern = rf"checkpoint_\d+_(\d+){suffix}\.pt"
+            for old in checkpoint_paths(cfg.save_dir, pattern)[cfg.keep_interval_updates :]:
+                Path(old).unlink(missing_ok=True)
+        PathManager.copy(interval_path, path, overwrite=True)
+        return path
 
-        trainer.save_checkpoint = save_interval_first
-        try:
-            return original(cfg, trainer, epoch_itr, val_loss)
-        finally:
-            trainer.save_checkpoint = save
-
-    return save_checkpoint
+    trainer.save_checkpoint = save_interval_first
+    try:
+        return original(cfg, trainer, epoch_itr, val_loss)
+    finally:
+        trainer.save_checkpoint = save
 
 
 # 4. Finished runs
@@ -380,26 +360,23 @@ def why_finished(trainer: Any, next_epoch: int) -> str | None:
     return None
 
 
-def skip_if_finished(original: Callable) -> Callable:
-    def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[None], bool]:
-        if why_finished(trainer, epoch_itr.next_epoch_idx) is not None:
-            return [None], True
-        return original(cfg, trainer, task, epoch_itr)
+@around
+def skip_if_finished(
+    original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any
+) -> tuple[list[None], bool]:
+    if why_finished(trainer, epoch_itr.next_epoch_idx) is not None:
+        return [None], True
+    return original(cfg, trainer, task, epoch_itr)
 
-    return train
 
-
-def notice_finished(original: Callable) -> Callable:
+@around
+def notice_finished(original: Callable, cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
     """Say that a run has finished; :func:`skip_if_finished` prevents another update."""
-
-    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
-        extra_state, iterator = original(cfg, trainer, **options)
-        reason = why_finished(trainer, iterator.next_epoch_idx)
-        if extra_state is not None and reason is not None:
-            logger.info(f"nothing to do: this run has finished ({reason})")
-        return extra_state, iterator
-
-    return load_checkpoint
+    extra_state, iterator = original(cfg, trainer, **options)
+    reason = why_finished(trainer, iterator.next_epoch_idx)
+    if extra_state is not None and reason is not None:
+        logger.info(f"nothing to do: this run has finished ({reason})")
+    return extra_state, iterator
 
 
 PLATEAU = "fairseq.optim.lr_scheduler.reduce_lr_on_plateau:ReduceLROnPlateauLRSchedule"

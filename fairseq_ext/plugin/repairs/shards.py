@@ -12,35 +12,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.utils.errors import ConfigError
 
 
-def _generate(original: Callable) -> Callable:
-    def main(cfg: Any) -> Any:
-        count, shard = cfg.dataset.num_shards, cfg.dataset.shard_id
-        require_shard(count, shard)
-        if count == 1:
-            return original(cfg)
-        distributed = cfg.distributed_training
-        if distributed.distributed_world_size > 1:
-            raise ConfigError(
-                "`--num-shards` and `--distributed-world-size` both split the set; give one."
-            )
-        # fairseq-generate needs no more of them
-        distributed.distributed_world_size, distributed.distributed_rank = count, shard
-        try:
-            return original(cfg)
-        except ZeroDivisionError as error:
-            if not _after_no_batches(error):
-                raise
-            print(f"shard {shard} of {count} has no sentences", file=sys.stderr)
-            return None
-        finally:
-            if cfg.common_eval.results_path is not None:
-                _name_by_shard(Path(cfg.common_eval.results_path), count, shard)
-
-    return main
+@around
+def _generate(original: Callable, cfg: Any) -> Any:
+    count, shard = cfg.dataset.num_shards, cfg.dataset.shard_id
+    require_shard(count, shard)
+    if count == 1:
+        return original(cfg)
+    distributed = cfg.distributed_training
+    if distributed.distributed_world_size > 1:
+        raise ConfigError(
+            "`--num-shards` and `--distributed-world-size` both split the set; give one."
+        )
+    # fairseq-generate needs no more of them
+    distributed.distributed_world_size, distributed.distributed_rank = count, shard
+    try:
+        return original(cfg)
+    except ZeroDivisionError as error:
+        if not _after_no_batches(error):
+            raise
+        print(f"shard {shard} of {count} has no sentences", file=sys.stderr)
+        return None
+    finally:
+        if cfg.common_eval.results_path is not None:
+            _name_by_shard(Path(cfg.common_eval.results_path), count, shard)
 
 
 def require_shard(count: int, shard: int) -> None:

@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 
-def names_of_subsets(original: Callable) -> Callable:
+@around
+def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
     """Return names as `--valid-subset` takes them: ``valid1``, not ``valid1.de-en.de``."""
-
-    def _find_extra_valid_paths(dataset_path: str) -> set[str]:
-        return {name.partition(".")[0] for name in original(dataset_path)}
-
-    return _find_extra_valid_paths
+    return {name.partition(".")[0] for name in original(dataset_path)}
 
 
-def once_by_default(original: Callable) -> Callable:
+@around
+def once_by_default(
+    original: Callable, self: Any, datasets: Any, sample_ratios: int | Sequence[int] = 1
+) -> None:
     """Take a ratio of -1, the default of `--upsample-primary`, as 1: no part is repeated."""
-
-    def __init__(self: Any, datasets: Any, sample_ratios: int | Sequence[int] = 1) -> None:
-        if not isinstance(sample_ratios, int):
-            sample_ratios = [1 if ratio < 0 else ratio for ratio in sample_ratios]
-        original(self, datasets, sample_ratios)
-
-    return __init__
+    if not isinstance(sample_ratios, int):
+        sample_ratios = [1 if ratio < 0 else ratio for ratio in sample_ratios]
+    original(self, datasets, sample_ratios)
 
 
 PATCHES = (

@@ -11,28 +11,27 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 
-def score_by_language(original: Callable) -> Callable:
+@around
+def score_by_language(
+    original: Callable, self: Any, generator: Any, sample: Any, model: Any
+) -> Any:
     """Score with the tokenizer of the task's target language."""
+    import sacrebleu
 
-    def _inference_with_bleu(self: Any, generator: Any, sample: Any, model: Any) -> Any:
-        import sacrebleu
+    from fairseq_ext.text.bleu_tokenizers import USUAL, tokenizer_for
 
-        from fairseq_ext.text.bleu_tokenizers import USUAL, tokenizer_for
-
-        tokenizer = tokenizer_for(self.cfg.target_lang)
-        if self.cfg.eval_tokenized_bleu or tokenizer == USUAL:
-            return original(self, generator, sample, model)
-        corpus_bleu = sacrebleu.corpus_bleu  # which fairseq looks up in each call
-        sacrebleu.corpus_bleu = functools.partial(corpus_bleu, tokenize=tokenizer)
-        try:
-            return original(self, generator, sample, model)
-        finally:
-            sacrebleu.corpus_bleu = corpus_bleu
-
-    return _inference_with_bleu
+    tokenizer = tokenizer_for(self.cfg.target_lang)
+    if self.cfg.eval_tokenized_bleu or tokenizer == USUAL:
+        return original(self, generator, sample, model)
+    corpus_bleu = sacrebleu.corpus_bleu  # which fairseq looks up in each call
+    sacrebleu.corpus_bleu = functools.partial(corpus_bleu, tokenize=tokenizer)
+    try:
+        return original(self, generator, sample, model)
+    finally:
+        sacrebleu.corpus_bleu = corpus_bleu
 
 
 PATCHES = (

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from fairseq_ext.checkpoints import bundle, safe_load, storage
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 
 
 def _load_nothing_but_data() -> None:
@@ -32,16 +32,13 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
     return view
 
 
-def _require_file(original: Callable) -> Callable:
+@around
+def _require_file(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
     """Give fairseq a file to open, also for a bundle; name a file that is not there."""
+    from fairseq.file_io import PathManager
 
-    def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
-        from fairseq.file_io import PathManager
-
-        file = bundle.as_file(PathManager.get_local_path(path))
-        return original(str(safe_load.require_checkpoint_file(file)), *rest, **options)
-
-    return load_checkpoint_to_cpu
+    file = bundle.as_file(PathManager.get_local_path(path))
+    return original(str(safe_load.require_checkpoint_file(file)), *rest, **options)
 
 
 PATCHES = (

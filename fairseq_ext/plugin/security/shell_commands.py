@@ -15,59 +15,54 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.utils.archives import require_safe_tarfile
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 
-def _unquoted(original: Callable) -> Callable:
-    def __init__(self: Any, path: str, *rest: Any, **options: Any) -> None:
-        self.threadlocal = threading.local()  # its destructor asks for it
-        if shlex.quote(path) != path:
-            raise DataError(
-                f"the path of a FASTA data set must be of plain characters, but is {path!r}: "
-                "fairseq makes it part of a shell command. Rename the folder."
-            )
-        original(self, path, *rest, **options)
-
-    return __init__
+@around
+def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: Any) -> None:
+    self.threadlocal = threading.local()  # its destructor asks for it
+    if shlex.quote(path) != path:
+        raise DataError(
+            f"the path of a FASTA data set must be of plain characters, but is {path!r}: "
+            "fairseq makes it part of a shell command. Rename the folder."
+        )
+    original(self, path, *rest, **options)
 
 
-def _inside(original: Callable) -> Callable:
-    def load_archive_file(archive_file: str) -> Any:
-        require_safe_tarfile()
-        before = tarfile.TarFile.extraction_filter
-        tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
-        try:
-            return original(archive_file)
-        except tarfile.TarError as error:
-            raise CheckpointError(
-                f"{archive_file} is damaged or unsafe: {error}. Do not use it."
-            ) from error
-        finally:
-            tarfile.TarFile.extraction_filter = staticmethod(before) if before else None
-
-    return load_archive_file
+@around
+def _inside(original: Callable, archive_file: str) -> Any:
+    require_safe_tarfile()
+    before = tarfile.TarFile.extraction_filter
+    tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
+    try:
+        return original(archive_file)
+    except tarfile.TarError as error:
+        raise CheckpointError(
+            f"{archive_file} is damaged or unsafe: {error}. Do not use it."
+        ) from error
+    finally:
+        tarfile.TarFile.extraction_filter = staticmethod(before) if before else None
 
 
-def _text_alone(original: Callable) -> Callable:
-    def get_prediction(
-        cls: type,
-        task: Any,
-        model: Any,
-        generator: Any,
-        sample: Any,
-        tgt_lang: str | None = None,
-        synthesize_speech: bool = False,
-    ) -> Any:
-        if synthesize_speech:
-            raise ConfigError(
-                "`synthesize_speech` must be False: the model's data configuration names a "
-                "repository whose code would be fetched and run. Load that model yourself."
-            )
-        return original(cls, task, model, generator, sample, tgt_lang=tgt_lang)
-
-    return get_prediction
+@around
+def _text_alone(
+    original: Callable,
+    cls: type,
+    task: Any,
+    model: Any,
+    generator: Any,
+    sample: Any,
+    tgt_lang: str | None = None,
+    synthesize_speech: bool = False,
+) -> Any:
+    if synthesize_speech:
+        raise ConfigError(
+            "`synthesize_speech` must be False: the model's data configuration names a "
+            "repository whose code would be fetched and run. Load that model yourself."
+        )
+    return original(cls, task, model, generator, sample, tgt_lang=tgt_lang)
 
 
 HUB = "fairseq.models.speech_to_text.hub_interface:S2THubInterface.get_prediction"

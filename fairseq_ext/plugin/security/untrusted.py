@@ -16,56 +16,53 @@ from typing import Any
 from fairseq_ext.checkpoints import layout, registry_checks, storage
 from fairseq_ext.checkpoints.safe_load import about
 from fairseq_ext.plugin.checks.checkpoints import start
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.text.checks import check_merges
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from fairseq_ext.utils.literals import LiteralError, shown
 
 
-def _checked(original: Callable) -> Callable:
+@around
+def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
     """Check in `load_checkpoint_to_cpu`, which every reader of checkpoints calls."""
-
-    def load_checkpoint_to_cpu(path: str, *rest: Any, **options: Any) -> Any:
-        with about(path):
-            if storage.is_checkpoint(path):
-                registry_checks.require_registered(path, storage.peek(path).get("args"))
-            return original(path, *rest, **options)
-
-    return load_checkpoint_to_cpu
+    with about(path):
+        if storage.is_checkpoint(path):
+            registry_checks.require_registered(path, storage.peek(path).get("args"))
+        return original(path, *rest, **options)
 
 
-def _one_by_one(original: Callable) -> Callable:
+@around
+def _one_by_one(
+    original: Callable,
+    filenames: list[str],
+    arg_overrides: dict[str, Any] | None = None,
+    task: Any = None,
+    strict: bool = True,
+    suffix: str = "",
+    num_shards: int = 1,
+    state: dict[str, Any] | None = None,
+) -> tuple[list[Any], Any, Any]:
     """Check each file before a model is built from it, and name it in every error."""
+
     from fairseq import checkpoint_utils as utils
 
-    def load_model_ensemble_and_task(
-        filenames: list[str],
-        arg_overrides: dict[str, Any] | None = None,
-        task: Any = None,
-        strict: bool = True,
-        suffix: str = "",
-        num_shards: int = 1,
-        state: dict[str, Any] | None = None,
-    ) -> tuple[list[Any], Any, Any]:
-        models: list[Any] = []
-        cfg = None
-        for name in filenames:
-            path = utils.get_maybe_sharded_checkpoint_filename(name, suffix, 0, num_shards)
-            with about(path):
-                loaded = state
-                if loaded is None and num_shards == 1 and storage.is_checkpoint(path):
-                    loaded = utils.load_checkpoint_to_cpu(path, arg_overrides)
-                arguments = ([name], arg_overrides, task, strict, suffix, num_shards)
-                if loaded is None or not (loaded.get("cfg") or loaded.get("args")):
-                    built, cfg, task = original(*arguments, state)
-                else:
-                    registry_checks.fitting(loaded["cfg"], task, path)
-                    with registry_checks.no_larger_than(loaded["model"]), _named(loaded["cfg"]):
-                        built, cfg, task = original(*arguments, loaded)
-            models += built
-        return models, cfg, task
-
-    return load_model_ensemble_and_task
+    models: list[Any] = []
+    cfg = None
+    for name in filenames:
+        path = utils.get_maybe_sharded_checkpoint_filename(name, suffix, 0, num_shards)
+        with about(path):
+            loaded = state
+            if loaded is None and num_shards == 1 and storage.is_checkpoint(path):
+                loaded = utils.load_checkpoint_to_cpu(path, arg_overrides)
+            arguments = ([name], arg_overrides, task, strict, suffix, num_shards)
+            if loaded is None or not (loaded.get("cfg") or loaded.get("args")):
+                built, cfg, task = original(*arguments, state)
+            else:
+                registry_checks.fitting(loaded["cfg"], task, path)
+                with registry_checks.no_larger_than(loaded["model"]), _named(loaded["cfg"]):
+                    built, cfg, task = original(*arguments, loaded)
+        models += built
+    return models, cfg, task
 
 
 @contextmanager
@@ -83,85 +80,69 @@ def _named(cfg: Any) -> Iterator[None]:
         ) from error
 
 
-def _resumed(original: Callable) -> Callable:
-    def load_checkpoint(self: Any, filename: str, *rest: Any, **options: Any) -> Any:
-        with about(filename):
-            return original(self, filename, *rest, **options)
-
-    return load_checkpoint
+@around
+def _resumed(original: Callable, self: Any, filename: str, *rest: Any, **options: Any) -> Any:
+    with about(filename):
+        return original(self, filename, *rest, **options)
 
 
-def _continued(original: Callable) -> Callable:
+@around
+def _continued(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
     """Name the file also in errors of what is taken from it once it is loaded."""
-
-    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
-        path, _ = start(cfg, trainer)
-        with about(path) if Path(path).is_file() else nullcontext():
-            return original(cfg, trainer, **options)
-
-    return load_checkpoint
+    path, _ = start(cfg, trainer)
+    with about(path) if Path(path).is_file() else nullcontext():
+        return original(cfg, trainer, **options)
 
 
-def _validated(original: Callable) -> Callable:
+@around
+def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
     """Check the criterion, because `fairseq-validate` builds the one that the file names."""
+    from fairseq.criterions import CRITERION_REGISTRY
 
-    def main(cfg: Any, *rest: Any, **options: Any) -> Any:
-        from fairseq.criterions import CRITERION_REGISTRY
-
-        path = cfg.common_eval.path
-        with about(path):
-            if path is not None and storage.is_checkpoint(path):
-                state = storage.peek(path)
-                registry_checks.require_registered(path, state.get("args"))
-                named = layout.options(state, "criterion")
-                name = named.get("criterion") or named.get("_name")
-                if not isinstance(name, str) or name not in CRITERION_REGISTRY:
-                    raise registry_checks.unknown(path, "criterion", name)
-            return original(cfg, *rest, **options)
-
-    return main
+    path = cfg.common_eval.path
+    with about(path):
+        if path is not None and storage.is_checkpoint(path):
+            state = storage.peek(path)
+            registry_checks.require_registered(path, state.get("args"))
+            named = layout.options(state, "criterion")
+            name = named.get("criterion") or named.get("_name")
+            if not isinstance(name, str) or name not in CRITERION_REGISTRY:
+                raise registry_checks.unknown(path, "criterion", name)
+        return original(cfg, *rest, **options)
 
 
-def _meters(original: Callable) -> Callable:
+@around
+def _meters(original: Callable, self: Any, state_dict: Any) -> None:
     """Check the kinds of meters, because fairseq would call any name that the file gives."""
+    from fairseq.logging import meters
 
-    def load_state_dict(self: Any, state_dict: Any) -> None:
-        from fairseq.logging import meters
-
-        for _, _, name, _ in state_dict:
-            kind = getattr(meters, name, None) if isinstance(name, str) else None
-            if not (isinstance(kind, type) and issubclass(kind, meters.Meter)):
-                raise CheckpointError(f"has a meter of the unknown kind {name!r:.40}")
-        original(self, state_dict)
-
-    return load_state_dict
+    for _, _, name, _ in state_dict:
+        kind = getattr(meters, name, None) if isinstance(name, str) else None
+        if not (isinstance(kind, type) and issubclass(kind, meters.Meter)):
+            raise CheckpointError(f"has a meter of the unknown kind {name!r:.40}")
+    original(self, state_dict)
 
 
-def _name_option(original: Callable) -> Callable:
+@around
+def _name_option(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
     """In errors about literals, name the option of the command line."""
-
-    def call_main(cfg: Any, main: Callable, **options: Any) -> Any:
-        try:
-            return original(cfg, main, **options)
-        except LiteralError as error:
-            sections = {part: layout.section(cfg, part) for part in cfg}
-            name = registry_checks.option_of(sections, error.text)
-            if name == "an option":
-                raise
-            raise ConfigError(f"`--{name.replace('_', '-')}`: {error}") from error
-
-    return call_main
+    try:
+        return original(cfg, main, **options)
+    except LiteralError as error:
+        sections = {part: layout.section(cfg, part) for part in cfg}
+        name = registry_checks.option_of(sections, error.text)
+        if name == "an option":
+            raise
+        raise ConfigError(f"`--{name.replace('_', '-')}`: {error}") from error
 
 
-def _merges_checked(original: Callable) -> Callable:
-    def __init__(self: Any, cfg: Any) -> None:
-        # A URL is fetched by fairseq itself; no codes at all have a message of their own.
-        path = str(cfg.bpe_codes or "")
-        if path and "://" not in path:
-            check_merges(Path(path))
-        original(self, cfg)
-
-    return __init__
+@around
+def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
+    # A URL is fetched by fairseq itself; no codes at all have a message of their own.
+    path = str(cfg.bpe_codes or "")
+    if path and "://" not in path:
+        check_merges(Path(path))
+    original(self, cfg)
 
 
 PATCHES = (
