@@ -20,6 +20,8 @@ from torch import Tensor
 
 from fairseq_ext.base import dropout as sixteen_bits
 from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.training import adam, bf16, loss, onednn_matmul
+from fairseq_ext.utils import memory
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ def smoothed_loss_in_chunks(
     sample: dict[str, Any],
     reduce: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    from fairseq_ext.training import chunked_output, loss
+    from fairseq_ext.training import chunked_output
 
     if not chunked_output.is_deferred(model):
         return original(self, model, net_output, sample, reduce)
@@ -96,7 +98,7 @@ def loss_in_chunks(
     sample: dict[str, Any],
     reduce: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    from fairseq_ext.training import chunked_output, loss
+    from fairseq_ext.training import chunked_output
 
     if not chunked_output.is_deferred(model):
         return original(self, model, net_output, sample, reduce)
@@ -110,7 +112,7 @@ def loss_in_chunks(
 def accuracy_in_chunks(
     original: Callable, self: Any, model: Any, net_output: Any, sample: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    from fairseq_ext.training import chunked_output, loss
+    from fairseq_ext.training import chunked_output
 
     if not chunked_output.is_deferred(model):
         return original(self, model, net_output, sample)
@@ -132,8 +134,6 @@ def _words(self: Any, model: Any, net_output: Any, sample: dict[str, Any]) -> tu
 def update_in_one_pass(
     original: Callable, self: Any, closure: Callable[[], Any] | None = None
 ) -> Any:
-    from fairseq_ext.training import adam
-
     if closure is not None or not adam.can_fuse(self):
         adam.settle(self)
         return original(self, closure)
@@ -149,8 +149,6 @@ def fold_factors(original: Callable, self: Any) -> None:
     from fairseq.optim.adam import Adam, FairseqAdam
     from fairseq.tasks import FairseqTask
 
-    from fairseq_ext.training import adam
-
     original(self)
     owner = self._optimizer
     straight = type(self.task).optimizer_step is FairseqTask.optimizer_step
@@ -160,8 +158,6 @@ def fold_factors(original: Callable, self: Any) -> None:
 
 @around
 def multiply_in_step(original: Callable, self: Any, c: float | Tensor) -> None:
-    from fairseq_ext.training import adam
-
     if adam.is_folded(self.optimizer):
         return adam.multiply(self.optimizer, c)
     return original(self, c)
@@ -171,8 +167,6 @@ def multiply_in_step(original: Callable, self: Any, c: float | Tensor) -> None:
 def clip_in_step(
     original: Callable, self: Any, max_norm: float, aggregate_norm_fn: Any = None
 ) -> Tensor:
-    from fairseq_ext.training import adam
-
     if aggregate_norm_fn is None and adam.is_folded(self.optimizer):
         return adam.clip(self.optimizer, max_norm)
     adam.settle(self.optimizer)
@@ -181,8 +175,6 @@ def clip_in_step(
 
 @around
 def forget_factors(original: Callable, self: Any) -> None:
-    from fairseq_ext.training import adam
-
     adam.forget(self.optimizer)
     original(self)
 
@@ -191,8 +183,6 @@ def forget_factors(original: Callable, self: Any) -> None:
 def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     original(self, *args, **kwargs)
     if self.device.type == "cpu":
-        from fairseq_ext.utils import memory
-
         memory.keep()
 
 
@@ -207,8 +197,6 @@ def draw_sixteen_bits(original: Callable) -> Callable:
 
 @around
 def multiply_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
-    from fairseq_ext.training import onednn_matmul
-
     slow = self.device.type == "cpu" and onednn_matmul.is_slow()
     with onednn_matmul.by_onednn() if slow else contextlib.nullcontext():
         return original(self, *args, **kwargs)
@@ -221,8 +209,6 @@ def warn_of_slow_bf16(
     original(self, cfg, task, model, *args, **kwargs)
     if not cfg.common.bf16 or self.device.type != "cpu" or not self.is_data_parallel_master:
         return
-    from fairseq_ext.training import bf16
-
     ratio = bf16.times_as_long(model)
     if ratio is not None and ratio > 1:
         logger.warning(
