@@ -23,7 +23,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 import fairseq_ext
 from fairseq_ext.data_folder import checked_files, manifest
-from fairseq_ext.plugin.repairs import indexes
+from fairseq_ext.plugin.repairs import (batches)
 
 MEAN_LENGTH = 25
 VOCABULARY = 37_000
@@ -86,7 +86,7 @@ def measure(tokens: int, repeats: int, folder: Path) -> list[dict[str, object]]:
     pointers = writer(MMapIndexedDataset.Index, "/dev/null", np.uint16)._get_pointers
     seconds = bench.paired(
         {
-            "ours": lambda: indexes.starts(sizes, 2),
+            "ours": lambda: batches.starts(sizes, 2),
             "fairseq": lambda: np.array(pointers(sizes), dtype=np.int64),
         },
         repeats=repeats,

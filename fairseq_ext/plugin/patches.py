@@ -37,22 +37,7 @@ from fairseq_ext.plugin.features import (
     speed,
     time_left,
 )
-from fairseq_ext.plugin.repairs import (
-    averages,
-    background_threads,
-    batches,
-    cpu_training,
-    diverse_search,
-    encoders,
-    indexes,
-    log_filters,
-    nan_report,
-    precision,
-    resume,
-    shards,
-    subsets,
-    validation_bleu,
-)
+from fairseq_ext.plugin.repairs import (averages, batches, cpu_training, encoders, log_filters, nan_report, precision, resume, shards, generation)
 from fairseq_ext.plugin.security import literals, loading, shell_commands, untrusted
 from fairseq_ext.plugin.table import Layer, Patch
 
@@ -64,8 +49,6 @@ PATCHES: tuple[Patch, ...] = (
     *log_filters.PATCHES,
     *loading.PATCHES,
     *batches.PATCHES,
-    *indexes.PATCHES,
-    *subsets.PATCHES,
     *large_corpora.PATCHES,
     *encoders.PATCHES,
     *cpu_training.PATCHES,
@@ -73,13 +56,11 @@ PATCHES: tuple[Patch, ...] = (
     *resume.PATCHES,
     *precision.PATCHES,
     *averages.PATCHES,
-    *background_threads.PATCHES,
     *nan_report.PATCHES,
     *speed.PATCHES,
     *time_left.PATCHES,
     *engine.PATCHES,
-    *diverse_search.PATCHES,
-    *validation_bleu.PATCHES,
+    *generation.PATCHES,
     # 2. The wings
     *(
         patch

@@ -14,7 +14,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetB
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext.data_folder import indexed
-from fairseq_ext.plugin.repairs import indexes
+from fairseq_ext.plugin.repairs import (batches)
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import fairseq
 
@@ -66,8 +66,8 @@ def test_starts_are_those_of_plain_python() -> None:
         expected.append(address)
         address += 4 * size
     for options in (sizes, list(sizes), sizes.tolist()):
-        assert indexes.starts(options, 4).tolist() == expected
-    assert indexes.starts([], 4).tolist() == []
+        assert batches.starts(options, 4).tolist() == expected
+    assert batches.starts([], 4).tolist() == []
 
 
 # --- Damaged ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import sacrebleu
 from fairseq_ext import cli
 from fairseq_ext.decoding.mbr_utilities import build_utility
 from fairseq_ext.evaluation import lengths, plots, tokenizers
-from fairseq_ext.plugin.repairs import validation_bleu
+from fairseq_ext.plugin.repairs import (generation)
 from fairseq_ext.text import bleu_tokenizers
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 from tests.support.harness import write_lines
@@ -122,7 +122,7 @@ def test_validation_scores_by_the_target_language() -> None:
     def original(self: object, generator: object, sample: object, model: object) -> float:
         return sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE]).score
 
-    wrapped, before = validation_bleu.score_by_language(original), sacrebleu.corpus_bleu
+    wrapped, before = generation.score_by_language(original), sacrebleu.corpus_bleu
     for language, tokenized, tokenizer in (
         *(("zh", False, "zh"), ("en", False, "13a"), ("zh", True, "13a")),
     ):

@@ -1,8 +1,14 @@
-"""Batches: no sentence is lost, and buckets work with numpy 2."""
+"""Batches and the binarized data that they are made of: complete, and ended with the process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import atexit
+import contextlib
+import os
+import queue
+import time
+import weakref
+from collections.abc import Callable, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -57,6 +63,96 @@ def numpy_with_old_names(original: ModuleType) -> ModuleType:
     return view
 
 
+def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
+    """The byte at which each sentence of a ``.bin`` file starts, int64 ``[sentences]``.
+
+    Args:
+        sizes: tokens of each sentence.
+        itemsize: bytes of a token.
+    """
+    counts = np.fromiter(sizes, np.int64, len(sizes))
+    return (np.cumsum(counts) - counts) * itemsize
+
+
+@around
+def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
+    """Add sizes in int64; fairseq uses int32 where parts of several workers were merged."""
+    index = original(cls, path, dtype)
+    index._get_pointers = lambda sizes: starts(sizes, np.dtype(dtype).itemsize)
+    return index
+
+
+@around
+def not_cached(original: Callable, path: str) -> str | None:
+    """Read sentences of the old layout from the file, instead of from a cache that is empty."""
+    layout = original(path)
+    return "lazy" if layout == "cached" else layout
+
+
+@around
+def nothing_to_prefetch(original: Callable, self: Any, indices: Any) -> None:
+    """Let tasks such as online back-translation ask for a cache that need not be filled."""
+    return None
+
+
+@around
+def opened_here(original: Callable, self: Any, i: int) -> Any:
+    """Open the file in each process: one that workers inherit has one position for all of them."""
+    if self.__dict__.get("opened_by") != os.getpid():
+        self.data_file, self.opened_by = None, os.getpid()
+    return original(self, i)
+
+
+@around
+def close_if_open(original: Callable, self: Any) -> None:
+    """Let the destructor of a data set do nothing if its file could not be opened."""
+    if getattr(self, "_bin_buffer_mmap", None) is not None:
+        original(self)
+
+
+@around
+def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
+    """Return names as `--valid-subset` takes them: ``valid1``, not ``valid1.de-en.de``."""
+    return {name.partition(".")[0] for name in original(dataset_path)}
+
+
+@around
+def once_by_default(
+    original: Callable, self: Any, datasets: Any, sample_ratios: int | Sequence[int] = 1
+) -> None:
+    """Take a ratio of -1, the default of `--upsample-primary`, as 1: no part is repeated."""
+    if not isinstance(sample_ratios, int):
+        sample_ratios = [1 if ratio < 0 else ratio for ratio in sample_ratios]
+    original(self, datasets, sample_ratios)
+
+
+PATIENCE = 5.0
+"""Seconds to wait until the current batch is made."""
+
+
+def stop(thread: Callable[[], Any]) -> None:
+    """End a ``BackgroundConsumer``, given a weak reference to it.
+
+    The thread ends after its next item when it has made as many items as it should, so this number
+    is set to 0, and the queue is emptied so that the thread does not wait. (Python keeps a running
+    thread alive, even if nobody uses its iterator any more.)
+    """
+    consumer = thread()
+    if consumer is None:
+        return
+    consumer._max_len = 0
+    deadline = time.monotonic() + PATIENCE
+    while consumer.is_alive() and time.monotonic() < deadline:
+        with contextlib.suppress(queue.Empty):
+            consumer._queue.get(timeout=0.02)
+
+
+@around
+def stop_at_exit(original: Callable, self: Any) -> None:
+    original(self)
+    atexit.register(stop, weakref.ref(self._consumer))
+
+
 PATCHES = (
     Patch(
         name="last batch",
@@ -88,5 +184,58 @@ PATCHES = (
         layers=tuple(
             Layer(f"fairseq.{user}:np", numpy_with_old_names) for user in USERS_OF_REMOVED_NAMES
         ),
+    ),
+    Patch(
+        name="data above 2 GiB",
+        kind="repair",
+        reason="fairseq-preprocess with several --workers adds sizes in int32 under numpy 2: from "
+        "some 40 million sentences on, the index points to wrong ones, or the job ends in "
+        "OverflowError",
+        layers=(
+            Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.writer", add_in_int64),
+        ),
+    ),
+    Patch(
+        name="data of the old layout",
+        kind="repair",
+        reason="training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError: "
+        "fairseq reads a batch before it fills the cache in which it looks for the sentences; "
+        "without the cache its workers move each other's place in the file",
+        layers=(
+            Layer("fairseq.data.indexed_dataset:infer_dataset_impl", not_cached),
+            Layer("fairseq.data.indexed_dataset:IndexedDataset.prefetch", nothing_to_prefetch),
+            Layer("fairseq.data.indexed_dataset:IndexedDataset.__getitem__", opened_here),
+        ),
+    ),
+    Patch(
+        name="data sets that were never opened",
+        kind="repair",
+        reason="where a data set cannot be opened, two tracebacks of destructors follow the error",
+        layers=(
+            Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.__del__", close_if_open),
+            Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.__del__", close_if_open),
+        ),
+    ),
+    Patch(
+        name="several validation sets",
+        kind="repair",
+        reason="fairseq-train takes the sets that `--valid-subset valid,valid1` names for ignored "
+        "ones, and ends: it compares names of sets with names of files",
+        layers=(Layer("fairseq.data.data_utils:_find_extra_valid_paths", names_of_subsets),),
+    ),
+    Patch(
+        name="sets in several parts",
+        kind="repair",
+        reason="training on train and train1, and `--combine-valid-subsets`, end in “negative "
+        "dimensions are not allowed”: `--upsample-primary` is -1 by default",
+        layers=(Layer("fairseq.data:ConcatDataset.__init__", once_by_default),),
+    ),
+    Patch(
+        name="end of the process",
+        kind="repair",
+        reason="a run that ends in the middle of an epoch, its work done, can die with `terminate "
+        "called without an active exception` and status 134, because a thread is still making "
+        "batches while Python shuts down",
+        layers=(Layer("fairseq.data.iterators:BufferedIterator._create_consumer", stop_at_exit),),
     ),
 )
