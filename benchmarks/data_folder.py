@@ -23,7 +23,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 import fairseq_ext
 from fairseq_ext.data_folder import checked_files, manifest
-from fairseq_ext.plugin.repairs import (batches)
+from fairseq_ext.plugin.repairs import batches
 
 MEAN_LENGTH = 25
 VOCABULARY = 37_000

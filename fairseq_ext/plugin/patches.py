@@ -20,12 +20,9 @@ from fairseq_ext.plugin.checks import (
     checkpoints,
     commands,
     data,
-    dictionaries,
     divergence,
     hydra,
     interruption,
-    locks,
-    open_files,
     processes,
     training_options,
 )
@@ -37,7 +34,17 @@ from fairseq_ext.plugin.features import (
     speed,
     time_left,
 )
-from fairseq_ext.plugin.repairs import (averages, batches, cpu_training, encoders, log_filters, nan_report, precision, resume, shards, generation)
+from fairseq_ext.plugin.repairs import (
+    batches,
+    cpu_training,
+    encoders,
+    generation,
+    log_filters,
+    nan_report,
+    resume,
+    shards,
+    weight_copies,
+)
 from fairseq_ext.plugin.security import literals, loading, shell_commands, untrusted
 from fairseq_ext.plugin.table import Layer, Patch
 
@@ -54,8 +61,7 @@ PATCHES: tuple[Patch, ...] = (
     *cpu_training.PATCHES,
     *sharding.PATCHES,
     *resume.PATCHES,
-    *precision.PATCHES,
-    *averages.PATCHES,
+    *weight_copies.PATCHES,
     *nan_report.PATCHES,
     *speed.PATCHES,
     *time_left.PATCHES,
@@ -68,9 +74,7 @@ PATCHES: tuple[Patch, ...] = (
         for patch in importlib.import_module(f"fairseq_ext.{wing}.patches").PATCHES
     ),
     # 3. Checks, around all of fairseq's work and ours
-    *open_files.PATCHES,
-    *locks.PATCHES,  # inside the next one, which removes folders that stayed empty
-    *processes.PATCHES,
+    *processes.PATCHES,  # inside `commands`, which removes folders that stayed empty
     *arguments.PATCHES,
     *shards.PATCHES,  # inside `commands`, which moves results only when they are complete
     *commands.PATCHES,
@@ -78,7 +82,6 @@ PATCHES: tuple[Patch, ...] = (
     *data.PATCHES,
     *checkpoints.PATCHES,
     *async_checkpoints.PATCHES,
-    *dictionaries.PATCHES,
     *untrusted.PATCHES,  # outside the others: names the file in all errors that they do not expect
     *shell_commands.PATCHES,
     *divergence.PATCHES,

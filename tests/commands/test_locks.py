@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.plugin.checks import locks
+from fairseq_ext.plugin.checks import processes
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import BIN, USER_DIR, fairseq, wait_for
 from tests.support.trainings import ARCHITECTURES, TRAINING
@@ -60,30 +60,30 @@ def test_second_run_is_refused_and_hurts_nothing(copy_data, tmp_path):
         updates = 5
         for path in folder.glob("checkpoint_*_*.pt"):
             updates = max(updates, int(path.stem.rpartition("_")[2]))
-        assert (folder / locks.LOCK).exists()
+        assert (folder / processes.LOCK).exists()
         fairseq("train", copy_data, "--save-dir", folder, *options, "--max-update", updates + 6)
     assert not unfinished.exists()
-    assert not (folder / locks.LOCK).exists()
+    assert not (folder / processes.LOCK).exists()
 
 
 def test_content(tmp_path):
-    path = tmp_path / locks.LOCK
-    with locks.locked(tmp_path):
+    path = tmp_path / processes.LOCK
+    with processes.locked(tmp_path):
         content = json.loads(path.read_text())
         assert (content["pid"], content["host"]) == (os.getpid(), socket.gethostname())
-        assert f"process {os.getpid()} on" in locks.holder(path)
-        with locks.locked(tmp_path):  # a process does not lock itself out
+        assert f"process {os.getpid()} on" in processes.holder(path)
+        with processes.locked(tmp_path):  # a process does not lock itself out
             pass
         assert path.exists()
     assert not path.exists()
     path.write_text('{"pid": "rm -rf"}')
-    assert locks.holder(path) == "another process"
+    assert processes.holder(path) == "another process"
 
 
 def test_a_file_of_a_killed_run_does_not_block(tmp_path):
-    path = tmp_path / locks.LOCK
+    path = tmp_path / processes.LOCK
     path.write_text('{"pid": 1, "host": "gone", "start": "then"}')
-    with locks.locked(tmp_path):
+    with processes.locked(tmp_path):
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
@@ -92,15 +92,15 @@ def test_another_process(tmp_path):
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
-        with locks.locked(tmp_path):
+        with processes.locked(tmp_path):
             os.write(theirs, b"!")
             signal.pause()
     os.read(ours, 1)
     with pytest.raises(ConfigError, match=rf"^`--save-dir` .* process {child} on .* another fold"):
-        locks.locked(tmp_path).__enter__()
+        processes.locked(tmp_path).__enter__()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    with locks.locked(tmp_path):
+    with processes.locked(tmp_path):
         pass
 
 
@@ -111,7 +111,7 @@ def test_file_system_without_locks(tmp_path, monkeypatch, caplog):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", flock)
-    with caplog.at_level(logging.WARNING), locks.locked(tmp_path):
+    with caplog.at_level(logging.WARNING), processes.locked(tmp_path):
         pass
     assert [record.message for record in caplog.records] == [
         f"{tmp_path} is on a file system without locks: start no second run there"

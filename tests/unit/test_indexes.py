@@ -14,7 +14,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetB
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext.data_folder import indexed
-from fairseq_ext.plugin.repairs import (batches)
+from fairseq_ext.plugin.repairs import batches
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import fairseq
 

@@ -12,7 +12,7 @@ import sacrebleu
 from fairseq_ext import cli
 from fairseq_ext.decoding.mbr_utilities import build_utility
 from fairseq_ext.evaluation import lengths, plots, tokenizers
-from fairseq_ext.plugin.repairs import (generation)
+from fairseq_ext.plugin.repairs import generation
 from fairseq_ext.text import bleu_tokenizers
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 from tests.support.harness import write_lines
