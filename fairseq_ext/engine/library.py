@@ -349,8 +349,7 @@ def _renew_teams() -> None:
         team.renew()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_teams)
+os.register_at_fork(after_in_child=_renew_teams)
 
 
 def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, size: int) -> None:

@@ -45,7 +45,7 @@ from fairseq_ext.plugin.repairs import (
     shards,
     weight_copies,
 )
-from fairseq_ext.plugin.security import literals, loading, shell_commands, untrusted
+from fairseq_ext.plugin.security import literals, loading, shell_commands
 from fairseq_ext.plugin.table import Layer, Patch
 
 __all__ = ["PATCHES", "Layer", "Patch", "active", "apply"]
@@ -54,7 +54,7 @@ PATCHES: tuple[Patch, ...] = (
     *literals.PATCHES,  # first, because it also notices modules that are imported later
     # 1. Repairs and features
     *log_filters.PATCHES,
-    *loading.PATCHES,
+    *checkpoints.PATCHES,
     *batches.PATCHES,
     *large_corpora.PATCHES,
     *encoders.PATCHES,
@@ -82,7 +82,7 @@ PATCHES: tuple[Patch, ...] = (
     *data.PATCHES,
     *checkpoints.PATCHES,
     *async_checkpoints.PATCHES,
-    *untrusted.PATCHES,  # outside the others: names the file in all errors that they do not expect
+    *loading.PATCHES,  # outside the others: names the file in all errors that they do not expect
     *shell_commands.PATCHES,
     *divergence.PATCHES,
     *interruption.PATCHES,  # outside all these: its message comes after their cleaning up

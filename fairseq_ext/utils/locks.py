@@ -76,5 +76,4 @@ def _renew() -> None:
         lock._lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
+os.register_at_fork(after_in_child=_renew)

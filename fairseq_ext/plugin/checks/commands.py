@@ -75,7 +75,6 @@ def _build_generator(
     original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
 ) -> Any:
     """Check options against models; this is the first call that has both."""
-
     from fairseq.models import FairseqLanguageModel
     from fairseq.tasks.translation import TranslationTask
 
@@ -162,7 +161,6 @@ def _generate(original: Callable, cfg: Any) -> Any:
 @around
 def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
     """`fairseq-generate` names the ``text.json`` by which its translations become text."""
-
     from fairseq.data.data_utils import infer_language_pair
 
     data = str(getattr(cfg.task, "data", None) or "").split(":")[0]

@@ -65,7 +65,6 @@ def _load_indexed_dataset(
     **options: Any,
 ) -> Any:
     """Check data: the first process of a job reads all of it, the others compare sizes."""
-
     from fairseq.distributed.utils import get_global_rank
 
     vocabulary = len(dictionary) if dictionary is not None else None

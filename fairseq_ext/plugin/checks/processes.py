@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import re
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,10 +42,6 @@ def allow_open_files() -> None:
     Raises:
         EnvironmentProblem: the system allows too few open files.
     """
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     if limit != unlimited and limit < ENOUGH:

@@ -173,7 +173,6 @@ def _validate(
 
     A checkpoint that is there stays: it has the best value so far, which a wrong name cannot keep.
     """
-
     from fairseq import checkpoint_utils
 
     try:

@@ -80,7 +80,6 @@ def group_what_is_left(
     fairseq counts the groups of the whole epoch by the present `--update-freq`, and loses the last
     one if the batches that came before were grouped otherwise.
     """
-
     from fairseq.data.iterators import CountingIterator, _chunk_iterator
 
     done = getattr(iterable, "n", 0)
@@ -179,7 +178,6 @@ def restore_validation(
 
     Values of another metric are forgotten, because those to come cannot be compared with them.
     """
-
     from fairseq import checkpoint_utils
 
     for keeper in (checkpoint_utils.save_checkpoint, *_early_stopping()):
@@ -278,7 +276,6 @@ def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None
     fairseq compares it with the worst of those, however many there are. So while one is missing,
     the worst is infinitely bad.
     """
-
     from fairseq import checkpoint_utils
 
     find = checkpoint_utils.checkpoint_paths
@@ -305,7 +302,6 @@ def save_interval_at_end(
     It is written before all others: a training killed in between resumes from the former
     `checkpoint_last.pt` and writes it again.
     """
-
     from fairseq.checkpoint_utils import checkpoint_paths
     from fairseq.file_io import PathManager
 

@@ -126,7 +126,6 @@ def begin_at_weights(
     original: Callable, self: Any, filename: str, *rest: Any, **options: Any
 ) -> Any:
     """Let the weights of a checkpoint without an average stand for one while it is loaded."""
-
     from fairseq import checkpoint_utils
 
     if not self.cfg.ema.store_ema:

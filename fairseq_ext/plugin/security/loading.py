@@ -1,18 +1,31 @@
-"""fairseq reads checkpoints by :mod:`fairseq_ext.checkpoints.storage`: safely, and each once.
+"""Read checkpoints safely and each once, and check what they name before anything is built from it.
 
-``torch.load`` of torch 2.6 and later refuses every class it does not know (``weights_only``); the
-few that checkpoints of fairseq have are allowed for everybody else who calls it.
+fairseq reads checkpoints by :mod:`fairseq_ext.checkpoints.storage`. ``torch.load`` of torch 2.6 and
+later refuses every class it does not know (``weights_only``); the few that checkpoints of fairseq
+have are allowed for everybody else who calls it.
+
+A checkpoint names its architecture, its task, its criterion and hundreds of options. Each must fit
+the command before fairseq builds anything from it. Any later error that a made-up configuration
+causes becomes one message that names the file. A saved ``user_dir`` is ignored, as in fairseq, and
+other paths in a configuration are read, as in fairseq.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from fairseq_ext.checkpoints import bundle, safe_load, storage
+from fairseq_ext.checkpoints import bundle, layout, registry_checks, safe_load, storage
+from fairseq_ext.checkpoints.safe_load import about
+from fairseq_ext.plugin.checks.checkpoints import start
 from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.text.checks import check_merges
+from fairseq_ext.utils.errors import CheckpointError, ConfigError
+from fairseq_ext.utils.literals import LiteralError, shown
 
 
 def _load_nothing_but_data() -> None:
@@ -33,12 +46,121 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
 
 
 @around
-def _require_file(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
-    """Give fairseq a file to open, also for a bundle; name a file that is not there."""
+def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
+    """Check what every reader of checkpoints calls; give fairseq a file also for a bundle."""
     from fairseq.file_io import PathManager
 
-    file = bundle.as_file(PathManager.get_local_path(path))
-    return original(str(safe_load.require_checkpoint_file(file)), *rest, **options)
+    with about(path):
+        file = safe_load.require_checkpoint_file(bundle.as_file(PathManager.get_local_path(path)))
+        registry_checks.require_registered(path, storage.peek(file).get("args"))
+        return original(str(file), *rest, **options)
+
+
+@around
+def _one_by_one(
+    original: Callable,
+    filenames: list[str],
+    arg_overrides: dict[str, Any] | None = None,
+    task: Any = None,
+    strict: bool = True,
+    suffix: str = "",
+    num_shards: int = 1,
+    state: dict[str, Any] | None = None,
+) -> tuple[list[Any], Any, Any]:
+    """Check each file before a model is built from it, and name it in every error."""
+    from fairseq import checkpoint_utils as utils
+
+    models: list[Any] = []
+    cfg = None
+    for name in filenames:
+        path = utils.get_maybe_sharded_checkpoint_filename(name, suffix, 0, num_shards)
+        with about(path):
+            loaded = state
+            if loaded is None and num_shards == 1 and storage.is_checkpoint(path):
+                loaded = utils.load_checkpoint_to_cpu(path, arg_overrides)
+            arguments = ([name], arg_overrides, task, strict, suffix, num_shards)
+            if loaded is None or not (loaded.get("cfg") or loaded.get("args")):
+                built, cfg, task = original(*arguments, state)
+            else:
+                registry_checks.fitting(loaded["cfg"], task, path)
+                with registry_checks.no_larger_than(loaded["model"]), _named(loaded["cfg"]):
+                    built, cfg, task = original(*arguments, loaded)
+        models += built
+    return models, cfg, task
+
+
+@contextmanager
+def _named(cfg: Any) -> Iterator[None]:
+    """In errors about literals in the block, name the option of the configuration."""
+    try:
+        yield
+    except LiteralError as error:
+        parts = cfg if isinstance(cfg, Mapping) else {}
+        sections = {part: layout.section(cfg, part) for part in parts}
+        name = registry_checks.option_of(sections, error.text)
+        raise CheckpointError(
+            f"has the text `{shown(error.text)}` as `{name}`, which is no literal "
+            f"({error.reason}) and was not evaluated"
+        ) from error
+
+
+@around
+def _continued(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
+    """Name the file in errors while a training starts from it."""
+    path, _ = start(cfg, trainer)
+    with about(path) if Path(path).exists() else nullcontext():
+        return original(cfg, trainer, **options)
+
+
+@around
+def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
+    """Check the criterion, because `fairseq-validate` builds the one that the file names."""
+    from fairseq.criterions import CRITERION_REGISTRY
+
+    path = cfg.common_eval.path
+    with about(path):
+        if path is not None and storage.is_checkpoint(path):
+            state = storage.peek(path)
+            registry_checks.require_registered(path, state.get("args"))
+            named = layout.options(state, "criterion")
+            name = named.get("criterion") or named.get("_name")
+            if not isinstance(name, str) or name not in CRITERION_REGISTRY:
+                raise registry_checks.unknown(path, "criterion", name)
+        return original(cfg, *rest, **options)
+
+
+@around
+def _meters(original: Callable, self: Any, state_dict: Any) -> None:
+    """Check the kinds of meters, because fairseq would call any name that the file gives."""
+    from fairseq.logging import meters
+
+    for _, _, name, _ in state_dict:
+        kind = getattr(meters, name, None) if isinstance(name, str) else None
+        if not (isinstance(kind, type) and issubclass(kind, meters.Meter)):
+            raise CheckpointError(f"has a meter of the unknown kind {name!r:.40}")
+    original(self, state_dict)
+
+
+@around
+def _name_option(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
+    """In errors about literals, name the option of the command line."""
+    try:
+        return original(cfg, main, **options)
+    except LiteralError as error:
+        sections = {part: layout.section(cfg, part) for part in cfg}
+        name = registry_checks.option_of(sections, error.text)
+        if name == "an option":
+            raise
+        raise ConfigError(f"`--{name.replace('_', '-')}`: {error}") from error
+
+
+@around
+def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
+    # A URL is fetched by fairseq itself; no codes at all have a message of their own.
+    path = str(cfg.bpe_codes or "")
+    if path and "://" not in path:
+        check_merges(Path(path))
+    original(self, cfg)
 
 
 PATCHES = (
@@ -61,9 +183,29 @@ PATCHES = (
         kind="security",
         reason="torch reads damaged files as if they were whole, its errors are pages long, and a "
         "pickle may take all memory",
+        layers=(Layer("fairseq.checkpoint_utils:torch", _torch_that_loads_safely),),
+    ),
+    Patch(
+        name="files are checked before they are built",
+        kind="security",
+        reason="fairseq builds any architecture, task, criterion or size that a file names, and "
+        "errors are tracebacks",
         layers=(
-            Layer("fairseq.checkpoint_utils:torch", _torch_that_loads_safely),
-            Layer("fairseq.checkpoint_utils:load_checkpoint_to_cpu", _require_file),
+            Layer("fairseq.checkpoint_utils:load_checkpoint_to_cpu", _checked),
+            Layer("fairseq.checkpoint_utils:load_model_ensemble_and_task", _one_by_one),
+            Layer("fairseq.checkpoint_utils:load_checkpoint", _continued),
+            Layer("fairseq.logging.meters:MetersDict.load_state_dict", _meters),
+            Layer("fairseq_cli.validate:main", _validated),
+            Layer("fairseq.distributed.utils:call_main", _name_option),
+        ),
+    ),
+    Patch(
+        name="merges are checked before they are read",
+        kind="security",
+        reason="a damaged file of merges, which a checkpoint may name, ends the program with the "
+        "usage of subword-nmt",
+        layers=(
+            Layer("fairseq.data.encoders.subword_nmt_bpe:SubwordNMTBPE.__init__", _merges_checked),
         ),
     ),
 )
