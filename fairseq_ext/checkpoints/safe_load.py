@@ -191,9 +191,10 @@ def _require_archive(file: IO[bytes], path: Path, size: int, checksums: bool) ->
             damaged = archive.testzip() if checksums else None
     except CheckpointError:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError, *_UNREADABLE) as error:
+        reason = str(error) or type(error).__name__
         raise CheckpointError(
-            f"{path} is truncated or damaged ({error}; {size:,} bytes). {ANOTHER_COPY}"
+            f"{path} is truncated or damaged ({reason}; {size:,} bytes). {ANOTHER_COPY}"
         ) from None
     if damaged is not None:
         raise CheckpointError(

@@ -113,6 +113,18 @@ def test_the_case_of_a_part_does_not_count(tmp_path: Path):
         storage.load(tmp_path / "b.pt")
 
 
+def test_an_archive_whose_sizes_take_all_memory_is_damaged(tmp_path: Path, monkeypatch):
+    path = tmp_path / "a.pt"
+    torch.save({"model": {}}, path)
+
+    def read(*_: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(zipfile.ZipFile, "read", read)
+    with pytest.raises(CheckpointError, match=r"a\.pt is truncated or damaged \(MemoryError; "):
+        safe_load.read(path)
+
+
 def test_what_checkpoints_call(tmp_path: Path):
     state = {
         "model": OrderedDict(x=torch.zeros(2), y=nn.Parameter(torch.ones(3)), z=tensor_with("a")),
