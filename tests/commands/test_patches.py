@@ -342,6 +342,11 @@ def test_processes_are_found_from_torchrun_or_spawned(monkeypatch):
     assert (launched.distributed_rank, launched.distributed_world_size) == (1, 2)
     assert launched.distributed_no_spawn
 
+    alone = distributed_options()
+    with pytest.raises(ConfigError, match="torchrun has started 2 processes, but `--distr"):
+        cpu_training.require_one_job(alone)
+    cpu_training.require_one_job(distributed_options(distributed_world_size=2))
+
 
 # Warnings
 

@@ -76,6 +76,24 @@ def join_processes(training: Any) -> None:
         training.distributed_backend = "gloo"
 
 
+def require_one_job(training: Any) -> None:
+    """Refuse processes of ``torchrun`` that would each train alone, in one folder.
+
+    fairseq's number of processes is that of the machine's GPUs unless it is told another one. If
+    that is 1, it does not look at what ``torchrun`` says.
+
+    Raises:
+        ConfigError: there are several processes, but one is asked for.
+    """
+    launched = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
+    if launched > 1 and training.distributed_world_size == 1:
+        raise ConfigError(
+            f"torchrun has started {launched} processes, but `--distributed-world-size` is 1 (one "
+            f"for each GPU of this machine). Give `--distributed-world-size {launched}` and each "
+            "process a GPU of its own, `--cpu`, or a smaller `--nproc-per-node`."
+        )
+
+
 def _first_host_of_slurm() -> str | None:
     """The host of rank 0 if ``srun`` has started several processes, else None; as in fairseq."""
     nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
@@ -119,6 +137,7 @@ def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) ->
     """Start the processes of a job on CPUs; fairseq starts all other jobs."""
     training = cfg.distributed_training
     if cfg.common.tpu or (torch.cuda.is_available() and not cfg.common.cpu):
+        require_one_job(training)
         return original(cfg, main, **kwargs)
     join_processes(training)
     if training.distributed_init_method is None or training.distributed_no_spawn:
