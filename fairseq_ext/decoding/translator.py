@@ -27,7 +27,7 @@ from fairseq_ext.decoding.search import (
     require_short,
 )
 from fairseq_ext.generation import length_penalty, sampling
-from fairseq_ext.generation.on_engine.batches import share_weights
+from fairseq_ext.generation.on_engine import share_weights
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, refuse_broken
 from fairseq_ext.model import trained
 from fairseq_ext.utils.locks import ForkSafeLock

@@ -15,7 +15,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_ext import register
 from fairseq_ext.engine import TORCH
-from fairseq_ext.generation.on_engine.generator import NativeGenerator, with_engine
+from fairseq_ext.generation.on_engine import NativeGenerator, with_engine
 from tests.gpu.results import Results, arguments, time_in_turn
 from tests.gpu.systems import base
 from tests.support.models import build, padded, random_sentences

@@ -17,7 +17,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_ext.engine import TORCH
-from fairseq_ext.generation.on_engine import generator as engine
+from fairseq_ext.generation import on_engine as engine
 from tests.support.models import (
     ARCHITECTURES,
     SMALL,

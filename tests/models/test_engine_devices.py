@@ -25,7 +25,7 @@ from fairseq_ext.engine.devices.model import Model
 from fairseq_ext.engine.devices.operations import encode
 from fairseq_ext.engine.library import Found, Machine, available_paths
 from fairseq_ext.engine.search_options import Rules
-from fairseq_ext.generation.on_engine import generator as engine
+from fairseq_ext.generation import on_engine as engine
 from fairseq_ext.utils.errors import DataError
 from tests.models import test_engine
 from tests.models.test_engine import ALL, assert_same, fairseqs

@@ -22,7 +22,7 @@ from fairseq_ext.engine.library import Found, Machine, Team, available_paths
 from fairseq_ext.engine.program import Code, Output, Program
 from fairseq_ext.engine.search_options import Rules, Sampling
 from fairseq_ext.engine.shortlist import Shortlist
-from fairseq_ext.generation.on_engine.scorer import NativeScorer
+from fairseq_ext.generation.on_engine import NativeScorer
 from fairseq_ext.utils.errors import ConfigError
 from tests.models.test_engine import assert_same, fairseqs, sharpened
 from tests.models.test_engine_devices import assert_equal

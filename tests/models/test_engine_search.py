@@ -22,8 +22,7 @@ from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.library import Machine, Team, Worker
 from fairseq_ext.engine.search_options import Rules, Sampling
 from fairseq_ext.generation.length_penalty import GnmtGenerator
-from fairseq_ext.generation.on_engine.generator import obstacle, rules_of
-from fairseq_ext.generation.on_engine.scorer import NativeScorer
+from fairseq_ext.generation.on_engine import NativeScorer, obstacle, rules_of
 from fairseq_ext.generation.sampling import EpsilonSampling, truncate
 from fairseq_ext.utils.errors import DataError
 from tests.models.test_engine import LENGTHS, TIE, assert_same, sharpened
@@ -324,7 +323,7 @@ def test_no_words_are_repeated(size: int):
 
 def test_epsilon_of_a_task_reaches_the_engine():
     """A task may set the search after the generator was built."""
-    from fairseq_ext.generation.on_engine.generator import NativeGenerator
+    from fairseq_ext.generation.on_engine import NativeGenerator
 
     model, task = sharpened("transformer")
     dictionary = task.target_dictionary

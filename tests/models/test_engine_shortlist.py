@@ -18,7 +18,7 @@ from fairseq_ext.engine.program import Program, Signs
 from fairseq_ext.engine.search_options import Rules, Sampling
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.weights import NUMBERS
-from fairseq_ext.generation.on_engine.generator import with_engine
+from fairseq_ext.generation.on_engine import with_engine
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.models.test_engine import ALL, LENGTHS, TIE, sharpened
 from tests.support import models

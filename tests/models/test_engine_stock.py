@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, weight_norm
 
 from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.generation.on_engine.generator import NativeGenerator, with_engine
+from fairseq_ext.generation.on_engine import NativeGenerator, with_engine
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from tests.support import models
 from tests.support.bundles import engine_model

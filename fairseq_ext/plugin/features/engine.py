@@ -50,7 +50,7 @@ def _build_generator(
     if trained or numbers is None:
         return generator
     from fairseq_ext.engine import shortlist
-    from fairseq_ext.generation.on_engine.generator import with_engine
+    from fairseq_ext.generation.on_engine import with_engine
 
     target, listed = self.target_dictionary, None
     if path is not None:

@@ -1,11 +1,17 @@
-"""The engine with the interface of fairseq's generator: for every command that builds one."""
+"""Run fairseq's batches on our engine: its generator for every command, its scorer for references.
+
+The engine has the interfaces of both. Files of the engine, which need neither torch nor fairseq,
+are translated by :mod:`fairseq_ext.decoding.engine_translator`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from fairseq.search import BeamSearch, LengthConstrainedBeamSearch, Sampling, Search
@@ -14,13 +20,194 @@ from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
 
 from fairseq_ext.engine import TORCH, search_options
-from fairseq_ext.engine.library import Found, active_path
+from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.devices.executor import Executor
+from fairseq_ext.engine.ensemble import merged
+from fairseq_ext.engine.library import Found, Machine, Team, active_path
+from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.generation.length_penalty import GnmtGenerator, GnmtGeneratorWithAlignment
-from fairseq_ext.generation.on_engine.batches import Native, leave, on_a_device, words
-from fairseq_ext.generation.on_engine.scorer import NativeScorer
 from fairseq_ext.generation.sampling import EpsilonSampling
 from fairseq_ext.utils.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+class Native:
+    """A model, or several that vote, on the engine in place of something of fairseq's.
+
+    Most weights are laid out when the first batch comes, and those that the program joins before
+    that, so that no weight may change once this exists.
+
+    Args:
+        fallback: fairseq's, for whatever the engine cannot do in a batch.
+        models: those to run.
+        target: the dictionary of its output.
+        numbers: one of the values of :data:`fairseq_ext.engine.ENGINES`.
+        shortlist: tokens that translations may have; None: all.
+
+    Raises:
+        ConfigError: the engine does not have one of these models.
+    """
+
+    instead: str
+    """Words for the log: what works where the engine does not."""
+    _align: Callable[..., Any] | None
+    """fairseq's function from attention to alignment, if one is asked for."""
+
+    def __init__(
+        self,
+        fallback: Any,
+        models: Sequence[BaseFairseqModel],
+        target: Dictionary,
+        numbers: str,
+        shortlist: Shortlist | None = None,
+    ) -> None:
+        self._fallback, self._numbers, self._shortlist = fallback, numbers, shortlist
+        self._program = merged([compile_model(model, target) for model in models])
+        self._model = models[0]
+        # none or one; all that share weights share the list
+        self._teams: list[Team | Executor] = []
+        self._left: set[str] = set()
+
+    def _leave(self, reason: str) -> None:
+        """Leave a batch to fairseq; see :func:`leave`. The log says so once."""
+        if reason not in self._left:
+            leave(self.instead, reason, self._numbers, self._shortlist)
+            self._left.add(reason)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of fairseq's, such as ``eos``, which its commands ask for."""
+        if name == "_fallback":  # while an object is copied it has none yet
+            raise AttributeError(name)
+        return getattr(self._fallback, name)
+
+    def _translate(
+        self,
+        sources: Tensor,
+        rules: Rules,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> list[list[Found]]:
+        if not self._teams:
+            self._teams.append(self._opened())
+        sentences = words(sources, self._program.symbols.pad)
+        return self._teams[0].translate(sentences, rules, prefixes, numbers)
+
+    def _opened(self) -> Team | Executor:
+        """The program, in C or where the model is."""
+        if self._numbers == TORCH:
+            first = next(self._model.parameters())
+            return Executor(self._program, first.device, first.dtype)
+        machine = Machine(self._program, self._numbers, shortlist=self._shortlist)
+        return Team(machine, torch.get_num_threads())
+
+    def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Any]:
+        """One of fairseq's hypotheses.
+
+        Args:
+            candidate: the engine's, of ``T`` tokens.
+            source: ``[S]``, with its pads, to which no attention is paid.
+
+        Returns:
+            Attention is ``[T, S]`` or None, and so is the alignment.
+        """
+        symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
+        attention = alignment = None
+        if candidate.attention is not None:
+            attention = torch.zeros(len(tokens), len(source))
+            attention[:, source.ne(symbols.pad)] = torch.from_numpy(candidate.attention)
+            if self._align is not None:
+                alignment = self._align(attention, source, tokens, symbols.pad, symbols.end)
+        return {
+            "tokens": tokens,
+            "score": torch.tensor(candidate.score),
+            "attention": attention,
+            "alignment": alignment,
+            "positional_scores": torch.from_numpy(candidate.scores),
+        }
+
+
+def leave(instead: str, reason: str, numbers: str, shortlist: Shortlist | None) -> None:
+    """Log what translates instead of the engine, and why.
+
+    Raises:
+        ConfigError: a shortlist, which is the engine's alone.
+    """
+    if shortlist is not None:
+        raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
+    # fp32 is the default and changes nothing but the time; rounded weights were asked for.
+    level = logging.INFO if numbers == "fp32" else logging.WARNING
+    logger.log(level, "%s instead of the engine: %s", instead, reason)
+
+
+def on_a_device(model: BaseFairseqModel) -> bool:
+    """Whether a model is elsewhere than on the CPU."""
+    return next(model.parameters()).device.type != "cpu"
+
+
+def share_weights(generators: Iterable[Any]) -> None:
+    """Let generators and scorers that the engine runs have the weights of their models once.
+
+    Args:
+        generators: for the same models and symbols and in the same numbers; those of fairseq are
+            left alone.
+    """
+    first, *other_generators = [
+        generator for generator in generators if isinstance(generator, Native)
+    ] or [None]
+    for other in other_generators:
+        other._teams, other._shortlist = first._teams, first._shortlist
+        other._program = first._program
+
+
+def words(rows: Tensor, pad: int) -> list[list[int]]:
+    """``[B, S]`` without its pads."""
+    return [row[row.ne(pad)].tolist() for row in rows]
+
+
+class NativeScorer(Native):
+    """Scores the targets of fairseq's batches: a search that may go only one way.
+
+    Args:
+        scorer: its options are taken, and it scores targets that do not end with the only ``</s>``.
+        others: as :class:`Native`.
+    """
+
+    instead = "fairseq's scorer scores"
+
+    def __init__(self, scorer: SequenceScorer, *arguments: Any) -> None:
+        super().__init__(scorer, *arguments)
+        self._align = utils.extract_hard_alignment if scorer.compute_alignment else None
+
+    def generate(
+        self, models: Sequence[BaseFairseqModel], sample: dict[str, Any], **unused: Any
+    ) -> list[list[dict[str, Tensor | None]]]:
+        """As :meth:`SequenceScorer.generate`: one hypothesis of each sentence, its target."""
+        targets = words(sample["target"], self._program.symbols.pad)
+        if "start_indices" in sample or not self._usual(targets, sample["net_input"]):
+            self._leave("a target is no whole sentence that `</s>` ends, or is too long.")
+            return self._fallback.generate(models, sample)
+        sources = sample["net_input"]["src_tokens"]
+        rules = Rules(beam=1, max_len_b=max(map(len, targets)), attention=True, listed=False)
+        candidates = self._translate(sources, rules, targets)
+        return [
+            [self._hypothesis(candidate, row)]
+            for row, (candidate,) in zip(sources, candidates, strict=True)
+        ]
+
+    def _usual(self, targets: list[list[int]], net_input: dict[str, Tensor]) -> bool:
+        """Whether the start symbol precedes each target, and its only ``</s>`` ends it."""
+        symbols, longest = self._program.symbols, self._program.longest_target
+        before = words(net_input["prev_output_tokens"], symbols.pad)
+        return all(
+            len(target) <= longest
+            and symbols.end in target
+            and target.index(symbols.end) == len(target) - 1
+            and fed == [symbols.begin, *target[:-1]]
+            for target, fed in zip(targets, before, strict=True)
+        )
+
 
 GENERATORS = (
     SequenceGenerator,
@@ -225,15 +412,11 @@ class NativeGenerator(Native):
         return sample["id"].tolist() if "id" in sample else range(first, self._seen)
 
     def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Tensor]:
-        """One of fairseq's hypotheses; ``source`` ``[S]`` with its pads."""
-        symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
-        attention, alignment = self._attention(candidate, source), torch.empty(0)
-        if attention is not None and self._align is not None:
-            alignment = self._align(attention, source, tokens, symbols.pad, symbols.end)
+        """One of fairseq's hypotheses, whose attention is ``[S, T]``; empty where there is none."""
+        hypothesis = super()._hypothesis(candidate, source)
+        attention, alignment = hypothesis["attention"], hypothesis["alignment"]
         return {
-            "tokens": tokens,
-            "score": torch.tensor(candidate.score),
+            **hypothesis,
             "attention": torch.empty(0) if attention is None else attention.t(),
-            "alignment": alignment,
-            "positional_scores": torch.from_numpy(candidate.scores),
+            "alignment": torch.empty(0) if alignment is None else alignment,
         }
