@@ -4,7 +4,6 @@
 :mod:`~fairseq_ext.decoding.search` says; :mod:`~fairseq_ext.decoding.engine_translator` does so
 without torch and fairseq, with bundles that :mod:`fairseq_ext.model` reads.
 :mod:`~fairseq_ext.decoding.stream` goes through a file or a pipe, line by line.
-:mod:`~fairseq_ext.decoding.mbr` is minimum Bayes risk decoding with the
-:mod:`~fairseq_ext.decoding.mbr_utilities`, and :mod:`~fairseq_ext.decoding.mbr_rerank` applies it
-to samples that were just drawn.
+:mod:`~fairseq_ext.decoding.mbr` is minimum Bayes risk decoding, of files and of samples that were
+just drawn, with the :mod:`~fairseq_ext.decoding.mbr_utilities`.
 """

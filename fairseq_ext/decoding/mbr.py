@@ -11,13 +11,14 @@ candidates that are equally good the first one is taken, which fairseq lists as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fairseq_ext.decoding.mbr_utilities import Utility
+from fairseq_ext.decoding.stream import Translation
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
 from fairseq_ext.evaluation.score import shown
 from fairseq_ext.evaluation.segments import generated_sources, read_sources
@@ -215,3 +216,23 @@ def as_table(decisions: Sequence[Decision], utility: Utility) -> str:
 
 def _mean(decisions: Sequence[Decision], name: str) -> float:
     return float(np.mean([getattr(decision, name) for decision in decisions]))
+
+
+def best_agreeing(translations: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
+    """Keep the best translation of each line by MBR, with the model's score of it.
+
+    Args:
+        translations: lines with all their samples; a line that was left out stays as it is.
+        utility: u(h, y), which sees the text of samples and source.
+    """
+    for translation in translations:
+        if not translation.candidates:
+            yield translation
+            continue
+        samples = Candidates(translation.line, translation.source, tuple(translation.texts))
+        decision = decide(samples, utility, range(len(translation.texts)))
+        yield replace(
+            translation,
+            texts=[decision.text],
+            candidates=[translation.candidates[decision.candidate]],
+        )

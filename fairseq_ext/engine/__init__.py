@@ -1,8 +1,8 @@
 """Translation without torch: programs for a native machine.
 
-:mod:`~fairseq_ext.engine.program` describes what a model computes, operation by operation;
-:mod:`~fairseq_ext.engine.compilers` makes a program of a trained model, and
-:mod:`~fairseq_ext.engine.ensemble` one of several;
+:mod:`~fairseq_ext.engine.program` describes what a model, or several that vote, compute, operation
+by operation;
+:mod:`~fairseq_ext.engine.compilers` makes a program of a trained model;
 :mod:`~fairseq_ext.engine.weights` lays its weights out, in fp32, bf16 or int8;
 :mod:`~fairseq_ext.engine.verify` proves that the machine can run both;
 :mod:`~fairseq_ext.engine.library` runs it, with the C code in ``native/``;

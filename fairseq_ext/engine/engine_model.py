@@ -8,9 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.engine import SPECIAL, program_json
-from fairseq_ext.engine.ensemble import merged
-from fairseq_ext.engine.program import Program
+from fairseq_ext.engine import SPECIAL
+from fairseq_ext.engine.program import Program, merged, whole_number
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.weights import Packed
 from fairseq_ext.utils.errors import ConfigError
@@ -69,7 +68,7 @@ class EngineModel:
             ConfigError: parts that do not fit each other.
         """
         settings = self.settings
-        cut = program_json.whole_number(settings.cut)
+        cut = whole_number(settings.cut)
         _require(type(settings.begins) is bool and cut >= 0, "its settings of sources are wrong")
         rows = min(self.weights[number].outputs for number in self.program.source_tables)
         fits = len(SPECIAL) <= len(self.source) <= rows

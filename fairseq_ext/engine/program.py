@@ -4,6 +4,10 @@ A register is a matrix of floats; its phase says what a row stands for: a source
 a hypothesis, or one of a fixed number of slots of a sentence. The encoder's operations run once for
 a batch of sentences, the decoder's once for every step. ``native/machine.c`` runs them; operations
 have the same names there.
+
+Programs of several models that vote are one program: the operations of each model, one model after
+another, and an output layer of each; the search takes the mean of their probabilities, as fairseq's
+``EnsembleModel`` does. As JSON a program is lists of numbers, and names of operations.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 class Phase(enum.IntEnum):
@@ -209,7 +215,7 @@ class Program:
         shapes: of the registers, by number.
         encoder, decoder: operations.
         caches: how many of the decoder's attentions keep the past.
-        outputs: the output layer; in an ensemble (:mod:`fairseq_ext.engine.ensemble`) one of each
+        outputs: the output layer; in an ensemble (:func:`merged`) one of each
             model, and probabilities are the mean over models.
         symbols: of the target.
         longest_source, longest_target: tokens, ``</s>`` included.
@@ -237,3 +243,157 @@ class Program:
         return any(
             operation.code in over_source and operation.ints[1] for operation in self.decoder
         )
+
+
+CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS)
+"""Operations whose ``ints[1]`` is the number of a cache, or -1."""
+
+
+def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) -> Program:
+    """Join the programs of several models.
+
+    Args:
+        programs: with the same target symbols; a single program is returned as it is.
+        weights: the number of weights of each program, where these are kept outside its
+            ``matrices``. The ensemble numbers them program by program.
+
+    Raises:
+        ConfigError: they write different tokens.
+    """
+    first, *rest = programs
+    if not rest:
+        return first
+    sizes = {  # a file's weights are verified later
+        len(model.matrices[layer.weight].values)
+        for model in programs
+        if model.matrices
+        for layer in model.outputs
+    }
+    if len(sizes) > 1 or any(model.symbols != first.symbols for model in rest):
+        raise ConfigError("the engine has no ensembles of models with different target tokens.")
+    source = min(model.longest_source for model in programs)
+    target = min(model.longest_target for model in programs)
+    ensemble, number = Program(first.symbols, source, target), 0
+    counts = weights or [len(model.matrices) for model in programs]
+    for model, count in zip(programs, counts, strict=True):
+        _append(ensemble, model, number)
+        number += count
+    return ensemble
+
+
+def _append(ensemble: Program, model: Program, weights: int) -> None:
+    """Add a model to an ensemble; its weights are numbered from ``weights`` on."""
+    registers, caches = len(ensemble.shapes), ensemble.caches
+
+    def place(old: Columns) -> Columns:
+        return old if old == NOTHING else old._replace(register=old.register + registers)
+
+    def weight(number: int) -> int:
+        return number if number < 0 else number + weights
+
+    def operation(old: Operation) -> Operation:
+        ints = list(old.ints)
+        if old.code in CACHED and ints[1] >= 0:
+            ints[1] += caches
+        return old._replace(
+            out=place(old.out),
+            inputs=tuple(map(place, old.inputs)),
+            weights=tuple(map(weight, old.weights)),
+            ints=tuple(ints),
+        )
+
+    ensemble.matrices += model.matrices
+    ensemble.shapes += model.shapes
+    ensemble.encoder += map(operation, model.encoder)
+    ensemble.decoder += map(operation, model.decoder)
+    ensemble.caches += model.caches
+    ensemble.outputs += [
+        Output(place(layer.result), weight(layer.weight), weight(layer.bias))
+        for layer in model.outputs
+    ]
+
+
+LISTS = ("encoder", "decoder")
+LIMITS = ("longest_source", "longest_target", "caches")
+
+
+def encode_program(program: Program) -> dict[str, Any]:
+    """Encode the program of one model, without its weights."""
+    (layer,) = program.outputs
+    return {
+        "symbols": program.symbols,
+        **{name: getattr(program, name) for name in LIMITS},
+        "shapes": [(shape.width, Phase(shape.phase).name, shape.rows) for shape in program.shapes],
+        **{
+            name: [(operation.code.name, *operation[1:]) for operation in getattr(program, name)]
+            for name in LISTS
+        },
+        "result": layer.result,
+        "output": (layer.weight, layer.bias),
+    }
+
+
+def decode_program(encoded: dict[str, Any]) -> Program:
+    """Undo :func:`encode_program`; only the types of the parts are checked.
+
+    Raises:
+        DataError: a number that is not whole where it must be, or too large for the machine.
+        KeyError, TypeError, ValueError: a part is missing or of another type.
+    """
+    return Program(
+        symbols=Symbols(*_whole_numbers(encoded["symbols"])),
+        **dict(zip(LIMITS, _whole_numbers([encoded[name] for name in LIMITS]), strict=True)),
+        shapes=[
+            Shape(whole_number(w), Phase[phase], whole_number(rows))
+            for w, phase, rows in encoded["shapes"]
+        ],
+        **{name: [_operation(*operation) for operation in encoded[name]] for name in LISTS},
+        outputs=[Output(Columns(*_whole_numbers(encoded["result"])), *_pair(encoded["output"]))],
+    )
+
+
+def whole_number(value: Any) -> int:
+    """Return a whole number that fits into the machine's int32.
+
+    Raises:
+        DataError: it is not whole, or does not fit.
+    """
+    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
+        raise DataError("a number is not whole, or too large")
+    return value
+
+
+def number(value: Any) -> int | float:
+    """Return a number that fits into the machine's int32 or fp32.
+
+    Raises:
+        DataError: it does not fit.
+    """
+    if type(value) is not float:
+        return whole_number(value)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.float32(value)):
+            raise DataError("a number is out of range")
+    return value
+
+
+def _operation(code: str, out: Any, inputs: Any, weights: Any, ints: Any, reals: Any) -> Operation:
+    read = tuple(Columns(*_whole_numbers(columns)) for columns in inputs)
+    factors = tuple(number(factor) for factor in reals)
+    return Operation(
+        Code[code],
+        Columns(*_whole_numbers(out)),
+        read,
+        _whole_numbers(weights),
+        _whole_numbers(ints),
+        factors,
+    )
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    first, second = _whole_numbers(values)
+    return first, second
+
+
+def _whole_numbers(values: Any) -> tuple[int, ...]:
+    return tuple(whole_number(value) for value in values)

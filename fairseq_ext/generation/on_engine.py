@@ -22,8 +22,8 @@ from torch import Tensor
 from fairseq_ext.engine import TORCH, search_options
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor
-from fairseq_ext.engine.ensemble import merged
 from fairseq_ext.engine.library import Found, Machine, Team, active_path
+from fairseq_ext.engine.program import merged
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.generation.length_penalty import GnmtGenerator, GnmtGeneratorWithAlignment

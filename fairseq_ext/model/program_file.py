@@ -2,7 +2,7 @@
 
 The file is an object with ``format`` and ``version``; ``begins`` and ``cut``, how the model's task
 treats a source (:class:`fairseq_ext.engine.engine_model.Settings`); ``program``, as
-:mod:`fairseq_ext.engine.program_json` writes it; and ``weights``, a list with an entry for each of
+:func:`fairseq_ext.engine.program.encode_program` writes it; and ``weights``, a list with an entry for each of
 the program's arrays: its ``recipe`` (:mod:`fairseq_ext.engine.recipes`) and whether it is
 ``plain``, or the weight whose ``signs`` it is, the recipe of their ``levels`` unless they are kept
 with the bits, and the ``reading`` of inputs.
@@ -18,9 +18,18 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.checkpoints import bundle, dictionaries
-from fairseq_ext.engine import program_json, shortlist
+from fairseq_ext.engine import shortlist
 from fairseq_ext.engine.engine_model import EngineModel, Settings
-from fairseq_ext.engine.program import Matrix, Program, Reading, Signs
+from fairseq_ext.engine.program import (
+    Matrix,
+    Program,
+    Reading,
+    Signs,
+    decode_program,
+    encode_program,
+    number,
+    whole_number,
+)
 from fairseq_ext.engine.recipes import Evaluator
 from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.engine.verify import verify
@@ -69,7 +78,7 @@ def encode(
             entries.append({"recipe": named(matrix.recipe), "plain": matrix.plain})
     content = {
         **{"format": FORMAT, "version": VERSION, "begins": begins, "cut": cut},
-        **{"program": program_json.encode(program), "weights": entries},
+        **{"program": encode_program(program), "weights": entries},
     }
     return json.dumps(content, separators=(",", ":")) + "\n", constants
 
@@ -107,7 +116,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
     content = read_json(manifest.folder / bundle.PROGRAM)
     if (content["format"], content["version"]) != (FORMAT, VERSION):
         raise DataError("it is of another version; update fairseq-ext")
-    program = program_json.decode(content["program"])
+    program = decode_program(content["program"])
     tensors = Tensors(manifest.folder / bundle.WEIGHTS)
     weights = pack_all(_matrices(content["weights"], tensors), numbers)
     source, target = (
@@ -143,7 +152,7 @@ def _matrices(entries: list[dict[str, Any]], tensors: Tensors) -> Iterator[Matri
         bits, levels = tensors.signs(entry["signs"])
         if levels is None:
             levels = evaluator.array(entry["levels"])
-        inputs, (how, *sizes) = program_json.whole_number(entry["inputs"]), entry["reading"]
+        inputs, (how, *sizes) = whole_number(entry["inputs"]), entry["reading"]
         if levels.shape != (len(bits),) or -(-inputs // 8) != bits.shape[1]:
             raise DataError("signs are of another size")
-        yield Signs(bits, levels, inputs, Reading(how, *map(program_json.number, sizes)))
+        yield Signs(bits, levels, inputs, Reading(how, *map(number, sizes)))

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor
-from fairseq_ext.engine.ensemble import merged
 from fairseq_ext.engine.library import Found, Machine, Team, available_paths
-from fairseq_ext.engine.program import Code, Output, Program
+from fairseq_ext.engine.program import Code, Output, Program, merged
 from fairseq_ext.engine.search_options import Rules, Sampling
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.generation.on_engine import NativeScorer

@@ -19,9 +19,8 @@ from fairseq_ext.decoding.engine_translator import EngineTranslator
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.engine_model import EngineModel, voting
-from fairseq_ext.engine.ensemble import merged
 from fairseq_ext.engine.library import Machine
-from fairseq_ext.engine.program import NOTHING, Code, Columns, Operation, Phase, Shape
+from fairseq_ext.engine.program import NOTHING, Code, Columns, Operation, Phase, Shape, merged
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import PLAIN
