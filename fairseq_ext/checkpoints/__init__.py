@@ -7,7 +7,6 @@ A checkpoint is loaded and saved by :mod:`~fairseq_ext.checkpoints.storage`:
   models that it may name;
 - :mod:`~fairseq_ext.checkpoints.layout`: its parts, and those that this plugin adds;
 - :mod:`~fairseq_ext.checkpoints.dictionaries`: the words that its model was trained with;
-- :mod:`~fairseq_ext.checkpoints.tied`: weights that share their memory;
 - :mod:`~fairseq_ext.checkpoints.describe`: the size and history of one;
 - :mod:`~fairseq_ext.checkpoints.averaging`: the mean of several.
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_ext.checkpoints import layout, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES, difference, recorded
-from fairseq_ext.checkpoints.tied import memory
+from fairseq_ext.checkpoints.layout import memory
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
 _SHOWN = 4  # names shown in a message

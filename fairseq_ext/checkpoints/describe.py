@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 
 from fairseq_ext.checkpoints import bundle, storage
-from fairseq_ext.checkpoints.layout import architecture, num_updates
-from fairseq_ext.checkpoints.tied import memory
+from fairseq_ext.checkpoints.layout import architecture, memory, num_updates
 from fairseq_ext.utils.errors import CheckpointError
 
 BOOKKEEPING = ("version", "_float_tensor")  # names with which fairseq's own buffers end

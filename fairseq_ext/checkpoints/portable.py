@@ -11,7 +11,7 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_ext.checkpoints.tied import memory
+from fairseq_ext.checkpoints.layout import memory
 
 
 def ties(state: dict[str, Tensor]) -> dict[str, str]:

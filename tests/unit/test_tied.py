@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from fairseq_ext.checkpoints.layout import memory
 from fairseq_ext.checkpoints.portable import ties
-from fairseq_ext.checkpoints.tied import memory
 
 
 def test_what_is_tied():

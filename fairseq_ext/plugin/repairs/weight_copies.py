@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.checkpoints.tied import memory
+from fairseq_ext.checkpoints.layout import memory
 from fairseq_ext.plugin.table import Layer, Patch, around
 
 logger = logging.getLogger(__name__)
