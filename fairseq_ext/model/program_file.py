@@ -2,10 +2,10 @@
 
 The file is an object with ``format`` and ``version``; ``begins`` and ``cut``, how the model's task
 treats a source (:class:`fairseq_ext.engine.engine_model.Settings`); ``program``, as
-:func:`fairseq_ext.engine.program.encode_program` writes it; and ``weights``, a list with an entry for each of
-the program's arrays: its ``recipe`` (:mod:`fairseq_ext.engine.recipes`) and whether it is
-``plain``, or the weight whose ``signs`` it is, the recipe of their ``levels`` unless they are kept
-with the bits, and the ``reading`` of inputs.
+:func:`~fairseq_ext.engine.program.encode_program` writes it; and ``weights``, a list with an entry
+for each of the program's arrays: its ``recipe`` (:mod:`fairseq_ext.engine.recipes`) and whether it
+is ``plain``, or the weight whose ``signs`` it is, the recipe of their ``levels`` unless they are
+kept with the bits, and the ``reading`` of inputs.
 """
 
 from __future__ import annotations
