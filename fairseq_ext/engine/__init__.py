@@ -41,5 +41,5 @@ SHORTLIST_HELP = (
 HELP = (
     "what translates: fairseq's generator, or our engine, on a CPU many times faster: native gives "
     "the same translations; with native-bf16 and native-int8 weights are rounded; torch is its "
-    "search for GPUs, which has not been tried on one. On a GPU native is fairseq's generator"
+    "search for GPUs, where native is fairseq's generator"
 )

@@ -21,8 +21,7 @@ from fairseq_ext.engine import NUMBERS, TORCH
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor, Stage, padded
 from fairseq_ext.engine.devices.memory import Sizes, rounded
-from fairseq_ext.engine.devices.model import Model
-from fairseq_ext.engine.devices.operations import encode
+from fairseq_ext.engine.devices.operations import Model, encode
 from fairseq_ext.engine.library import Found, Machine, available_paths
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.generation import on_engine as engine

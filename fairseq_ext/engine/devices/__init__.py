@@ -3,6 +3,6 @@
 :mod:`~fairseq_ext.engine.devices.operations` computes what ``native/machine.c`` computes, for
 padded batches; :mod:`~fairseq_ext.engine.devices.memory` says what is kept from step to step;
 :mod:`~fairseq_ext.engine.devices.search` is one step of beam search, without synchronization with
-the device; :mod:`~fairseq_ext.engine.devices.graphs` captures steps on CUDA, and
-:mod:`~fairseq_ext.engine.devices.executor` translates.
+the device; :mod:`~fairseq_ext.engine.devices.executor` translates, and captures steps as CUDA
+graphs.
 """

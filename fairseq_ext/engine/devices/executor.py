@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import threading
 from collections.abc import Callable, Sequence
 
@@ -10,13 +12,60 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.engine.devices import search
-from fairseq_ext.engine.devices.graphs import Step, captured
 from fairseq_ext.engine.devices.memory import Sizes, allocate, empty, fill, move, rounded
-from fairseq_ext.engine.devices.model import Model
-from fairseq_ext.engine.devices.operations import decode, encode
+from fairseq_ext.engine.devices.operations import Model, decode, encode
 from fairseq_ext.engine.library import Found, check_prefixes, check_sentences, joined
 from fairseq_ext.engine.program import Program
 from fairseq_ext.engine.search_options import Rules
+
+logger = logging.getLogger(__name__)
+
+Step = Callable[[], None]
+
+
+def captured(step: Step, device: torch.device) -> Step:
+    """Capture a step as a CUDA graph; return it unchanged elsewhere, or if that fails.
+
+    Args:
+        step: works in place on tensors that stay where they are, and asks the device nothing. It
+            runs a few times before it is captured.
+        device: where they are.
+    """
+    if device.type != "cuda":
+        return step
+    try:
+        with torch.cuda.device(device):
+            return _capture(step)
+    except RuntimeError as error:
+        logger.warning("the engine runs without CUDA graphs: %s", error)
+        return step
+
+
+def _capture(step: Step) -> Step:
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(2):  # libraries make their workspaces when they are first called
+            step()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=_anchor(torch.cuda.current_device()).pool()):
+        step()
+    return graph.replay
+
+
+@functools.cache
+def _anchor(device: int) -> torch.cuda.CUDAGraph:
+    """Capture a graph whose memory pool all graphs of the device share.
+
+    One graph runs at a time, and none reads what another wrote there. torch gives a pool up with
+    the last graph that uses it and then refuses its handle, so this graph stays.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.zeros(1, device=device)
+    return graph
+
 
 LEAST_STEPS, LEAST_SOURCE = 16, 16
 KEPT = 1 << 32  # bytes of memory with graphs that is kept for later batches
