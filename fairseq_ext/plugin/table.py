@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.version import TESTED_FAIRSEQ
@@ -19,7 +19,8 @@ COMMANDS = "fairseq_cli."
 are applied (see :func:`complete`)."""
 
 
-Kind = Literal["repair", "security", "feature", "check"]
+KINDS = {"repairs": "repair", "security": "security", "features": "feature", "checks": "check"}
+"""Kinds of patches by the folders of this package that have them."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,18 @@ class Patch:
 
     name: str
     """The short name that ``fairseq-ext doctor`` prints."""
-    kind: Kind
-    """The room of its module; a wing's patches are features."""
     reason: str
     """The problem that occurs without it."""
     layers: tuple[Layer, ...] = ()
     """The attributes that it wraps."""
     act: Callable[[], None] | None = None
     """Anything else that it does, for instance filtering a warning."""
+
+    @property
+    def kind(self) -> str:
+        """Say by the folder of its functions what it is; a wing's patches are features."""
+        function = self.act or self.layers[0].wrapper
+        return KINDS.get(function.__module__.split(".")[2], "feature")
 
 
 def around(function: Callable) -> Callable[[Callable], Callable]:

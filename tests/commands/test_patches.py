@@ -60,7 +60,7 @@ def test_patches_are_applied_once_and_listed():
 
 
 def test_a_patch_that_does_not_fit_names_itself(monkeypatch):
-    misfit = Patch("misfit", "repair", "why", layers=(Layer("pickle:nothing", add_one),))
+    misfit = Patch("misfit", "why", layers=(Layer("pickle:nothing", add_one),))
     monkeypatch.setattr(patches, "PATCHES", (misfit,))
     with pytest.raises(EnvironmentProblem, match=r"misfit.*fairseq-fixed==0\.12\.3\.1"):
         patches.apply()

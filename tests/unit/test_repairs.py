@@ -66,7 +66,7 @@ def test_the_kind_of_each_patch_is_the_folder_of_its_module() -> None:
 
 @pytest.mark.parametrize("target", ["gone:nothing", "utils:nothing", "utils:No.thing"])
 def test_a_target_that_is_gone_names_its_patch(target: str) -> None:
-    patch = Patch("lost", "repair", "why", layers=(Layer(f"fairseq.{target}", encoders.load_once),))
+    patch = Patch("lost", "why", layers=(Layer(f"fairseq.{target}", encoders.load_once),))
     with pytest.raises(EnvironmentProblem, match=r"lost.*does not fit the installed fairseq"):
         table.apply((patch,), set())
 

@@ -130,7 +130,6 @@ def _compose(original: Callable, *arguments: Any, overrides: list[str], **option
 PATCHES = (
     Patch(
         name="command lines",
-        kind="check",
         reason="what is missing or does not go together ends in a traceback, and what is misspelt "
         "in a page of names",
         layers=(

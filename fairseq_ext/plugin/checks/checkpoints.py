@@ -224,7 +224,6 @@ def _only_for_trainers(original: Callable) -> Callable:
 TRAINERS = (
     Patch(
         name="trainers of other programs",
-        kind="check",
         reason="what stands around loading and saving asks for parts that only fairseq's own "
         "trainer has",
         layers=(
@@ -315,14 +314,12 @@ def _task_symbols(task: Any) -> tuple[list[str], list[str]] | None:
 PATCHES = (
     Patch(
         name="weights alone",
-        kind="check",
         reason="`{'model': …}` without any other entry ends in `KeyError: 'best_loss'`, so that no "
         "training can start from it",
         layers=(Layer("fairseq.checkpoint_utils:_upgrade_state_dict", _upgrade_state_dict),),
     ),
     Patch(
         name="checkpoints that do not fit",
-        kind="check",
         reason="a missing file, another dictionary or another architecture ends in a traceback, "
         "and a missing `--restore-file` in random weights",
         layers=(
@@ -336,13 +333,11 @@ PATCHES = (
     ),
     Patch(
         name="how the text was made",
-        kind="check",
         reason="a checkpoint does not store it, and translating needs the same tokens and subwords",
         layers=(Layer("fairseq.checkpoint_utils:load_checkpoint", _keep_pipeline),),
     ),
     Patch(
         name="checkpoints that cannot be written",
-        kind="check",
         reason="a full disk ends in a traceback, after three attempts of which each appends to "
         "the torn file of the one before",
         layers=(
@@ -352,7 +347,6 @@ PATCHES = (
     ),
     Patch(
         name="dictionaries of a model",
-        kind="check",
         reason="a dictionary of the same size in another order is accepted, and the model's output "
         "read as other words",
         layers=(

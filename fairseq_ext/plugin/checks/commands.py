@@ -287,7 +287,6 @@ def _check_texts(args: Namespace) -> int:
 PATCHES = (
     Patch(
         name="results are whole",
-        kind="check",
         reason="fairseq-preprocess and `fairseq-generate --results-path` leave half of their files "
         "when they are stopped, and bad input ends in a traceback or a folder that cannot be used",
         layers=(
@@ -297,14 +296,12 @@ PATCHES = (
     ),
     Patch(
         name="how translations become text",
-        kind="check",
         reason="the output of fairseq-generate does not say how its text was made, which scoring "
         "needs to undo",
         layers=(Layer("fairseq_cli.generate:_main", _name_text),),
     ),
     Patch(
         name="options that do not work",
-        kind="check",
         reason="fairseq accepts them and then fails deep inside, or does nothing",
         layers=(
             Layer("fairseq.distributed.utils:call_main", _call_main),

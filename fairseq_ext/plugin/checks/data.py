@@ -216,7 +216,6 @@ def _batch_by_size(
 PATCHES = (
     Patch(
         name="data folders",
-        kind="check",
         reason="a missing folder, split or side, a damaged index or a broken dictionary ends in a "
         "traceback, and a token outside the dictionary in a crash of the embedding",
         layers=(
@@ -228,7 +227,6 @@ PATCHES = (
     ),
     Patch(
         name="long sentences",
-        kind="check",
         reason="fairseq says neither which side of which sentence is too long nor what to do",
         layers=(
             Layer("fairseq.data.data_utils:batch_by_size", _batch_by_size),

@@ -104,7 +104,6 @@ def _message(trainer: Any, update: int, fault: str) -> str:
 PATCHES = (
     Patch(
         name="divergence",
-        kind="check",
         reason="a loss, gradient or weight that is NaN or infinite ends in a traceback, or not at "
         "all, and such a model is saved as the last one",
         layers=(

@@ -114,7 +114,6 @@ def fill_in_architecture(cfg: Any) -> None:
 PATCHES = (
     Patch(
         name="fairseq-hydra-train",
-        kind="check",
         reason="it loads `common.user_dir` in the middle of its start, so that checks of options, "
         "locks and interruption come too late, and it gives a named architecture the model's sizes",
         layers=(

@@ -127,7 +127,6 @@ def last_checkpoint(checkpoint: Any) -> Path | None:
 PATCHES = (
     Patch(
         name="interruption",
-        kind="check",
         reason="Ctrl-C ends a training in pages of tracebacks, and SIGTERM without a word, with "
         "the other processes of its job left alive for a while",
         layers=(Layer("fairseq.distributed.utils:call_main", _call_main),),

@@ -156,13 +156,11 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
 PATCHES = (
     Patch(
         name="open files",
-        kind="check",
         reason="where a worker that loads data runs out of them, fairseq waits for it forever",
         act=allow_open_files,
     ),
     Patch(
         name="one training per folder",
-        kind="check",
         reason="a second training in one folder sweeps away what the first is writing, and both "
         "overwrite each other's checkpoints",
         layers=(
@@ -173,7 +171,6 @@ PATCHES = (
     ),
     Patch(
         name="processes that are gone",
-        kind="check",
         reason="when one process of a job is killed, the others end with tracebacks of torch",
         layers=(
             Layer("fairseq.distributed.utils:distributed_main", _distributed_main),

@@ -213,7 +213,6 @@ def _get_valid_stats(
 PATCHES = (
     Patch(
         name="name of the best checkpoint's metric",
-        kind="check",
         reason="one that validation does not measure ends in `KeyError` after the first epoch, "
         "which is lost",
         layers=(

@@ -133,7 +133,6 @@ def _async_close(original: Callable) -> bool:
 PATCHES = (
     Patch(
         name="checkpoints written asynchronously",
-        kind="feature",
         reason="--write-checkpoints-asynchronously leaves a torn file where a training is killed, "
         "writes no checkpoint_last.pt, and needs a package that nothing else needs",
         layers=(

@@ -61,7 +61,6 @@ def _build_generator(
 PATCHES = (
     Patch(
         name="engine",
-        kind="feature",
         reason="fairseq's generator spends most of its time between the products",
         act=_add_option,
         layers=(Layer("fairseq.tasks.fairseq_task:FairseqTask.build_generator", _build_generator),),

@@ -85,7 +85,6 @@ PAIRS = "fairseq.data.language_pair_dataset:LanguagePairDataset"
 PATCHES = (
     Patch(
         name="start of large corpora",
-        kind="feature",
         reason="fairseq keeps the lengths of sentences twice, sorts them twice as 32 bits, copies "
         "them as 64 bits, and reads all data without using them",
         layers=(

@@ -55,7 +55,6 @@ def shard_by_torch(original: Callable, optimizer: Any, group: Any) -> None:
 PATCHES = (
     Patch(
         name="sharded optimizers",
-        kind="feature",
         reason="--zero-sharding os needs fairscale, though torch brings the same",
         layers=(Layer("fairseq.optim:shard_", shard_by_torch),),
     ),

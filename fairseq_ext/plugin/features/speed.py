@@ -220,13 +220,11 @@ def warn_of_slow_bf16(
 PATCHES = (
     Patch(
         name="bf16 that is slower",
-        kind="feature",
         reason="many processors have no instructions for bf16, and take several times as long",
         layers=(Layer("fairseq.trainer:Trainer.__init__", warn_of_slow_bf16),),
     ),
     Patch(
         name="products of oneDNN",
-        kind="feature",
         reason="MKL uses AVX-512 on Intel's processors only: on an AMD processor that has it, "
         "torch's products of fp32 matrices take twice as long as they have to",
         layers=(
@@ -236,14 +234,12 @@ PATCHES = (
     ),
     Patch(
         name="memory that is kept",
-        kind="feature",
         reason="glibc returns large blocks to the system, which clears them again for each "
         "gradient of a large vocabulary",
         layers=(Layer("fairseq.trainer:Trainer.__init__", keep_memory),),
     ),
     Patch(
         name="loss in chunks",
-        kind="feature",
         reason="logits, log-probabilities and their gradients of a whole batch are several "
         "matrices of words times vocabulary, which take memory and time",
         layers=(
@@ -256,7 +252,6 @@ PATCHES = (
     ),
     Patch(
         name="Adam in one pass",
-        kind="feature",
         reason="fairseq's Adam reads and writes whole tensors in a dozen operations each, after "
         "two more that multiply the gradients",
         layers=(
@@ -269,7 +264,6 @@ PATCHES = (
     ),
     Patch(
         name="dropout of 16 bits",
-        kind="feature",
         reason="on the CPU torch draws a float for each value, which takes longer than the rest "
         "of a dropout",
         layers=(

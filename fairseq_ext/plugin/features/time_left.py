@@ -68,7 +68,6 @@ def _left(trainer: Any) -> str:
 PATCHES = (
     Patch(
         name="time left",
-        kind="feature",
         reason="the bar knows how long an epoch takes, but not how long the training does",
         layers=(
             Layer("fairseq_cli.train:train", _train),

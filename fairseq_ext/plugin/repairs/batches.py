@@ -156,20 +156,17 @@ def stop_at_exit(original: Callable, self: Any) -> None:
 PATCHES = (
     Patch(
         name="last batch",
-        kind="repair",
         reason="the last batch of every split is dropped when its size is not a multiple of "
         "--required-batch-size-multiple (8): 10 test lines come back as 8",
         layers=(Layer("fairseq.data.data_utils:batch_by_size", keep_tail),),
     ),
     Patch(
         name="last group",
-        kind="repair",
         reason="--grouped-shuffling drops up to one batch per process and epoch",
         layers=(Layer("fairseq.data.iterators:EpochBatchIterator.__init__", complete_groups),),
     ),
     Patch(
         name="length buckets",
-        kind="repair",
         reason="--num-batch-buckets calls numpy.percentile(interpolation=…), removed from numpy",
         layers=tuple(
             Layer(f"fairseq.data.{user}:get_buckets", bucket_sizes)
@@ -178,7 +175,6 @@ PATCHES = (
     ),
     Patch(
         name="old names of numpy",
-        kind="repair",
         reason="--num-batch-buckets and language modelling use numpy.compat.long, removed from "
         "numpy, and two rarer places numpy.int and numpy.float",
         layers=tuple(
@@ -187,7 +183,6 @@ PATCHES = (
     ),
     Patch(
         name="data above 2 GiB",
-        kind="repair",
         reason="fairseq-preprocess with several --workers adds sizes in int32 under numpy 2: from "
         "some 40 million sentences on, the index points to wrong ones, or the job ends in "
         "OverflowError",
@@ -197,7 +192,6 @@ PATCHES = (
     ),
     Patch(
         name="data of the old layout",
-        kind="repair",
         reason="training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError: "
         "fairseq reads a batch before it fills the cache in which it looks for the sentences; "
         "without the cache its workers move each other's place in the file",
@@ -209,7 +203,6 @@ PATCHES = (
     ),
     Patch(
         name="data sets that were never opened",
-        kind="repair",
         reason="where a data set cannot be opened, two tracebacks of destructors follow the error",
         layers=(
             Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.__del__", close_if_open),
@@ -218,21 +211,18 @@ PATCHES = (
     ),
     Patch(
         name="several validation sets",
-        kind="repair",
         reason="fairseq-train takes the sets that `--valid-subset valid,valid1` names for ignored "
         "ones, and ends: it compares names of sets with names of files",
         layers=(Layer("fairseq.data.data_utils:_find_extra_valid_paths", names_of_subsets),),
     ),
     Patch(
         name="sets in several parts",
-        kind="repair",
         reason="training on train and train1, and `--combine-valid-subsets`, end in “negative "
         "dimensions are not allowed”: `--upsample-primary` is -1 by default",
         layers=(Layer("fairseq.data:ConcatDataset.__init__", once_by_default),),
     ),
     Patch(
         name="end of the process",
-        kind="repair",
         reason="a run that ends in the middle of an epoch, its work done, can die with `terminate "
         "called without an active exception` and status 134, because a thread is still making "
         "batches while Python shuts down",

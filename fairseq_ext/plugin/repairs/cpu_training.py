@@ -188,7 +188,6 @@ def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_de
 PATCHES = (
     Patch(
         name="processes on the CPU",
-        kind="repair",
         reason="torchrun on the CPU divides by the number of CUDA devices, spawning starts as many "
         "processes as there are CUDA devices (none), and DDP gets device ids for a CPU module",
         layers=(
@@ -202,20 +201,17 @@ PATCHES = (
     ),
     Patch(
         name="bf16 without a TPU",
-        kind="repair",
         reason="--bf16 implies --tpu, and training dies looking for torch_xla",
         layers=(Layer("fairseq.distributed.utils:call_main", forget_tpu),),
     ),
     Patch(
         name="fp16 and amp on the CPU",
-        kind="repair",
         reason="--fp16 dies with `Torch not compiled with CUDA enabled`, --amp silently does "
         "nothing: both are refused by name",
         layers=(Layer("fairseq.trainer:Trainer.__init__", refuse_half),),
     ),
     Patch(
         name="resume on several processes",
-        kind="repair",
         reason="rank 0 cannot send a loaded checkpoint to the other ranks: its configuration "
         "objects are refused by weights_only=True",
         layers=(Layer("fairseq.distributed.utils:_broadcast_object_slow", send_object),),

@@ -50,7 +50,6 @@ LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
 PATCHES = (
     Patch(
         name="weights kept twice",
-        kind="repair",
         reason="encoders have a second copy of their weights, and once loaded compute with it, "
         "whatever attention stands in its place",
         layers=(

@@ -58,14 +58,12 @@ def score_by_language(
 PATCHES = (
     Patch(
         name="diverse beam search",
-        kind="repair",
         reason="fairseq-generate --diverse-beam-groups ends in an IndexError: sentences are "
         "numbered as in the data, but the overlap of their groups is stored by row of the batch",
         layers=(Layer("fairseq.search:DiverseBeamSearch.step", count_from_the_first),),
     ),
     Patch(
         "validation-bleu",
-        "repair",
         "--eval-bleu is 0 for Chinese and Japanese, whose sentences it takes for single words",
         (
             Layer(

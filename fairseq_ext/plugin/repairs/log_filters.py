@@ -87,27 +87,23 @@ PATCHES = (
     # First, because every other import of fairseq would print it.
     Patch(
         name="advice on import",
-        kind="repair",
         reason="without tensorboardX, `import fairseq` asks for it on stderr, in every process, "
         "for speech tasks",
         act=_hide_advice,
     ),
     Patch(
         name="log file",
-        kind="repair",
         reason="fairseq opens --log-file again for each epoch and validation, so that every line "
         "is written once more each time and the files stay open",
         layers=(Layer("fairseq.logging.progress_bar:progress_bar", _log_file_once),),
     ),
     Patch(
         name="logs that cannot be written",
-        kind="repair",
         reason="on a full disk each line of the log is a traceback on stderr",
         layers=(Layer("logging:Handler.handleError", _say_once),),
     ),
     Patch(
         name="warnings of a normal run",
-        kind="repair",
         reason="fairseq uses interfaces that hydra and torch have deprecated but still honour; "
         "their exact messages are filtered",
         act=_filter_harmless,

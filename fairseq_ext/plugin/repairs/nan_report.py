@@ -37,7 +37,6 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
 PATCHES = (
     Patch(
         name="report of a NaN",
-        kind="repair",
         reason="when gradients are not finite, fairseq runs the update again to say which layer is "
         "to blame, and torch's old backward hooks end that with `StopIteration`, because an "
         "encoder's output is not a tensor",

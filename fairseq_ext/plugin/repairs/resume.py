@@ -380,7 +380,6 @@ PLATEAU = "fairseq.optim.lr_scheduler.reduce_lr_on_plateau:ReduceLROnPlateauLRSc
 PATCHES = (
     Patch(
         name="batches after resume",
-        kind="repair",
         reason="a run resumed in its second or a later epoch composes its batches anew, under "
         "another seed than the uninterrupted run",
         layers=(
@@ -393,7 +392,6 @@ PATCHES = (
     ),
     Patch(
         name="batches left of an epoch",
-        kind="repair",
         reason="a run resumed within an epoch with another --update-freq, or on another number of "
         "processes, loses batches, reads some twice, or ends in `UnboundLocalError`",
         layers=(
@@ -407,7 +405,6 @@ PATCHES = (
     ),
     Patch(
         name="validation after resume",
-        kind="repair",
         reason="--patience and reduce_lr_on_plateau start counting again after a resume, and with "
         "another --best-checkpoint-metric values are compared with those of the earlier metric",
         layers=(
@@ -419,7 +416,6 @@ PATCHES = (
     ),
     Patch(
         name="whole checkpoint files",
-        kind="repair",
         reason="checkpoint_best.pt and checkpoint_last.pt are copied in place, so that a kill "
         "leaves a torn file; temporary files of killed runs stay",
         layers=(
@@ -430,19 +426,16 @@ PATCHES = (
     ),
     Patch(
         name="number of best checkpoints",
-        kind="repair",
         reason="--keep-best-checkpoints 3 keeps one while the loss rises",
         layers=(Layer("fairseq.checkpoint_utils:save_checkpoint", keep_best_until_full),),
     ),
     Patch(
         name="checkpoints of an interval",
-        kind="repair",
         reason="--save-interval-updates writes no checkpoint at the end of an epoch",
         layers=(Layer("fairseq.checkpoint_utils:save_checkpoint", save_interval_at_end),),
     ),
     Patch(
         name="finished runs",
-        kind="repair",
         reason="a finished run that is started again trains one more update and overwrites its "
         "checkpoints",
         layers=(

@@ -71,7 +71,6 @@ def _name_by_shard(results: Path, count: int, shard: int) -> None:
 PATCHES = (
     Patch(
         name="shards of a test set",
-        kind="repair",
         reason="fairseq-generate ignores --num-shards and --shard-id: each shard is the whole set",
         layers=(Layer("fairseq_cli.generate:main", _generate),),
     ),

@@ -153,7 +153,6 @@ def begin_at_weights(
 PATCHES = (
     Patch(
         name="half precision after resume",
-        kind="repair",
         reason="float32 master weights and the state of the loss scaler are not stored",
         layers=(
             *(
@@ -170,7 +169,6 @@ PATCHES = (
     ),
     Patch(
         name="--store-ema of every model",
-        kind="repair",
         reason="the average of a pre-norm Transformer loses its last layer norms, that of tied "
         "weights decays once for each of their names, and that of a model with an integer buffer "
         "dies with `result type Float can't be cast`",
@@ -182,7 +180,6 @@ PATCHES = (
     ),
     Patch(
         name="--store-ema after resume",
-        kind="repair",
         reason="--ema-update-freq starts counting again after a resume, and a checkpoint without "
         "an average ends in `KeyError: 'model'`",
         layers=(

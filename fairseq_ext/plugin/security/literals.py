@@ -102,7 +102,6 @@ def imported() -> Iterator[ModuleType]:
 PATCHES = (
     Patch(
         name="no string is evaluated",
-        kind="security",
         reason="fairseq calls eval() on strings of saved configurations, so that a checkpoint of "
         "plain data can run any command",
         act=install,

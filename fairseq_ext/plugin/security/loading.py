@@ -28,6 +28,11 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from fairseq_ext.utils.literals import LiteralError, shown
 
 
+def _allow_classes() -> None:
+    """Let ``torch.load`` read the classes that checkpoints of fairseq have."""
+    safe_load.allow_classes()
+
+
 def _load_nothing_but_data() -> None:
     """Set variables that torch reads at every ``torch.load``, also in child processes."""
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
@@ -166,28 +171,24 @@ def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
 PATCHES = (
     Patch(
         name="files are data",
-        kind="security",
         reason="fairseq's own repository loads with weights_only=False, and advice on the web sets "
         "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD: both run any code in a checkpoint",
         act=_load_nothing_but_data,
     ),
     Patch(
         name="safe checkpoint classes",
-        kind="security",
         reason="resume, generation and hub loading of stock architectures end in UnpicklingError, "
         "because torch loads with weights_only=True and checkpoints hold argparse.Namespace",
-        act=safe_load.allow_classes,
+        act=_allow_classes,
     ),
     Patch(
         name="checkpoints are read safely",
-        kind="security",
         reason="torch reads damaged files as if they were whole, its errors are pages long, and a "
         "pickle may take all memory",
         layers=(Layer("fairseq.checkpoint_utils:torch", _torch_that_loads_safely),),
     ),
     Patch(
         name="files are checked before they are built",
-        kind="security",
         reason="fairseq builds any architecture, task, criterion or size that a file names, and "
         "errors are tracebacks",
         layers=(
@@ -201,7 +202,6 @@ PATCHES = (
     ),
     Patch(
         name="merges are checked before they are read",
-        kind="security",
         reason="a damaged file of merges, which a checkpoint may name, ends the program with the "
         "usage of subword-nmt",
         layers=(

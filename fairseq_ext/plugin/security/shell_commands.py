@@ -69,13 +69,11 @@ HUB = "fairseq.models.speech_to_text.hub_interface:S2THubInterface.get_predictio
 PATCHES = (
     Patch(
         name="paths in a shell command",
-        kind="security",
         reason="the path of a FASTA data set becomes part of a shell command",
         layers=(Layer("fairseq.data.fasta_dataset:FastaDataset.__init__", _unquoted),),
     ),
     Patch(
         name="no program by a name from data",
-        kind="security",
         reason="an archive writes outside its folder, and a data configuration names code on "
         "GitHub to be run",
         layers=(
