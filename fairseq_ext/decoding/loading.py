@@ -18,7 +18,6 @@ from fairseq_ext.engine.engine_model import voting
 from fairseq_ext.model import find_model, program_file
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
 IN_A_RUN = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
@@ -73,8 +72,6 @@ def opened(
         FairseqExtError: it cannot be loaded, or options do not go with it.
     """
     paths = [in_run(path) for path in paths]
-    for path in paths:
-        _refuse_older(path)
     search = make_search(_defaults(paths))
     for_fairseq = search.engine not in NATIVE or search.flags or search.fp16
     if not for_fairseq and all(map(bundle.has_program, paths)):
@@ -83,19 +80,6 @@ def opened(
     else:
         with _for_fairseq(paths, data, languages, search, threads) as loaded:
             yield loaded
-
-
-def _refuse_older(path: Path) -> None:
-    """Refuse a file of the formats that bundles have replaced.
-
-    Raises:
-        ConfigError: such a file.
-    """
-    if path.suffix == ".safetensors" and path.is_file():
-        raise ConfigError(
-            f"{path} is no bundle: files of weights alone and of `pack` are not read any more. "
-            "Give a bundle, made of the checkpoint by `fairseq-ext bundle CHECKPOINT -o OUT`."
-        )
 
 
 def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
@@ -199,15 +183,11 @@ def data_of(path: Path) -> Path:
     """
     from fairseq_ext.checkpoints import layout, storage
 
-    if not bundle.is_bundle(path):
-        files.require_file(path, "checkpoint")
     folders = [bundle.home(path)]
-    if storage.is_checkpoint(path):
-        data_option = layout.options(storage.peek(path), "task").get("data")
-        trained = str(data_option or "").split(":")[0]
-        if trained:
-            near = path.absolute().parents[:3]
-            folders += [*(folder / trained for folder in near), Path(trained)]
+    trained = str(layout.options(storage.peek(path), "task").get("data") or "").split(":")[0]
+    if trained:
+        near = path.absolute().parents[:3]
+        folders += [*(folder / trained for folder in near), Path(trained)]
     for folder in folders:
         try:
             if any(folder.glob("dict.*.txt")):
