@@ -225,18 +225,25 @@ def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
         EnvironmentProblem: ``folder`` cannot be made or written to.
     """
     folder = Path(folder)
-    with no_empty_folder(folder):
+    with _hidden_folder(folder, ".partial-", folder) as stage:
+        yield stage
+        for path in sorted(stage.iterdir(), key=lambda p: (p.name.startswith(last), p.name)):
+            path.replace(folder / path.name)
+
+
+@contextmanager
+def _hidden_folder(parent: Path, prefix: str, path: Path) -> Iterator[Path]:
+    """Yield a new folder in ``parent``, and remove it afterwards; ``path`` is for the message."""
+    with no_empty_folder(parent):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            stage = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
+            parent.mkdir(parents=True, exist_ok=True)
+            hidden = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         except OSError as error:
-            raise EnvironmentProblem(explain(error, folder)) from error
+            raise EnvironmentProblem(explain(error, path)) from error
         try:
-            yield stage
-            for path in sorted(stage.iterdir(), key=lambda p: (p.name.startswith(last), p.name)):
-                path.replace(folder / path.name)
+            yield hidden
         finally:
-            shutil.rmtree(stage, ignore_errors=True)
+            shutil.rmtree(hidden, ignore_errors=True)
 
 
 @contextmanager
@@ -260,16 +267,8 @@ def scratch_folder(path: str | Path) -> Iterator[Path]:
         EnvironmentProblem: it cannot be made.
     """
     path = Path(os.path.realpath(path))
-    with no_empty_folder(path.parent):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            hidden = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        except OSError as error:
-            raise EnvironmentProblem(explain(error, path)) from error
-        try:
-            yield hidden
-        finally:
-            shutil.rmtree(hidden, ignore_errors=True)
+    with _hidden_folder(path.parent, f".{path.name}.", path) as hidden:
+        yield hidden
 
 
 @contextmanager
