@@ -16,7 +16,8 @@ def by_target(patches: Sequence[Patch]) -> dict[str, list[Patch]]:
     targets: dict[str, list[Patch]] = {}
     for patch in patches:
         for layer in patch.layers:
-            targets.setdefault(layer.target, []).insert(0, patch)
+            for target in layer.targets:
+                targets.setdefault(target, []).insert(0, patch)
     return dict(sorted(targets.items()))
 
 
@@ -42,7 +43,7 @@ def as_json(patches: Sequence[Patch]) -> list[dict[str, Any]]:
             "name": patch.name,
             "kind": patch.kind,
             "reason": patch.reason,
-            "targets": [layer.target for layer in patch.layers],
+            "targets": [target for layer in patch.layers for target in layer.targets],
         }
         for patch in patches
     ]

@@ -25,14 +25,33 @@ KINDS = {"repairs": "repair", "security": "security", "features": "feature", "ch
 
 @dataclass(frozen=True)
 class Layer:
-    """One attribute of fairseq, or of a library that it uses, and the wrapper around it."""
+    """Attributes of fairseq, or of a library that it uses, and the wrapper around each."""
 
-    target: str
+    targets: tuple[str, ...]
     """``module:function`` or ``module:Class.method``. If a module has imported a function by
     ``from … import``, name the module that *uses* it."""
     wrapper: Callable[[Any], Any]
     """Takes the original, a function or a value, and returns its replacement. It must be a
     function of a module: its qualified name shows whether it has already been applied."""
+
+
+def around(*targets: str) -> Callable[[Callable], Layer]:
+    """Make a layer of the decorated function, which is called instead of the targets.
+
+    The function gets the original first, then the arguments of the call.
+    """
+
+    def layer(function: Callable) -> Layer:
+        @functools.wraps(function)
+        def wrapper(original: Callable) -> Callable:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return function(original, *args, **kwargs)
+
+            return call
+
+        return Layer(targets, wrapper)
+
+    return layer
 
 
 @dataclass(frozen=True)
@@ -47,7 +66,7 @@ class Patch:
     reason: str
     """The problem that occurs without it."""
     layers: tuple[Layer, ...] = ()
-    """The attributes that it wraps."""
+    """Attributes that it wraps, most of them by functions with :func:`around`."""
     act: Callable[[], None] | None = None
     """Anything else that it does, for instance filtering a warning."""
 
@@ -56,23 +75,6 @@ class Patch:
         """Say by the folder of its functions what it is; a wing's patches are features."""
         function = self.act or self.layers[0].wrapper
         return KINDS.get(function.__module__.split(".")[2], "feature")
-
-
-def around(function: Callable) -> Callable[[Callable], Callable]:
-    """Make a :attr:`Layer.wrapper` of a function that is called instead of the original.
-
-    Args:
-        function: gets the original first, then the arguments of the call.
-    """
-
-    @functools.wraps(function)
-    def wrapper(original: Callable) -> Callable:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return function(original, *args, **kwargs)
-
-        return call
-
-    return wrapper
 
 
 def apply(patches: Iterable[Patch], applied: set[str]) -> None:
@@ -120,9 +122,10 @@ def _fitting(patch: Patch) -> Iterator[None]:
 def _wrap_layers(patch: Patch, start: str = "") -> None:
     """Wrap the patch's targets that begin with ``start``."""
     for layer in patch.layers:
-        if layer.target.startswith(start):
-            for owner, name in owners(layer.target):
-                wrap(owner, name, layer.wrapper)
+        for target in layer.targets:
+            if target.startswith(start):
+                for owner, name in owners(target):
+                    wrap(owner, name, layer.wrapper)
 
 
 def owners(target: str) -> Iterator[tuple[Any, str]]:

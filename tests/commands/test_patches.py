@@ -60,7 +60,7 @@ def test_patches_are_applied_once_and_listed():
 
 
 def test_a_patch_that_does_not_fit_names_itself(monkeypatch):
-    misfit = Patch("misfit", "why", layers=(Layer("pickle:nothing", add_one),))
+    misfit = Patch("misfit", "why", layers=(Layer(("pickle:nothing",), add_one),))
     monkeypatch.setattr(patches, "PATCHES", (misfit,))
     with pytest.raises(EnvironmentProblem, match=r"misfit.*fairseq-fixed==0\.12\.3\.1"):
         patches.apply()
@@ -104,9 +104,10 @@ def test_the_report_has_every_layer_in_the_order_it_is_called():
     """
     patches.apply()
     wrappers = {
-        (layer.target, patch.name): f"{layer.wrapper.__module__}.{layer.wrapper.__qualname__}"
+        (target, patch.name): f"{layer.wrapper.__module__}.{layer.wrapper.__qualname__}"
         for patch in patches.PATCHES
         for layer in patch.layers
+        for target in layer.targets
     }
     checked = 0
     for target, rows in report.by_target(patches.PATCHES).items():
@@ -293,7 +294,7 @@ def test_bf16_trains_on_the_cpu(copy_data, tmp_path):
 def test_half_precision_on_the_cpu_is_refused_by_name(option, cpu, has_cuda, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     built: list[object] = []
-    build = cpu_training.refuse_half(lambda *arguments: built.append(arguments))
+    build = cpu_training.refuse_half.wrapper(lambda *arguments: built.append(arguments))
     options = {"cpu": cpu, "fp16": False, "amp": False}
     build(None, SimpleNamespace(common=SimpleNamespace(**options)))
     assert len(built) == 1

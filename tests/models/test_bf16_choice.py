@@ -50,6 +50,8 @@ def test_the_warning(ratio, requested, device, master, warning, monkeypatch, cap
     trainer = SimpleNamespace(device=torch.device(device), is_data_parallel_master=master)
     cfg = SimpleNamespace(common=SimpleNamespace(bf16=requested))
     with caplog.at_level(logging.WARNING):
-        speed.warn_of_slow_bf16(lambda *arguments: None)(trainer, cfg, None, nn.Linear(2, 2))
+        speed.warn_of_slow_bf16.wrapper(lambda *arguments: None)(
+            trainer, cfg, None, nn.Linear(2, 2)
+        )
     assert warning in caplog.text
     assert bool(caplog.text) == bool(warning)

@@ -43,8 +43,8 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def unwrap(name: str) -> None:
         (patch,) = (patch for patch in patches.PATCHES if patch.name == name)
-        for layer in patch.layers:
-            for owner, attribute in table.owners(layer.target):
+        for target in [target for layer in patch.layers for target in layer.targets]:
+            for owner, attribute in table.owners(target):
                 function = getattr(owner, attribute)
                 while hasattr(function, "__wrapped__"):
                     function = function.__wrapped__
@@ -66,7 +66,9 @@ def test_the_kind_of_each_patch_is_the_folder_of_its_module() -> None:
 
 @pytest.mark.parametrize("target", ["gone:nothing", "utils:nothing", "utils:No.thing"])
 def test_a_target_that_is_gone_names_its_patch(target: str) -> None:
-    patch = Patch("lost", "why", layers=(Layer(f"fairseq.{target}", encoders.load_once),))
+    patch = Patch(
+        "lost", "why", layers=(Layer((f"fairseq.{target}",), encoders.load_once.wrapper),)
+    )
     with pytest.raises(EnvironmentProblem, match=r"lost.*does not fit the installed fairseq"):
         table.apply((patch,), set())
 
@@ -241,8 +243,8 @@ class LayerWithCopies(torch.nn.Module):
 
 
 class RepairedLayer(LayerWithCopies):
-    __init__ = encoders.without_copies(LayerWithCopies.__init__)
-    _load_from_state_dict = encoders.load_once(LayerWithCopies._load_from_state_dict)
+    __init__ = encoders.without_copies.wrapper(LayerWithCopies.__init__)
+    _load_from_state_dict = encoders.load_once.wrapper(LayerWithCopies._load_from_state_dict)
 
 
 @pytest.mark.parametrize("bias", [True, False])

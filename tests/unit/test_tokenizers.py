@@ -122,7 +122,7 @@ def test_validation_scores_by_the_target_language() -> None:
     def original(self: object, generator: object, sample: object, model: object) -> float:
         return sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE]).score
 
-    wrapped, before = generation.score_by_language(original), sacrebleu.corpus_bleu
+    wrapped, before = generation.score_by_language.wrapper(original), sacrebleu.corpus_bleu
     for language, tokenized, tokenizer in (
         *(("zh", False, "zh"), ("en", False, "13a"), ("zh", True, "13a")),
     ):

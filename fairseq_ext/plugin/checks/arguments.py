@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.parsing import Parser
 
@@ -23,7 +23,7 @@ def _is_not_about_composing(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Error when composing")
 
 
-@around
+@around("fairseq.options:parse_args_and_arch")
 def _parse_args_and_arch(
     original: Callable, parser: ArgumentParser, *rest: Any, **options: Any
 ) -> Any:
@@ -46,7 +46,7 @@ def _parse_args_and_arch(
     return parsed
 
 
-@around
+@around("fairseq.options:add_preprocess_args")
 def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
     """`fairseq-preprocess` parses its command line in its own way."""
     parser.error = types.MethodType(Parser.error, parser)
@@ -103,7 +103,7 @@ def refuse_misfit(args: Namespace) -> None:
         )
 
 
-@around
+@around("fairseq.dataclass.utils:compose")
 def _compose(original: Callable, *arguments: Any, overrides: list[str], **options: Any) -> Any:
     """Report an option that has no value, or one of a wrong type."""
     from hydra.errors import ConfigCompositionException
@@ -132,11 +132,7 @@ PATCHES = (
         name="command lines",
         reason="what is missing or does not go together ends in a traceback, and what is misspelt "
         "in a page of names",
-        layers=(
-            Layer("fairseq.options:parse_args_and_arch", _parse_args_and_arch),
-            Layer("fairseq.options:add_preprocess_args", _add_preprocess_args),
-            Layer("fairseq.dataclass.utils:compose", _compose),
-        ),
+        layers=(_parse_args_and_arch, _add_preprocess_args, _compose),
         act=_keep_options_out_of_the_log,
     ),
 )

@@ -22,7 +22,7 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, En
 logger = logging.getLogger(__name__)
 
 
-@around
+@around("fairseq.checkpoint_utils:_upgrade_state_dict")
 def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, Any]:
     """Let a training start at update 0 from a file with weights only, ``{"model": …}``."""
     if "optimizer_history" not in state and "best_loss" not in state:
@@ -30,7 +30,7 @@ def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, 
     return original(state)
 
 
-@around
+@around("fairseq.checkpoint_utils:load_model_ensemble_and_task")
 def _load_model_ensemble_and_task(
     original: Callable, filenames: list[str], *rest: Any, **options: Any
 ) -> Any:
@@ -96,7 +96,7 @@ def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     return last, None
 
 
-@around
+@around("fairseq.checkpoint_utils:load_checkpoint")
 def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
     from fairseq.file_io import PathManager
 
@@ -125,7 +125,7 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
         ) from error
 
 
-@around
+@around("fairseq.checkpoint_utils:load_checkpoint")
 def _keep_pipeline(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
     """Copy ``text.json`` from the data to the run, once, at the start of a training."""
     loaded = original(cfg, trainer, **options)
@@ -136,7 +136,7 @@ def _keep_pipeline(original: Callable, cfg: Any, trainer: Any, **options: Any) -
     return loaded
 
 
-@around
+@around("fairseq.trainer:Trainer.load_checkpoint")
 def _trainer_load_checkpoint(
     original: Callable,
     self: Any,
@@ -187,7 +187,7 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
         )
 
 
-@around
+@around("fairseq.checkpoint_utils:torch_persistent_save")
 def _persistent_save(
     original: Callable, obj: Any, filename: str, *rest: Any, **options: Any
 ) -> None:
@@ -200,7 +200,7 @@ def _persistent_save(
         raise EnvironmentProblem(files.explain(reason, f"the checkpoint {filename}")) from error
 
 
-@around
+@around("fairseq.checkpoint_utils:_torch_persistent_save")
 def _save_once(original: Callable, obj: Any, f: Any) -> None:
     """Save once. fairseq tries three times, and each attempt appends to the broken one before."""
     import torch
@@ -227,14 +227,14 @@ TRAINERS = (
         reason="what stands around loading and saving asks for parts that only fairseq's own "
         "trainer has",
         layers=(
-            Layer("fairseq.checkpoint_utils:load_checkpoint", _only_for_trainers),
-            Layer("fairseq.checkpoint_utils:save_checkpoint", _only_for_trainers),
+            Layer(("fairseq.checkpoint_utils:load_checkpoint",), _only_for_trainers),
+            Layer(("fairseq.checkpoint_utils:save_checkpoint",), _only_for_trainers),
         ),
     ),
 )
 
 
-@around
+@around("fairseq.trainer:Trainer.save_checkpoint")
 def _save_dictionaries(
     original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
 ) -> Any:
@@ -243,7 +243,7 @@ def _save_dictionaries(
     return original(self, filename, extra_state)
 
 
-@around
+@around("fairseq.trainer:Trainer.load_checkpoint")
 def _require_dictionaries(
     original: Callable, self: Any, filename: str, *rest: Any, **options: Any
 ) -> Any:
@@ -255,7 +255,7 @@ def _require_dictionaries(
     return extra_state
 
 
-@around
+@around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _load_checkpoint_to_cpu(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
     """Copy the record into `task_state`, the only part of a checkpoint that a task can see."""
     state = original(path, *rest, **options)
@@ -263,7 +263,7 @@ def _load_checkpoint_to_cpu(original: Callable, path: str, *rest: Any, **options
     return {**state, "task_state": {**(state.get("task_state") or {}), DICTIONARIES: entry}}
 
 
-@around
+@around("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
 def _load_state_dict(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
     """Check wherever a model is loaded for a task: generation, validation, hubs, a teacher."""
     rest = dict(state_dict)
@@ -316,44 +316,34 @@ PATCHES = (
         name="weights alone",
         reason="`{'model': …}` without any other entry ends in `KeyError: 'best_loss'`, so that no "
         "training can start from it",
-        layers=(Layer("fairseq.checkpoint_utils:_upgrade_state_dict", _upgrade_state_dict),),
+        layers=(_upgrade_state_dict,),
     ),
     Patch(
         name="checkpoints that do not fit",
         reason="a missing file, another dictionary or another architecture ends in a traceback, "
         "and a missing `--restore-file` in random weights",
-        layers=(
-            Layer(
-                "fairseq.checkpoint_utils:load_model_ensemble_and_task",
-                _load_model_ensemble_and_task,
-            ),
-            Layer("fairseq.checkpoint_utils:load_checkpoint", _load_checkpoint),
-            Layer("fairseq.trainer:Trainer.load_checkpoint", _trainer_load_checkpoint),
-        ),
+        layers=(_load_model_ensemble_and_task, _load_checkpoint, _trainer_load_checkpoint),
     ),
     Patch(
         name="how the text was made",
         reason="a checkpoint does not store it, and translating needs the same tokens and subwords",
-        layers=(Layer("fairseq.checkpoint_utils:load_checkpoint", _keep_pipeline),),
+        layers=(_keep_pipeline,),
     ),
     Patch(
         name="checkpoints that cannot be written",
         reason="a full disk ends in a traceback, after three attempts of which each appends to "
         "the torn file of the one before",
-        layers=(
-            Layer("fairseq.checkpoint_utils:torch_persistent_save", _persistent_save),
-            Layer("fairseq.checkpoint_utils:_torch_persistent_save", _save_once),
-        ),
+        layers=(_persistent_save, _save_once),
     ),
     Patch(
         name="dictionaries of a model",
         reason="a dictionary of the same size in another order is accepted, and the model's output "
         "read as other words",
         layers=(
-            Layer("fairseq.trainer:Trainer.save_checkpoint", _save_dictionaries),
-            Layer("fairseq.trainer:Trainer.load_checkpoint", _require_dictionaries),
-            Layer("fairseq.checkpoint_utils:load_checkpoint_to_cpu", _load_checkpoint_to_cpu),
-            Layer("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict", _load_state_dict),
+            _save_dictionaries,
+            _require_dictionaries,
+            _load_checkpoint_to_cpu,
+            _load_state_dict,
         ),
     ),
 )

@@ -26,7 +26,7 @@ from fairseq_ext.utils.error_messages import one_message
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 
-@around
+@around("fairseq.distributed.utils:call_main")
 def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
     """Check `fairseq-train`, `-interactive` and `-validate` before they start any process."""
     # It has the module's name also under `python -m`.
@@ -46,7 +46,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
         return original(cfg, main, **options)
 
 
-@around
+@around("fairseq.trainer:Trainer.__init__")
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
     """Check in processes that `fairseq-hydra-train` has started, which skip `call_main`."""
     _refuse_broken(cfg, "fairseq_cli.train")
@@ -70,7 +70,7 @@ def _refuse_broken(cfg: Any, command: str) -> None:
         training_options.require_batch_size(cfg.dataset)
 
 
-@around
+@around("fairseq.tasks.fairseq_task:FairseqTask.build_generator")
 def _build_generator(
     original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
 ) -> Any:
@@ -140,7 +140,7 @@ def _require_language_models(paths: str) -> None:
             )
 
 
-@around
+@around("fairseq_cli.generate:main")
 def _generate(original: Callable, cfg: Any) -> Any:
     """`fairseq-generate`: with `--results-path`, old results stay until new ones are complete."""
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -158,7 +158,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
             return original(cfg)
 
 
-@around
+@around("fairseq_cli.generate:_main")
 def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
     """`fairseq-generate` names the ``text.json`` by which its translations become text."""
     from fairseq.data.data_utils import infer_language_pair
@@ -175,7 +175,7 @@ def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
     return original(cfg, output_file)
 
 
-@around
+@around("fairseq_cli.preprocess:main")
 def _preprocess(original: Callable, args: Namespace) -> None:
     """`fairseq-preprocess`: check every input, then write all results or none."""
     destdir = args.destdir
@@ -289,25 +289,22 @@ PATCHES = (
         name="results are whole",
         reason="fairseq-preprocess and `fairseq-generate --results-path` leave half of their files "
         "when they are stopped, and bad input ends in a traceback or a folder that cannot be used",
-        layers=(
-            Layer("fairseq_cli.preprocess:main", _preprocess),
-            Layer("fairseq_cli.generate:main", _generate),
-        ),
+        layers=(_preprocess, _generate),
     ),
     Patch(
         name="how translations become text",
         reason="the output of fairseq-generate does not say how its text was made, which scoring "
         "needs to undo",
-        layers=(Layer("fairseq_cli.generate:_main", _name_text),),
+        layers=(_name_text,),
     ),
     Patch(
         name="options that do not work",
         reason="fairseq accepts them and then fails deep inside, or does nothing",
         layers=(
-            Layer("fairseq.distributed.utils:call_main", _call_main),
-            Layer("fairseq.trainer:Trainer.__init__", _trainer),
-            Layer("fairseq.tasks.fairseq_task:FairseqTask.build_generator", _build_generator),
-            Layer("fairseq_cli.interactive:make_batches", _make_batches),
+            _call_main,
+            _trainer,
+            _build_generator,
+            Layer(("fairseq_cli.interactive:make_batches",), _make_batches),
         ),
     ),
 )

@@ -13,7 +13,7 @@ import numpy as np
 from fairseq_ext import text
 from fairseq_ext.data_folder import indexed, manifest
 from fairseq_ext.plugin.checks.commands import refuse_colon
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import DataError
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 TASK = "fairseq.tasks.fairseq_task:FairseqTask"
 
 
-@around
+@around("fairseq.tasks:setup_task")
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
     refuse_colon("data", str(getattr(cfg, "data", None) or ""))
     try:
@@ -41,7 +41,7 @@ def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
         ) from error
 
 
-@around
+@around("fairseq.data:Dictionary.add_from_file")
 def _add_from_file(original: Callable, self: Any, f: Any) -> None:
     if not isinstance(f, str):
         return original(self, f)
@@ -55,7 +55,7 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
         raise DataError(f"dictionary {f}: {error}") from error
 
 
-@around
+@around("fairseq.data.data_utils:load_indexed_dataset")
 def _load_indexed_dataset(
     original: Callable,
     path: str,
@@ -82,7 +82,7 @@ def _parts(prefix: str) -> Iterator[str]:
         yield part
 
 
-@around
+@around("fairseq.tasks.translation:TranslationTask.load_dataset")
 def _load_dataset(original: Callable, self: Any, split: str, *rest: Any, **options: Any) -> None:
     cure = "Run fairseq-preprocess again."
     try:
@@ -119,7 +119,7 @@ def _require_alignments(task: Any, split: str) -> None:
         )
 
 
-@around
+@around(f"{TASK}.build_model")
 def _build_model(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> Any:
     """Store the limits of the model in the task, for messages about long sentences."""
     model = original(self, cfg, *rest, **options)
@@ -132,7 +132,7 @@ def _build_model(original: Callable, self: Any, cfg: Any, *rest: Any, **options:
     return model
 
 
-@around
+@around(f"{TASK}.filter_indices_by_size")
 def _filter_indices_by_size(
     original: Callable,
     self: Any,
@@ -193,7 +193,7 @@ def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
     return fact, f"{cure}{cut}"
 
 
-@around
+@around("fairseq.data.data_utils:batch_by_size")
 def _batch_by_size(
     original: Callable,
     indices: Any,
@@ -218,20 +218,11 @@ PATCHES = (
         name="data folders",
         reason="a missing folder, split or side, a damaged index or a broken dictionary ends in a "
         "traceback, and a token outside the dictionary in a crash of the embedding",
-        layers=(
-            Layer("fairseq.tasks:setup_task", _setup_task),
-            Layer("fairseq.data:Dictionary.add_from_file", _add_from_file),
-            Layer("fairseq.data.data_utils:load_indexed_dataset", _load_indexed_dataset),
-            Layer("fairseq.tasks.translation:TranslationTask.load_dataset", _load_dataset),
-        ),
+        layers=(_setup_task, _add_from_file, _load_indexed_dataset, _load_dataset),
     ),
     Patch(
         name="long sentences",
         reason="fairseq says neither which side of which sentence is too long nor what to do",
-        layers=(
-            Layer("fairseq.data.data_utils:batch_by_size", _batch_by_size),
-            Layer(f"{TASK}.filter_indices_by_size", _filter_indices_by_size),
-            Layer(f"{TASK}.build_model", _build_model),
-        ),
+        layers=(_batch_by_size, _filter_indices_by_size, _build_model),
     ),
 )

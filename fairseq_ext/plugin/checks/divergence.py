@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from fairseq_ext.plugin.checks.interruption import last_checkpoint
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import DivergenceError
 
 
-@around
+@around("fairseq.trainer:Trainer.train_step")
 def _train_step(original: Callable, self: Any, samples: Any, *rest: Any, **options: Any) -> Any:
     update = self.get_num_updates() + 1
     try:
@@ -40,7 +40,7 @@ def _train_step(original: Callable, self: Any, samples: Any, *rest: Any, **optio
     return logged
 
 
-@around
+@around("fairseq.trainer:Trainer.valid_step")
 def _valid_step(original: Callable, self: Any, sample: Any, *rest: Any, **options: Any) -> Any:
     logged = original(self, sample, *rest, **options)
     loss = _loss(logged)
@@ -50,7 +50,7 @@ def _valid_step(original: Callable, self: Any, sample: Any, *rest: Any, **option
     return logged
 
 
-@around
+@around("fairseq.trainer:Trainer._check_grad_norms")
 def _check_grad_norms(original: Callable, self: Any, grad_norm: torch.Tensor) -> None:
     """With several processes, fairseq mistakes NaN for inconsistent gradients."""
     try:
@@ -61,7 +61,7 @@ def _check_grad_norms(original: Callable, self: Any, grad_norm: torch.Tensor) ->
         raise FloatingPointError("gradients are Nan/Inf") from error
 
 
-@around
+@around("fairseq.checkpoint_utils:save_checkpoint")
 def _save_checkpoint(original: Callable, cfg: Any, trainer: Any, *rest: Any, **options: Any) -> Any:
     name = _not_finite(trainer)
     if name is not None:
@@ -106,11 +106,6 @@ PATCHES = (
         name="divergence",
         reason="a loss, gradient or weight that is NaN or infinite ends in a traceback, or not at "
         "all, and such a model is saved as the last one",
-        layers=(
-            Layer("fairseq.trainer:Trainer.train_step", _train_step),
-            Layer("fairseq.trainer:Trainer.valid_step", _valid_step),
-            Layer("fairseq.trainer:Trainer._check_grad_norms", _check_grad_norms),
-            Layer("fairseq.checkpoint_utils:save_checkpoint", _save_checkpoint),
-        ),
+        layers=(_train_step, _valid_step, _check_grad_norms, _save_checkpoint),
     ),
 )

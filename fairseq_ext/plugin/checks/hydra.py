@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch, around, running
+from fairseq_ext.plugin.table import Patch, around, running
 from fairseq_ext.utils import error_messages
 
 HYDRA = "fairseq_cli.hydra_train"
@@ -31,7 +31,7 @@ class _Done(BaseException):
     """Raised when the training is over, to leave the calls that began without this plugin."""
 
 
-@around
+@around("fairseq.distributed.utils:call_main")
 def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
     before = _patched_call.set(True)
     try:
@@ -40,7 +40,7 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
         _patched_call.reset(before)
 
 
-@around
+@around("fairseq_cli.train:add_defaults")
 def _add_defaults(original: Callable, cfg: Any) -> None:
     """The first function that training calls after it has imported the user directory."""
     hydra = next(running(HYDRA), None)
@@ -59,7 +59,7 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
     raise _Done
 
 
-@around
+@around("fairseq_cli.hydra_train:_hydra_main")
 def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
     """Wraps the later jobs of a sweep, which begin with this plugin already loaded."""
     fill_in_architecture(cfg)
@@ -116,10 +116,6 @@ PATCHES = (
         name="fairseq-hydra-train",
         reason="it loads `common.user_dir` in the middle of its start, so that checks of options, "
         "locks and interruption come too late, and it gives a named architecture the model's sizes",
-        layers=(
-            Layer("fairseq.distributed.utils:call_main", _call_main),
-            Layer("fairseq_cli.train:add_defaults", _add_defaults),
-            Layer("fairseq_cli.hydra_train:_hydra_main", _hydra_main),
-        ),
+        layers=(_call_main, _add_defaults, _hydra_main),
     ),
 )

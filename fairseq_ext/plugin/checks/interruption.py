@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from fairseq_ext.plugin.features import async_checkpoints
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import printable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -25,7 +25,7 @@ PATIENCE = 10.0
 TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
 
 
-@around
+@around("fairseq.distributed.utils:call_main")
 def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
     """Handle signals in the first process of ``fairseq-train``, which waits for the others."""
     spec = main.__globals__["__spec__"]
@@ -129,6 +129,6 @@ PATCHES = (
         name="interruption",
         reason="Ctrl-C ends a training in pages of tracebacks, and SIGTERM without a word, with "
         "the other processes of its job left alive for a while",
-        layers=(Layer("fairseq.distributed.utils:call_main", _call_main),),
+        layers=(_call_main,),
     ),
 )

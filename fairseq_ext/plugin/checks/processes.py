@@ -24,7 +24,7 @@ from typing import Any
 
 import filelock
 
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 
@@ -97,7 +97,7 @@ def _this_process() -> dict[str, Any]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
 
 
-@around
+@around("fairseq.checkpoint_utils:verify_checkpoint_directory")
 def _lock_first(original: Callable, save_dir: str) -> None:
     """Take the lock before the first thing that a training does to its folder."""
     Path(save_dir).mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def _lock_first(original: Callable, save_dir: str) -> None:
     original(save_dir)
 
 
-@around
+@around("fairseq.distributed.utils:distributed_main", "fairseq.distributed.utils:call_main")
 def _release_at_the_end(original: Callable, *arguments: Any, **options: Any) -> Any:
     with _held:
         return original(*arguments, **options)
@@ -119,7 +119,7 @@ LOST = re.compile(
 """Messages of torch's process groups about a process that does not answer."""
 
 
-@around
+@around("fairseq.distributed.utils:distributed_main")
 def _distributed_main(original: Callable, *arguments: Any, **options: Any) -> Any:
     import torch.distributed
 
@@ -137,7 +137,7 @@ def _distributed_main(original: Callable, *arguments: Any, **options: Any) -> An
         ) from error
 
 
-@around
+@around("fairseq.distributed.utils:call_main")
 def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
     """Report the death of a process that fairseq-train itself has started."""
     from torch.multiprocessing import ProcessExitedException
@@ -164,17 +164,13 @@ PATCHES = (
         reason="a second training in one folder sweeps away what the first is writing, and both "
         "overwrite each other's checkpoints",
         layers=(
-            Layer("fairseq.checkpoint_utils:verify_checkpoint_directory", _lock_first),
-            Layer("fairseq.distributed.utils:distributed_main", _release_at_the_end),
-            Layer("fairseq.distributed.utils:call_main", _release_at_the_end),
+            _lock_first,
+            _release_at_the_end,
         ),
     ),
     Patch(
         name="processes that are gone",
         reason="when one process of a job is killed, the others end with tracebacks of torch",
-        layers=(
-            Layer("fairseq.distributed.utils:distributed_main", _distributed_main),
-            Layer("fairseq.distributed.utils:call_main", _call_main),
-        ),
+        layers=(_distributed_main, _call_main),
     ),
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_ext.plugin.checks.interruption import last_checkpoint
 from fairseq_ext.plugin.features import async_checkpoints, sharding
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.parsing import nearest
 
@@ -165,7 +165,7 @@ class UnknownMetricError(ConfigError):
     """A metric that validation does not measure, in every process of the job."""
 
 
-@around
+@around("fairseq_cli.train:validate")
 def _validate(
     original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, subsets: list[str]
 ) -> Any:
@@ -197,7 +197,7 @@ def _meet() -> None:
         torch.distributed.barrier()
 
 
-@around
+@around("fairseq_cli.train:get_valid_stats")
 def _get_valid_stats(
     original: Callable, cfg: Any, trainer: Any, stats: dict[str, Any], *rest: Any
 ) -> Any:
@@ -215,9 +215,6 @@ PATCHES = (
         name="name of the best checkpoint's metric",
         reason="one that validation does not measure ends in `KeyError` after the first epoch, "
         "which is lost",
-        layers=(
-            Layer("fairseq_cli.train:get_valid_stats", _get_valid_stats),
-            Layer("fairseq_cli.train:validate", _validate),
-        ),
+        layers=(_get_valid_stats, _validate),
     ),
 )

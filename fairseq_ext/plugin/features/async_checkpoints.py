@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 
 
 class Writer:
@@ -84,7 +84,7 @@ def finish() -> None:
         WRITER.wait()
 
 
-@around
+@around("fairseq_cli.train:add_defaults")
 def _add_defaults(original: Callable, cfg: Any) -> None:
     """Let fairseq find the package iopath, without which it refuses the option."""
     original(cfg)
@@ -93,7 +93,7 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
         sys.modules["iopath"] = ModuleType("iopath")  # it is asked for, and never used
 
 
-@around
+@around("fairseq.checkpoint_utils:save_checkpoint")
 def _save_checkpoint(original: Callable, cfg: Any, *args: Any) -> str | None:
     if not cfg.write_checkpoints_asynchronously or cfg.no_save:
         return original(cfg, *args)
@@ -103,7 +103,7 @@ def _save_checkpoint(original: Callable, cfg: Any, *args: Any) -> str | None:
     return None
 
 
-@around
+@around("fairseq.checkpoint_utils:torch_persistent_save")
 def _torch_persistent_save(
     original: Callable, obj: Any, filename: str, async_write: bool = False
 ) -> None:
@@ -115,7 +115,7 @@ def _torch_persistent_save(
     original(obj, filename)
 
 
-@around
+@around("fairseq.checkpoint_utils:_torch_persistent_save")
 def _write_bytes(original: Callable, obj: Any, f: Any) -> None:
     if isinstance(obj, io.BytesIO):
         f.write(obj.getbuffer())
@@ -123,7 +123,7 @@ def _write_bytes(original: Callable, obj: Any, f: Any) -> None:
         original(obj, f)
 
 
-@around
+@around("fairseq.file_io:PathManager.async_close")
 def _async_close(original: Callable) -> bool:
     """fairseq-train calls it at its end."""
     WRITER.wait()
@@ -136,11 +136,11 @@ PATCHES = (
         reason="--write-checkpoints-asynchronously leaves a torn file where a training is killed, "
         "writes no checkpoint_last.pt, and needs a package that nothing else needs",
         layers=(
-            Layer("fairseq_cli.train:add_defaults", _add_defaults),
-            Layer("fairseq.checkpoint_utils:save_checkpoint", _save_checkpoint),
-            Layer("fairseq.checkpoint_utils:torch_persistent_save", _torch_persistent_save),
-            Layer("fairseq.checkpoint_utils:_torch_persistent_save", _write_bytes),
-            Layer("fairseq.file_io:PathManager.async_close", _async_close),
+            _add_defaults,
+            _save_checkpoint,
+            _torch_persistent_save,
+            _write_bytes,
+            _async_close,
         ),
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, HELP, SHORTLIST_HELP
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import ConfigError
 
 
@@ -35,7 +35,7 @@ def _add_option() -> None:
     hydra_init()
 
 
-@around
+@around("fairseq.tasks.fairseq_task:FairseqTask.build_generator")
 def _build_generator(
     original: Callable, self: Any, models: Any, args: Any, *rest: Any, **options: Any
 ) -> Any:
@@ -63,6 +63,6 @@ PATCHES = (
         name="engine",
         reason="fairseq's generator spends most of its time between the products",
         act=_add_option,
-        layers=(Layer("fairseq.tasks.fairseq_task:FairseqTask.build_generator", _build_generator),),
+        layers=(_build_generator,),
     ),
 )

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.data_folder import ordering
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 
+PAIRS = "fairseq.data.language_pair_dataset:LanguagePairDataset"
 PART = 1 << 18
 OPEN = 3
 """Batches at a part's end that are made again: one that was full to a multiple of sentences, the
 rest, and what fairseq drops and the row "last batch" adds."""
 
 
-@around
+@around("fairseq.data.indexed_dataset:_warmup_mmap_file")
 def read_ahead(original: Callable, path: str) -> None:
     """Let the system read a file behind the command, which fairseq reads and throws away."""
     if not hasattr(os, "posix_fadvise"):
@@ -28,7 +29,7 @@ def read_ahead(original: Callable, path: str) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
-@around
+@around(f"{PAIRS}.__init__")
 def keep_sizes_once(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """``src_sizes`` and ``tgt_sizes`` are parts of ``sizes``, instead of copies."""
     original(self, *args, **kwargs)
@@ -36,7 +37,7 @@ def keep_sizes_once(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
         self.src_sizes, self.tgt_sizes = self.sizes.T
 
 
-@around
+@around(f"{PAIRS}.ordered_indices")
 def order_by_counting(original: Callable, self: Any) -> np.ndarray:
     sizes = [side for side in (self.tgt_sizes, self.src_sizes) if side is not None]
     longest = max(side.max(initial=0) for side in sizes)
@@ -45,7 +46,7 @@ def order_by_counting(original: Callable, self: Any) -> np.ndarray:
     return ordering.random_by_length(sizes, self.shuffle)
 
 
-@around
+@around(f"{PAIRS}.filter_indices_by_size")
 def look_before_filtering(original: Callable, self: Any, indices: Any, max_sizes: Any) -> Any:
     """Where no sentence is too long, none has to be looked for."""
     limits = max_sizes if isinstance(max_sizes, tuple | list) else (max_sizes, max_sizes)
@@ -58,7 +59,7 @@ def look_before_filtering(original: Callable, self: Any, indices: Any, max_sizes
     return original(self, indices, max_sizes)
 
 
-@around
+@around(f"{PAIRS}.batch_by_size")
 def batch_in_parts(
     original: Callable, self: Any, indices: Any, *args: Any, **kwargs: Any
 ) -> list[Any]:
@@ -80,19 +81,17 @@ def batch_in_parts(
     return batches + original(self, indices[start:], *args, **kwargs)
 
 
-PAIRS = "fairseq.data.language_pair_dataset:LanguagePairDataset"
-
 PATCHES = (
     Patch(
         name="start of large corpora",
         reason="fairseq keeps the lengths of sentences twice, sorts them twice as 32 bits, copies "
         "them as 64 bits, and reads all data without using them",
         layers=(
-            Layer("fairseq.data.indexed_dataset:_warmup_mmap_file", read_ahead),
-            Layer(f"{PAIRS}.__init__", keep_sizes_once),
-            Layer(f"{PAIRS}.ordered_indices", order_by_counting),
-            Layer(f"{PAIRS}.filter_indices_by_size", look_before_filtering),
-            Layer(f"{PAIRS}.batch_by_size", batch_in_parts),
+            read_ahead,
+            keep_sizes_once,
+            order_by_counting,
+            look_before_filtering,
+            batch_in_parts,
         ),
     ),
 )

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def refuse(cfg: Any) -> None:
         raise ConfigError("`--zero-sharding os` does not go with `--optimizer composite`.")
 
 
-@around
+@around("fairseq.optim:shard_")
 def shard_by_torch(original: Callable, optimizer: Any, group: Any) -> None:
     from fairseq.distributed.utils import get_world_size
 
@@ -56,6 +56,6 @@ PATCHES = (
     Patch(
         name="sharded optimizers",
         reason="--zero-sharding os needs fairscale, though torch brings the same",
-        layers=(Layer("fairseq.optim:shard_", shard_by_torch),),
+        layers=(shard_by_torch,),
     ),
 )

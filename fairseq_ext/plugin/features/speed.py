@@ -56,7 +56,7 @@ def obstacle(criterion: Any, model: Any) -> str | None:
     return chunked_output.obstacle(model)
 
 
-@around
+@around(f"{SMOOTHED}.forward", f"{PLAIN}.forward")
 def leave_output_to_loss(
     original: Callable, self: Any, model: Any, sample: dict[str, Any], reduce: bool = True
 ) -> Any:
@@ -72,7 +72,7 @@ def leave_output_to_loss(
         return original(self, model, sample, reduce)
 
 
-@around
+@around(f"{SMOOTHED}.compute_loss")
 def smoothed_loss_in_chunks(
     original: Callable,
     self: Any,
@@ -89,7 +89,7 @@ def smoothed_loss_in_chunks(
     return loss.smoothed_nll(output, target, self.eps, self.padding_idx)
 
 
-@around
+@around(f"{PLAIN}.compute_loss")
 def loss_in_chunks(
     original: Callable,
     self: Any,
@@ -108,7 +108,7 @@ def loss_in_chunks(
     return loss_sum, loss_sum
 
 
-@around
+@around(f"{SMOOTHED}.compute_accuracy")
 def accuracy_in_chunks(
     original: Callable, self: Any, model: Any, net_output: Any, sample: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
@@ -130,7 +130,7 @@ def _words(self: Any, model: Any, net_output: Any, sample: dict[str, Any]) -> tu
     return chunked_output.output_layer(model, features), target
 
 
-@around
+@around("fairseq.optim.adam:Adam.step")
 def update_in_one_pass(
     original: Callable, self: Any, closure: Callable[[], Any] | None = None
 ) -> Any:
@@ -140,7 +140,7 @@ def update_in_one_pass(
     return adam.step(self)
 
 
-@around
+@around("fairseq.trainer:Trainer._build_optimizer")
 def fold_factors(original: Callable, self: Any) -> None:
     """Defer the factors only where the trainer passes them straight to fairseq's Adam.
 
@@ -156,14 +156,14 @@ def fold_factors(original: Callable, self: Any) -> None:
         adam.fold(owner.optimizer)
 
 
-@around
+@around("fairseq.optim.adam:FairseqAdam.multiply_grads")
 def multiply_in_step(original: Callable, self: Any, c: float | Tensor) -> None:
     if adam.is_folded(self.optimizer):
         return adam.multiply(self.optimizer, c)
     return original(self, c)
 
 
-@around
+@around("fairseq.optim.adam:FairseqAdam.clip_grad_norm")
 def clip_in_step(
     original: Callable, self: Any, max_norm: float, aggregate_norm_fn: Any = None
 ) -> Tensor:
@@ -173,13 +173,13 @@ def clip_in_step(
     return original(self, max_norm, aggregate_norm_fn)
 
 
-@around
+@around("fairseq.optim.adam:FairseqAdam.zero_grad")
 def forget_factors(original: Callable, self: Any) -> None:
     adam.forget(self.optimizer)
     original(self)
 
 
-@around
+@around("fairseq.trainer:Trainer.__init__")
 def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     original(self, *args, **kwargs)
     if self.device.type == "cpu":
@@ -195,14 +195,14 @@ def draw_sixteen_bits(original: Callable) -> Callable:
     return forward
 
 
-@around
+@around("fairseq.trainer:Trainer.train_step", "fairseq.trainer:Trainer.valid_step")
 def multiply_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
     slow = self.device.type == "cpu" and onednn_matmul.is_slow()
     with onednn_matmul.by_onednn() if slow else contextlib.nullcontext():
         return original(self, *args, **kwargs)
 
 
-@around
+@around("fairseq.trainer:Trainer.__init__")
 def warn_of_slow_bf16(
     original: Callable, self: Any, cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any
 ) -> None:
@@ -221,53 +221,43 @@ PATCHES = (
     Patch(
         name="bf16 that is slower",
         reason="many processors have no instructions for bf16, and take several times as long",
-        layers=(Layer("fairseq.trainer:Trainer.__init__", warn_of_slow_bf16),),
+        layers=(warn_of_slow_bf16,),
     ),
     Patch(
         name="products of oneDNN",
         reason="MKL uses AVX-512 on Intel's processors only: on an AMD processor that has it, "
         "torch's products of fp32 matrices take twice as long as they have to",
-        layers=(
-            Layer("fairseq.trainer:Trainer.train_step", multiply_by_onednn),
-            Layer("fairseq.trainer:Trainer.valid_step", multiply_by_onednn),
-        ),
+        layers=(multiply_by_onednn,),
     ),
     Patch(
         name="memory that is kept",
         reason="glibc returns large blocks to the system, which clears them again for each "
         "gradient of a large vocabulary",
-        layers=(Layer("fairseq.trainer:Trainer.__init__", keep_memory),),
+        layers=(keep_memory,),
     ),
     Patch(
         name="loss in chunks",
         reason="logits, log-probabilities and their gradients of a whole batch are several "
         "matrices of words times vocabulary, which take memory and time",
         layers=(
-            Layer(f"{SMOOTHED}.forward", leave_output_to_loss),
-            Layer(f"{SMOOTHED}.compute_loss", smoothed_loss_in_chunks),
-            Layer(f"{SMOOTHED}.compute_accuracy", accuracy_in_chunks),
-            Layer(f"{PLAIN}.forward", leave_output_to_loss),
-            Layer(f"{PLAIN}.compute_loss", loss_in_chunks),
+            leave_output_to_loss,
+            smoothed_loss_in_chunks,
+            accuracy_in_chunks,
+            loss_in_chunks,
         ),
     ),
     Patch(
         name="Adam in one pass",
         reason="fairseq's Adam reads and writes whole tensors in a dozen operations each, after "
         "two more that multiply the gradients",
-        layers=(
-            Layer("fairseq.optim.adam:Adam.step", update_in_one_pass),
-            Layer("fairseq.optim.adam:FairseqAdam.multiply_grads", multiply_in_step),
-            Layer("fairseq.optim.adam:FairseqAdam.clip_grad_norm", clip_in_step),
-            Layer("fairseq.optim.adam:FairseqAdam.zero_grad", forget_factors),
-            Layer("fairseq.trainer:Trainer._build_optimizer", fold_factors),
-        ),
+        layers=(update_in_one_pass, multiply_in_step, clip_in_step, forget_factors, fold_factors),
     ),
     Patch(
         name="dropout of 16 bits",
         reason="on the CPU torch draws a float for each value, which takes longer than the rest "
         "of a dropout",
         layers=(
-            Layer("fairseq.modules.fairseq_dropout:FairseqDropout.forward", draw_sixteen_bits),
+            Layer(("fairseq.modules.fairseq_dropout:FairseqDropout.forward",), draw_sixteen_bits),
         ),
     ),
 )

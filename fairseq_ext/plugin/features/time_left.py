@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 
 PRIORITY = 2000  # above all of fairseq's: the last of the line
 
@@ -38,7 +38,7 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
-@around
+@around("fairseq_cli.train:train")
 def _train(original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
     """Before each epoch, set when the training ends."""
     done = trainer.get_num_updates()
@@ -48,7 +48,7 @@ def _train(original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any
     return original(cfg, trainer, task, epoch_itr)
 
 
-@around
+@around("fairseq.trainer:Trainer.train_step")
 def _train_step(original: Callable, self: Any, *args: Any, **options: Any) -> Any:
     from fairseq.logging import metrics
 
@@ -69,9 +69,6 @@ PATCHES = (
     Patch(
         name="time left",
         reason="the bar knows how long an epoch takes, but not how long the training does",
-        layers=(
-            Layer("fairseq_cli.train:train", _train),
-            Layer("fairseq.trainer:Trainer.train_step", _train_step),
-        ),
+        layers=(_train, _train_step),
     ),
 )

@@ -17,7 +17,7 @@ import numpy as np
 from fairseq_ext.plugin.table import Layer, Patch, around
 
 
-@around
+@around("fairseq.data.data_utils:batch_by_size")
 def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
     """Add missing sentences as a last batch; only the end can be missing."""
     if not isinstance(indices, np.ndarray):
@@ -29,7 +29,7 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
     return batches if batched == len(indices) else [*batches, indices[batched:]]
 
 
-@around
+@around("fairseq.data.iterators:EpochBatchIterator.__init__")
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """Fill the last group with empty batches, which fairseq skips as at the end of any epoch.
 
@@ -41,7 +41,11 @@ def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
         self._frozen_batches += ([],) * missing
 
 
-@around
+@around(
+    "fairseq.data.data_utils:get_buckets",
+    "fairseq.data.bucket_pad_length_dataset:get_buckets",
+    "fairseq.data.audio.raw_audio_dataset:get_buckets",
+)
 def bucket_sizes(original: Callable, sizes: Any, num_buckets: int) -> np.ndarray:
     """The lengths that divide the corpus into ``num_buckets`` parts of about equal size."""
     shares = np.linspace(0, 100, num_buckets + 1)[1:]
@@ -49,10 +53,10 @@ def bucket_sizes(original: Callable, sizes: Any, num_buckets: int) -> np.ndarray
 
 
 USERS_OF_REMOVED_NAMES = (
-    "data.language_pair_dataset",
-    "data.token_block_dataset",
-    "data.data_utils",
-    "modules.dynamic_crf_layer",
+    "fairseq.data.language_pair_dataset:np",
+    "fairseq.data.token_block_dataset:np",
+    "fairseq.data.data_utils:np",
+    "fairseq.modules.dynamic_crf_layer:np",
 )
 
 
@@ -74,7 +78,7 @@ def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
     return (np.cumsum(counts) - counts) * itemsize
 
 
-@around
+@around("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.writer")
 def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
     """Add sizes in int64; fairseq uses int32 where parts of several workers were merged."""
     index = original(cls, path, dtype)
@@ -82,20 +86,20 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
     return index
 
 
-@around
+@around("fairseq.data.indexed_dataset:infer_dataset_impl")
 def not_cached(original: Callable, path: str) -> str | None:
     """Read sentences of the old layout from the file, instead of from a cache that is empty."""
     layout = original(path)
     return "lazy" if layout == "cached" else layout
 
 
-@around
+@around("fairseq.data.indexed_dataset:IndexedDataset.prefetch")
 def nothing_to_prefetch(original: Callable, self: Any, indices: Any) -> None:
     """Let tasks such as online back-translation ask for a cache that need not be filled."""
     return None
 
 
-@around
+@around("fairseq.data.indexed_dataset:IndexedDataset.__getitem__")
 def opened_here(original: Callable, self: Any, i: int) -> Any:
     """Open the file in each process: one that workers inherit has one position for all of them."""
     if self.__dict__.get("opened_by") != os.getpid():
@@ -103,20 +107,23 @@ def opened_here(original: Callable, self: Any, i: int) -> Any:
     return original(self, i)
 
 
-@around
+@around(
+    "fairseq.data.indexed_dataset:MMapIndexedDataset.__del__",
+    "fairseq.data.indexed_dataset:MMapIndexedDataset.Index.__del__",
+)
 def close_if_open(original: Callable, self: Any) -> None:
     """Let the destructor of a data set do nothing if its file could not be opened."""
     if getattr(self, "_bin_buffer_mmap", None) is not None:
         original(self)
 
 
-@around
+@around("fairseq.data.data_utils:_find_extra_valid_paths")
 def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
     """Return names as `--valid-subset` takes them: ``valid1``, not ``valid1.de-en.de``."""
     return {name.partition(".")[0] for name in original(dataset_path)}
 
 
-@around
+@around("fairseq.data:ConcatDataset.__init__")
 def once_by_default(
     original: Callable, self: Any, datasets: Any, sample_ratios: int | Sequence[int] = 1
 ) -> None:
@@ -147,7 +154,7 @@ def stop(thread: Callable[[], Any]) -> None:
             consumer._queue.get(timeout=0.02)
 
 
-@around
+@around("fairseq.data.iterators:BufferedIterator._create_consumer")
 def stop_at_exit(original: Callable, self: Any) -> None:
     original(self)
     atexit.register(stop, weakref.ref(self._consumer))
@@ -158,74 +165,60 @@ PATCHES = (
         name="last batch",
         reason="the last batch of every split is dropped when its size is not a multiple of "
         "--required-batch-size-multiple (8): 10 test lines come back as 8",
-        layers=(Layer("fairseq.data.data_utils:batch_by_size", keep_tail),),
+        layers=(keep_tail,),
     ),
     Patch(
         name="last group",
         reason="--grouped-shuffling drops up to one batch per process and epoch",
-        layers=(Layer("fairseq.data.iterators:EpochBatchIterator.__init__", complete_groups),),
+        layers=(complete_groups,),
     ),
     Patch(
         name="length buckets",
         reason="--num-batch-buckets calls numpy.percentile(interpolation=…), removed from numpy",
-        layers=tuple(
-            Layer(f"fairseq.data.{user}:get_buckets", bucket_sizes)
-            for user in ("data_utils", "bucket_pad_length_dataset", "audio.raw_audio_dataset")
-        ),
+        layers=(bucket_sizes,),
     ),
     Patch(
         name="old names of numpy",
         reason="--num-batch-buckets and language modelling use numpy.compat.long, removed from "
         "numpy, and two rarer places numpy.int and numpy.float",
-        layers=tuple(
-            Layer(f"fairseq.{user}:np", numpy_with_old_names) for user in USERS_OF_REMOVED_NAMES
-        ),
+        layers=(Layer(USERS_OF_REMOVED_NAMES, numpy_with_old_names),),
     ),
     Patch(
         name="data above 2 GiB",
         reason="fairseq-preprocess with several --workers adds sizes in int32 under numpy 2: from "
         "some 40 million sentences on, the index points to wrong ones, or the job ends in "
         "OverflowError",
-        layers=(
-            Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.writer", add_in_int64),
-        ),
+        layers=(add_in_int64,),
     ),
     Patch(
         name="data of the old layout",
         reason="training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError: "
         "fairseq reads a batch before it fills the cache in which it looks for the sentences; "
         "without the cache its workers move each other's place in the file",
-        layers=(
-            Layer("fairseq.data.indexed_dataset:infer_dataset_impl", not_cached),
-            Layer("fairseq.data.indexed_dataset:IndexedDataset.prefetch", nothing_to_prefetch),
-            Layer("fairseq.data.indexed_dataset:IndexedDataset.__getitem__", opened_here),
-        ),
+        layers=(not_cached, nothing_to_prefetch, opened_here),
     ),
     Patch(
         name="data sets that were never opened",
         reason="where a data set cannot be opened, two tracebacks of destructors follow the error",
-        layers=(
-            Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.__del__", close_if_open),
-            Layer("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.__del__", close_if_open),
-        ),
+        layers=(close_if_open,),
     ),
     Patch(
         name="several validation sets",
         reason="fairseq-train takes the sets that `--valid-subset valid,valid1` names for ignored "
         "ones, and ends: it compares names of sets with names of files",
-        layers=(Layer("fairseq.data.data_utils:_find_extra_valid_paths", names_of_subsets),),
+        layers=(names_of_subsets,),
     ),
     Patch(
         name="sets in several parts",
         reason="training on train and train1, and `--combine-valid-subsets`, end in “negative "
         "dimensions are not allowed”: `--upsample-primary` is -1 by default",
-        layers=(Layer("fairseq.data:ConcatDataset.__init__", once_by_default),),
+        layers=(once_by_default,),
     ),
     Patch(
         name="end of the process",
         reason="a run that ends in the middle of an epoch, its work done, can die with `terminate "
         "called without an active exception` and status 134, because a thread is still making "
         "batches while Python shuts down",
-        layers=(Layer("fairseq.data.iterators:BufferedIterator._create_consumer", stop_at_exit),),
+        layers=(stop_at_exit,),
     ),
 )

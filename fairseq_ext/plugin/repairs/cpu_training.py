@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import ConfigError
 
 
-@around
+@around("fairseq.distributed.utils:call_main")
 def forget_tpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
     """Undo ``--tpu``, which fairseq's ``--bf16`` implies also without the library for TPUs."""
     if cfg.common.bf16 and importlib.util.find_spec("torch_xla") is None:
@@ -28,7 +28,7 @@ def forget_tpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> N
     original(cfg, main, **kwargs)
 
 
-@around
+@around("fairseq.trainer:Trainer.__init__")
 def refuse_half(original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
     """Refuse float16 on a CPU: fairseq keeps master weights and loss scaler on a CUDA device."""
     if cfg.common.cpu or not torch.cuda.is_available():
@@ -132,7 +132,7 @@ def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> Non
     distributed_main(index, main, cfg, kwargs)
 
 
-@around
+@around("fairseq.distributed.utils:call_main")
 def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
     """Start the processes of a job on CPUs; fairseq starts all other jobs."""
     training = cfg.distributed_training
@@ -148,7 +148,7 @@ def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) ->
     torch.multiprocessing.spawn(spawned, args=(main, cfg, kwargs), nprocs=processes)
 
 
-@around
+@around("fairseq.models.distributed_fairseq_model:DistributedDataParallel")
 def without_device_ids(
     original: Callable, module: torch.nn.Module, **options: Any
 ) -> torch.nn.Module:
@@ -158,7 +158,7 @@ def without_device_ids(
     return original(module=module, **options)
 
 
-@around
+@around("fairseq.distributed.utils:all_gather_list")
 def gather_on_cpu(
     original: Callable, data: Any, group: Any = None, max_size: int = 16384
 ) -> list[Any]:
@@ -173,7 +173,7 @@ def gather_on_cpu(
     return gathered
 
 
-@around
+@around("fairseq.distributed.utils:_broadcast_object_slow")
 def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
     """Send the object by pickle, as all data between the ranks of a job are sent.
 
@@ -190,30 +190,23 @@ PATCHES = (
         name="processes on the CPU",
         reason="torchrun on the CPU divides by the number of CUDA devices, spawning starts as many "
         "processes as there are CUDA devices (none), and DDP gets device ids for a CPU module",
-        layers=(
-            Layer("fairseq.distributed.utils:call_main", start_on_cpu),
-            Layer("fairseq.distributed.utils:all_gather_list", gather_on_cpu),
-            Layer(
-                "fairseq.models.distributed_fairseq_model:DistributedDataParallel",
-                without_device_ids,
-            ),
-        ),
+        layers=(start_on_cpu, gather_on_cpu, without_device_ids),
     ),
     Patch(
         name="bf16 without a TPU",
         reason="--bf16 implies --tpu, and training dies looking for torch_xla",
-        layers=(Layer("fairseq.distributed.utils:call_main", forget_tpu),),
+        layers=(forget_tpu,),
     ),
     Patch(
         name="fp16 and amp on the CPU",
         reason="--fp16 dies with `Torch not compiled with CUDA enabled`, --amp silently does "
         "nothing: both are refused by name",
-        layers=(Layer("fairseq.trainer:Trainer.__init__", refuse_half),),
+        layers=(refuse_half,),
     ),
     Patch(
         name="resume on several processes",
         reason="rank 0 cannot send a loaded checkpoint to the other ranks: its configuration "
         "objects are refused by weights_only=True",
-        layers=(Layer("fairseq.distributed.utils:_broadcast_object_slow", send_object),),
+        layers=(send_object,),
     ),
 )

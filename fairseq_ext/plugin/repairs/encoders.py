@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
+
+LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
 
 COPIES = tuple(
     f"{name}_{kind}"
@@ -22,7 +24,7 @@ COPIES = tuple(
 )
 
 
-@around
+@around(f"{LAYER}.__init__")
 def without_copies(original: Callable, self: Any, *args: Any, **options: Any) -> None:
     """Build the layer without copies; making them is the last step, and fails without biases."""
     try:
@@ -35,7 +37,7 @@ def without_copies(original: Callable, self: Any, *args: Any, **options: Any) ->
     self.BT_version = False  # there is no fused layer
 
 
-@around
+@around(f"{LAYER}._load_from_state_dict")
 def load_once(
     original: Callable, self: Any, state: dict[str, Any], prefix: str, *rest: Any
 ) -> None:
@@ -45,16 +47,11 @@ def load_once(
     torch.nn.Module._load_from_state_dict(self, state, prefix, *rest)
 
 
-LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
-
 PATCHES = (
     Patch(
         name="weights kept twice",
         reason="encoders have a second copy of their weights, and once loaded compute with it, "
         "whatever attention stands in its place",
-        layers=(
-            Layer(f"{LAYER}.__init__", without_copies),
-            Layer(f"{LAYER}._load_from_state_dict", load_once),
-        ),
+        layers=(without_copies, load_once),
     ),
 )

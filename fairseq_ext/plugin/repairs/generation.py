@@ -13,10 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 
 
-@around
+@around("fairseq.search:DiverseBeamSearch.step")
 def count_from_the_first(
     original: Callable,
     self: Any,
@@ -35,7 +35,7 @@ def count_from_the_first(
     return original(self, step, lprobs, scores, prev_output_tokens, original_batch_idxs)
 
 
-@around
+@around("fairseq.tasks.translation:TranslationTask._inference_with_bleu")
 def score_by_language(
     original: Callable, self: Any, generator: Any, sample: Any, model: Any
 ) -> Any:
@@ -60,16 +60,11 @@ PATCHES = (
         name="diverse beam search",
         reason="fairseq-generate --diverse-beam-groups ends in an IndexError: sentences are "
         "numbered as in the data, but the overlap of their groups is stored by row of the batch",
-        layers=(Layer("fairseq.search:DiverseBeamSearch.step", count_from_the_first),),
+        layers=(count_from_the_first,),
     ),
     Patch(
         "validation-bleu",
         "--eval-bleu is 0 for Chinese and Japanese, whose sentences it takes for single words",
-        (
-            Layer(
-                "fairseq.tasks.translation:TranslationTask._inference_with_bleu",
-                score_by_language,
-            ),
-        ),
+        (score_by_language,),
     ),
 )

@@ -95,12 +95,12 @@ PATCHES = (
         name="log file",
         reason="fairseq opens --log-file again for each epoch and validation, so that every line "
         "is written once more each time and the files stay open",
-        layers=(Layer("fairseq.logging.progress_bar:progress_bar", _log_file_once),),
+        layers=(Layer(("fairseq.logging.progress_bar:progress_bar",), _log_file_once),),
     ),
     Patch(
         name="logs that cannot be written",
         reason="on a full disk each line of the log is a traceback on stderr",
-        layers=(Layer("logging:Handler.handleError", _say_once),),
+        layers=(Layer(("logging:Handler.handleError",), _say_once),),
     ),
     Patch(
         name="warnings of a normal run",

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 
 
-@around
+@around("fairseq.nan_detector:NanDetector.add_hooks")
 def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> None:
     """Check the gradients of a layer's outputs by hooks on these tensors."""
     if self.forward:
@@ -40,6 +40,6 @@ PATCHES = (
         reason="when gradients are not finite, fairseq runs the update again to say which layer is "
         "to blame, and torch's old backward hooks end that with `StopIteration`, because an "
         "encoder's output is not a tensor",
-        layers=(Layer("fairseq.nan_detector:NanDetector.add_hooks", watch_tensors),),
+        layers=(watch_tensors,),
     ),
 )

@@ -28,6 +28,7 @@ from fairseq_ext.plugin.table import Layer, Patch, around, running
 from fairseq_ext.utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+PLATEAU = "fairseq.optim.lr_scheduler.reduce_lr_on_plateau:ReduceLROnPlateauLRSchedule"
 
 
 # 1. Batches
@@ -57,7 +58,7 @@ def compose_as_in_first_epoch(original: Callable) -> Callable:
     return get_train_iterator
 
 
-@around
+@around("fairseq.data.iterators:EpochBatchIterator._get_iterator_for_epoch")
 def shuffle_as_asked(
     original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
 ) -> Any:
@@ -67,7 +68,7 @@ def shuffle_as_asked(
     return original(self, epoch, shuffle, *args, **kwargs)
 
 
-@around
+@around("fairseq.data.iterators:GroupedIterator.__init__")
 def group_what_is_left(
     original: Callable,
     self: Any,
@@ -98,13 +99,13 @@ def group_what_is_left(
         iterable.take(done + groups * chunk_size)
 
 
-@around
+@around("fairseq.data.iterators:EpochBatchIterator.state_dict")
 def store_processes(original: Callable, self: Any) -> dict[str, Any]:
     """Store by how many processes the batches of an epoch are shared out."""
     return {**original(self), "processes": self.num_shards}
 
 
-@around
+@around("fairseq.data.iterators:EpochBatchIterator.load_state_dict")
 def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
     """Continue an epoch where it was, also on another number of processes.
 
@@ -146,7 +147,7 @@ def early_stopping_state() -> dict[str, Any]:
     return {"best": None, "num_runs": 0}
 
 
-@around
+@around("fairseq.trainer:Trainer.save_checkpoint")
 def save_early_stopping(
     original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
 ) -> str | None:
@@ -170,7 +171,7 @@ def _former_aim(cfg: Any, trainer: Any) -> str:
     return aim(SimpleNamespace(**former) if is_complete else cfg)
 
 
-@around
+@around("fairseq.checkpoint_utils:load_checkpoint")
 def restore_validation(
     original: Callable, cfg: Any, trainer: Any, **options: Any
 ) -> tuple[Any, Any]:
@@ -212,7 +213,7 @@ def restore_validation(
     return extra_state, iterator
 
 
-@around
+@around(f"{PLATEAU}.state_dict")
 def save_plateau(original: Callable, self: Any) -> dict[str, Any]:
     plateau = self.lr_scheduler
     return {
@@ -222,7 +223,7 @@ def save_plateau(original: Callable, self: Any) -> dict[str, Any]:
     }
 
 
-@around
+@around(f"{PLATEAU}.load_state_dict")
 def restore_plateau(original: Callable, self: Any, state: dict[str, Any]) -> None:
     original(self, state)
     for name in ("num_bad_epochs", "cooldown_counter"):
@@ -244,7 +245,7 @@ def removed_on_error(path: str) -> Iterator[None]:
         raise
 
 
-@around
+@around("fairseq.file_io:PathManager.copy")
 def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> str:
     """Copy to a temporary name in the same folder, then rename."""
     temporary = dst_path + TEMPORARY
@@ -254,13 +255,13 @@ def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool
     return dst_path
 
 
-@around
+@around("fairseq.checkpoint_utils:torch_persistent_save")
 def save_whole(original: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
     with removed_on_error(filename + TEMPORARY):
         original(obj, filename, async_write)
 
 
-@around
+@around("fairseq.checkpoint_utils:verify_checkpoint_directory")
 def sweep_directory(original: Callable, save_dir: str) -> None:
     """Remove temporary files of killed runs, at the start of the first process."""
     original(save_dir)
@@ -269,7 +270,7 @@ def sweep_directory(original: Callable, save_dir: str) -> None:
         leftover.unlink(missing_ok=True)
 
 
-@around
+@around("fairseq.checkpoint_utils:save_checkpoint")
 def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None:
     """Keep a checkpoint among the best as long as there are fewer than may be kept.
 
@@ -293,7 +294,7 @@ def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None
         checkpoint_utils.checkpoint_paths = find
 
 
-@around
+@around("fairseq.checkpoint_utils:save_checkpoint")
 def save_interval_at_end(
     original: Callable, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None
 ) -> Any:
@@ -356,7 +357,7 @@ def why_finished(trainer: Any, next_epoch: int) -> str | None:
     return None
 
 
-@around
+@around("fairseq_cli.train:train")
 def skip_if_finished(
     original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any
 ) -> tuple[list[None], bool]:
@@ -365,7 +366,7 @@ def skip_if_finished(
     return original(cfg, trainer, task, epoch_itr)
 
 
-@around
+@around("fairseq.checkpoint_utils:load_checkpoint")
 def notice_finished(original: Callable, cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
     """Say that a run has finished; :func:`skip_if_finished` prevents another update."""
     extra_state, iterator = original(cfg, trainer, **options)
@@ -375,72 +376,48 @@ def notice_finished(original: Callable, cfg: Any, trainer: Any, **options: Any) 
     return extra_state, iterator
 
 
-PLATEAU = "fairseq.optim.lr_scheduler.reduce_lr_on_plateau:ReduceLROnPlateauLRSchedule"
-
 PATCHES = (
     Patch(
         name="batches after resume",
         reason="a run resumed in its second or a later epoch composes its batches anew, under "
         "another seed than the uninterrupted run",
         layers=(
-            Layer("fairseq.trainer:Trainer.get_train_iterator", compose_as_in_first_epoch),
-            Layer(
-                "fairseq.data.iterators:EpochBatchIterator._get_iterator_for_epoch",
-                shuffle_as_asked,
-            ),
+            Layer(("fairseq.trainer:Trainer.get_train_iterator",), compose_as_in_first_epoch),
+            shuffle_as_asked,
         ),
     ),
     Patch(
         name="batches left of an epoch",
         reason="a run resumed within an epoch with another --update-freq, or on another number of "
         "processes, loses batches, reads some twice, or ends in `UnboundLocalError`",
-        layers=(
-            Layer("fairseq.data.iterators:GroupedIterator.__init__", group_what_is_left),
-            Layer("fairseq.data.iterators:EpochBatchIterator.state_dict", store_processes),
-            Layer(
-                "fairseq.data.iterators:EpochBatchIterator.load_state_dict",
-                continue_on_other_processes,
-            ),
-        ),
+        layers=(group_what_is_left, store_processes, continue_on_other_processes),
     ),
     Patch(
         name="validation after resume",
         reason="--patience and reduce_lr_on_plateau start counting again after a resume, and with "
         "another --best-checkpoint-metric values are compared with those of the earlier metric",
-        layers=(
-            Layer("fairseq.trainer:Trainer.save_checkpoint", save_early_stopping),
-            Layer("fairseq.checkpoint_utils:load_checkpoint", restore_validation),
-            Layer(f"{PLATEAU}.state_dict", save_plateau),
-            Layer(f"{PLATEAU}.load_state_dict", restore_plateau),
-        ),
+        layers=(save_early_stopping, restore_validation, save_plateau, restore_plateau),
     ),
     Patch(
         name="whole checkpoint files",
         reason="checkpoint_best.pt and checkpoint_last.pt are copied in place, so that a kill "
         "leaves a torn file; temporary files of killed runs stay",
-        layers=(
-            Layer("fairseq.file_io:PathManager.copy", copy_whole),
-            Layer("fairseq.checkpoint_utils:torch_persistent_save", save_whole),
-            Layer("fairseq.checkpoint_utils:verify_checkpoint_directory", sweep_directory),
-        ),
+        layers=(copy_whole, save_whole, sweep_directory),
     ),
     Patch(
         name="number of best checkpoints",
         reason="--keep-best-checkpoints 3 keeps one while the loss rises",
-        layers=(Layer("fairseq.checkpoint_utils:save_checkpoint", keep_best_until_full),),
+        layers=(keep_best_until_full,),
     ),
     Patch(
         name="checkpoints of an interval",
         reason="--save-interval-updates writes no checkpoint at the end of an epoch",
-        layers=(Layer("fairseq.checkpoint_utils:save_checkpoint", save_interval_at_end),),
+        layers=(save_interval_at_end,),
     ),
     Patch(
         name="finished runs",
         reason="a finished run that is started again trains one more update and overwrites its "
         "checkpoints",
-        layers=(
-            Layer("fairseq.checkpoint_utils:load_checkpoint", notice_finished),
-            Layer("fairseq_cli.train:train", skip_if_finished),
-        ),
+        layers=(notice_finished, skip_if_finished),
     ),
 )

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import ConfigError
 
 
-@around
+@around("fairseq_cli.generate:main")
 def _generate(original: Callable, cfg: Any) -> Any:
     count, shard = cfg.dataset.num_shards, cfg.dataset.shard_id
     require_shard(count, shard)
@@ -72,6 +72,6 @@ PATCHES = (
     Patch(
         name="shards of a test set",
         reason="fairseq-generate ignores --num-shards and --shard-id: each shard is the whole set",
-        layers=(Layer("fairseq_cli.generate:main", _generate),),
+        layers=(_generate,),
     ),
 )

@@ -25,11 +25,12 @@ from typing import Any
 import torch
 
 from fairseq_ext.checkpoints.layout import memory
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 
 logger = logging.getLogger(__name__)
 
 
+HALF_PRECISION = ("fairseq.optim:FP16Optimizer", "fairseq.optim:MemoryEfficientFP16Optimizer")
 SCALER_COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
 
@@ -38,7 +39,7 @@ def _master_weights(optimizer: Any) -> list[torch.Tensor]:
     return list(weights.values()) if isinstance(weights, dict) else list(weights)
 
 
-@around
+@around(*(f"{optimizer}.state_dict" for optimizer in HALF_PRECISION))
 def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
     state = original(self)
     if weights := _master_weights(self):
@@ -48,7 +49,7 @@ def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
     return state
 
 
-@around
+@around(*(f"{optimizer}.load_state_dict" for optimizer in HALF_PRECISION))
 def restore_half_precision(
     original: Callable, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
@@ -62,12 +63,12 @@ def restore_half_precision(
         vars(self.scaler).update(state.get("scaler", {}))
 
 
-@around
+@around("fairseq.optim:AMPOptimizer.state_dict")
 def save_loss_scale(original: Callable, self: Any) -> dict[str, Any]:
     return {**original(self), "grad_scaler": self.scaler.state_dict()}
 
 
-@around
+@around("fairseq.optim:AMPOptimizer.load_state_dict")
 def restore_loss_scale(
     original: Callable, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
@@ -76,7 +77,7 @@ def restore_loss_scale(
         self.scaler.load_state_dict(state["grad_scaler"])
 
 
-@around
+@around("fairseq.models.ema.ema:EMA.__init__")
 def copy_whole_numbers(
     original: Callable, self: Any, model: torch.nn.Module, *args: Any, **kwargs: Any
 ) -> None:
@@ -87,7 +88,7 @@ def copy_whole_numbers(
     self.skip_keys = {*self.skip_keys, *integers}
 
 
-@around
+@around("fairseq.models.ema.ema:EMA.restore")
 def keep_versions(
     original: Callable, self: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
@@ -97,7 +98,7 @@ def keep_versions(
     original(self, {**versions, **state_dict}, *args, **kwargs)
 
 
-@around
+@around("fairseq.models.ema.ema:EMA._step_internal")
 def average_once(
     original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
@@ -111,7 +112,7 @@ def average_once(
     original(self, SimpleNamespace(state_dict=lambda: state), updates)
 
 
-@around
+@around("fairseq.models.ema.ema:EMA.step")
 def count_all_updates(
     original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
@@ -121,7 +122,7 @@ def count_all_updates(
     original(self, new_model, updates)
 
 
-@around
+@around("fairseq.trainer:Trainer.load_checkpoint")
 def begin_at_weights(
     original: Callable, self: Any, filename: str, *rest: Any, **options: Any
 ) -> Any:
@@ -155,16 +156,10 @@ PATCHES = (
         name="half precision after resume",
         reason="float32 master weights and the state of the loss scaler are not stored",
         layers=(
-            *(
-                Layer(f"fairseq.optim:{optimizer}.{method}", wrapper)
-                for optimizer in ("FP16Optimizer", "MemoryEfficientFP16Optimizer")
-                for method, wrapper in (
-                    ("state_dict", save_half_precision),
-                    ("load_state_dict", restore_half_precision),
-                )
-            ),
-            Layer("fairseq.optim:AMPOptimizer.state_dict", save_loss_scale),
-            Layer("fairseq.optim:AMPOptimizer.load_state_dict", restore_loss_scale),
+            save_half_precision,
+            restore_half_precision,
+            save_loss_scale,
+            restore_loss_scale,
         ),
     ),
     Patch(
@@ -172,19 +167,12 @@ PATCHES = (
         reason="the average of a pre-norm Transformer loses its last layer norms, that of tied "
         "weights decays once for each of their names, and that of a model with an integer buffer "
         "dies with `result type Float can't be cast`",
-        layers=(
-            Layer("fairseq.models.ema.ema:EMA.__init__", copy_whole_numbers),
-            Layer("fairseq.models.ema.ema:EMA.restore", keep_versions),
-            Layer("fairseq.models.ema.ema:EMA._step_internal", average_once),
-        ),
+        layers=(copy_whole_numbers, keep_versions, average_once),
     ),
     Patch(
         name="--store-ema after resume",
         reason="--ema-update-freq starts counting again after a resume, and a checkpoint without "
         "an average ends in `KeyError: 'model'`",
-        layers=(
-            Layer("fairseq.models.ema.ema:EMA.step", count_all_updates),
-            Layer("fairseq.trainer:Trainer.load_checkpoint", begin_at_weights),
-        ),
+        layers=(count_all_updates, begin_at_weights),
     ),
 )

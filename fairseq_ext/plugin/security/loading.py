@@ -50,7 +50,7 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
     return view
 
 
-@around
+@around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
     """Check what every reader of checkpoints calls; give fairseq a file also for a bundle."""
     from fairseq.file_io import PathManager
@@ -61,7 +61,7 @@ def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
         return original(str(file), *rest, **options)
 
 
-@around
+@around("fairseq.checkpoint_utils:load_model_ensemble_and_task")
 def _one_by_one(
     original: Callable,
     filenames: list[str],
@@ -109,7 +109,7 @@ def _named(cfg: Any) -> Iterator[None]:
         ) from error
 
 
-@around
+@around("fairseq.checkpoint_utils:load_checkpoint")
 def _continued(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
     """Name the file in errors while a training starts from it."""
     path, _ = start(cfg, trainer)
@@ -117,7 +117,7 @@ def _continued(original: Callable, cfg: Any, trainer: Any, **options: Any) -> An
         return original(cfg, trainer, **options)
 
 
-@around
+@around("fairseq_cli.validate:main")
 def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
     """Check the criterion, because `fairseq-validate` builds the one that the file names."""
     from fairseq.criterions import CRITERION_REGISTRY
@@ -134,7 +134,7 @@ def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
         return original(cfg, *rest, **options)
 
 
-@around
+@around("fairseq.logging.meters:MetersDict.load_state_dict")
 def _meters(original: Callable, self: Any, state_dict: Any) -> None:
     """Check the kinds of meters, because fairseq would call any name that the file gives."""
     from fairseq.logging import meters
@@ -146,7 +146,7 @@ def _meters(original: Callable, self: Any, state_dict: Any) -> None:
     original(self, state_dict)
 
 
-@around
+@around("fairseq.distributed.utils:call_main")
 def _name_option(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
     """In errors about literals, name the option of the command line."""
     try:
@@ -159,7 +159,7 @@ def _name_option(original: Callable, cfg: Any, main: Callable, **options: Any) -
         raise ConfigError(f"`--{name.replace('_', '-')}`: {error}") from error
 
 
-@around
+@around("fairseq.data.encoders.subword_nmt_bpe:SubwordNMTBPE.__init__")
 def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
     # A URL is fetched by fairseq itself; no codes at all have a message of their own.
     path = str(cfg.bpe_codes or "")
@@ -185,27 +185,18 @@ PATCHES = (
         name="checkpoints are read safely",
         reason="torch reads damaged files as if they were whole, its errors are pages long, and a "
         "pickle may take all memory",
-        layers=(Layer("fairseq.checkpoint_utils:torch", _torch_that_loads_safely),),
+        layers=(Layer(("fairseq.checkpoint_utils:torch",), _torch_that_loads_safely),),
     ),
     Patch(
         name="files are checked before they are built",
         reason="fairseq builds any architecture, task, criterion or size that a file names, and "
         "errors are tracebacks",
-        layers=(
-            Layer("fairseq.checkpoint_utils:load_checkpoint_to_cpu", _checked),
-            Layer("fairseq.checkpoint_utils:load_model_ensemble_and_task", _one_by_one),
-            Layer("fairseq.checkpoint_utils:load_checkpoint", _continued),
-            Layer("fairseq.logging.meters:MetersDict.load_state_dict", _meters),
-            Layer("fairseq_cli.validate:main", _validated),
-            Layer("fairseq.distributed.utils:call_main", _name_option),
-        ),
+        layers=(_checked, _one_by_one, _continued, _meters, _validated, _name_option),
     ),
     Patch(
         name="merges are checked before they are read",
         reason="a damaged file of merges, which a checkpoint may name, ends the program with the "
         "usage of subword-nmt",
-        layers=(
-            Layer("fairseq.data.encoders.subword_nmt_bpe:SubwordNMTBPE.__init__", _merges_checked),
-        ),
+        layers=(_merges_checked,),
     ),
 )

@@ -15,12 +15,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.archives import require_safe_tarfile
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
+HUB = "fairseq.models.speech_to_text.hub_interface:S2THubInterface.get_prediction"
 
-@around
+
+@around("fairseq.data.fasta_dataset:FastaDataset.__init__")
 def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: Any) -> None:
     self.threadlocal = threading.local()  # its destructor asks for it
     if shlex.quote(path) != path:
@@ -31,7 +33,7 @@ def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: A
     original(self, path, *rest, **options)
 
 
-@around
+@around("fairseq.file_utils:load_archive_file")
 def _inside(original: Callable, archive_file: str) -> Any:
     require_safe_tarfile()
     before = tarfile.TarFile.extraction_filter
@@ -46,7 +48,7 @@ def _inside(original: Callable, archive_file: str) -> Any:
         tarfile.TarFile.extraction_filter = staticmethod(before) if before else None
 
 
-@around
+@around(HUB)
 def _text_alone(
     original: Callable,
     cls: type,
@@ -65,20 +67,16 @@ def _text_alone(
     return original(cls, task, model, generator, sample, tgt_lang=tgt_lang)
 
 
-HUB = "fairseq.models.speech_to_text.hub_interface:S2THubInterface.get_prediction"
 PATCHES = (
     Patch(
         name="paths in a shell command",
         reason="the path of a FASTA data set becomes part of a shell command",
-        layers=(Layer("fairseq.data.fasta_dataset:FastaDataset.__init__", _unquoted),),
+        layers=(_unquoted,),
     ),
     Patch(
         name="no program by a name from data",
         reason="an archive writes outside its folder, and a data configuration names code on "
         "GitHub to be run",
-        layers=(
-            Layer("fairseq.file_utils:load_archive_file", _inside),
-            Layer(HUB, _text_alone),
-        ),
+        layers=(_inside, _text_alone),
     ),
 )
