@@ -54,7 +54,6 @@ PATCHES: tuple[Patch, ...] = (
     *literals.PATCHES,  # first, because it also notices modules that are imported later
     # 1. Repairs and features
     *log_filters.PATCHES,
-    *checkpoints.PATCHES,
     *batches.PATCHES,
     *large_corpora.PATCHES,
     *encoders.PATCHES,
