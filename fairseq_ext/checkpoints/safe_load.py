@@ -3,7 +3,7 @@
 :func:`read` opens the file once and checks, in this order:
 
 1. it is an archive as torch writes it: nothing compressed, repeated, linked or outside its folder;
-2. if asked for, the checksum of each part, which torch itself never compares;
+2. the checksum of each part, which torch itself never compares;
 3. its pickle calls only what checkpoints of fairseq call, with arguments as they have them
    (:func:`forbidden_call`); torch's safe loading would also call ``torch.Tensor(10**9)``;
 4. unpickling makes tensors, plain values and ``argparse.Namespace``; numpy's numbers are made by
@@ -64,12 +64,11 @@ _LEAVES = (
 _REFERENCE = re.compile(r"[^$]*\$\{(\w+(?:\.\w+)*)\}[^$]*")  # to one other option, by its path
 
 
-def read(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
+def read(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint file; its tensors are mapped from the file and live on the CPU.
 
     Args:
         path: of a file that torch wrote.
-        checksums: compare them, which reads the whole file.
 
     Raises:
         CheckpointError: the file is missing, empty, truncated, damaged, in the format torch had
@@ -78,7 +77,7 @@ def read(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     path = require_checkpoint_file(path)
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        _require_archive(file, path, size, checksums)
+        _require_archive(file, path, size)
         state = _unpickled(file, path)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CheckpointError(
@@ -169,7 +168,7 @@ def about(path: str | Path) -> Iterator[None]:
 # 1 and 2. The archive
 
 
-def _require_archive(file: IO[bytes], path: Path, size: int, checksums: bool) -> None:
+def _require_archive(file: IO[bytes], path: Path, size: int) -> None:
     start = file.read(64)
     if not start:
         raise CheckpointError(f"{path} is empty. {ANOTHER_COPY}")
@@ -188,7 +187,7 @@ def _require_archive(file: IO[bytes], path: Path, size: int, checksums: bool) ->
                     called = forbidden_call(archive.read(part))
                     if called:
                         raise _forbidden(path, f"GLOBAL {called}")
-            damaged = archive.testzip() if checksums else None
+            damaged = archive.testzip()
     except CheckpointError:
         raise
     except (zipfile.BadZipFile, zlib.error, OSError, *_UNREADABLE) as error:
